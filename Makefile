@@ -1,0 +1,74 @@
+# Every target sets up what it needs: `make demo` on a fresh machine with python3 (3.11 or later) is enough.
+# One .venv, two degrees: .venv/.core has what a user gets (demo), .venv/.dev adds the tools (everything else).
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+
+# The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
+# run the code of the old place, and one whose python is gone would run nothing.
+INSTALLED_FOR := $(shell test -x $(BIN)/python && cat $(VENV)/.core 2>/dev/null)
+ifneq ($(INSTALLED_FOR),$(CURDIR))
+STALE := stale
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL: # the stamps share one environment
+.PHONY: help demo test check bench fix lock clean stale
+
+help: ## list the targets
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.core ## see the reward agent at work, no account or GPU needed
+	@$(BIN)/rewardflow demo $(ARGS)
+
+test: $(VENV)/.dev ## run the tests; ARGS="-k journal" picks some
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## lint, formatting and types, changing nothing
+	@$(BIN)/python -m ruff check
+	@$(BIN)/python -m ruff format --check
+	@$(BIN)/python -m mypy
+
+bench: $(VENV)/.dev ## measure the agent
+	@$(BIN)/rewardflow bench agent $(ARGS)
+
+fix: $(VENV)/.dev ## format, and fix what the linter can fix
+	@$(BIN)/python -m ruff check --fix --exit-zero --quiet
+	@$(BIN)/python -m ruff format
+	@$(BIN)/python -m ruff check
+
+lock: $(BIN)/python ## pin again in constraints.txt what the package index gives today
+	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	$(BIN)/python -m venv "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip -qq --disable-pip-version-check install '.[dev]'; \
+	{ sed -n '/^#/p' constraints.txt; \
+	  "$$tmp/venv/bin/python" -m pip --disable-pip-version-check freeze --exclude rewardflow; } > "$$tmp/constraints.txt"; \
+	cp "$$tmp/constraints.txt" constraints.txt
+
+clean: ## remove the environment, caches and builds
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.core: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
+	@echo "installing rewardflow into $(VENV)"
+	@$(PIP) install -c constraints.txt -e .
+	@printf '%s\n' '$(CURDIR)' > $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
+	@echo "installing rewardflow and its development tools into $(VENV)"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@printf '%s\n' '$(CURDIR)' | tee $(VENV)/.core > $@
+
+# Made only when missing; --clear also replaces one whose python is gone.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "rewardflow needs Python 3.11 or later, got $$($(PYTHON) --version 2>/dev/null || echo none) from PYTHON=$(PYTHON)." >&2; \
+	  echo "Name another one: make PYTHON=python3.12 <target>" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "rewardflow needs Python's venv module, which $(PYTHON) lacks." >&2; \
+	  echo "On Debian and Ubuntu it is the package python3-venv." >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)

@@ -1,0 +1,1 @@
+"""Benchmarks: each compares with a bound that is computed, or with a yardstick that runs beside it."""

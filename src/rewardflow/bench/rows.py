@@ -1,0 +1,30 @@
+"""What a benchmark says: a figure, what it is measured against, and the ratio of the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    name: str
+    value: float
+    unit: str
+    yardstick: float | None = None
+    yardstick_name: str = ""
+    bar: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return None if not self.yardstick else self.value / self.yardstick
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "yardstick": self.yardstick,
+            "yardstick_name": self.yardstick_name,
+            "ratio": self.ratio,
+            "bar": self.bar,
+        }

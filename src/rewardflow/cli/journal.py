@@ -1,0 +1,236 @@
+"""`rewardflow journal`: look at the verdicts of a run, export them, and shrink the file.
+
+Always true: what policies and judges wrote cannot steer the terminal: in `ls` and `show` every control character is
+escaped. `ls`, `show` and `export` open the journal read-only and work while a run writes to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal import JournalReader, JournalRow, vacuum
+
+DAY_S = 86_400.0
+MAX_CELL = 40
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("journal", help="list, show, export and shrink the verdicts that a run has paid for")
+    commands = parser.add_subparsers(dest="journal_command", required=True, metavar="COMMAND")
+
+    ls = commands.add_parser("ls", help="one line per verdict, the newest last")
+    ls.add_argument("path", metavar="PATH")
+    ls.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
+    ls.add_argument("--failed", action="store_true", help="only failed verdicts")
+    ls.add_argument("--limit", type=int, default=50, metavar="N", help="at most the newest N (50)")
+    ls.add_argument("--json", action="store_true", help="one JSON object per line")
+
+    show = commands.add_parser("show", help="everything about one verdict")
+    show.add_argument("path", metavar="PATH")
+    show.add_argument("id", type=int, metavar="ID", help="as `ls` shows it")
+
+    export = commands.add_parser("export", help="verdicts with their inputs as JSON lines, to train or evaluate on")
+    export.add_argument("path", metavar="PATH")
+    export.add_argument("--out", required=True, metavar="FILE.jsonl", help="replaced as a whole; - for standard output")
+    export.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
+    export.add_argument("--scored-only", action="store_true", help="leave failed verdicts out")
+
+    shrink = commands.add_parser("vacuum", help="delete what the options name, then give free space back")
+    shrink.add_argument("path", metavar="PATH")
+    shrink.add_argument("--keep-runs", nargs="+", default=[], metavar="R", help="delete no verdict of these runs")
+    shrink.add_argument("--older-than", type=float, metavar="DAYS", help="delete only verdicts older than this")
+
+
+def run(args: argparse.Namespace) -> int:
+    match args.journal_command:
+        case "ls":
+            _ls(args)
+        case "show":
+            _show(args)
+        case "export":
+            _export(args)
+        case "vacuum":
+            _vacuum(args)
+    return 0
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with all that could steer a terminal or hide from the eye written as an escape, except `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in keep or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+# ---- ls -----------------------------------------------------------------------------------------------------------
+
+_HEADINGS = ("id", "time", "run", "step", "group", "index", "reward", "score", "attempts", "latency", "cost")
+
+
+def _ls(args: argparse.Namespace) -> None:
+    if args.limit < 1:
+        raise InvalidInput(f"--limit must be at least 1, got {args.limit}")
+    with JournalReader(args.path) as reader:
+        rows = reader.newest(args.limit, run=args.only_run, failed_only=args.failed)
+    if args.json:
+        sys.stdout.writelines(_json_line(_summary(row)) for row in rows)
+    else:
+        sys.stdout.writelines(_table([_HEADINGS, *(_cells(row) for row in rows)]))
+
+
+def _cells(row: JournalRow) -> tuple[str, ...]:
+    return (
+        str(row.id),
+        _local_time(row.at_s),
+        row.run,
+        str(row.step),
+        row.group_id,
+        str(row.index),
+        row.reward,
+        f"{row.value:g}" if row.value is not None else str(row.kind),
+        str(row.attempts),
+        f"{row.latency_s:.2f}s",
+        f"${row.cost_usd:.4g}",
+    )
+
+
+def _table(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    cells = [[_clipped(printable(cell)) for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def _local_time(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+# ---- show ---------------------------------------------------------------------------------------------------------
+
+
+def _show(args: argparse.Namespace) -> None:
+    with JournalReader(args.path) as reader:
+        row = reader.row(args.id)
+    if row is None:
+        raise InvalidInput(f"there is no verdict {args.id} in {args.path}")
+    fields = {**_record(row), "time": _local_time(row.at_s), "key": row.key.hex()}
+    sys.stdout.writelines(_shown(name, value) for name, value in fields.items())
+
+
+def _shown(name: str, value: object) -> str:
+    """Further lines of a text are indented, so that no text can pass for another field."""
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    first, *others = printable(text, keep="\n\t").split("\n")
+    return f"{name}: {first}\n" + "".join(f"    {line}\n" for line in others)
+
+
+# ---- export -------------------------------------------------------------------------------------------------------
+
+
+def _export(args: argparse.Namespace) -> None:
+    with JournalReader(args.path) as reader:
+        lines = (_json_line(_record(row)) for row in reader.rows(run=args.only_run, scored_only=args.scored_only))
+        if args.out == "-":
+            sys.stdout.writelines(lines)
+            return
+        num_lines = _write_whole(Path(args.out), lines)
+    sys.stdout.write(f"wrote {num_lines} verdicts to {printable(args.out)}\n")
+
+
+def _write_whole(path: Path, lines: Iterable[str]) -> int:
+    """Other programs see the old file or the new one, never half of it. As private as the journal: mode 0600."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            num_lines = _write_counted(file, lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        if isinstance(error, OSError):
+            raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
+        raise
+    return num_lines
+
+
+def _write_counted(file: IO[str], lines: Iterable[str]) -> int:
+    num_lines = 0
+    for line in lines:
+        file.write(line)
+        num_lines += 1
+    return num_lines
+
+
+# ---- vacuum -------------------------------------------------------------------------------------------------------
+
+
+def _vacuum(args: argparse.Namespace) -> None:
+    if args.older_than is not None and not args.older_than >= 0:
+        raise InvalidInput(f"--older-than must be a number of days of at least 0, got {args.older_than:g}")
+    older_than_s = None if args.older_than is None else args.older_than * DAY_S
+    result = vacuum(args.path, keep_runs=args.keep_runs, older_than_s=older_than_s)
+    freed = result.bytes_before - result.bytes_after
+    sys.stdout.write(
+        f"deleted {result.rows_deleted} verdicts, kept {result.rows_left}; "
+        f"freed {freed / 1e6:.1f} MB, now {result.bytes_after / 1e6:.1f} MB\n"
+    )
+
+
+# ---- records ------------------------------------------------------------------------------------------------------
+
+
+def _summary(row: JournalRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "at_s": row.at_s,
+        "run": row.run,
+        "step": row.step,
+        "group_id": row.group_id,
+        "index": row.index,
+        "reward": row.reward,
+        "status": "failed" if row.value is None else "scored",
+        "score": row.value,
+        "kind": row.kind,
+        "attempts": row.attempts,
+        "latency_s": row.latency_s,
+        "cost_usd": row.cost_usd,
+        "tokens": row.tokens,
+    }
+
+
+def _record(row: JournalRow) -> dict[str, Any]:
+    """One flat record. Under `store: hash` the texts are missing and `digests` tells equal ones."""
+    inputs, verdict = dict(row.rollout), dict(row.verdict)
+    digests = {**inputs.pop("digests", {}), **verdict.pop("digests", {})}
+    del verdict["value"]  # it is the score
+    record = {**_summary(row), "identity": row.identity, **inputs, **verdict}
+    return {**record, "digests": digests} if digests else record
+
+
+def _json_line(record: dict[str, Any]) -> str:
+    return orjson.dumps(record).decode() + "\n"

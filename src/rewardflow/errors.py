@@ -1,0 +1,150 @@
+"""One tree for everything rewardflow raises on purpose.
+
+    RewardflowError
+    ├── InvalidInput (also ValueError)   a rule was broken by the caller; says the rule, then the values
+    │   └── RewardLoadError              the reward cannot be found, built or called
+    ├── CallError                        raised by reward code: what happened to this one attempt
+    │   ├── RateLimited                  "too many requests", with how long to wait if the service said so
+    │   ├── ServiceError                 5xx, broken connection; retried unless told otherwise
+    │   └── Unparsable                   the service answered, but not with a score; retried
+    ├── AgentError
+    │   ├── AgentClosed                  submitted to an agent that is not open
+    │   ├── IncompleteGroup              a group lacks rollouts that nobody will submit; names them
+    │   └── AgentHalted                  the agent stopped sending; carries the groups it could not finish
+    │       ├── ServiceOutage            the service stayed down longer than `outage_give_up_s`
+    │       └── BudgetExhausted          the next call could pass `max_cost_usd`
+    └── JournalError
+        ├── NotAJournal                  the file is something else
+        ├── NewerJournal                 written by a later rewardflow
+        ├── JournalLocked                another process holds it
+        └── JournalWriteFailed           the disk is full or gone; verdicts were delivered, not saved
+
+A bad rollout is data (a failed `Reward`); these are for mistakes and for the end of the road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rewardflow.types import ScoredGroup
+
+
+class RewardflowError(Exception):
+    """Base of the tree."""
+
+
+class InvalidInput(RewardflowError, ValueError):
+    """The caller broke a rule; nothing was sent."""
+
+
+class RewardLoadError(InvalidInput):
+    """The reward cannot be found, built or called."""
+
+
+class CallError(RewardflowError):
+    """Raised by reward code to say what happened to this attempt."""
+
+
+class RateLimited(CallError):
+    """The service asked us to slow down. `headers` may carry Retry-After and x-ratelimit-*."""
+
+    def __init__(
+        self,
+        message: str = "too many requests",
+        *,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.headers = headers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"retry_after_s": self.retry_after_s, "headers": self.headers})
+
+
+class ServiceError(CallError):
+    """The service failed. `retryable=False` says that asking again cannot help."""
+
+    def __init__(
+        self,
+        message: str = "service error",
+        *,
+        status: int | None = None,
+        retryable: bool = True,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {"status": self.status, "retryable": self.retryable, "retry_after_s": self.retry_after_s}
+        return _rebuild, (type(self), self.args, fields)
+
+
+class Unparsable(CallError):
+    """The service answered, but no score could be read from the answer."""
+
+    def __init__(self, message: str = "unparsable answer", *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"retryable": self.retryable})
+
+
+def _rebuild(cls: type[CallError], args: tuple[Any, ...], fields: dict[str, Any]) -> CallError:
+    """Exceptions with keyword-only fields do not survive pickling by themselves, and these cross process borders."""
+    return cls(*args, **fields)
+
+
+class AgentError(RewardflowError):
+    """The agent cannot do what was asked."""
+
+
+class AgentClosed(AgentError):
+    """The agent is not open."""
+
+
+class IncompleteGroup(AgentError, InvalidInput):
+    """A group lacks rollouts that nobody will submit."""
+
+
+class AgentHalted(AgentError):
+    """The agent stopped sending. `groups` holds what it could not finish, as failed rewards: nothing is lost."""
+
+    def __init__(self, message: str, groups: Sequence[ScoredGroup] = ()) -> None:
+        super().__init__(message)
+        self.groups = tuple(groups)
+
+
+class ServiceOutage(AgentHalted):
+    """The service stayed down longer than `outage_give_up_s`."""
+
+
+class BudgetExhausted(AgentHalted):
+    """The next call could pass `max_cost_usd`."""
+
+
+class JournalError(RewardflowError):
+    """The journal cannot be used."""
+
+
+class NotAJournal(JournalError):
+    """The file is something else."""
+
+
+class NewerJournal(JournalError):
+    """The file was written by a later rewardflow."""
+
+
+class JournalLocked(JournalError):
+    """Another process holds the file."""
+
+
+class JournalWriteFailed(JournalError):
+    """Verdicts were delivered but could not be saved."""

@@ -1,0 +1,227 @@
+"""What happened, as records: the one stream that reports, metrics and dashboards are made from.
+
+Always true: a record is frozen, carries `at_s` on the run's clock, and survives `from_json(to_json(event))`;
+`to_json` gives nothing but JSON, whatever a record was given. A new kind of event is one more class here and nothing
+else: the class registers itself, and its name is its name on disk. Within a schema version fields may be added, with
+a default; removing one or changing a meaning is a new version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+from rewardflow.errors import InvalidInput
+from rewardflow.types import EMPTY, FailureKind, Status
+
+SCHEMA_VERSION = 1
+
+E = TypeVar("E", bound="Event")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened at `at_s`, in seconds on the run's clock."""
+
+    at_s: float
+
+    by_name: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        # A slotted dataclass is built twice, the second time for good; hence the last of one module wins.
+        known = Event.by_name.get(cls.__name__)
+        if known is not None and known.__module__ != cls.__module__:
+            raise InvalidInput(f"the name of an event must be its own, got {cls.__name__} from {cls.__module__}")
+        Event.by_name[cls.__name__] = cls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnded(Event):
+    """One attempt at one call ended; it was paid for whatever its outcome."""
+
+    step: int
+    group_id: str
+    index: int
+    reward: str
+    attempt: int
+    endpoint: str | None = None
+    started_s: float
+    latency_s: float
+    outcome: str  # "scored" or a failure kind
+    cost_usd: float = 0.0
+    tokens: int = 0
+    is_hedge: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictReached(Event):
+    """One rollout got its one verdict. `waited_s` is what it spent in the queue before its first call."""
+
+    step: int
+    group_id: str
+    index: int
+    status: Status
+    value: float | None = None
+    kind: FailureKind | None = None
+    error: str | None = None
+    attempts: int = 0
+    latency_s: float = 0.0
+    waited_s: float = 0.0
+    cost_usd: float = 0.0
+    tokens: int = 0
+    cached: bool = False
+    imputed: bool = False
+    components: Mapping[str, float | None] = EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDelivered(Event):
+    """All verdicts of a group were in, and it was handed to the caller."""
+
+    step: int
+    group_id: str
+    num_rollouts: int
+    num_failed: int
+    first_submitted_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitChanged(Event):
+    """A governor learnt something. The unit of `value` is requests a minute (pace) or calls (concurrency)."""
+
+    account: str
+    governor: Literal["pace", "concurrency"]
+    value: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerChanged(Event):
+    """An endpoint's breaker opened, closed, or lets a probe through."""
+
+    account: str
+    endpoint: str | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutageChanged(Event):
+    """The outage guard stopped sending, probes, or goes on."""
+
+    account: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAbandoned(Event):
+    """A thread stuck in a user's code was given up; `num_abandoned` counts those that are stuck now."""
+
+    reward: str
+    num_abandoned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOpened(Event):
+    """An agent opened: the start of a session, and of its clock. `settings` holds no secrets.
+
+    `unix_s` is the wall clock at `at_s`, so that the other events of the session can be placed in the day.
+    """
+
+    unix_s: float = 0.0
+    rewards: Sequence[str]
+    settings: Mapping[str, Any] = EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentClosed(Event):
+    """The agent closed: the end of a session, with its last statistics."""
+
+    statistics: Mapping[str, Any] = EMPTY
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    def emit(self, event: Event) -> None:
+        """Never blocks, never raises. The event must not change afterwards: it may be encoded later, elsewhere."""
+
+
+class EventList:
+    """A sink in memory, for tests and notebooks."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of one kind, in the order they came."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def counts(self) -> Counter[str]:
+        return Counter(type(event).__name__ for event in self.events)
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """`{"v": 1, "event": "CallEnded", "at_s": ..., ...}`, fit for any JSON encoder."""
+    data: dict[str, Any] = {"v": SCHEMA_VERSION, "event": type(event).__name__}
+    for name in _fields(type(event)):
+        data[name] = plain(getattr(event, name))
+    return data
+
+
+def from_json(data: Mapping[str, Any]) -> Event:
+    """The record again. Fields that a later rewardflow added within the version are left out."""
+    version, name = data.get("v"), data.get("event")
+    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        raise InvalidInput(f"an event must have a schema version of 1 to {SCHEMA_VERSION}, got v={version!r}")
+    kind = Event.by_name.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise InvalidInput(f"an event must be one of {', '.join(Event.by_name)}, got event={name!r}")
+    fields = _fields(kind)
+    known: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in fields
+    }
+    missing = [key for key, is_required in fields.items() if is_required and key not in known]
+    if missing:
+        raise InvalidInput(f"a {name} needs every field without a default, got none for {', '.join(missing)}")
+    return kind(**known)
+
+
+_ALREADY_PLAIN = frozenset({type(None), bool, int, str})  # nearly every value; the rest is slow to tell apart
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types: NaN and infinity become None, and what JSON has no form for becomes its text."""
+    if type(value) in _ALREADY_PLAIN or isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return plain(float(value))
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+_FIELDS: dict[type[Event], dict[str, bool]] = {}
+
+
+def _fields(kind: type[Event]) -> dict[str, bool]:
+    """The names of a record's fields, and whether each must be given. Kept, because every event asks."""
+    fields = _FIELDS.get(kind)
+    if fields is None:
+        required = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(kind)}
+        fields = _FIELDS[kind] = required
+    return fields

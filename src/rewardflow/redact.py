@@ -1,0 +1,128 @@
+"""Takes secrets out of text before it is logged, stored or shown.
+
+Always true: what looks like a key, and every secret that the environment holds, leaves as `[redacted]`; redacting
+twice changes nothing more; the time is linear in the length of the text, whatever it says. When in doubt it takes
+out too much: a lost word in an error message is cheap, a key in a log is not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+REDACTED = "[redacted]"
+MIN_SECRET_LENGTH = 8  # a shorter value from the environment would be found inside ordinary words
+
+_SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)S?(?:_?\d+)?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a secret looks like, and two quick looks at the text in lower case that can rule it out: markers, a hint."""
+
+    markers: tuple[str, ...]
+    pattern: re.Pattern[str]
+    replacement: str = REDACTED
+    hint: re.Pattern[str] | None = None
+
+    def is_absent(self, lowered: str) -> bool:
+        for marker in self.markers:
+            if marker in lowered:
+                return self.hint is not None and self.hint.search(lowered) is None
+        return True
+
+
+# Linear time: a repetition that can fail after it has run far never starts again inside the stretch it ran over.
+_QUOTE = r"\\{0,3}[\"']?"  # also inside JSON that is itself a JSON string
+_IS = rf"{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}(?:b(?=[\"']))?{_QUOTE}"  # between a name and its value
+_NEXT = r"[\"'],\s{0,4}b?[\"']"  # the same in a list of header pairs
+_SCHEME = r"(?:basic|bearer|digest|token|apikey|key|negotiate|aws4-hmac-sha256)[ \t]{1,4}"
+_VALUE = r"(?!\[redacted\])(?:(?<=\")[^\"\n]+|(?<=')[^'\n]+|(?!(?:none|null|true|false)\b)[^\s\"'\\&,;<>()\[\]{}]{4,})"
+# Each name begins with its own letters, which lets the search skip ahead; what must precede them is checked after.
+_SECRET = (
+    r"key(?:(?<=apikey)|(?<=api[ _-]key)|(?<=accesskey)|(?<=(?:access|secret)[_-]key)|(?<=private[_-]key))"
+    r"(?:[ _-](?:id|provided))?|token(?<=[_-]token)|secret|password|passwd|signature|credential"
+)
+
+
+def _prefixed(*prefixes: str, pattern: str, before: str = "A-Za-z0-9") -> _Shape:
+    """Keys that a service marks with a prefix; after one of the characters `before` it is part of a word."""
+    start = "|".join(re.escape(prefix) for prefix in prefixes)
+    markers = tuple(prefix.lower() for prefix in prefixes)
+    return _Shape(markers, re.compile(rf"(?<![{before}])(?:{start}){pattern}"))
+
+
+def _named(*markers: str, pattern: str) -> _Shape:
+    """Values that follow something, group 1, which stays. It may be in any case, which is slow to search for."""
+    hint = re.compile(pattern, re.ASCII)
+    return _Shape(markers, re.compile(pattern, re.ASCII | re.IGNORECASE), rf"\g<1>{REDACTED}", hint)
+
+
+_SHAPES = (
+    _Shape(
+        ("private key-----",),
+        re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}-----|\Z)", re.DOTALL),
+    ),
+    _prefixed("sk-", pattern=r"[A-Za-z0-9_*-]{8,}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek, ...
+    _prefixed("hf_", "gsk_", "r8_", "ghp_", "gho_", "ghs_", "ghu_", "github_pat_", pattern=r"[A-Za-z0-9_]{16,}"),
+    _prefixed("xai-", "csk-", "nvapi-", "pplx-", "glpat-", "xoxb-", "xoxp-", pattern=r"[A-Za-z0-9_-]{16,}"),
+    _prefixed("AIza", "ya29.", pattern=r"[A-Za-z0-9_-]{16,}"),  # Google
+    _prefixed("AKIA", "ASIA", pattern=r"[A-Z0-9]{16}(?![A-Za-z0-9])"),  # AWS
+    _prefixed(  # JSON web tokens
+        "eyJ", before="A-Za-z0-9_-", pattern=r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"
+    ),
+    _named("bearer", pattern=r"(bearer\s{1,4})(?!auth(?:entication|orization)\b)[a-z0-9._~+/=-]{8,}"),
+    _named("authorization", pattern=rf"(authorization(?:{_IS}|{_NEXT})(?>{_SCHEME})?+){_VALUE}"),
+    _named(
+        *("key", "token", "secret", "passw", "signature", "credential"),
+        pattern=rf"((?:{_SECRET})(?:{_IS}|{_NEXT})){_VALUE}",
+    ),
+    _named("token", pattern=rf"(token(?:=|[\"']\s{{0,4}}[:=]\s{{0,4}}){_QUOTE}){_VALUE}"),  # "token: x" is prose
+    _named("key=", "sig=", "token=", "code=", pattern=r"([?&](?:key|sig|token|code)=)[^&#\s\"'<>]+"),
+    _named("://", pattern=r"(://)[^\s/?#\"'<>]+(?=@)"),  # user:password@host
+)
+
+
+class Redactor:
+    """Redacts the shapes above and the secrets of one environment, read when it is built."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._literals = _secrets_of(environ)
+
+    def redact(self, text: str) -> str:
+        for literal in self._literals:
+            if literal in text:
+                text = text.replace(literal, REDACTED)
+        lowered = text.lower()
+        for shape in _SHAPES:
+            if not shape.is_absent(lowered):
+                text = shape.pattern.sub(shape.replacement, text)
+                lowered = text.lower()
+        return text
+
+
+_process: Redactor | None = None
+
+
+def redact(text: str) -> str:
+    """The text without secrets. Reads this process's environment at the first call; see `refresh`."""
+    global _process
+    if _process is None:
+        _process = Redactor(os.environ)
+    return _process.redact(text)
+
+
+def refresh() -> None:
+    """Read the environment again at the next call, after it was given new secrets."""
+    global _process
+    _process = None
+
+
+def _secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Longest first: one secret may begin with another."""
+    values = {value.strip() for name, value in environ.items() if _SECRET_NAME.search(name)}
+    secrets = {value for value in values if len(value) >= MIN_SECRET_LENGTH and value not in REDACTED}
+    return tuple(sorted(secrets | {urllib.parse.quote(value, safe="") for value in secrets}, key=len, reverse=True))

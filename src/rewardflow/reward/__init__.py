@@ -1,0 +1,1 @@
+"""The reward agent and its parts, in the order a call meets them."""

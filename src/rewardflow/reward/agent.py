@@ -1,0 +1,311 @@
+"""The reward agent: one scoring function in, exact verdicts out.
+
+Always true: every submitted rollout gets exactly one verdict, once; leaving the agent's block ends every call it
+made, in bounded time. The parts: an `Assembly` turns rollouts into jobs and verdicts into groups; a `Dispatcher` for
+each service account starts the calls; `Governors` say when; a `Scorer` runs the user's code; a `Journal` remembers
+what was paid for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from rewardflow.errors import AgentClosed, InvalidInput
+from rewardflow.events import AgentClosed as AgentClosedEvent
+from rewardflow.events import AgentOpened
+from rewardflow.protocols import RewardLike
+from rewardflow.reward.assembly import Assembly, AssemblyStatistics
+from rewardflow.reward.component import Component, Weighted, as_parts, part_name
+from rewardflow.reward.contract import load_reward
+from rewardflow.reward.dispatch import Dispatcher, DispatchStatistics
+from rewardflow.reward.hooks import Hooks
+from rewardflow.reward.journal import Journal, JournalStatistics
+from rewardflow.reward.ledger import Ledger, LedgerStatistics
+from rewardflow.reward.recorder import Recorder
+from rewardflow.reward.scorer import Scorer, make_workers
+from rewardflow.reward.settings import AgentOptions, LimitSettings, split_options
+from rewardflow.reward.source import RewardSource
+from rewardflow.reward.threads import WorkerStatistics
+from rewardflow.reward.ticket import Ticket
+from rewardflow.types import EMPTY, Rollout
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from rewardflow.reward.blocking import BatchFunction
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStatistics:
+    """Everything that can be known about an agent at one moment."""
+
+    verdicts: AssemblyStatistics
+    ledger: LedgerStatistics
+    accounts: tuple[DispatchStatistics, ...]
+    workers: Mapping[str, WorkerStatistics]
+    journal: JournalStatistics | None
+
+    @property
+    def in_flight(self) -> int:
+        return sum(account.in_flight for account in self.accounts)
+
+    @property
+    def waiting(self) -> int:
+        return sum(account.waiting for account in self.accounts)
+
+    @property
+    def calls(self) -> int:
+        return sum(account.calls for account in self.accounts)
+
+
+class RewardAgent:
+    """Scores rollouts with one reward, or with a weighted sum of several.
+
+    async with RewardAgent("judge.py:Judge", max_concurrency=256, timeout_s=60) as agent:
+        async for group in agent.submit(rollouts):
+            ...
+    """
+
+    def __init__(
+        self,
+        reward: RewardLike | Weighted | Sequence[Weighted],
+        *,
+        reward_kwargs: Mapping[str, Any] = EMPTY,
+        **options: Unpack[AgentOptions],
+    ) -> None:
+        self.settings, self._limits = split_options(options)
+        self._parts = as_parts(reward, reward_kwargs)
+        self._components: list[Component] = []
+        self._dispatchers: dict[str, Dispatcher] = {}
+        self._assembly: Assembly | None = None
+        self._journal: Journal | None = None
+        self._recorder: Recorder | None = None
+        self._hooks = Hooks(timeout_s=self._limits.timeout_s)
+        self._tasks = asyncio.TaskGroup()
+        self._resources = contextlib.AsyncExitStack()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._is_open = False
+
+    # -- lifetime ----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise AgentClosed("a RewardAgent can be entered once; make a new one")
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        try:
+            await self._open(self._loop)
+        except BaseException:
+            await self._resources.aclose()
+            raise
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End what is out, keep what was paid for, let go of everything; in bounded time."""
+        self._is_open = False
+        self.assembly.close()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.stop()
+        try:
+            async with asyncio.timeout(self.settings.close_timeout_s):
+                await self._tasks.__aexit__(exc_type, exc, traceback)
+        finally:
+            await self._resources.aclose()
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Everything that can be wrong is found here, before anything is sent. The stack closes in reverse."""
+        settings, stack = self.settings, self._resources
+        if settings.run_dir is not None:
+            self._recorder = Recorder(settings.run_dir)
+            stack.callback(self._recorder.close)
+        scorers = [self._load(part) for part in self._parts]
+        self._hooks.start(loop)
+        stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
+        for scorer in scorers:
+            stack.push_async_callback(self._close_scorer, scorer)
+        already_usd = 0.0
+        stack.callback(self._dismiss)
+        if settings.journal is not None:
+            self._journal = Journal(settings.journal, run=settings.run, store=settings.store)
+            self._journal.start(loop)
+            stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
+            already_usd = self._journal.spent_usd()
+        self._ledger = Ledger(
+            cap_usd=settings.max_cost_usd, call_cost_usd=settings.call_cost_usd, already_spent_usd=already_usd
+        )
+        await self._tasks.__aenter__()
+        self._connect(scorers, loop)
+        self._assembly = Assembly(
+            self._components,
+            settings,
+            journal=self._journal,
+            recorder=self._recorder,
+            hooks=self._hooks,
+            tasks=self._tasks,
+        )
+        if self._recorder is not None:
+            names = [component.name for component in self._components]
+            self._recorder.emit(
+                AgentOpened(at_s=loop.time(), unix_s=time.time(), rewards=names, settings=self._shown())
+            )
+
+    def _load(self, part: Weighted) -> Scorer:
+        source = RewardSource.of(part.reward, part.reward_kwargs)
+        loaded = load_reward(source)
+        return Scorer(part_name(part), loaded, make_workers(source, loaded, self._limits_of(part)))
+
+    def _limits_of(self, part: Weighted) -> LimitSettings:
+        return dataclasses.replace(self._limits, **(part.limits or {}))
+
+    def _connect(self, scorers: Sequence[Scorer], loop: asyncio.AbstractEventLoop) -> None:
+        """Give each reward the dispatcher of its account."""
+        for part, scorer in zip(self._parts, scorers, strict=True):
+            account = part.account or scorer.name
+            limits = self._limits_of(part)
+            dispatcher = self._dispatchers.get(account)
+            if dispatcher is None:
+                dispatcher = self._dispatchers[account] = Dispatcher(
+                    account,
+                    limits,
+                    ledger=self._ledger,
+                    tasks=self._tasks,
+                    sink=self._recorder,
+                    halt=lambda error: self.assembly.halt(error),
+                    settled=self._wake_all if self.settings.max_cost_usd is not None else None,
+                )
+            elif dispatcher.limits != limits:
+                raise InvalidInput(
+                    f"rewards of one account must have the same limits, got different ones for {account!r}"
+                )
+            scorer.start(loop, dispatcher.wake)
+            self._components.append(Component(scorer.name, part.weight, scorer, dispatcher))
+
+    def _wake_all(self) -> None:
+        for dispatcher in self._dispatchers.values():
+            dispatcher.wake()
+
+    async def _close_scorer(self, scorer: Scorer) -> None:
+        if scorer.loaded.close is not None:
+            await self._hooks.run(f"{scorer.name}.close", scorer.loaded.close, timeout_s=self.settings.close_timeout_s)
+        await scorer.aclose(self.settings.close_timeout_s)
+
+    def _dismiss(self) -> None:
+        """After the journal's last word: nobody may wait any longer."""
+        if self._assembly is None or self._loop is None:
+            return
+        self._assembly.dismiss_tickets()
+        if self._recorder is not None:
+            statistics = dataclasses.asdict(self.statistics())
+            self._recorder.emit(AgentClosedEvent(at_s=self._loop.time(), statistics=statistics))
+
+    def _shown(self) -> dict[str, Any]:
+        """The settings as people may see them; `reward_kwargs` may hold keys, so they are left out."""
+        shown = dataclasses.asdict(self.settings) | dataclasses.asdict(self._limits)
+        return {
+            name: str(value) if name in ("journal", "run_dir") and value else value for name, value in shown.items()
+        }
+
+    # -- submitting --------------------------------------------------------------------------------------------------
+
+    def submit(self, rollouts: Rollout | Iterable[Rollout], *, ticket: Ticket | None = None) -> Ticket:
+        """Start scoring; returns at once.
+
+        A group belongs to the ticket that first named it; rollouts of it that come later, by any `submit`, complete it
+        there. The ticket ends when all of its groups have left.
+        """
+        batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
+        context = contextvars.copy_context()
+        return self.on_loop(lambda: self._submit(batch, ticket, context))
+
+    def open(self) -> Ticket:
+        """A ticket to submit to while rollouts are generated: `with agent.open() as ticket: ticket.submit(rollout)`."""
+        return self.on_loop(lambda: self._new_ticket(is_sealed=False))
+
+    def cancel(self, ticket: Ticket, group_ids: set[str] | None) -> None:
+        self.assembly.cancel(ticket._groups(group_ids), "cancelled", "cancelled by the caller")
+
+    def sealed(self, ticket: Ticket) -> None:
+        self.assembly.tell_log_if_over(ticket)
+
+    def as_batch_function(self, *, group_size: int = 1, failed: float | None = None) -> BatchFunction:
+        """A plain function over lists, for TRL's `reward_funcs` and notebooks. See `BatchFunction`."""
+        from rewardflow.reward.blocking import BatchFunction
+
+        return BatchFunction(self, group_size=group_size, failed=failed)
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def name(self) -> str:
+        return "+".join(part_name(part) for part in self._parts)
+
+    @property
+    def assembly(self) -> Assembly:
+        if self._assembly is None:
+            raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
+        return self._assembly
+
+    def on_loop(self, action: Callable[[], T]) -> T:
+        """Run a short action on the agent's loop, from whatever thread we are in."""
+        if not self._is_open or self._loop is None:
+            raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
+        if threading.get_ident() == self._thread_id:
+            return action()
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(action())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return future.result()
+
+    def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None, context: contextvars.Context) -> Ticket:
+        if not self._is_open:
+            raise AgentClosed("the agent was closed")
+        if ticket is None:
+            ticket = self._new_ticket(is_sealed=True)
+        self.assembly.accept(batch, ticket, context)
+        return ticket
+
+    def _new_ticket(self, *, is_sealed: bool) -> Ticket:
+        assert self._loop is not None
+        ticket = Ticket(self, self._loop, is_sealed=is_sealed)
+        self.assembly.welcome(ticket)
+        return ticket
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> AgentStatistics:
+        workers = {
+            component.name: component.scorer.workers.statistics()
+            for component in self._components
+            if component.scorer.workers is not None
+        }
+        return AgentStatistics(
+            verdicts=self.assembly.statistics(),
+            ledger=self._ledger.statistics(),
+            accounts=tuple(dispatcher.statistics() for dispatcher in self._dispatchers.values()),
+            workers=workers,
+            journal=None if self._journal is None else self._journal.statistics(),
+        )

@@ -1,0 +1,381 @@
+"""Turns rollouts into jobs, and verdicts into groups.
+
+Always true: every accepted rollout gets exactly one verdict from each reward; a verdict that was paid for is in the
+journal before its group is delivered; a group is delivered once, when its last verdict is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import time
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput
+from rewardflow.events import GroupDelivered, VerdictReached
+from rewardflow.reward.hooks import Hooks
+from rewardflow.reward.job import Job
+from rewardflow.reward.journal import Entry, Journal
+from rewardflow.reward.keys import verdict_keys
+from rewardflow.reward.pending import NO_NOTE, Note, PendingGroup
+from rewardflow.reward.results import apply_post_process, scores_for_post_process
+from rewardflow.reward.settings import AgentSettings
+from rewardflow.reward.sharing import Sharing
+from rewardflow.types import FailureKind, Reward, Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from rewardflow.reward.component import Component
+    from rewardflow.reward.recorder import Recorder
+    from rewardflow.reward.ticket import Ticket
+
+_UNDECIDED: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssemblyStatistics:
+    submitted: int
+    delivered: int
+    pending_groups: int
+    scored: int
+    failed: Mapping[str, int]
+    imputed: int
+    cached: int
+
+
+class Assembly:
+    def __init__(
+        self,
+        components: Sequence[Component],
+        settings: AgentSettings,
+        *,
+        journal: Journal | None,
+        recorder: Recorder | None,
+        hooks: Hooks,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._components = components
+        self._settings = settings
+        self._journal = journal
+        self._recorder = recorder
+        self._hooks = hooks
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[tuple[int, str], PendingGroup] = {}
+        self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
+        self._sharing = Sharing() if settings.reuse == "content" else None
+        self._num_groups = 0
+        self._open_groups: defaultdict[int, int] = defaultdict(int)
+        self._logs = any(component.scorer.loaded.log is not None for component in components)
+        self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
+        self._halted: AgentHalted | None = None
+        self._is_closing = False
+        self._submitted = self._delivered = self._scored = self._imputed = self._cached = 0
+        self._failed: Counter[str] = Counter()
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def welcome(self, ticket: Ticket) -> None:
+        self._tickets.add(ticket)
+
+    def accept(self, rollouts: Sequence[Rollout], ticket: Ticket, context: contextvars.Context) -> None:
+        """Take rollouts in, all of them or none."""
+        if self._halted is not None:
+            raise type(self._halted)(str(self._halted))
+        self._check(rollouts)
+        now = self._loop.time()
+        jobs: list[Job] = []
+        for rollout in rollouts:
+            group = self._group_of(rollout, ticket, now)
+            group.put(rollout)
+            for job in self._jobs_for(group, rollout, context):
+                group.jobs.append(job)
+                jobs.append(job)
+        self._submitted += len(rollouts)
+        self._begin(jobs)
+
+    def _check(self, rollouts: Sequence[Rollout]) -> None:
+        staged: dict[tuple[int, str], tuple[int, set[int]]] = {}
+        for rollout in rollouts:
+            if not isinstance(rollout, Rollout):
+                raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
+            key = (rollout.step, rollout.group_id)
+            group = self._groups.get(key)
+            if group is not None:
+                group.check(rollout)
+            place = staged.get(key)
+            if place is None:
+                staged[key] = (rollout.group_size, {rollout.index})
+                continue
+            size, indices = place
+            where = f"group {rollout.group_id!r} of step {rollout.step}"
+            if rollout.index in indices:
+                raise InvalidInput(f"an index may be submitted once, got index={rollout.index} twice in {where}")
+            if rollout.group_size != size:
+                raise InvalidInput(f"a group must have one group_size, got {size} and {rollout.group_size} in {where}")
+            indices.add(rollout.index)
+
+    def _group_of(self, rollout: Rollout, ticket: Ticket, now: float) -> PendingGroup:
+        key = (rollout.step, rollout.group_id)
+        group = self._groups.get(key)
+        if group is None:
+            self._num_groups += 1
+            group = PendingGroup(rollout, self._num_groups, ticket, len(self._components), now)
+            self._groups[key] = group
+            self._open_groups[rollout.step] += 1
+            ticket._adopt(group)
+        return group
+
+    def _jobs_for(self, group: PendingGroup, rollout: Rollout, context: contextvars.Context) -> Iterator[Job]:
+        for number, component in enumerate(self._components):
+            if component.scorer.loaded.unit == "rollout":
+                members: tuple[Rollout, ...] = (rollout,)
+            elif group.is_whole:
+                members = group.members()
+            else:
+                continue
+            yield Job(component.scorer, members, group, number, context, self._resolved)
+
+    def _begin(self, jobs: Sequence[Job]) -> None:
+        """Look in the journal first; what is not there is called."""
+        journal, reuse = self._journal, self._settings.reuse
+        if journal is None and reuse != "content":
+            for job in jobs:
+                self._dispatch(job)
+            return
+        run = None if reuse == "content" else self._settings.run
+        for job in jobs:
+            job.keys = verdict_keys(job.scorer.loaded.identity, job.rollouts, run=run)
+        if journal is None or reuse == "off":
+            for job in jobs:
+                self._call_or_follow(job)
+            return
+        keys = [key for job in jobs for key in job.keys]
+        journal.find(keys, lambda known: self._found(jobs, known), failures=reuse == "sample")
+
+    def _found(self, jobs: Sequence[Job], known: Mapping[bytes, Reward]) -> None:
+        for job in jobs:
+            if job.is_done:
+                continue
+            if job.keys and all(key in known for key in job.keys):
+                rewards = tuple(known[key] for key in job.keys)
+                job.keys = ()  # it is in the journal already
+                job.resolve(rewards)
+            else:
+                self._call_or_follow(job)
+
+    def _call_or_follow(self, job: Job) -> None:
+        if self._sharing is None or len(job.keys) != 1 or not self._sharing.follow(job):
+            self._dispatch(job)
+
+    def _dispatch(self, job: Job) -> None:
+        self._components[job.column].dispatcher.add(job)
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def _resolved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
+        """A job has its outcome: on disk first, then to its group."""
+        journal = self._journal
+        unpaid = rewards[0].kind in _UNDECIDED and job.cost_usd == 0
+        if journal is None or not job.keys or unpaid:
+            self._land(job, rewards)
+            return
+        now_unix_s = time.time()
+        loaded, name = job.scorer.loaded, job.scorer.name
+        last = job.rollouts[-1]
+        for rollout, reward, key in zip(job.rollouts, rewards, job.keys, strict=True):
+            entry = Entry(
+                key=key,
+                run=self._settings.run,
+                reward=name,
+                identity=loaded.identity,
+                rollout=rollout,
+                verdict=reward,
+                at_s=now_unix_s,
+            )
+            # Rows are committed in order, so the last one on disk means all of them are.
+            journal.write(entry, (lambda _: self._land(job, rewards)) if rollout is last else _ignore)
+
+    def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:
+        group, number = job.group, job.column
+        if self._logs or self._recorder is not None:
+            note = Note(max(0.0, job.started_s - job.queued_s) if job.num_calls else 0.0, time.time())
+            group.notes.update((rollout.index, note) for rollout in job.rollouts)
+        is_complete = group.land(group.columns[number], job.rollouts, rewards)
+        if self._sharing is not None and len(job.keys) == 1:
+            self._release_followers(job, rewards[0])
+        if is_complete:
+            self._complete_column(group, number)
+        elif not group.is_whole and group.num_outstanding == 0:
+            group.ticket._wake()  # whoever waits may now only be waiting for what nobody submits
+
+    def _release_followers(self, leader: Job, reward: Reward) -> None:
+        assert self._sharing is not None
+        for follower in self._sharing.release(leader):
+            if follower.is_done:
+                continue
+            if reward.value is None:
+                self._call_or_follow(follower)
+            else:
+                follower.keys = ()
+                follower.resolve((dataclasses.replace(reward, cached=True, cost_usd=0.0, tokens=0, attempts=0),))
+
+    def _complete_column(self, group: PendingGroup, number: int) -> None:
+        column = group.columns[number]
+        if column.is_closed:
+            return
+        column.is_closed = True
+        post_process = self._components[number].scorer.loaded.post_process
+        if post_process is None or self._is_closing or self._halted is not None:
+            self._finish_column(group, number)
+        else:
+            self._tasks.create_task(self._post_process(group, number, post_process))
+
+    async def _post_process(self, group: PendingGroup, number: int, post_process: Callable[..., object]) -> None:
+        column = group.columns[number]
+        rewards = group.column_rewards(column)
+        name = f"{self._components[number].name}.post_process_scores"
+        returned, problem = await self._hooks.run(name, post_process, scores_for_post_process(rewards))
+        if problem is None:
+            rewards = apply_post_process(rewards, returned)
+        else:
+            rewards = tuple(
+                dataclasses.replace(reward, value=None, status="failed", kind="user_error", error=problem)
+                for reward in rewards
+            )
+        group.replace(column, rewards)
+        self._finish_column(group, number)
+
+    def _finish_column(self, group: PendingGroup, number: int) -> None:
+        group.columns[number].is_final = True
+        if all(column.is_final for column in group.columns):
+            self._deliver(group)
+
+    def _deliver(self, pending: PendingGroup) -> None:
+        group = pending.scored(self._components)
+        del self._groups[pending.step, pending.group_id]
+        self._count(group)
+        if self._recorder is not None:
+            self._record(pending, group, self._recorder)
+        self._open_groups[pending.step] -= 1
+        if not self._open_groups[pending.step]:
+            del self._open_groups[pending.step]
+            if self._recorder is not None:
+                self._recorder.step_idle(pending.step)
+        is_stranded = self._halted is not None and any(reward.kind in _UNDECIDED for reward in group.rewards)
+        pending.ticket._deliver(pending, group, is_stranded=is_stranded)
+        if self._logs:
+            self._delivered_for_log[pending.ticket].append(pending)
+            self.tell_log_if_over(pending.ticket)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def cancel(self, groups: Iterable[PendingGroup], kind: FailureKind, message: str) -> None:
+        """Give everything that is out in these groups a failed verdict of this kind."""
+        now = self._loop.time()
+        for group in list(groups):
+            group.cut_short(Reward(kind=kind, error=message))
+            for job in group.jobs:
+                job.fail(kind, message, now)
+            for number, column in enumerate(group.columns):
+                if column.num_in == group.num_expected:
+                    self._complete_column(group, number)
+
+    def halt(self, error: AgentHalted) -> None:
+        """Stop for good: nothing more is sent, and whoever waits is told why."""
+        if self._halted is not None or self._is_closing:
+            return
+        self._halted = error
+        kind: FailureKind = "budget" if isinstance(error, BudgetExhausted) else "outage"
+        self.cancel(self._groups.values(), kind, str(error))
+        for ticket in list(self._tickets):
+            ticket._stop(error)
+
+    def close(self) -> None:
+        self._is_closing = True
+        self.cancel(self._groups.values(), "cancelled", "the agent was closed")
+
+    def dismiss_tickets(self) -> None:
+        for ticket in list(self._tickets):
+            ticket._stop(self._halted)
+
+    def tell_log_if_over(self, ticket: Ticket) -> None:
+        """Call the rewards' `log` once for a ticket whose last group is in."""
+        if not self._logs or not ticket.is_over or self._is_closing:
+            return
+        groups = sorted(self._delivered_for_log.pop(ticket, ()), key=lambda group: group.number)
+        for number, component in enumerate(self._components):
+            log = component.scorer.loaded.log
+            if log is not None and groups:
+                columns = zip(*(row for group in groups for row in group.log_rows(number)), strict=True)
+                lists = [list(column) for column in columns]
+                self._tasks.create_task(self._run_log(f"{component.name}.log", log, lists))
+
+    async def _run_log(self, name: str, log: Callable[..., object], lists: list[list[object]]) -> None:
+        await self._hooks.run(name, log, *lists)
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    def _count(self, group: ScoredGroup) -> None:
+        self._delivered += 1
+        for reward in group.rewards:
+            if reward.value is None:
+                self._failed[reward.kind or "user_error"] += 1
+            else:
+                self._scored += 1
+            if reward.imputed:
+                self._imputed += 1
+            if reward.cached:
+                self._cached += 1
+
+    def _record(self, pending: PendingGroup, group: ScoredGroup, recorder: Recorder) -> None:
+        now = self._loop.time()
+        for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+            event = VerdictReached(
+                at_s=now,
+                step=group.step,
+                group_id=group.group_id,
+                index=rollout.index,
+                status=reward.status,
+                value=reward.value,
+                kind=reward.kind,
+                error=reward.error,
+                attempts=reward.attempts,
+                latency_s=reward.latency_s,
+                waited_s=pending.notes.get(rollout.index, NO_NOTE).waited_s,
+                cost_usd=reward.cost_usd,
+                tokens=reward.tokens,
+                cached=reward.cached,
+                imputed=reward.imputed,
+                components=reward.components,
+            )
+            recorder.emit(event)
+        recorder.emit(
+            GroupDelivered(
+                at_s=now,
+                step=group.step,
+                group_id=group.group_id,
+                num_rollouts=len(group.rollouts),
+                num_failed=group.num_failed,
+                first_submitted_s=pending.submitted_s,
+            )
+        )
+
+    def statistics(self) -> AssemblyStatistics:
+        return AssemblyStatistics(
+            submitted=self._submitted,
+            delivered=self._delivered,
+            pending_groups=len(self._groups),
+            scored=self._scored,
+            failed=dict(self._failed),
+            imputed=self._imputed,
+            cached=self._cached,
+        )
+
+
+def _ignore(_: Entry) -> None:
+    """Saved, but its group waits for the last row of the call."""

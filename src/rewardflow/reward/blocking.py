@@ -1,0 +1,256 @@
+"""The agent for code that is not async: scripts, notebooks, and trainers that want a plain function.
+
+Always true: the agent runs on an event loop in a thread of its own, so it makes no difference whether the caller
+already has a running loop; an interrupt (Ctrl-C) closes the agent in order before it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import uuid
+import weakref
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rewardflow.errors import IncompleteGroup, InvalidInput
+from rewardflow.protocols import RewardLike
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.component import Weighted
+from rewardflow.types import EMPTY, Reward, Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from rewardflow.reward.settings import AgentOptions
+
+T = TypeVar("T")
+
+
+def score(
+    rollouts: Iterable[Rollout],
+    reward: RewardLike | Weighted | Sequence[Weighted],
+    *,
+    reward_kwargs: Mapping[str, Any] = EMPTY,
+    **options: Unpack[AgentOptions],
+) -> list[Reward]:
+    """Score rollouts and wait for it: one reward for each, in their order. Options are those of `RewardAgent`.
+
+    If the agent has to stop (an outage, the budget), the exception's `groups` holds every verdict that was reached.
+    """
+    batch = list(rollouts)
+    check_whole_groups(batch)
+    agent = RewardAgent(reward, reward_kwargs=reward_kwargs, **options)
+    with LoopThread() as thread:
+        groups = thread.run(_score(agent, batch))
+    by_place = {
+        (rollout.step, rollout.group_id, rollout.index): verdict
+        for group in groups
+        for rollout, verdict in zip(group.rollouts, group.rewards, strict=True)
+    }
+    return [by_place[rollout.step, rollout.group_id, rollout.index] for rollout in batch]
+
+
+async def _score(agent: RewardAgent, batch: Sequence[Rollout]) -> list[ScoredGroup]:
+    async with agent:
+        return await agent.submit(batch).all()
+
+
+def check_whole_groups(rollouts: Sequence[Rollout]) -> None:
+    """Everything is here, so a group that lacks a rollout will never be complete."""
+    seen: dict[tuple[int, str], tuple[int, set[int]]] = {}
+    for rollout in rollouts:
+        if not isinstance(rollout, Rollout):
+            raise InvalidInput(f"score takes rewardflow.Rollout records, got {type(rollout).__name__}")
+        seen.setdefault((rollout.step, rollout.group_id), (rollout.group_size, set()))[1].add(rollout.index)
+    for (step, group_id), (size, indices) in seen.items():
+        missing = sorted(set(range(size)) - indices)
+        if missing:
+            raise IncompleteGroup(
+                f"every group must have all of its rollouts, but group {group_id!r} of step {step} "
+                f"(group_size={size}) lacks index {', '.join(map(str, missing[:10]))}"
+            )
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for as long as the block lasts."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="rewardflow-loop", daemon=True)
+
+    def __enter__(self) -> LoopThread:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine that runs over there; if we are interrupted, it is cancelled and ends first."""
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                self._wait_until_idle()
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    def _wait_until_idle(self) -> None:
+        async def others_to_end() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others)
+
+        asyncio.run_coroutine_threadsafe(others_to_end(), self._loop).result()
+
+
+class BatchFunction:
+    """An agent as a plain function over lists.
+
+    `function(prompts=..., completions=..., ground_truth=[...], ...)` returns one number for each completion, in order.
+    A failed verdict is `failed` (None by default, which TRL leaves out of its sums). Every other keyword that is a list
+    as long as the completions is a column: `ground_truth` and `data_source` reach the reward under those names, the
+    rest through `extra_info`. Completions may be texts or chat messages. With `group_size=n`, every n neighbours are
+    one group. The agent is opened by the first call and closed by `close()`, unless it was open already.
+    """
+
+    def __init__(self, agent: RewardAgent, *, group_size: int, failed: float | None) -> None:
+        if group_size < 1:
+            raise InvalidInput(f"group_size must be at least 1, got group_size={group_size}")
+        self.__name__ = agent.name
+        self._agent = agent
+        self._group_size = group_size
+        self._failed = failed
+        self._host: _Host | None = None
+        self._lock = threading.Lock()
+        self._num_calls = 0
+
+    def __call__(
+        self,
+        prompts: Sequence[Any] | None = None,
+        completions: Sequence[Any] = (),
+        **columns: Any,
+    ) -> list[float | None]:
+        rollouts = self._rollouts(prompts, completions, columns)
+        with self._lock:
+            if not self._agent.is_open and self._host is None:
+                self._host = _Host(self._agent)
+        groups = self._agent.submit(rollouts).wait()
+        return [self._failed if reward.value is None else reward.value for group in groups for reward in group.rewards]
+
+    def close(self) -> None:
+        if self._host is not None:
+            self._host.close()
+
+    def _rollouts(
+        self, prompts: Sequence[Any] | None, completions: Sequence[Any], columns: Mapping[str, Any]
+    ) -> list[Rollout]:
+        count = len(completions)
+        if prompts is not None and len(prompts) != count:
+            raise InvalidInput(f"prompts and completions must match, got {len(prompts)} and {count}")
+        if count % self._group_size:
+            raise InvalidInput(
+                f"the number of completions must be a multiple of group_size, got {count} and {self._group_size}"
+            )
+        lists = {
+            name: column
+            for name, column in columns.items()
+            if isinstance(column, list | tuple) and len(column) == count
+        }
+        with self._lock:
+            self._num_calls += 1
+            call = f"{self._num_calls}-{uuid.uuid4().hex[:8]}"
+        size = self._group_size
+        return [
+            _rollout(
+                f"{call}-{i // size}",
+                i % size,
+                size,
+                prompts[i] if prompts is not None else "",
+                completions[i],
+                {name: column[i] for name, column in lists.items()},
+            )
+            for i in range(count)
+        ]
+
+
+def _rollout(group_id: str, index: int, size: int, prompt: Any, completion: Any, row: dict[str, Any]) -> Rollout:
+    is_chat = not isinstance(prompt, str)
+    return Rollout(
+        group_id=group_id,
+        index=index,
+        group_size=size,
+        prompt="" if is_chat else prompt,
+        messages=prompt if is_chat else (),
+        response=_text_of(completion),
+        ground_truth=row.pop("ground_truth", None),
+        data_source=row.pop("data_source", ""),
+        extra_info=row,
+    )
+
+
+def _text_of(completion: Any) -> str:
+    """A text, or the text of the last of some chat messages."""
+    if isinstance(completion, str):
+        return completion
+    if isinstance(completion, Sequence) and completion and isinstance(completion[-1], Mapping):
+        return str(completion[-1].get("content", ""))
+    raise InvalidInput(f"a completion must be a text or a list of chat messages, got {type(completion).__name__}")
+
+
+class _Host:
+    """Keeps an agent open on a loop of its own until closed or no longer referenced."""
+
+    def __init__(self, agent: RewardAgent) -> None:
+        self._thread = LoopThread()
+        self._thread.__enter__()
+        opened: concurrent.futures.Future[asyncio.Event] = concurrent.futures.Future()
+        self._life = self._thread.start(_live(agent, opened))
+        try:
+            self._close_event = opened.result()
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._finalizer = weakref.finalize(self, _end, self._thread, self._life, self._close_event)
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+async def _live(agent: RewardAgent, opened: concurrent.futures.Future[asyncio.Event]) -> None:
+    close_event = asyncio.Event()
+    try:
+        async with agent:
+            opened.set_result(close_event)
+            await close_event.wait()
+    except BaseException as error:
+        if opened.done():
+            raise
+        opened.set_exception(error)
+
+
+def _end(thread: LoopThread, life: concurrent.futures.Future[None], close_event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):
+        thread._loop.call_soon_threadsafe(close_event.set)
+        life.result()
+    thread.stop()

@@ -1,0 +1,130 @@
+"""Stops sending to an endpoint that fails, and finds out when it is back.
+
+Always true: while open, at most one call (the probe) is out at a time, and the time between probes grows; one
+success closes it. "Too many requests" means the service lives, so it opens the breaker only after a long time
+without success.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["closed", "open", "probing"]
+
+_FIRST_PROBE_S = 1.0
+_LONGEST_PROBE_S = 30.0
+_REJECTED_SILENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerStatistics:
+    state: State
+    times_opened: int
+    open_since_s: float | None
+    last_failure: str | None
+
+
+class Breaker:
+    """Opens when at least `share` of the last `window` outcomes failed. `share=None` never opens."""
+
+    def __init__(self, *, window: int, share: float | None) -> None:
+        self._share = share
+        self._outcomes: deque[bool] = deque(maxlen=window)
+        self._num_failed = 0
+        self._state: State = "closed"
+        self._probe_at_s = 0.0
+        self._probe_wait_s = _FIRST_PROBE_S
+        self._open_since_s: float | None = None
+        self._last_success_s: float | None = None
+        self._num_rejected = 0
+        self._times_opened = 0
+        self._last_failure: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._state != "closed"
+
+    @property
+    def open_since_s(self) -> float | None:
+        return self._open_since_s
+
+    def ready_at(self, now: float) -> float:
+        """When the next call may start; infinity while a probe is out, whose end will tell."""
+        if self._state == "closed":
+            return now
+        return math.inf if self._state == "probing" else max(now, self._probe_at_s)
+
+    def start(self, now: float) -> None:
+        if self._last_success_s is None:
+            self._last_success_s = now
+        if self._state == "open":
+            self._state = "probing"
+
+    def succeeded(self, now: float) -> None:
+        self._last_success_s = now
+        self._num_rejected = 0
+        if self._num_failed:
+            self._remember(True)
+        else:
+            self._outcomes.append(True)
+        if self._state != "closed":
+            self._state = "closed"
+            self._open_since_s = None
+            self._probe_wait_s = _FIRST_PROBE_S
+            self._outcomes.clear()
+            self._num_failed = 0
+
+    def failed(self, now: float, reason: str) -> None:
+        self._last_failure = reason
+        self._remember(False)
+        if self._state == "closed":
+            full = len(self._outcomes) == self._outcomes.maxlen
+            if self._share is not None and full and self._num_failed >= self._share * len(self._outcomes):
+                self._open(now)
+        else:
+            self._postpone(now)
+
+    def rejected(self, now: float, reason: str) -> None:
+        """A 429: alive, unless nothing else has come for a long time (a spent quota answers 429 for ever)."""
+        self._num_rejected += 1
+        since = now if self._last_success_s is None else self._last_success_s
+        if self._state == "probing":
+            self._last_failure = reason
+            self._postpone(now)
+            return
+        is_silent = now - since >= _REJECTED_SILENCE_S and self._num_rejected >= (self._outcomes.maxlen or 1)
+        if is_silent and self._state == "closed" and self._share is not None:
+            self._last_failure = reason
+            self._open(now)
+
+    def abandoned(self, now: float) -> None:
+        """The attempt ended without telling anything (cancelled by us, a bug in reward code)."""
+        if self._state == "probing":
+            self._state = "open"
+            self._probe_at_s = now
+
+    def statistics(self) -> BreakerStatistics:
+        return BreakerStatistics(self._state, self._times_opened, self._open_since_s, self._last_failure)
+
+    def _remember(self, ok: bool) -> None:
+        outcomes = self._outcomes
+        if len(outcomes) == outcomes.maxlen and not outcomes[0]:
+            self._num_failed -= 1
+        outcomes.append(ok)
+        if not ok:
+            self._num_failed += 1
+
+    def _open(self, now: float) -> None:
+        self._state = "open"
+        self._open_since_s = now
+        self._times_opened += 1
+        self._probe_at_s = now + self._probe_wait_s
+
+    def _postpone(self, now: float) -> None:
+        if self._state == "probing":
+            self._state = "open"
+            self._probe_wait_s = min(self._probe_wait_s * 2, _LONGEST_PROBE_S)
+            self._probe_at_s = now + self._probe_wait_s

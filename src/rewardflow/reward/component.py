@@ -1,0 +1,73 @@
+"""One of an agent's rewards: what to call, how much it weighs, and which account's limits it is under."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from rewardflow.errors import InvalidInput
+from rewardflow.protocols import RewardLike
+from rewardflow.reward.dispatch import Dispatcher
+from rewardflow.reward.scorer import Scorer
+from rewardflow.reward.settings import LIMIT_NAMES, LimitOptions, check_names
+from rewardflow.reward.source import RewardSource
+from rewardflow.types import EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """A reward as one part of a weighted sum.
+
+    `limits` override the agent's own for this reward. Rewards with the same `account` share one limiter; by default
+    each has its own, so that a slow judge does not hold up a rule.
+    """
+
+    reward: RewardLike
+    weight: float = 1.0
+    name: str | None = None
+    reward_kwargs: Mapping[str, Any] = EMPTY
+    account: str | None = None
+    limits: LimitOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight):
+            raise InvalidInput(f"weight must be a finite number, got weight={self.weight!r}")
+        check_names(self.limits or {}, LIMIT_NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A weighted reward at run time."""
+
+    name: str
+    weight: float
+    scorer: Scorer
+    dispatcher: Dispatcher
+
+
+def as_parts(reward: RewardLike | Weighted | Sequence[Weighted], reward_kwargs: Mapping[str, Any]) -> list[Weighted]:
+    """One reward or several, as a list of parts with distinct names."""
+    if isinstance(reward, Weighted):
+        parts = [reward]
+    elif isinstance(reward, list | tuple):
+        parts = list(reward)
+        for part in parts:
+            if not isinstance(part, Weighted):
+                raise InvalidInput(f"a list of rewards must hold rewardflow.Weighted, got {type(part).__name__}")
+        if not parts:
+            raise InvalidInput("at least one reward is needed, got an empty list")
+    else:
+        return [Weighted(cast("RewardLike", reward), reward_kwargs=reward_kwargs)]
+    if reward_kwargs:
+        raise InvalidInput("reward_kwargs of a weighted reward belong into its Weighted(reward_kwargs=...)")
+    names = [part_name(part) for part in parts]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidInput(f"weighted rewards need distinct names, got {', '.join(repeated)} more than once; set name=")
+    return parts
+
+
+def part_name(part: Weighted) -> str:
+    return part.name or RewardSource.of(part.reward, part.reward_kwargs).name

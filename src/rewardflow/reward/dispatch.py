@@ -1,0 +1,427 @@
+"""Starts the calls of one service account as its governors allow, and brings each job to its one outcome.
+
+Always true: the oldest step goes first and, within it, groups one after another; no call starts above the limit; a
+call that ends gives its slot back whatever happened to it. Nothing here sleeps: every governor answers "when may the
+next call start?", a runner takes jobs until the answer is "not now", and one timer wakes the dispatcher at the
+earliest such time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rewardflow.errors import AgentHalted, BudgetExhausted, ServiceOutage
+from rewardflow.events import CallEnded, EventSink, OutageChanged
+from rewardflow.histogram import Histogram
+from rewardflow.reward.call import Call
+from rewardflow.reward.faults import Fault, fault_of
+from rewardflow.reward.governors import Governors, GovernorStatistics, Permit
+from rewardflow.reward.job import Job
+from rewardflow.reward.ledger import Ledger
+from rewardflow.reward.retry import Backoff, RetryBudget, RetryStatistics
+from rewardflow.reward.settings import LimitSettings
+from rewardflow.types import Reward
+
+logger = logging.getLogger(__name__)
+
+_STARTS_PER_TURN = 256  # so that filling 20,000 slots does not freeze the loop
+_CALLS_PER_TURN = 64  # calls that never wait give up the loop after this many
+_MAX_REJECTIONS = 10  # a request that is answered 429 this often is at fault itself
+_HEDGE_SAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchStatistics:
+    account: str
+    in_flight: int
+    waiting: int
+    calls: int
+    outcomes: dict[str, int]
+    hedges: int
+    hedges_won: int
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
+    retry: RetryStatistics
+    governors: GovernorStatistics
+
+
+class _Attempt:
+    """One call that is out."""
+
+    __slots__ = ("call", "hedge_timer", "is_hedge", "job", "permit", "scope")
+
+    def __init__(self, job: Job, call: Call, permit: Permit, is_hedge: bool, deadline_s: float | None) -> None:
+        self.job = job
+        self.call = call
+        self.permit = permit
+        self.is_hedge = is_hedge
+        self.scope = asyncio.timeout_at(deadline_s)
+        self.hedge_timer: asyncio.TimerHandle | None = None
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        account: str,
+        limits: LimitSettings,
+        *,
+        ledger: Ledger,
+        tasks: asyncio.TaskGroup,
+        sink: EventSink | None,
+        halt: Callable[[AgentHalted], None],
+        settled: Callable[[], None] | None,
+    ) -> None:
+        self.account = account
+        self.limits = limits
+        self._ledger = ledger
+        self._tasks = tasks
+        self._sink = sink
+        self._halt = halt
+        self._settled = settled
+        self._loop = asyncio.get_running_loop()
+        self._governors = Governors(account, limits, ledger, sink)
+        self._budget = RetryBudget(limits.retry_budget)
+        self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, random.Random())
+        self._queue: list[tuple[int, int, int, int, Job, bool]] = []
+        self._sequence = 0
+        self._running = 0
+        self._num_started = 0
+        self._outcomes: Counter[str] = Counter()
+        self._hedges = 0
+        self._hedges_won = 0
+        self._latencies = Histogram()
+        self._wake_timer: asyncio.TimerHandle | None = None
+        self._pump_handle: asyncio.Handle | None = None
+        self._outage_timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+
+    # -- which call starts next, and when ----------------------------------------------------------------------------
+
+    def add(self, job: Job, *, is_hedge: bool = False) -> None:
+        """Queue a job by age: step, then group, then index."""
+        first = job.rollouts[0]
+        if not job.queued_s:
+            job.queued_s = self._loop.time()
+        self._sequence += 1
+        heapq.heappush(self._queue, (first.step, job.group.number, first.index, self._sequence, job, is_hedge))
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed that may let calls start."""
+        if self._pump_handle is None and not self._is_stopped:
+            self._pump_handle = self._loop.call_soon(self._pump)
+
+    def stop(self) -> None:
+        """Start nothing more; what is out ends through its job."""
+        self._is_stopped = True
+        for handle in (self._wake_timer, self._pump_handle, self._outage_timer):
+            if handle is not None:
+                handle.cancel()
+        self._queue.clear()
+
+    def _pump(self) -> None:
+        """Fill free slots with runners."""
+        self._pump_handle = None
+        for _ in range(_STARTS_PER_TURN):
+            if self._running >= self._governors.limit:
+                return
+            self._running += 1
+            attempt = self._take_nowait()
+            if attempt is None:
+                self._running -= 1
+                return
+            self._tasks.create_task(self._run(attempt))
+        self.wake()
+
+    async def _run(self, attempt: _Attempt | None) -> None:
+        """Make calls one after another in one slot until none may start."""
+        num_calls = 0
+        try:
+            while attempt is not None:
+                await self._make(attempt)
+                num_calls += 1
+                if num_calls % _CALLS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                attempt = self._take_nowait() if self._running <= self._governors.limit else None
+        finally:
+            self._running -= 1
+
+    def _take_nowait(self) -> _Attempt | None:
+        """Start the oldest job if every governor lets it go now; otherwise arrange to be woken."""
+        queue = self._queue
+        while queue:
+            job, is_hedge = queue[0][4:]
+            if job.is_done:
+                heapq.heappop(queue)
+                continue
+            now = self._loop.time()
+            tokens = self._estimate_tokens(job)
+            if not self._may_start(job, now, tokens):
+                return None
+            heapq.heappop(queue)
+            return self._start(job, is_hedge, now, tokens)
+        return None
+
+    def _estimate_tokens(self, job: Job) -> int:
+        governors = self._governors
+        return job.scorer.estimate_tokens(job.rollouts, governors.usual_tokens()) if governors.counts_tokens else 0
+
+    def _may_start(self, job: Job, now: float, tokens: int) -> bool:
+        if self._is_stopped or (job.scorer.workers is not None and not self._has_worker(job)):
+            return False
+        ready_s = self._governors.ready_at(now, tokens)
+        if ready_s > now:
+            self._wake_at(ready_s)
+            return False
+        if self._ledger.cap_usd is not None and not self._ledger.may_start():
+            if self._ledger.num_out == 0:
+                self._give_up_on_budget()
+            return False
+        return True
+
+    def _has_worker(self, job: Job) -> bool:
+        usable = job.scorer.num_usable
+        if usable is None or self._running <= usable:
+            return True
+        if usable == 0 and job.scorer.num_stuck:  # and the cap on replacing threads is reached
+            self._begin_outage()
+        return False
+
+    def _wake_at(self, when_s: float) -> None:
+        if when_s == math.inf:
+            return  # the end of a call that is out will wake us
+        if self._wake_timer is not None:
+            if self._wake_timer.when() <= when_s:
+                return
+            self._wake_timer.cancel()
+        self._wake_timer = self._loop.call_at(when_s, self._woken)
+
+    def _woken(self) -> None:
+        self._wake_timer = None
+        self._pump()
+
+    # -- one attempt -------------------------------------------------------------------------------------------------
+
+    def _start(self, job: Job, is_hedge: bool, now: float, tokens: int) -> _Attempt:
+        self._num_started += 1
+        if job.num_calls == 0:
+            self._budget.earn()
+            job.started_s = now
+        job.num_calls += 1
+        job.num_running += 1
+        permit = self._governors.start(now, tokens, job.endpoint)
+        job.endpoint = permit.endpoint
+        call = Call(job.rollouts, job.num_calls, permit.endpoint.name)
+        return _Attempt(job, call, permit, is_hedge, self._deadline_s(job, now))
+
+    def _deadline_s(self, job: Job, now: float) -> float | None:
+        limits = self.limits
+        deadline_s = None if limits.timeout_s is None else now + limits.timeout_s
+        if limits.verdict_timeout_s is None:
+            return deadline_s
+        verdict_s = job.started_s + limits.verdict_timeout_s
+        return verdict_s if deadline_s is None else min(deadline_s, verdict_s)
+
+    async def _make(self, attempt: _Attempt) -> None:
+        """Make one call. The one boundary round a reward's own code: what it raises becomes data here."""
+        job, call, scope = attempt.job, attempt.call, attempt.scope
+        if self.limits.hedge_quantile is not None:
+            self._arm_hedge(attempt)
+        rewards: tuple[Reward, ...] | None = None
+        fault: Fault | None = None
+        try:
+            begun = job.scorer.begin(job.rollouts, call, job.context.copy())
+            result = begun.result
+            if not begun.is_done:  # an answer that is there at once needs no timer
+                async with scope:
+                    job.scopes = [scope] if job.scopes is None else [*job.scopes, scope]
+                    result = await begun
+            rewards = job.scorer.loaded.parse(result, len(job.rollouts))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                self._end(attempt, None, Fault(kind="cancelled", message="the agent was cancelled"))
+                raise
+            fault = Fault(kind="user_error", message="the reward raised CancelledError")
+        except Exception as error:
+            fault = fault_of(error)
+            if scope.expired():
+                took_s = self._loop.time() - attempt.permit.started_s
+                fault = Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
+        self._end(attempt, rewards, fault)
+
+    def _end(self, attempt: _Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> None:
+        """Give everything back, then decide what the attempt means for its job."""
+        job, call, now = attempt.job, attempt.call, self._loop.time()
+        job.num_running -= 1
+        if job.scopes is not None:
+            job.scopes = [scope for scope in job.scopes if scope is not attempt.scope] or None
+        if attempt.hedge_timer is not None:
+            attempt.hedge_timer.cancel()
+        if rewards is not None:
+            for reward in rewards:  # a price told in the result counts like one that was reported
+                call.cost_usd += reward.cost_usd
+                call.tokens += reward.tokens
+        job.cost_usd += call.cost_usd
+        job.tokens += call.tokens
+        self._settle(attempt, _outcome(job, rewards, fault), fault, now)
+        if job.is_done:
+            return
+        if rewards is not None:
+            self._hedges_won += attempt.is_hedge
+            job.succeed(rewards, now)
+        elif fault is not None:
+            self._retry_or_fail(attempt, fault, now)
+
+    def _settle(self, attempt: _Attempt, outcome: str, fault: Fault | None, now: float) -> None:
+        job, permit = attempt.job, attempt.permit
+        self._governors.settle(permit, outcome, fault, attempt.call, job.rollouts[0].step, self._running, now)
+        self._outcomes[outcome] += 1
+        latency_s = now - permit.started_s
+        if outcome == "scored":
+            self._latencies.add(latency_s)
+        if self._outage_timer is not None or self._governors.outage_since_s() is not None:
+            self._follow_outage(now)
+        if self._sink is not None:
+            self._emit_call(attempt, outcome, latency_s, now)
+        if self._settled is not None:
+            self._settled()
+        if self._queue and self._running < self._governors.limit:
+            self.wake()
+
+    def _retry_or_fail(self, attempt: _Attempt, fault: Fault, now: float) -> None:
+        job = attempt.job
+        # What fails because the service is down says nothing about this job, and costs it no attempt.
+        is_outage = attempt.permit.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
+        if fault.kind == "rate_limited":
+            job.num_rejections += 1
+            num_failures, may_retry = job.num_rejections, is_outage or job.num_rejections < _MAX_REJECTIONS
+        else:
+            job.num_failures += 0 if is_outage else 1
+            num_failures, may_retry = max(1, job.num_failures), job.num_failures < self.limits.max_attempts
+        delay_s = self._backoff.delay_s(num_failures, fault.retry_after_s)
+        limit_s = self.limits.verdict_timeout_s
+        has_time = limit_s is None or now + delay_s < job.started_s + limit_s
+        message = fault.message if has_time else f"{fault.message} (no time for another attempt)"
+        if fault.is_retryable and may_retry and has_time:
+            if is_outage or fault.kind == "rate_limited" or self._budget.spend():
+                job.is_hedged = False
+                job.stop_timer()
+                job.timer = self._loop.call_later(delay_s, self.add, job)
+                return
+            message = f"{message} (retry budget spent)"
+        if job.num_running == 0:
+            job.fail(fault.kind, message, now)
+
+    # -- hedging -----------------------------------------------------------------------------------------------------
+
+    def _arm_hedge(self, attempt: _Attempt) -> None:
+        quantile = self.limits.hedge_quantile
+        if quantile is None or attempt.is_hedge or self._latencies.count < _HEDGE_SAMPLES:
+            return
+        after_s = self._latencies.quantile(quantile)
+        if after_s is not None:
+            attempt.hedge_timer = self._loop.call_later(after_s, self._hedge, attempt.job)
+
+    def _hedge(self, job: Job) -> None:
+        """The call is slower than most: ask a second time, if the share of hedges and the retry budget allow it."""
+        if job.is_done or job.is_hedged or self._hedges + 1 > self.limits.hedge_share * self._num_started:
+            return
+        if self._budget.spend():
+            job.is_hedged = True
+            self._hedges += 1
+            self.add(job, is_hedge=True)
+
+    # -- the end of the road -----------------------------------------------------------------------------------------
+
+    def _follow_outage(self, now: float) -> None:
+        is_out = self._governors.outage_since_s() is not None
+        if is_out:
+            self._begin_outage()
+        elif self._outage_timer is not None:
+            self._outage_timer.cancel()
+            self._outage_timer = None
+            self._tell_outage("over", now)
+        self.wake()
+
+    def _begin_outage(self) -> None:
+        if self._outage_timer is None and not self._is_stopped:
+            self._outage_timer = self._loop.call_later(self.limits.outage_give_up_s, self._give_up_on_outage)
+            self._tell_outage("began", self._loop.time())
+
+    def _give_up_on_outage(self) -> None:
+        self._halt(
+            ServiceOutage(
+                f"{self.account}: the service has failed for {self.limits.outage_give_up_s:g} s "
+                f"(outage_give_up_s); last failure: {self._governors.last_failure()}. Verdicts already reached are "
+                "kept; when the service is back, run again with the same journal and nothing is paid twice"
+            )
+        )
+
+    def _give_up_on_budget(self) -> None:
+        ledger = self._ledger.statistics()
+        error = BudgetExhausted(
+            f"{self.account}: the next call could pass max_cost_usd={ledger.cap_usd:g}, spent so far: "
+            f"{ledger.spent_usd:.6g} USD. Raise the cap and run again with the same journal to go on"
+        )
+        self._loop.call_soon(self._halt, error)
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    def _tell_outage(self, state: str, now: float) -> None:
+        reason = self._governors.last_failure()
+        logger.warning("%s: outage %s; last failure: %s", self.account, state, reason)
+        if self._sink is not None:
+            self._sink.emit(OutageChanged(at_s=now, account=self.account, state=state, reason=reason))
+
+    def _emit_call(self, attempt: _Attempt, outcome: str, latency_s: float, now: float) -> None:
+        first, permit = attempt.job.rollouts[0], attempt.permit
+        event = CallEnded(
+            at_s=now,
+            step=first.step,
+            group_id=first.group_id,
+            index=first.index,
+            reward=attempt.job.scorer.name,
+            attempt=attempt.call.attempt,
+            endpoint=permit.endpoint.name,
+            started_s=permit.started_s,
+            latency_s=latency_s,
+            outcome=outcome,
+            cost_usd=attempt.call.cost_usd,
+            tokens=attempt.call.tokens,
+            is_hedge=attempt.is_hedge,
+        )
+        if self._sink is not None:
+            self._sink.emit(event)
+
+    def statistics(self) -> DispatchStatistics:
+        quantile = self._latencies.quantile
+        return DispatchStatistics(
+            account=self.account,
+            in_flight=self._running,
+            waiting=len(self._queue),
+            calls=self._num_started,
+            outcomes=dict(self._outcomes),
+            hedges=self._hedges,
+            hedges_won=self._hedges_won,
+            latency_p50_s=quantile(0.5),
+            latency_p95_s=quantile(0.95),
+            latency_p99_s=quantile(0.99),
+            retry=self._budget.statistics(),
+            governors=self._governors.statistics(self._loop.time()),
+        )
+
+
+def _outcome(job: Job, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> str:
+    """How the call ended, for governors and counters: not always what it means for its job."""
+    if rewards is not None:
+        return "scored" if any(reward.value is not None for reward in rewards) else "unparsable"
+    return "cancelled" if fault is None or job.is_done else fault.kind

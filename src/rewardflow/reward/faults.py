@@ -1,0 +1,109 @@
+"""What went wrong with one attempt, and whether asking again can help.
+
+Always true: every exception maps to exactly one failure kind. HTTP clients are recognised by the shape of their
+exceptions (a status, a response, a class name), so that none of them has to be installed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.errors import RateLimited, ServiceError, Unparsable
+from rewardflow.redact import redact
+from rewardflow.reward.headers import read_retry_after_s
+from rewardflow.types import EMPTY, FailureKind
+
+_CONNECTION_NAMES = frozenset(
+    {
+        "ClientConnectionError",  # aiohttp, and everything under it
+        "ClientPayloadError",
+        "TransportError",  # httpx, httpcore, httpx2
+        "NetworkError",
+        "APIConnectionError",  # openai, anthropic
+        "ConnectionError",  # requests (not the builtin), urllib3
+        "ChunkedEncodingError",
+        "ProtocolError",
+        "IncompleteRead",
+    }
+)
+_TIMEOUT_NAMES = frozenset({"TimeoutError", "Timeout", "TimeoutException", "APITimeoutError", "ServerTimeoutError"})
+_RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501, 505}
+_MAX_ERROR_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why an attempt gave no result."""
+
+    kind: FailureKind
+    message: str
+    is_retryable: bool = False
+    retry_after_s: float | None = None
+    headers: Mapping[str, str] = EMPTY
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Sort an exception that reward code let out."""
+    message = describe(error)
+    match error:
+        case RateLimited():
+            headers = error.headers or EMPTY
+            wait_s = (
+                error.retry_after_s if error.retry_after_s is not None else read_retry_after_s(headers, time.time())
+            )
+            return Fault(
+                kind="rate_limited", message=message, is_retryable=True, retry_after_s=wait_s, headers=dict(headers)
+            )
+        case ServiceError():
+            return Fault(
+                kind="service", message=message, is_retryable=error.retryable, retry_after_s=error.retry_after_s
+            )
+        case Unparsable():
+            return Fault(kind="unparsable", message=message, is_retryable=error.retryable)
+    status = _http_status(error)
+    if status is not None:
+        return _fault_of_status(status, message, _headers(error))
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if isinstance(error, TimeoutError) or names & _TIMEOUT_NAMES:
+        return Fault(kind="timeout", message=message, is_retryable=True)
+    if isinstance(error, ConnectionError) or names & _CONNECTION_NAMES:
+        return Fault(kind="service", message=message, is_retryable=True)
+    return Fault(kind="user_error", message=message)
+
+
+def describe(error: BaseException) -> str:
+    """One line that says what happened, without secrets and of bounded length."""
+    text = str(error).strip()
+    name = type(error).__name__
+    return redact(f"{name}: {text}" if text else name)[:_MAX_ERROR_CHARS]
+
+
+def _fault_of_status(status: int, message: str, headers: Mapping[str, str]) -> Fault:
+    kind: FailureKind = "rate_limited" if status == 429 else "service"
+    return Fault(
+        kind=kind,
+        message=message,
+        is_retryable=status in _RETRYABLE_STATUSES,
+        retry_after_s=read_retry_after_s(headers, time.time()),
+        headers=headers,
+    )
+
+
+def _http_status(error: BaseException) -> int | None:
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600:
+                return value
+    return None
+
+
+def _headers(error: BaseException) -> Mapping[str, str]:
+    for holder in (error, getattr(error, "response", None)):
+        headers: Any = getattr(holder, "headers", None)
+        if headers is not None and hasattr(headers, "items"):
+            return {str(name).lower(): str(value) for name, value in headers.items()}
+    return EMPTY

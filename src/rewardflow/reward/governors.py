@@ -1,0 +1,132 @@
+"""Everything that says when the next call of an account may start, and learns from how each call ended.
+
+Always true: a permit is taken before a call starts and settled once when it ends; between the two its endpoint, its
+place in the pace and its share of the budget are held.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rewardflow.events import BreakerChanged, EventSink, LimitChanged
+from rewardflow.reward.call import Call
+from rewardflow.reward.concurrency import Concurrency, ConcurrencyStatistics
+from rewardflow.reward.endpoints import Endpoint, Endpoints, EndpointStatistics
+from rewardflow.reward.faults import Fault
+from rewardflow.reward.ledger import Ledger
+from rewardflow.reward.pace import Pace, PaceStatistics, Start
+from rewardflow.reward.settings import LimitSettings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorStatistics:
+    concurrency: ConcurrencyStatistics
+    pace: PaceStatistics
+    endpoints: tuple[EndpointStatistics, ...]
+
+
+@dataclass(slots=True)
+class Permit:
+    """What one call holds while it is out."""
+
+    started_s: float
+    sent: Start
+    endpoint: Endpoint
+    reserved_usd: float
+
+
+class Governors:
+    def __init__(self, account: str, limits: LimitSettings, ledger: Ledger, sink: EventSink | None) -> None:
+        self._account = account
+        self._ledger = ledger
+        self._sink = sink
+        self._concurrency = Concurrency(limits.max_concurrency)
+        self._pace = Pace(limits.rpm, limits.tpm)
+        self._endpoints = Endpoints(limits.endpoints, window=limits.outage_window, share=limits.outage_share)
+        self._seen_limit = self._concurrency.limit
+        self._seen_rpm = self._pace.rpm
+
+    @property
+    def limit(self) -> int:
+        return self._concurrency.limit
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self._pace.tpm is not None
+
+    def usual_tokens(self) -> int:
+        return self._pace.estimate_tokens()
+
+    def ready_at(self, now: float, tokens: int) -> float:
+        return max(self._endpoints.ready_at(now), self._pace.ready_at(now, tokens))
+
+    def outage_since_s(self) -> float | None:
+        return self._endpoints.outage_since_s()
+
+    def last_failure(self) -> str:
+        return self._endpoints.last_failure()
+
+    def start(self, now: float, tokens: int, avoid: Endpoint | None) -> Permit:
+        return Permit(now, self._pace.start(now, tokens), self._endpoints.start(now, avoid), self._ledger.start())
+
+    def settle(
+        self, permit: Permit, outcome: str, fault: Fault | None, call: Call, step: int, in_flight: int, now: float
+    ) -> None:
+        """Tell every governor how a call ended: `scored`, a failure kind, or `cancelled` if nobody wanted it."""
+        self._ledger.settle(permit.reserved_usd, step, call.cost_usd, call.tokens)
+        endpoint, breaker = permit.endpoint, permit.endpoint.breaker
+        endpoint.in_flight -= 1
+        was_open = breaker.is_open
+        if outcome == "scored" or outcome == "unparsable":
+            self._pace.succeeded(permit.sent, now, call.tokens)
+            self._concurrency.succeeded(now, now - permit.started_s, in_flight)
+            breaker.succeeded(now)
+        elif fault is not None and outcome == "rate_limited":
+            self._pace.limited(permit.sent, now, fault.retry_after_s)
+            breaker.rejected(now, fault.message)
+        elif fault is not None and outcome in ("timeout", "service"):
+            self._pace.abandoned(permit.sent, now)
+            self._concurrency.overloaded(now, in_flight)
+            breaker.failed(now, fault.message)
+        else:
+            self._pace.abandoned(permit.sent, now)
+            breaker.abandoned(now)
+        headers: Mapping[str, str] = call.headers or (fault.headers if fault is not None else {})
+        if headers:
+            self._pace.learn_headers(headers, now)
+        if breaker.is_open != was_open:
+            self._breaker_moved(endpoint, now)
+        if self._concurrency.limit != self._seen_limit or self._pace.rpm != self._seen_rpm:
+            self._limits_moved(outcome, now)
+
+    def statistics(self, now: float) -> GovernorStatistics:
+        return GovernorStatistics(
+            self._concurrency.statistics(), self._pace.statistics(now), self._endpoints.statistics()
+        )
+
+    def _breaker_moved(self, endpoint: Endpoint, now: float) -> None:
+        state = "open" if endpoint.breaker.is_open else "closed"
+        name = endpoint.name or "the only endpoint"
+        reason = endpoint.breaker.statistics().last_failure
+        logger.warning("%s: the breaker of %s is now %s; last failure: %s", self._account, name, state, reason)
+        if self._sink is not None:
+            self._sink.emit(BreakerChanged(at_s=now, account=self._account, endpoint=endpoint.name or "", state=state))
+
+    def _limits_moved(self, reason: str, now: float) -> None:
+        limit, rpm = self._concurrency.limit, self._pace.rpm
+        if self._sink is not None:
+            if limit != self._seen_limit:
+                self._sink.emit(
+                    LimitChanged(
+                        at_s=now, account=self._account, governor="concurrency", value=float(limit), reason=reason
+                    )
+                )
+            if rpm != self._seen_rpm:
+                self._sink.emit(
+                    LimitChanged(at_s=now, account=self._account, governor="pace", value=rpm, reason=reason)
+                )
+        self._seen_limit, self._seen_rpm = limit, rpm

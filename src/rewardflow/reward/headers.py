@@ -1,0 +1,110 @@
+"""Reading what a service says about its limits: Retry-After and the x-ratelimit-* family.
+
+Always true: these functions never raise on what a service sent. A header that is missing, malformed or of unknown
+meaning reads as None, so that a strange proxy can slow nothing down and break nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# The two vendors' spellings in use; most others copy the first.
+_REQUESTS = ("x-ratelimit-limit-requests", "anthropic-ratelimit-requests-limit")
+_TOKENS = ("x-ratelimit-limit-tokens", "anthropic-ratelimit-tokens-limit")
+_RESET = {
+    "x-ratelimit-limit-requests": "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens": "x-ratelimit-reset-tokens",
+}
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_UNIT_S = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
+# A limit per minute is whole again within a minute; the slack is for services that round up.
+_LONGEST_RESET_S = 61.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLimits:
+    """Limits per minute that a response announced; None where it announced none."""
+
+    rpm: float | None
+    tpm: float | None
+
+
+def read_limits(headers: Mapping[str, str]) -> HeaderLimits:
+    """The announced limits per minute.
+
+    The headers do not name their period. A reset further away than a minute gives a daily limit away, which is no pace
+    and is left out.
+    """
+    lowered = {name.lower(): value for name, value in headers.items()}
+    return HeaderLimits(rpm=_limit_per_minute(lowered, _REQUESTS), tpm=_limit_per_minute(lowered, _TOKENS))
+
+
+def read_retry_after_s(headers: Mapping[str, str], unix_now_s: float | None = None) -> float | None:
+    """How long the service asks us to wait: `retry-after-ms`, or `Retry-After` in seconds or as an HTTP date.
+
+    A date is a moment on the service's clock. Without `unix_now_s` it is compared with the response's own `Date`, which
+    is free of clock skew, and failing that with this machine's clock.
+    """
+    lowered = {name.lower(): value for name, value in headers.items()}
+    milliseconds = _number(lowered.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000.0
+    value = lowered.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None or value is None:
+        return seconds
+    until_unix_s = _unix_s(value)
+    if until_unix_s is None:
+        return None
+    if unix_now_s is None:
+        unix_now_s = _unix_s(lowered.get("date", ""))
+    return max(0.0, until_unix_s - (time.time() if unix_now_s is None else unix_now_s))
+
+
+def read_duration_s(text: str) -> float | None:
+    """Seconds in a duration as vendors write it: `12`, `1.5s`, `6m0s`, `20ms`, `1h2m3s`."""
+    plain = _number(text)
+    if plain is not None:
+        return plain
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
+        return None
+    return sum(float(part) * unit_s for part, unit_s in zip(match.groups(), _UNIT_S, strict=True) if part)
+
+
+def _limit_per_minute(lowered: Mapping[str, str], names: tuple[str, ...]) -> float | None:
+    for name in names:
+        limit = _number(lowered.get(name))
+        if not limit:
+            continue
+        reset_s = read_duration_s(lowered.get(_RESET.get(name, ""), ""))
+        return None if reset_s is not None and reset_s > _LONGEST_RESET_S else limit
+    return None
+
+
+def _number(text: str | None) -> float | None:
+    """A finite number of at least 0, or None."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _unix_s(http_date: str) -> float | None:
+    try:
+        moment = email.utils.parsedate_to_datetime(http_date)
+    except (ValueError, OverflowError):
+        return None
+    if moment.tzinfo is None:  # HTTP dates are UTC, whatever the suffix
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.timestamp()

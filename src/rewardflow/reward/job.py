@@ -1,0 +1,116 @@
+"""One call to make (for one rollout or one whole group) and its single outcome.
+
+Always true: a job is resolved exactly once, whatever its attempts, hedges and cancellations do afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rewardflow.types import FailureKind, Reward, Rollout
+
+if TYPE_CHECKING:
+    from rewardflow.reward.endpoints import Endpoint
+    from rewardflow.reward.pending import PendingGroup
+    from rewardflow.reward.scorer import Scorer
+
+Resolved = Callable[["Job", tuple[Reward, ...]], None]
+
+
+class Job:
+    """Mutable by its dispatcher only; everybody else sees `resolved` called once."""
+
+    __slots__ = (
+        "column",
+        "context",
+        "cost_usd",
+        "endpoint",
+        "group",
+        "is_done",
+        "is_hedged",
+        "keys",
+        "num_calls",
+        "num_failures",
+        "num_rejections",
+        "num_running",
+        "queued_s",
+        "resolved",
+        "rollouts",
+        "scopes",
+        "scorer",
+        "started_s",
+        "timer",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        rollouts: tuple[Rollout, ...],
+        group: PendingGroup,
+        column: int,
+        context: contextvars.Context,
+        resolved: Resolved,
+    ) -> None:
+        self.scorer = scorer
+        self.rollouts = rollouts
+        self.group = group
+        self.column = column
+        self.context = context
+        self.resolved = resolved
+        self.keys: tuple[bytes, ...] = ()
+        self.is_done = False
+        self.is_hedged = False
+        self.num_calls = 0
+        self.num_failures = 0
+        self.num_rejections = 0
+        self.num_running = 0
+        self.queued_s = 0.0
+        self.started_s = -1.0
+        self.cost_usd = 0.0
+        self.tokens = 0
+        self.endpoint: Endpoint | None = None
+        self.scopes: list[asyncio.Timeout] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def resolve(self, rewards: tuple[Reward, ...]) -> None:
+        """Deliver the outcome, and end what no longer matters: a waiting retry, attempts that are still out."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.stop_timer()
+        for scope in self.scopes or ():
+            if not scope.expired():
+                scope.reschedule(-math.inf)
+        self.resolved(self, rewards)
+
+    def succeed(self, rewards: tuple[Reward, ...], now: float) -> None:
+        """Resolve with what the reward returned, plus what all attempts took and cost."""
+        cost_usd, tokens = self.cost_usd / len(rewards), self.tokens // len(rewards)
+        for reward in rewards:
+            reward._fill_measures(self.num_calls, now - self.started_s, cost_usd, tokens)
+        self.resolve(rewards)
+
+    def fail(self, kind: FailureKind, message: str, now: float) -> None:
+        reward = Reward(
+            kind=kind,
+            error=message,
+            attempts=self.num_calls,
+            latency_s=self.latency_s(now),
+            cost_usd=self.cost_usd / len(self.rollouts),
+            tokens=self.tokens // len(self.rollouts),
+        )
+        self.resolve((reward,) * len(self.rollouts))
+
+    def latency_s(self, now: float) -> float:
+        """From the first attempt's start, so that waiting for a slot does not count."""
+        return now - self.started_s if self.started_s >= 0 else 0.0
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

@@ -1,0 +1,65 @@
+"""Under which key a verdict is remembered.
+
+Always true: equal keys mean the same reward asked about the same thing. `sample` also ties it to the place in the
+run, so that a judge with temperature is asked again for every new sample; `content` does not, for deterministic
+services.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from rewardflow.types import Rollout
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+
+
+def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None) -> tuple[bytes, ...]:
+    """One key for each rollout of a call; `run=None` gives content keys. In a group call each depends on all."""
+    inputs = [_inputs(rollout) for rollout in rollouts]
+    shared = hashlib.blake2b(identity.encode(), digest_size=16)
+    for text in inputs:
+        shared.update(len(text).to_bytes(8, "little"))
+        shared.update(text)
+    if run is None and len(rollouts) == 1:
+        return (shared.digest(),)
+    keys = []
+    for rollout in rollouts:
+        key = shared.copy()
+        place = [rollout.index] if run is None else [run, rollout.step, rollout.group_id, rollout.index]
+        key.update(_canonical(place))
+        keys.append(key.digest())
+    return tuple(keys)
+
+
+def _inputs(rollout: Rollout) -> bytes:
+    return _canonical(
+        [
+            rollout.data_source,
+            rollout.prompt,
+            list(rollout.messages),
+            rollout.response,
+            rollout.ground_truth,
+            dict(rollout.extra_info),
+            rollout.group_size,
+        ]
+    )
+
+
+def _canonical(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, default=_odd, option=_OPTIONS)
+    except TypeError:  # broken unicode, which policies do emit, and integers beyond 64 bits
+        return repr(value).encode("utf-8", "backslashreplace")
+
+
+def _odd(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    text = repr(value)
+    # A default repr holds an address, which differs between runs of the same program.
+    return type(value).__qualname__ if " at 0x" in text else text

@@ -1,0 +1,264 @@
+"""Learning a service's rate from its 429s alone.
+
+Always true: a 429 changes the rate only if it answers a call sent since the rate was last chosen; a late one merely
+sharpens the measurement it belongs to.
+
+Two measurements, and neither needs to be told what was accepted: what was sent and not refused was.
+
+By count: a service that refuses a call has nothing left to give, so between two refused calls it accepted just what
+its rate allowed: accepted / elapsed is the rate, whatever the burst and however we sent, as long as we sent faster
+than it. By sweep: a service that saves up nothing (a burst of one) is the exception. Asked a little too fast it
+refuses every second call, and the count comes out up to twice too low. A short run of calls that come faster and
+faster finds its rate: that of the last call before the first refusal. A service with a burst refuses little of a
+sweep, or nothing.
+
+    free -> searching -> listening -> sweeping -> listening -> climbing -> holding -> sweeping ...
+
+free: no limit known. searching: the rate doubles every two seconds. sweeping: as above. listening: back at the rate
+before, until what was sent too fast would have been refused. climbing: above the best estimate, further every few
+seconds, so that saved-up burst is used up and a raised limit is found; a refusal begins a count. holding: just below
+a measured rate, for one minute, and twice as long each time the same rate is found again, up to ten. Idle time
+counts for nothing: only calls sent as fast as the rate allowed move any of these on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Literal
+
+from rewardflow.reward.refusals import Refusals
+
+RateState = Literal["free", "searching", "listening", "sweeping", "climbing", "holding"]
+
+_FIRST_RATE = 1.0  # calls per second that a search begins with
+_SEARCH_DOUBLING_S = 2.0
+_SEARCH_DOUBLINGS = 6
+_LISTEN_ECHOES = 1.25
+
+_HOLD_SHARE = 0.97
+_FIRST_HOLD_S = 60.0
+_LONGEST_HOLD_S = 600.0
+_SAME_RATE = 0.05  # two measurements this close found nothing new
+
+_SWEEP_CALLS = 24
+_NARROW_SWEEP = 1.1  # how far it goes, as a factor: more would tell little of a service with a small burst
+_WIDE_SWEEP = 2.0  # as far as a count can be wrong
+_WIDEST_SWEEP = 64.0
+
+_LEAST_EXCESS = 0.01
+_MOST_FIRST_EXCESS = 0.10
+_CLIMB_REFUSALS = 10  # refusals on their way when the first one arrives, if a climb begins right above the limit
+_CLIMB_DOUBLING_S = 8.0
+
+_ENOUGH_ACCEPTED = 20  # between refusals, for a count to act on: 5 % exact
+_GOOD_ACCEPTED = 100  # to hold at it: 1 % exact
+_ENOUGH_ELAPSED_S = 10.0  # slow services: act on fewer after this long
+_ENOUGH_REFUSED = 8
+_DOUBTFUL_SHARE = 0.4  # refused this often, the count may be half of the rate
+_DOUBTFUL_STOPS = 0.1  # stopped for this share of the time, it may be lower still
+_MANY_REFUSED = 6  # of at most ten: halve without waiting for a count
+_HISTORY = 64
+_NEWS = 0.01  # smaller changes of rate stay out of the history
+
+
+class LearntRate:
+    """Calls per second that a service accepts, in `rate` (None while no limit is known)."""
+
+    __slots__ = (
+        "_base", "_doublings", "_echo_s", "_excess", "_excess_step", "_halved_index", "_hint", "_hold_s", "_known",
+        "_listen_until", "_previous", "_quiet_s", "_refused_since", "_search_from", "_sweep", "_sweep_growth", "current",
+        "history", "rate", "state",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.state: RateState = "free"
+        self.rate: float | None = None
+        self.current = Refusals()  # of calls sent since the rate was last chosen
+        self.history: deque[tuple[float, float, str]] = deque(maxlen=_HISTORY)
+        self._previous = Refusals()
+        self._echo_s = 0.0  # how long a refusal takes to come back
+        self._quiet_s = 0.0  # time spent sending at full rate without a refusal
+        self._search_from = _FIRST_RATE
+        self._doublings = 0
+        self._listen_until = math.inf
+        self._sweep: Refusals | None = None
+        self._sweep_growth = 1.0  # from call to call
+        self._base = 0.0  # what sweep and climb start from
+        self._excess = 0.0
+        self._excess_step = 0.0
+        self._known: float | None = None
+        self._hold_s = _FIRST_HOLD_S
+        self._hint: float | None = None
+        self._halved_index = 0
+        self._refused_since = 0
+
+    def sent(self, now: float, spent_s: float) -> None:
+        """A call starts. `spent_s`: time for which the rate held it back, 0 if it came late for other reasons."""
+        self._quiet_s += spent_s
+        if self.state == "sweeping":
+            if spent_s > 0.0:
+                self._sweep_on(now)
+        elif self.state == "holding":
+            if self._quiet_s >= self._hold_s and self._known is not None:
+                self._begin_sweep(now, self._known, _NARROW_SWEEP, "held long enough")
+        elif self.state == "climbing":
+            if self._quiet_s >= max(_CLIMB_DOUBLING_S, 2.5 * self._echo_s):
+                self._climb(now, self._base, max(2.0 * self._excess, self._excess_step), "no refusals")
+        elif self.state == "searching":
+            if self._quiet_s >= _SEARCH_DOUBLING_S:
+                self._search_on(now)
+        elif self.state == "listening" and now >= self._listen_until:
+            self._end_listening(now)
+
+    def refused(self, refusals: Refusals, sent_at: float, index: int, sent_rate: float, now: float) -> None:
+        """The call sent as number `index` of `refusals`, at `sent_rate`, was answered 429."""
+        refusals.add(sent_at, index, sent_rate)
+        latency_s = now - sent_at
+        self._echo_s = max(latency_s, 0.95 * self._echo_s + 0.05 * latency_s)
+        is_current = refusals is self.current
+        if is_current:
+            self._quiet_s = -self._echo_s
+        elif refusals is not self._previous or self.current.num_refused >= 2:
+            return
+        if self.state == "free":
+            self._search(now, _FIRST_RATE, "first 429")
+        elif refusals is self._sweep:
+            measured = max(self._base, refusals.lowest_rate / self._sweep_growth)
+            self._hold(now, measured, refusals, "measured by sweep")
+        elif not (is_current and self._halve_if_mostly_refused(index, now)):
+            self._judge(refusals, now)
+
+    def stopped(self, stopped_s: float) -> None:
+        """A Retry-After stops all sending. Meanwhile the service may lose what it cannot save up."""
+        if self.current.num_refused > 0:
+            self.current.stopped_s += stopped_s
+
+    def hint(self, rate: float, now: float) -> None:
+        """The service announced a rate. Believed once for each value, and then until refusals measure another."""
+        if rate == self._hint:
+            return
+        self._hint = rate
+        self._renew()
+        self._known = rate
+        self._hold_s = math.inf  # announced again with every answer: nothing to find by sweeping
+        self._choose(now, "holding", _HOLD_SHARE * rate, "announced by the service")
+
+    def _search(self, now: float, rate: float, reason: str) -> None:
+        self._renew()
+        self._search_from = rate
+        self._doublings = 0
+        self._choose(now, "searching", rate, reason)
+
+    def _search_on(self, now: float) -> None:
+        assert self.rate is not None
+        self._quiet_s = 0.0
+        if self._doublings < _SEARCH_DOUBLINGS:
+            self._doublings += 1
+            self._choose(now, "searching", 2.0 * self.rate, "no refusals")
+        else:
+            self._listen(now, self._search_from)
+
+    def _listen(self, now: float, rate: float) -> None:
+        self._renew()
+        self._listen_until = now + _LISTEN_ECHOES * self._echo_s
+        self._choose(now, "listening", rate, "for refusals on their way")
+
+    def _end_listening(self, now: float) -> None:
+        heard = self._previous
+        if heard is self._sweep:
+            in_flight = max(self._echo_s * self._base, 1.0)
+            excess = min(max(_CLIMB_REFUSALS / in_flight, _LEAST_EXCESS), _MOST_FIRST_EXCESS)
+            self._excess_step = 0.0
+            self._climb(now, self._base, excess, "sweep accepted")
+        elif heard.num_refused >= 2 and heard.elapsed_s > 0.0:
+            self._adopt(heard, now)
+        else:
+            self._search(now, self._search_from * 2.0 ** (_SEARCH_DOUBLINGS - 1), "all accepted")
+
+    def _begin_sweep(self, now: float, base: float, span: float, reason: str) -> None:
+        self._renew()
+        self._sweep = self.current
+        self._sweep_growth = span ** (1.0 / _SWEEP_CALLS)
+        self._base = base
+        self._choose(now, "sweeping", base, reason)
+
+    def _sweep_on(self, now: float) -> None:
+        assert self.rate is not None
+        self.rate *= self._sweep_growth
+        if self.rate > self._base * self._sweep_growth**_SWEEP_CALLS:
+            self._listen(now, _HOLD_SHARE * self._base)
+
+    def _climb(self, now: float, base: float, excess: float, reason: str) -> None:
+        self._quiet_s = min(self._quiet_s, 0.0)
+        self._base = base
+        self._excess = excess
+        self._choose(now, "climbing", base * (1.0 + excess), reason)
+
+    def _hold(self, now: float, measured: float, refusals: Refusals, reason: str) -> None:
+        is_late = refusals is self._previous and self.state == "holding"
+        if not is_late:
+            is_same = self._known is not None and abs(measured / self._known - 1.0) < _SAME_RATE
+            self._hold_s = min(2.0 * self._hold_s, _LONGEST_HOLD_S) if is_same else _FIRST_HOLD_S
+            self._renew(refusals)
+        self._known = measured
+        self._choose(now, "holding", _HOLD_SHARE * measured, reason)
+
+    def _halve_if_mostly_refused(self, index: int, now: float) -> bool:
+        """Far more than half refused means more than twice the rate, so that half of it can still be counted."""
+        assert self.rate is not None
+        if index < self._halved_index:
+            return False
+        self._refused_since += 1
+        if self._refused_since < _MANY_REFUSED or self._refused_since < 0.6 * (index - self._halved_index + 1):
+            return False
+        self._halved_index = self.current.num_sent + 1
+        self._refused_since = 0
+        state: RateState = "climbing" if self.state == "holding" else self.state
+        self._base = min(self._base, self.rate / 2.0)
+        self._choose(now, state, self.rate / 2.0, "mostly refused")
+        return True
+
+    def _judge(self, refusals: Refusals, now: float) -> None:
+        """Act on a count as soon as it is good enough to act on."""
+        slow_but_enough = refusals.elapsed_s >= _ENOUGH_ELAPSED_S and refusals.num_refused >= _ENOUGH_REFUSED
+        is_enough = refusals.num_accepted >= _ENOUGH_ACCEPTED or slow_but_enough or refusals.stopped_s > 0.0
+        if refusals.elapsed_s > 0.0 and is_enough:
+            self._adopt(refusals, now)
+
+    def _adopt(self, refusals: Refusals, now: float) -> None:
+        accepted, elapsed_s = refusals.num_accepted, refusals.elapsed_s
+        is_stopped = refusals.stopped_s > _DOUBTFUL_STOPS * elapsed_s
+        if is_stopped or refusals.num_refused >= _DOUBTFUL_SHARE * (refusals.num_refused + accepted):
+            at_least = max(accepted, 1) / elapsed_s
+            span = min(max(refusals.lowest_rate / at_least, _NARROW_SWEEP), _WIDEST_SWEEP if is_stopped else _WIDE_SWEEP)
+            self._begin_sweep(now, at_least, span, "counted, but doubtful")
+            return
+        if accepted >= _GOOD_ACCEPTED:
+            self._hold(now, accepted / elapsed_s, refusals, "measured by count")
+            return
+        # One more than was counted bounds the rate from above: at that the service keeps refusing a little, and the
+        # count goes on until it is good.
+        bound = (accepted + 1) / elapsed_s
+        if refusals is self.current:
+            assert self.rate is not None
+            bound = min(bound, self.rate / (1.0 + _LEAST_EXCESS))
+        elif self.state != "climbing":
+            self._renew(refusals)
+        self._excess_step = 1.0 / (accepted + 1)
+        self._climb(now, bound, _LEAST_EXCESS, "counted roughly")
+
+    def _renew(self, previous: Refusals | None = None) -> None:
+        """Calls sent from here on are measured by themselves; late refusals still count for `previous`."""
+        self._previous = previous or self.current
+        self.current = Refusals()
+        self._quiet_s = 0.0
+        self._halved_index = 0
+        self._refused_since = 0
+
+    def _choose(self, now: float, state: RateState, rate: float, reason: str) -> None:
+        is_news = self.rate is None or state != self.state or abs(rate / self.rate - 1.0) > _NEWS
+        self.state = state
+        self.rate = rate
+        if is_news:
+            self.history.append((now, 60.0 * rate, f"{state}: {reason}"))

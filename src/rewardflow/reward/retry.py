@@ -1,0 +1,59 @@
+"""How long to wait before asking again, and how much asking again is allowed in all.
+
+Always true: retries and hedges together never exceed `share` of the first attempts plus a small reserve, so a
+service in trouble is not buried under its own failures.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+_RESERVE = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryStatistics:
+    retries: int
+    refused: int
+    allowance: float
+
+
+class RetryBudget:
+    """Earned by first attempts, spent by retries and hedges."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._allowance = _RESERVE
+        self._spent = 0
+        self._refused = 0
+
+    def earn(self) -> None:
+        if self._allowance < _RESERVE:
+            self._allowance += self._share
+
+    def spend(self) -> bool:
+        """Whether one more retry or hedge may be made; takes it from the allowance if so."""
+        if self._allowance < 1 or self._share == 0:
+            self._refused += 1
+            return False
+        self._allowance -= 1
+        self._spent += 1
+        return True
+
+    def statistics(self) -> RetryStatistics:
+        return RetryStatistics(retries=self._spent, refused=self._refused, allowance=self._allowance)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential, with full jitter: retries of calls that failed together do not come back together."""
+
+    first_s: float
+    longest_s: float
+    rng: random.Random
+
+    def delay_s(self, num_failures: int, retry_after_s: float | None = None) -> float:
+        ceiling_s = min(self.longest_s, self.first_s * 2.0 ** min(num_failures - 1, 30))
+        jitter_s = self.rng.uniform(0.0, ceiling_s)
+        return jitter_s if retry_after_s is None else retry_after_s + min(jitter_s, 1.0)

@@ -1,0 +1,95 @@
+"""A loaded reward with a home to run in: the event loop, threads or processes.
+
+Always true: a call either gives what the reward returned or raises what it raised; it never blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.call import Call, enter_call
+from rewardflow.reward.contract import LoadedReward
+from rewardflow.reward.drive import Driven
+from rewardflow.reward.processes import ProcessWorkers
+from rewardflow.reward.settings import AUTO, MAX_THREADS, LimitSettings
+from rewardflow.reward.source import RewardSource
+from rewardflow.reward.threads import ThreadWorkers
+from rewardflow.types import Rollout
+
+Workers = ThreadWorkers | ProcessWorkers
+
+
+class InWorker:
+    """A call in a thread or process, in the form of `Driven`."""
+
+    __slots__ = ("_coroutine",)
+    is_done = False
+    result: Any = None
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+
+class Scorer:
+    """What the dispatcher calls."""
+
+    def __init__(self, name: str, loaded: LoadedReward, workers: Workers | None) -> None:
+        self.name = name
+        self.loaded = loaded
+        self.workers = workers
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_usable: Callable[[], None]) -> None:
+        if self.workers is not None:
+            self.workers.on_usable = on_usable
+            self.workers.start(loop)
+
+    @property
+    def num_usable(self) -> int | None:
+        """How many calls can run at once, or None if any number can."""
+        return None if self.workers is None else self.workers.num_usable
+
+    @property
+    def num_stuck(self) -> int:
+        return 0 if self.workers is None else self.workers.statistics().abandoned
+
+    def estimate_tokens(self, rollouts: Sequence[Rollout], usual: int) -> int:
+        """What a call will use, by the reward's own estimate or as calls usually do."""
+        estimate = self.loaded.estimate_tokens
+        return usual if estimate is None else sum(estimate(rollout) for rollout in rollouts)
+
+    def begin(self, rollouts: tuple[Rollout, ...], call: Call, context: contextvars.Context) -> Driven | InWorker:
+        """Start the call: it may be done at once, otherwise it is to be awaited."""
+        kwargs = self.loaded.arguments(rollouts)
+        if self.workers is not None:
+            return InWorker(self.workers.call(kwargs, call, context))
+        context.run(enter_call, call)
+        return Driven(context.run(self.loaded.function, **kwargs), context, self.name)
+
+    async def aclose(self, timeout_s: float) -> None:
+        if self.workers is not None:
+            await self.workers.aclose(timeout_s)
+
+
+def make_workers(source: RewardSource, loaded: LoadedReward, limits: LimitSettings) -> Workers | None:
+    """Choose the home: the loop for async rewards, threads up to 1024, processes above that or when asked."""
+    if loaded.is_async:
+        if limits.workers == "process":
+            raise InvalidInput(f"workers='process' is for plain functions, and reward {loaded.name} is async")
+        return None
+    wanted = MAX_THREADS if limits.max_concurrency == AUTO else limits.max_concurrency
+    if limits.workers == "process":
+        processes = limits.processes or min(wanted, os.cpu_count() or 1)
+        return ProcessWorkers(source, processes=processes, threads_per_process=1, name=loaded.name)
+    if wanted > MAX_THREADS:
+        processes = limits.processes or -(-wanted // MAX_THREADS)
+        threads = -(-wanted // processes)
+        return ProcessWorkers(source, processes=processes, threads_per_process=threads, name=loaded.name)
+    return ThreadWorkers(loaded.function, size=wanted, max_abandoned=limits.max_abandoned, name=loaded.name)

@@ -1,0 +1,183 @@
+"""Every setting of the reward agent, once: its name, its default, its rule.
+
+Always true: a settings record that exists is valid; an unknown name or a broken rule is refused when it is built,
+with the name, the value and what would be right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal, TypedDict
+
+from rewardflow.errors import InvalidInput
+
+AUTO: Literal["auto"] = "auto"
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """How the calls of one service account are governed. `docs/settings.md` explains each."""
+
+    max_concurrency: int | Literal["auto"] = 64
+    rpm: float | Literal["auto"] | None = AUTO
+    tpm: float | Literal["auto"] | None = AUTO
+    timeout_s: float | None = 120.0
+    verdict_timeout_s: float | None = None
+    max_attempts: int = 3
+    backoff_s: float = 0.5
+    max_backoff_s: float = 30.0
+    retry_budget: float = 0.25
+    hedge_quantile: float | None = None
+    hedge_share: float = 0.05
+    endpoints: Sequence[str] = ()
+    outage_share: float | None = 0.8
+    outage_window: int = 20
+    outage_give_up_s: float = 600.0
+    workers: Literal["thread", "process"] = "thread"
+    processes: int | None = None
+    max_abandoned: int = 64
+
+    def __post_init__(self) -> None:
+        if self.max_concurrency != AUTO:
+            _whole("max_concurrency", self.max_concurrency, at_least=1)
+        for name in ("rpm", "tpm"):
+            if getattr(self, name) != AUTO:
+                _positive(name, getattr(self, name), none_ok=True)
+        for name in ("timeout_s", "verdict_timeout_s"):
+            _positive(name, getattr(self, name), none_ok=True)
+        _whole("max_attempts", self.max_attempts, at_least=1)
+        _positive("backoff_s", self.backoff_s)
+        _positive("max_backoff_s", self.max_backoff_s)
+        _not_negative("retry_budget", self.retry_budget)
+        _share("hedge_quantile", self.hedge_quantile)
+        _share("hedge_share", self.hedge_share)
+        _share("outage_share", self.outage_share)
+        _whole("outage_window", self.outage_window, at_least=1)
+        _not_negative("outage_give_up_s", self.outage_give_up_s)
+        _one_of("workers", self.workers, ("thread", "process"))
+        if self.processes is not None:
+            _whole("processes", self.processes, at_least=1)
+        _whole("max_abandoned", self.max_abandoned, at_least=0)
+        if isinstance(self.endpoints, str):
+            raise InvalidInput(f"endpoints must be a sequence of names, got the single string {self.endpoints!r}")
+        if len(set(self.endpoints)) != len(self.endpoints):
+            raise InvalidInput(f"endpoints must differ from each other, got {list(self.endpoints)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What belongs to the agent as a whole: money, memory, and where it writes."""
+
+    max_cost_usd: float | None = None
+    call_cost_usd: float | None = None
+    journal: str | PathLike[str] | None = None
+    reuse: Literal["sample", "content", "off"] = "sample"
+    store: Literal["full", "hash"] = "full"
+    run: str = "default"
+    run_dir: str | PathLike[str] | None = None
+    incomplete_after_s: float | None = 600.0
+    close_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        _positive("max_cost_usd", self.max_cost_usd, none_ok=True)
+        _positive("call_cost_usd", self.call_cost_usd, none_ok=True)
+        _one_of("reuse", self.reuse, ("sample", "content", "off"))
+        _one_of("store", self.store, ("full", "hash"))
+        _positive("incomplete_after_s", self.incomplete_after_s, none_ok=True)
+        _positive("close_timeout_s", self.close_timeout_s)
+        if not self.run:
+            raise InvalidInput("run must be a name, got an empty string")
+
+
+class LimitOptions(TypedDict, total=False):
+    """The keywords of `LimitSettings`, for type checkers and editors; the defaults stand there."""
+
+    max_concurrency: int | Literal["auto"]
+    rpm: float | Literal["auto"] | None
+    tpm: float | Literal["auto"] | None
+    timeout_s: float | None
+    verdict_timeout_s: float | None
+    max_attempts: int
+    backoff_s: float
+    max_backoff_s: float
+    retry_budget: float
+    hedge_quantile: float | None
+    hedge_share: float
+    endpoints: Sequence[str]
+    outage_share: float | None
+    outage_window: int
+    outage_give_up_s: float
+    workers: Literal["thread", "process"]
+    processes: int | None
+    max_abandoned: int
+
+
+class AgentOptions(LimitOptions, total=False):
+    """The keywords of `RewardAgent`: those of `AgentSettings` and of `LimitSettings`."""
+
+    max_cost_usd: float | None
+    call_cost_usd: float | None
+    journal: str | PathLike[str] | None
+    reuse: Literal["sample", "content", "off"]
+    store: Literal["full", "hash"]
+    run: str
+    run_dir: str | PathLike[str] | None
+    incomplete_after_s: float | None
+    close_timeout_s: float
+
+
+AGENT_NAMES = tuple(field.name for field in dataclasses.fields(AgentSettings))
+LIMIT_NAMES = tuple(field.name for field in dataclasses.fields(LimitSettings))
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[AgentSettings, LimitSettings]:
+    """Sort flat keywords into the two records; an unknown one is an error that names the nearest."""
+    check_names(options, (*AGENT_NAMES, *LIMIT_NAMES))
+    agent = AgentSettings(**{name: value for name, value in options.items() if name in AGENT_NAMES})
+    limits = LimitSettings(**{name: value for name, value in options.items() if name in LIMIT_NAMES})
+    return agent, limits
+
+
+def check_names(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in options:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"known settings: {', '.join(known)}"
+            raise InvalidInput(f"there is no setting {name!r}; {hint}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _whole(name: str, value: object, *, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise InvalidInput(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+
+
+def _positive(name: str, value: Any, *, none_ok: bool = False) -> None:
+    if value is None and none_ok:
+        return
+    if not _is_number(value) or value <= 0:
+        raise InvalidInput(f"{name} must be a positive number{' or None' if none_ok else ''}, got {value!r}")
+
+
+def _not_negative(name: str, value: Any) -> None:
+    if not _is_number(value) or value < 0:
+        raise InvalidInput(f"{name} must be a number of at least 0, got {value!r}")
+
+
+def _share(name: str, value: Any) -> None:
+    if value is not None and (not _is_number(value) or not 0 < value <= 1):
+        raise InvalidInput(f"{name} must lie in (0, 1], got {value!r}")
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,215 @@
+"""What `submit` returns: a claim on groups, which leave it as they complete.
+
+Always true: every group leaves its ticket once: by iteration, `take`, `all` or `wait`, or on the exception that says
+why the agent stopped. Waiting for a group that nobody will complete ends in an error that names what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from rewardflow.errors import AgentClosed, AgentHalted, IncompleteGroup, InvalidInput
+from rewardflow.types import Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from rewardflow.reward.agent import RewardAgent
+    from rewardflow.reward.pending import PendingGroup
+
+T = TypeVar("T")
+
+
+class Ticket:
+    """Groups in completion order: `async for group in ticket`. Made by `agent.submit(...)` or `agent.open()`."""
+
+    def __init__(self, agent: RewardAgent, loop: asyncio.AbstractEventLoop, *, is_sealed: bool) -> None:
+        self._agent = agent
+        self._loop = loop
+        self._was_opened = not is_sealed
+        self._is_sealed = is_sealed
+        self._pending: dict[PendingGroup, None] = {}  # an ordered set
+        self._ready: deque[tuple[int, ScoredGroup]] = deque()
+        self._stranded: list[ScoredGroup] = []
+        self._halted: AgentHalted | None = None
+        self._is_closed = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # -- taking groups -----------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ScoredGroup:
+        """The next group to complete."""
+        while await self._bridge(self._wait_for(1)):
+            if self._ready:  # another thread may have been faster
+                return self._ready.popleft()[1]
+        raise StopAsyncIteration
+
+    async def take(self, count: int) -> list[ScoredGroup]:
+        """The next `count` groups to complete; fewer only if the ticket ends first."""
+        if count < 0:
+            raise InvalidInput(f"count must not be negative, got count={count}")
+        await self._bridge(self._wait_for(count))
+        return [self._ready.popleft()[1] for _ in range(min(count, len(self._ready)))]
+
+    async def all(self) -> list[ScoredGroup]:
+        """Every group not taken yet, in the order of submission, when the last is complete."""
+        try:
+            await self._bridge(self._wait_for(None))
+        except AgentHalted as halted:
+            raise type(halted)(str(halted), (*self._drain(), *halted.groups)) from None
+        return self._drain()
+
+    def wait(self, timeout_s: float | None = None) -> list[ScoredGroup]:
+        """`all()` for threads other than the agent's: blocks until the last group is complete."""
+        if _running_loop() is self._loop:
+            raise InvalidInput("wait() would block the agent's own event loop; use `await ticket.all()` there")
+        future = asyncio.run_coroutine_threadsafe(self.all(), self._loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise TimeoutError(f"{self.num_pending} groups were not complete after {timeout_s} s") from None
+
+    # -- giving rollouts ---------------------------------------------------------------------------------------------
+
+    def submit(self, rollouts: Rollout | Iterable[Rollout]) -> None:
+        """Add rollouts, one at a time or many; for tickets from `agent.open()`."""
+        if self._is_sealed:
+            raise InvalidInput("this ticket is sealed: open one with agent.open() to submit as rollouts are generated")
+        self._agent.submit(rollouts, ticket=self)
+
+    def seal(self) -> None:
+        """Say that no more rollouts will come; the ticket ends when its last group has left."""
+        self._agent.on_loop(self._seal)
+
+    def cancel(self, group_ids: Iterable[str] | None = None) -> None:
+        """Stop what is out; those rollouts get a failed verdict of kind `cancelled`. By default everything."""
+        wanted = None if group_ids is None else set(group_ids)
+        self._agent.on_loop(lambda: self._agent.cancel(self, wanted))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.seal()
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    @property
+    def num_ready(self) -> int:
+        """Complete groups that wait to be taken."""
+        return len(self._ready)
+
+    @property
+    def num_pending(self) -> int:
+        """Groups that are not complete yet."""
+        return len(self._pending)
+
+    @property
+    def missing(self) -> Mapping[str, tuple[int, ...]]:
+        """For each group that lacks rollouts, the indices nobody has submitted yet."""
+        return {group.group_id: group.missing() for group in list(self._pending) if not group.is_whole}
+
+    # -- for the agent -----------------------------------------------------------------------------------------------
+
+    def _adopt(self, group: PendingGroup) -> None:
+        self._pending[group] = None
+
+    def _groups(self, wanted: set[str] | None) -> list[PendingGroup]:
+        return [group for group in self._pending if wanted is None or group.group_id in wanted]
+
+    def _deliver(self, pending: PendingGroup, group: ScoredGroup, *, is_stranded: bool) -> None:
+        del self._pending[pending]
+        if is_stranded:
+            self._stranded.append(group)
+        else:
+            self._ready.append((pending.number, group))
+        self._wake()
+
+    def _stop(self, halted: AgentHalted | None) -> None:
+        """The agent halted or closed: nothing that is not here yet will come."""
+        self._halted = self._halted or halted
+        self._is_closed = True
+        self._wake()
+
+    def _seal(self) -> None:
+        self._is_sealed = True
+        self._wake()
+        self._agent.sealed(self)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _wait_for(self, count: int | None) -> int:
+        """Wait until `count` groups are ready (None: until the ticket ends); how many are."""
+        while count is None or len(self._ready) < count:
+            if self.is_over:
+                if self._halted is not None and (count is None or not self._ready):
+                    stranded, self._stranded = tuple(self._stranded), []
+                    raise type(self._halted)(str(self._halted), stranded)
+                break
+            await self._wait_for_change()
+        return len(self._ready)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its last group is complete and no more rollouts can come."""
+        return not self._pending and (self._is_sealed or self._is_closed)
+
+    def _patience_s(self) -> float | None:
+        """How long waiting makes sense when all that is awaited is rollouts that nobody has submitted."""
+        is_only_lacking = self._is_sealed and all(not group.is_whole for group in self._pending)
+        if not is_only_lacking or any(group.num_outstanding for group in self._pending):
+            return None
+        return 0.0 if self._was_opened else self._agent.settings.incomplete_after_s
+
+    async def _wait_for_change(self) -> None:
+        patience_s = self._patience_s()
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(patience_s):
+                await waiter
+        except TimeoutError:
+            raise IncompleteGroup(self._missing_text(f"nothing came for {patience_s:g} s")) from None
+
+    def _missing_text(self, when: str) -> str:
+        lacking = [f"{name!r} lacks index {', '.join(map(str, indices))}" for name, indices in self.missing.items()]
+        shown = "; ".join(lacking[:5]) + (f"; and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+        return f"every group must get all of its rollouts, but {when} and group {shown}"
+
+    def _drain(self) -> list[ScoredGroup]:
+        taken = sorted(self._ready, key=lambda numbered: numbered[0])
+        self._ready.clear()
+        return [group for _, group in taken]
+
+    async def _bridge(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Wait on the agent's loop, also from another loop in another thread; taking happens in the caller's."""
+        if asyncio.get_running_loop() is self._loop:
+            return await waiting
+        if self._loop.is_closed():
+            waiting.close()
+            raise AgentClosed("the agent's event loop has ended")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,151 @@
+"""The records that travel: a rollout goes in, a reward comes out, and both leave together in a scored group.
+
+Always true: records are frozen; a reward is `scored` with a finite number or `failed` with a kind, never a made-up
+number; `group.rollouts[i]` was judged by `group.rewards[i]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from rewardflow.errors import InvalidInput
+
+Status = Literal["scored", "failed"]
+
+FailureKind = Literal[
+    "timeout",  # no answer in time
+    "rate_limited",  # the service said "too many requests" until we gave up
+    "service",  # 5xx, refused or broken connection
+    "unparsable",  # an answer came, but no finite score could be read from it
+    "user_error",  # the reward's own code raised
+    "cancelled",  # the caller no longer wanted it
+    "budget",  # the spend cap was reached first
+    "outage",  # the service stayed down until we gave up
+]
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+
+class _Empty(Mapping[str, Any]):
+    """A mapping of nothing that can be a default and can be pickled, which MappingProxyType cannot."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "{}"
+
+
+EMPTY: Mapping[str, Any] = _Empty()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One response of the policy to one prompt.
+
+    `group_id` names the prompt's group within its step; never derive it from the prompt's text, because prompts repeat.
+    """
+
+    group_id: str
+    response: str
+    index: int = 0
+    group_size: int = 1
+    prompt: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
+    ground_truth: Any = None
+    data_source: str = ""
+    extra_info: Mapping[str, Any] = EMPTY
+    step: int = 0
+    token_ids: Sequence[int] | None = None
+    log_probs: Sequence[float] | None = None
+    response_mask: Sequence[int] | None = None
+    policy_version: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.group_size:
+            raise InvalidInput(
+                f"index must lie in [0, group_size), got index={self.index}, group_size={self.group_size} "
+                f"in group {self.group_id!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """The verdict on one rollout.
+
+    `status` follows from `value`: a finite number is `scored`, None is `failed`.
+    """
+
+    value: float | None = None
+    status: Status = field(default="")  # type: ignore[arg-type]  # set from `value` below
+    kind: FailureKind | None = None
+    error: str | None = None
+    imputed: bool = False
+    components: Mapping[str, float | None] = EMPTY
+    extras: Mapping[str, Any] = EMPTY
+    query: str | None = None
+    explanation: str | None = None
+    attempts: int = 0
+    latency_s: float = 0.0
+    cost_usd: float = 0.0
+    tokens: int = 0
+    cached: bool = False
+
+    def __post_init__(self) -> None:
+        derived: Status = "failed" if self.value is None else "scored"
+        if not self.status:
+            object.__setattr__(self, "status", derived)
+        elif self.status != derived:
+            raise InvalidInput(f"status must agree with value, got status={self.status!r}, value={self.value!r}")
+        if self.value is None:
+            if self.kind is None:
+                object.__setattr__(self, "kind", "user_error")
+            elif self.kind not in FAILURE_KINDS:
+                raise InvalidInput(f"kind must be one of {', '.join(FAILURE_KINDS)}, got {self.kind!r}")
+        elif not math.isfinite(self.value):
+            raise InvalidInput(f"a scored reward needs a finite value, got value={self.value!r}")
+
+    @property
+    def is_scored(self) -> bool:
+        return self.value is not None
+
+    def _fill_measures(self, attempts: int, latency_s: float, cost_usd: float, tokens: int) -> None:
+        """For the dispatcher, on a record nobody has seen yet: building it a second time would double its cost."""
+        put = object.__setattr__
+        put(self, "attempts", attempts)
+        put(self, "latency_s", latency_s)
+        put(self, "cost_usd", cost_usd)
+        put(self, "tokens", tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredGroup:
+    """All rollouts of one prompt with their rewards, aligned by position and sorted by index."""
+
+    group_id: str
+    step: int
+    group_size: int
+    rollouts: tuple[Rollout, ...]
+    rewards: tuple[Reward, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """False only for a group that was cancelled before all of its rollouts were submitted."""
+        return len(self.rollouts) == self.group_size
+
+    @property
+    def num_failed(self) -> int:
+        return sum(1 for reward in self.rewards if reward.value is None)

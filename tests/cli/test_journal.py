@@ -1,0 +1,198 @@
+"""`rewardflow journal` as people and programs use it, on journals that a real writer made."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rewardflow.cli.journal import add_parser, printable, run
+from rewardflow.errors import InvalidInput, JournalError, RewardflowError
+from rewardflow.reward.journal import Entry, Journal
+from rewardflow.types import Reward, Rollout
+
+NOW_S = time.time()
+EVIL = "\x1b]0;owned\x07\x1b[31mred\r\u202egnirts [bold]markup[/bold]"
+
+
+def an_entry(number: int, verdict: Reward, *, run: str = "first", age_days: float = 0, **inputs: Any) -> Entry:
+    inputs = {"prompt": "What is 6 * 7?", "response": "42", "ground_truth": "42", "data_source": "sums", **inputs}
+    return Entry(
+        key=number.to_bytes(16, "big"),
+        run=run,
+        reward="judge",
+        identity="c0ffee",
+        rollout=Rollout(group_id=f"q{number}", step=number, **inputs),
+        verdict=verdict,
+        at_s=NOW_S - age_days * 86_400,
+    )
+
+
+ENTRIES = (
+    an_entry(1, Reward(value=0.75, components={"facts": 1.0}, explanation="Right.", attempts=1, cost_usd=0.002)),
+    an_entry(2, Reward(kind="timeout", error="no answer within 60 s", attempts=3, latency_s=180.0)),
+    an_entry(3, Reward(value=1.0, explanation=f"{EVIL}\nscore: 9"), run="second", age_days=10, response=EVIL),
+)
+
+
+def written(path: Path, *entries: Entry, store: Any = "full") -> Path:
+    async def main() -> None:
+        journal = Journal(path, run="any", store=store)
+        journal.start(asyncio.get_running_loop())
+        for entry in entries:
+            journal.write(entry, lambda _: None)
+        await journal.aclose()
+
+    asyncio.run(main())
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return written(tmp_path / "journal.db", *ENTRIES)
+
+
+def call(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    return run(parser.parse_args(["journal", *map(str, arguments)]))
+
+
+def test_ls_shows_one_line_per_verdict_with_its_score_or_kind(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("ls", path) == 0
+    heading, first, second, third = capsys.readouterr().out.splitlines()
+    assert " ".join(heading.split()) == "id time run step group index reward score attempts latency cost"
+    assert first.split()[3:] == ["first", "1", "q1", "0", "judge", "0.75", "1", "0.00s", "$0.002"]
+    assert second.split()[3:] == ["first", "2", "q2", "0", "judge", "timeout", "3", "180.00s", "$0"]
+    assert third.split()[:1] == ["3"]
+
+
+def test_ls_takes_the_newest_of_a_run_or_of_the_failures(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def ids(*options: object) -> list[int]:
+        call("ls", path, "--json", *options)
+        return [orjson.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+
+    assert ids() == [1, 2, 3]
+    assert ids("--limit", 2) == [2, 3]
+    assert ids("--run", "first") == [1, 2]
+    assert ids("--failed") == [2]
+    assert ids("--run", "absent") == []
+    with pytest.raises(InvalidInput, match="--limit must be at least 1, got 0"):
+        ids("--limit", 0)
+
+
+def test_show_gives_every_field_of_one_verdict(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("show", path, 1) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line in (
+        "score: 0.75",
+        "explanation: Right.",
+        'components: {"facts":1.0}',
+        "prompt: What is 6 * 7?",
+        "step: 1",
+    ):
+        assert line in lines
+    with pytest.raises(InvalidInput, match="no verdict 99"):
+        call("show", path, 99)
+
+
+def test_no_text_of_a_policy_or_judge_can_steer_the_terminal_or_pass_for_a_field(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("show", path, 3)
+    shown = capsys.readouterr().out
+    assert all(char.isprintable() or char == "\n" for char in shown)
+    assert r"response: \x1b]0;owned\x07\x1b[31mred\r\u202egnirts [bold]markup[/bold]" in shown.splitlines()
+    assert "    score: 9" in shown.splitlines()
+    assert "score: 9" not in shown.splitlines()
+
+
+def test_no_name_can_steer_the_terminal_in_ls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("ls", written(tmp_path / "evil.db", an_entry(1, Reward(value=1.0), run=f"{EVIL}\n")))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+
+
+def test_printable_leaves_ordinary_text_of_any_language_alone() -> None:
+    for text in ("", "plain", "né 日本\u3000語 🎉", "a\xa0b"):
+        assert printable(text) == text
+    assert printable("\ud800\x9b\x00") == r"\ud800\x9b\x00"
+
+
+def test_export_writes_what_reward_models_are_trained_on(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = path.with_name("data.jsonl")
+    out.write_text("old")
+    assert call("export", path, "--out", out) == 0
+    assert "wrote 3 verdicts" in capsys.readouterr().out
+    records = [orjson.loads(line) for line in out.read_bytes().splitlines()]
+    first = records[0]
+    assert (first["prompt"], first["messages"], first["response"]) == ("What is 6 * 7?", [], "42")
+    assert (first["ground_truth"], first["data_source"], first["score"]) == ("42", "sums", 0.75)
+    assert (first["components"], first["explanation"]) == ({"facts": 1.0}, "Right.")
+    assert (records[1]["status"], records[1]["score"], records[1]["kind"]) == ("failed", None, "timeout")
+    assert records[2]["response"] == EVIL
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
+def test_export_to_standard_output_takes_scored_ones_of_a_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("export", path, "--out", "-", "--run", "first", "--scored-only")
+    assert [orjson.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [1]
+
+
+def test_an_export_that_cannot_be_written_leaves_nothing_behind(path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"absent/data\.jsonl: No such file"):
+        call("export", path, "--out", path.parent / "absent" / "data.jsonl")
+    (path.parent / "folder").mkdir()
+    with pytest.raises(InvalidInput, match="cannot write"):
+        call("export", path, "--out", path.parent / "folder")
+    assert sorted(name for name in os.listdir(path.parent) if not name.startswith("journal.db")) == ["folder"]
+
+
+def test_without_stored_texts_an_export_has_their_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "private.db", ENTRIES[0], store="hash")
+    call("export", path, "--out", "-")
+    record = orjson.loads(capsys.readouterr().out)
+    assert "prompt" not in record
+    assert record["score"] == 0.75
+    assert len(record["digests"]["prompt"]) == 32
+
+
+def test_vacuum_says_what_it_deleted_and_freed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("vacuum", path) == 0
+    assert "deleted 0 verdicts, kept 3; freed" in capsys.readouterr().out
+    call("vacuum", path, "--older-than", 7)
+    assert "deleted 1 verdicts, kept 2" in capsys.readouterr().out
+    with pytest.raises(InvalidInput, match="its runs are"):
+        call("vacuum", path, "--keep-runs", "first", "absent")
+    with pytest.raises(InvalidInput, match="--older-than"):
+        call("vacuum", path, "--older-than", -1)
+
+
+@pytest.mark.parametrize("command", [("ls",), ("show", 1), ("export", "--out", "-"), ("vacuum",)], ids=lambda c: c[0])
+def test_a_missing_journal_is_an_error_and_is_not_created(tmp_path: Path, command: tuple[object, ...]) -> None:
+    name, *options = command
+    with pytest.raises(JournalError, match=r"absent\.db") as caught:
+        call(name, tmp_path / "absent.db", *options)
+    assert isinstance(caught.value, RewardflowError)
+    assert os.listdir(tmp_path) == []
+
+
+def test_ls_works_while_a_run_is_writing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        journal = Journal(tmp_path / "live.db", run="first")
+        journal.start(asyncio.get_running_loop())
+        saved = asyncio.get_running_loop().create_future()
+        journal.write(ENTRIES[0], saved.set_result)
+        await saved
+        call("ls", tmp_path / "live.db")
+        await journal.aclose()
+
+    asyncio.run(main())
+    assert "0.75" in capsys.readouterr().out

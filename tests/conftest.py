@@ -1,0 +1,14 @@
+"""What every test starts from."""
+
+import os
+
+from hypothesis import settings
+
+# Time limits per example measure the machine, not the code. In CI the same examples are tried every time, so that a
+# failure belongs to the change that shows it; elsewhere new ones are.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# asyncio's debug mode slows the loop several times and logs slow callbacks, which tests of logging would then see.
+os.environ.pop("PYTHONASYNCIODEBUG", None)
