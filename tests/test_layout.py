@@ -31,7 +31,18 @@ class Layer:
 
 FOUNDATION = Layer(
     frozenset(
-        ("clock", "errors", "events", "histogram", "protocols", "redact", "run_directory", "step_totals", "types")
+        (
+            "clock",
+            "errors",
+            "events",
+            "histogram",
+            "line_file",
+            "protocols",
+            "redact",
+            "run_directory",
+            "step_totals",
+            "types",
+        )
     )
 )
 REWARD = Layer(frozenset({"reward"}), frozenset({"orjson"}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rewardflow.events import SCHEMA_VERSION, CallEnded, GroupDelivered, VerdictReached
@@ -62,6 +63,14 @@ class StepTotals:
         self.first_submitted_s: float | None = None
         self.first_delivered_s: float | None = None
         self.last_delivered_s: float | None = None
+
+    def carry_over(self, earlier: Mapping[str, Any]) -> None:
+        """Add what an earlier session paid for this step; its verdicts come again by replay, its calls do not."""
+        self.calls += earlier["calls"]
+        self.retries += earlier["retries"]
+        self.hedges += earlier["hedges"]
+        self.cost_usd += earlier["cost_usd"]
+        self.tokens += earlier["tokens"]
 
     @property
     def rollouts(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import resource
 import signal
@@ -19,48 +18,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rewardflow import clock
-from rewardflow.errors import (
-    InvalidInput,
-    JournalError,
-    JournalLocked,
-    JournalWriteFailed,
-    NewerJournal,
-    NotAJournal,
-)
-from rewardflow.reward.journal import (
-    APPLICATION_ID,
-    MAX_ROWS_A_COMMIT,
-    REPLAYED_KINDS,
-    Entry,
-    Journal,
-    JournalReader,
-    JournalRow,
-    network_file_system,
-    vacuum,
-)
-from rewardflow.types import FAILURE_KINDS, Reward, Rollout
+from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
+from rewardflow.reward.journal import MAX_ROWS_A_COMMIT, Entry, Journal, JournalReader, JournalRow
+from rewardflow.types import Reward, Rollout
 
 
 def key_of(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def an_entry(
-    number: int = 0, verdict: Reward | None = None, *, run: str = "run", at_s: float = 1.7e9, **inputs: Any
-) -> Entry:
-    inputs = {"group_id": "q1", "response": "It is 42.", "prompt": "What is 6 * 7?", **inputs}
+def an_entry(number: int = 0, verdict: Reward | None = None, *, run: str = "run", **inputs: Any) -> Entry:
     return Entry(
         key=key_of(number),
         run=run,
         reward="judge",
         identity="c0ffee",
-        rollout=Rollout(**inputs),
+        rollout=Rollout(**{"group_id": "q1", "response": "It is 42.", **inputs}),
         verdict=verdict or Reward(value=0.5),
-        at_s=at_s,
+        at_s=1.7e9,
     )
 
 
@@ -96,14 +73,14 @@ async def opened(path: Path, **options: Any) -> Any:
         await journal.aclose()
 
 
-def there_and_back(path: Path, *entries: Entry, failures: bool = True, **options: Any) -> Mapping[bytes, Reward]:
+def there_and_back(path: Path, *entries: Entry) -> Mapping[bytes, Reward]:
     """Write in one session, look up in the next."""
 
     async def main() -> Mapping[bytes, Reward]:
-        async with opened(path, **options) as journal:
+        async with opened(path) as journal:
             await save(journal, *entries)
-        async with opened(path, **options) as journal:
-            return await look_up(journal, [entry.key for entry in entries], failures=failures)
+        async with opened(path) as journal:
+            return await look_up(journal, [entry.key for entry in entries])
 
     return clock.run(main())
 
@@ -135,63 +112,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-# -- what is found --
-
-
-def test_a_verdict_is_found_again_as_it_was_but_at_no_cost(path: Path) -> None:
-    verdict = Reward(
-        value=0.1 + 0.2,
-        components={"style": 1 / 3, "facts": None},
-        extras={"votes": [1, 2], "note": "né\n"},
-        query="Is it right?",
-        explanation="Yes: \x00 ünï 🎉",
-        attempts=3,
-        latency_s=1.25,
-        cost_usd=0.002,
-        tokens=812,
-    )
-    found = there_and_back(path, an_entry(1, verdict))[key_of(1)]
-    assert (found.value, found.components, found.extras) == (0.1 + 0.2, {"style": 1 / 3, "facts": None}, verdict.extras)
-    assert (found.query, found.explanation) == (verdict.query, verdict.explanation)
-    assert (found.attempts, found.latency_s, found.cached) == (3, 1.25, True)
-    assert (found.cost_usd, found.tokens) == (0.0, 0)
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
-def test_every_finite_number_comes_back_exactly(tmp_path: Path, values: list[float]) -> None:
-    path = tmp_path / f"{os.urandom(8).hex()}.db"
-    entries = [an_entry(i, Reward(value=value, components={"a": value})) for i, value in enumerate(values)]
-    found = there_and_back(path, *entries)
-    for i, value in enumerate(values):
-        reward = found[key_of(i)]
-        assert reward.value is not None
-        assert (reward.value, math.copysign(1, reward.value)) == (value, math.copysign(1, value))
-        assert reward.components == {"a": value}
-    assert [row.value for row in rows_of(path)] == values
-
-
-@pytest.mark.parametrize("kind", FAILURE_KINDS)
-def test_delivered_failures_are_replayed_and_undecided_ones_are_only_stored(path: Path, kind: Any) -> None:
-    entry = an_entry(1, Reward(kind=kind, error="it broke", cost_usd=0.25))
-    found = there_and_back(path, entry)
-    if kind in REPLAYED_KINDS:
-        assert (found[entry.key].kind, found[entry.key].error) == (kind, "it broke")
-    else:
-        assert found == {}
-    assert [row.cost_usd for row in rows_of(path)] == [0.25]
-    assert spent_usd(path, "run") == 0.25
-
-
-def test_failures_are_left_out_when_only_scores_are_wanted(path: Path) -> None:
-    entries = [an_entry(1, Reward(kind="timeout")), an_entry(2), an_entry(2, Reward(kind="service"))]
-    assert there_and_back(path, *entries, failures=False).keys() == {key_of(2)}
-
-
-def test_the_newest_reusable_row_of_a_key_is_found_and_all_are_kept(path: Path) -> None:
-    verdicts = [Reward(value=1.0), Reward(value=2.0), Reward(kind="cancelled")]
-    assert there_and_back(path, *[an_entry(1, verdict) for verdict in verdicts])[key_of(1)].value == 2.0
-    assert [row.value for row in rows_of(path)] == [1.0, 2.0, None]
+# -- lookups --
 
 
 def test_a_lookup_sees_the_writes_that_were_handed_over_before_it(path: Path) -> None:
@@ -217,53 +138,7 @@ def test_what_a_run_has_spent_is_known_when_it_is_opened_again(path: Path) -> No
     assert spent_usd(path, "new") == 0.0
 
 
-# -- what is stored --
-
-
-class Odd:
-    def __repr__(self) -> str:
-        return "an odd thing"
-
-
-class Worse:
-    def __repr__(self) -> str:
-        raise RuntimeError("no")
-
-
-def circular() -> list[object]:
-    inner: list[object] = []
-    inner.append(inner)
-    return inner
-
-
-@pytest.mark.parametrize(
-    ("odd", "stored"),
-    [
-        (Odd(), "an odd thing"),
-        (Worse(), "<Worse>"),
-        ({1: {"a"}, (2, 3): b"x"}, {"1": ["a"], "(2, 3)": "b'x'"}),
-        (10**30, str(10**30)),
-        (math.nan, None),
-        ("half a pair: \ud83d", "half a pair: ?"),
-        ({"\udc00": ["\ud800", 1.5]}, {"?": ["?", 1.5]}),
-        (circular(), ["(circular or nested too deeply)"]),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_odd_extras_are_stored_as_well_as_json_can(path: Path, odd: object, stored: object) -> None:
-    entry = an_entry(1, Reward(value=1.0, extras={"odd": odd}), ground_truth=odd)
-    assert there_and_back(path, entry)[entry.key].extras == {"odd": stored}
-    assert rows_of(path)[0].rollout["ground_truth"] == stored
-
-
-def test_broken_unicode_is_stored_with_marks_in_place_of_what_is_broken(path: Path) -> None:
-    broken = "a\ud800b"
-    entry = an_entry(
-        1, Reward(kind="user_error", error=broken, query=broken, explanation=broken), group_id=broken, response=broken
-    )
-    found = there_and_back(path, entry)[entry.key]
-    assert (found.error, found.query, found.explanation) == ("a?b", "a?b", "a?b")
-    assert (rows_of(path)[0].group_id, rows_of(path)[0].rollout["response"]) == ("a?b", "a?b")
+# -- what cannot be stored --
 
 
 def test_an_entry_that_cannot_be_stored_costs_only_itself(path: Path) -> None:
@@ -277,29 +152,6 @@ def test_an_entry_that_cannot_be_stored_costs_only_itself(path: Path) -> None:
 
     clock.run(main())
     assert [row.key for row in rows_of(path)] == [key_of(1), key_of(3)]
-
-
-def test_store_hash_keeps_numbers_and_digests_but_no_text(path: Path) -> None:
-    secret = "S3CRET"
-    scored = Reward(
-        value=0.5, components={"a": 1.0}, query=secret, explanation=secret, extras={"x": secret}, attempts=2
-    )
-    failed = Reward(kind="service", error=secret)
-    inputs: dict[str, Any] = {
-        "prompt": secret,
-        "response": secret,
-        "messages": [{"role": "user", "content": secret}],
-        "ground_truth": secret,
-        "data_source": secret,
-        "extra_info": {"x": secret},
-    }
-    entries = [an_entry(1, scored, **inputs), an_entry(2, failed, **inputs)]
-    found = there_and_back(path, *entries, store="hash")
-    assert found[key_of(1)] == Reward(value=0.5, components={"a": 1.0}, attempts=2, cached=True)
-    assert (found[key_of(2)].kind, found[key_of(2)].error) == ("service", "(text not stored)")
-    digests = rows_of(path)[0].rollout["digests"]
-    assert digests["prompt"] == digests["response"] != digests["messages"]
-    assert all(secret.encode() not in file.read_bytes() for file in path.parent.iterdir())
 
 
 def test_a_wrong_store_is_refused_rather_than_storing_what_is_private(path: Path) -> None:
@@ -551,76 +403,7 @@ def test_a_journal_must_be_open_to_be_used(path: Path) -> None:
     clock.run(main())
 
 
-# -- the file --
-
-
-def test_a_new_journal_is_private_and_marked_as_ours(path: Path) -> None:
-    async def main() -> None:
-        async with opened(path) as journal:
-            await save(journal, an_entry())
-            assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
-
-    before = os.umask(0)
-    try:
-        clock.run(main())
-    finally:
-        os.umask(before)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-@pytest.mark.parametrize("content", [b"x", b"x" * 511, b"my notes\n" * 1000, b"SQLite format 3\0 but not really" * 50])
-def test_a_file_that_is_something_else_is_refused_and_left_as_it_was(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    with pytest.raises(NotAJournal, match=r"journal\.db"):
-        Journal(path, run="run")
-    with pytest.raises(NotAJournal):
-        JournalReader(path)
-    assert path.read_bytes() == content
-
-
-def test_another_programs_database_is_refused_and_left_as_it_was(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE theirs (x)")
-    content = path.read_bytes()
-    with pytest.raises(NotAJournal, match="another SQLite database"):
-        Journal(path, run="run")
-    assert path.read_bytes() == content
-
-
-def test_a_journal_of_a_later_rewardflow_is_refused(path: Path) -> None:
-    there_and_back(path, an_entry())
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(NewerJournal, match="its schema is 7"):
-        Journal(path, run="run")
-
-
-def test_an_empty_file_becomes_a_journal(path: Path) -> None:
-    path.touch()
-    assert there_and_back(path, an_entry()) != {}
-
-
-def test_a_place_where_no_file_can_be_is_an_error_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="directory"):
-        Journal(tmp_path, run="run")
-    with pytest.raises(JournalError, match=r"absent/journal\.db: No such file or directory"):
-        Journal(tmp_path / "absent" / "journal.db", run="run")
-    with pytest.raises(JournalError, match="none"):
-        JournalReader(tmp_path / "absent.db")
-    assert not (tmp_path / "absent.db").exists()
-
-
-def test_a_file_that_another_process_holds_is_refused_after_a_while(path: Path) -> None:
-    holder = Journal(path, run="run", exclusive=True)
-    with pytest.raises(JournalLocked, match=r"journal\.db"):
-        Journal(path, run="run", lock_timeout_s=0.05)
-    with pytest.raises(JournalLocked):
-        JournalReader(path, lock_timeout_s=0.05)
-    asyncio.run(holder.aclose())
-    assert spent_usd(path, "run") == 0
+# -- sharing the file --
 
 
 def test_two_runs_may_share_a_journal(path: Path) -> None:
@@ -641,94 +424,5 @@ def test_exclusive_locking_needs_no_shared_memory(path: Path) -> None:
             await save(journal, an_entry(1))
             assert not path.with_name(path.name + "-shm").exists()
             assert len(await look_up(journal, [key_of(1)])) == 1
-
-    clock.run(main())
-
-
-MOUNTS = r"""
-22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
-30 22 0:40 / /data rw - nfs4 server:/data rw
-31 30 0:41 / /data/scratch rw - xfs /dev/vdb rw
-32 22 0:42 / /my\040share rw - cifs //server/share rw
-33 22 0:43 / /bucket rw - fuse.gcsfuse bucket rw
-34 22 0:44 / /stick rw - fuseblk /dev/sdb1 rw
-35 22 0:45 / /database rw - btrfs /dev/vdc rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/home/me/journal.db", None),
-        ("/data/journal.db", "nfs4"),
-        ("/data/scratch/journal.db", None),
-        ("/my share/journal.db", "cifs"),
-        ("/bucket/a/journal.db", "fuse.gcsfuse"),
-        ("/stick/journal.db", None),
-        ("/database/journal.db", None),
-    ],
-)
-def test_network_file_systems_are_recognised_by_their_mount(path: str, kind: str | None) -> None:
-    assert network_file_system(Path(path), MOUNTS) == kind
-
-
-# -- reading and shrinking --
-
-
-def test_a_reader_sees_a_journal_while_it_is_written(path: Path) -> None:
-    async def main() -> None:
-        async with opened(path) as journal:
-            await save(journal, an_entry(1))
-            with JournalReader(path) as reader:
-                await save(journal, an_entry(2, Reward(kind="timeout"), run="other"))
-                assert len(list(reader.rows())) == 2
-                assert [row.run for row in reader.rows(run="other")] == ["other"]
-                assert [row.id for row in reader.rows(scored_only=True)] == [1]
-                assert [row.id for row in reader.newest(9, failed_only=True)] == [2]
-                assert [row.id for row in reader.newest(1)] == [2]
-                assert reader.row(1) is not None
-                assert reader.row(3) is None
-
-    clock.run(main())
-
-
-def test_a_reader_pages_through_all_rows(path: Path) -> None:
-    there_and_back(path, *[an_entry(number) for number in range(1234)])
-    assert [row.id for row in rows_of(path)] == list(range(1, 1235))
-
-
-def test_vacuum_deletes_only_what_is_named_and_makes_the_file_smaller(path: Path) -> None:
-    day_s = 86_400.0
-    ages_in_days = {"old": 30, "kept": 30, "new": 1}
-    there_and_back(
-        path,
-        *[
-            an_entry(number, run=run, at_s=time.time() - days * day_s, response="x" * 5000)
-            for run, days in ages_in_days.items()
-            for number in range(50)
-        ],
-    )
-    assert vacuum(path).rows_deleted == 0
-    result = vacuum(path, keep_runs=["kept"], older_than_s=7 * day_s)
-    assert (result.rows_deleted, result.rows_left) == (50, 100)
-    assert result.bytes_after < result.bytes_before
-    assert {row.run for row in rows_of(path)} == {"kept", "new"}
-    assert vacuum(path, keep_runs=["new"]).rows_deleted == 50
-    assert vacuum(path, older_than_s=0).rows_left == 0
-
-
-def test_vacuum_refuses_a_run_to_keep_that_does_not_exist(path: Path) -> None:
-    there_and_back(path, an_entry(run="mine"))
-    with pytest.raises(InvalidInput, match=r"\['mnie'\]; its runs are \['mine'\]"):
-        vacuum(path, keep_runs=["mnie"])
-    assert len(rows_of(path)) == 1
-
-
-def test_vacuum_is_refused_while_a_run_has_the_journal_open(path: Path) -> None:
-    async def main() -> None:
-        async with opened(path) as journal:
-            await save(journal, an_entry())
-            with pytest.raises(JournalLocked):
-                vacuum(path, lock_timeout_s=0.05)
 
     clock.run(main())

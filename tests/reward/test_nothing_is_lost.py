@@ -99,9 +99,7 @@ class Judge:
 async def score(plan: Plan, judge: Judge) -> tuple[list[rf.ScoredGroup], rf.AgentStatistics]:
     groups: list[rf.ScoredGroup] = []
     options = {"hedge_quantile": plan.hedge, "hedge_share": 1.0} if plan.hedge else {}
-    async with rf.RewardAgent(
-        judge, max_concurrency=plan.slots, timeout_s=30.0, outage_share=None, **options
-    ) as agent:
+    async with rf.RewardAgent(judge, max_concurrency=plan.slots, timeout_s=30.0, outage_share=None, **options) as agent:
         ticket = agent.open()
         if plan.one_by_one:
             for rollout in plan.rollouts():

@@ -163,9 +163,10 @@ def test_the_users_mapping_is_left_alone() -> None:
     assert result == {"score": 1.0, "query": "Q", "acc": 1}
 
 
-def test_a_reward_is_returned_as_it_is() -> None:
+def test_a_reward_is_returned_as_it_is_but_as_a_copy() -> None:
     for reward in (Reward(value=0.5, query="Q"), Reward(kind="service", error="down")):
-        assert parse_result(reward) is reward
+        assert parse_result(reward) == reward
+        assert parse_result(reward) is not reward, "users may return one object for many rollouts"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +13,8 @@ class Row:
     unit: str
     yardstick: float | None = None
     yardstick_name: str = ""
-    bar: str = ""
+    bar: str = ""  # what is promised, as "<= 1.05" or ">= 30,000"
+    bar_on: Literal["value", "ratio"] = "value"
 
     @property
     def ratio(self) -> float | None:
@@ -27,4 +29,5 @@ class Row:
             "yardstick_name": self.yardstick_name,
             "ratio": self.ratio,
             "bar": self.bar,
+            "bar_on": self.bar_on,
         }

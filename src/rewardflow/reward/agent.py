@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from rewardflow.errors import AgentClosed, InvalidInput
 from rewardflow.events import AgentClosed as AgentClosedEvent
 from rewardflow.events import AgentOpened
 from rewardflow.protocols import RewardLike
+from rewardflow.redact import redact
 from rewardflow.reward.assembly import Assembly, AssemblyStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
 from rewardflow.reward.contract import load_reward
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from rewardflow.reward.blocking import BatchFunction
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -122,9 +126,13 @@ class RewardAgent:
         self.assembly.close()
         for dispatcher in self._dispatchers.values():
             dispatcher.stop()
+        # The group must see a cancellation that it asked for itself; other errors are the caller's, not to be wrapped.
+        cancelled = exc if isinstance(exc, asyncio.CancelledError) else None
         try:
             async with asyncio.timeout(self.settings.close_timeout_s):
-                await self._tasks.__aexit__(exc_type, exc, traceback)
+                await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
+        except TimeoutError:
+            logger.warning("hooks of the reward did not end within close_timeout_s=%g", self.settings.close_timeout_s)
         finally:
             await self._resources.aclose()
 
@@ -135,7 +143,6 @@ class RewardAgent:
             self._recorder = Recorder(settings.run_dir)
             stack.callback(self._recorder.close)
         scorers = [self._load(part) for part in self._parts]
-        self._hooks.start(loop)
         stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
         for scorer in scorers:
             stack.push_async_callback(self._close_scorer, scorer)
@@ -217,9 +224,10 @@ class RewardAgent:
     def _shown(self) -> dict[str, Any]:
         """The settings as people may see them; `reward_kwargs` may hold keys, so they are left out."""
         shown = dataclasses.asdict(self.settings) | dataclasses.asdict(self._limits)
-        return {
-            name: str(value) if name in ("journal", "run_dir") and value else value for name, value in shown.items()
-        }
+        for name in ("journal", "run_dir"):
+            shown[name] = None if shown[name] is None else str(shown[name])
+        shown["endpoints"] = [redact(name) for name in self._limits.endpoints]
+        return shown
 
     # -- submitting --------------------------------------------------------------------------------------------------
 

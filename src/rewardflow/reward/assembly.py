@@ -22,7 +22,7 @@ from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.job import Job
 from rewardflow.reward.journal import Entry, Journal
 from rewardflow.reward.keys import verdict_keys
-from rewardflow.reward.pending import NO_NOTE, Note, PendingGroup
+from rewardflow.reward.pending import Note, PendingGroup
 from rewardflow.reward.results import apply_post_process, scores_for_post_process
 from rewardflow.reward.settings import AgentSettings
 from rewardflow.reward.sharing import Sharing
@@ -86,40 +86,35 @@ class Assembly:
         """Take rollouts in, all of them or none."""
         if self._halted is not None:
             raise type(self._halted)(str(self._halted))
-        self._check(rollouts)
         now = self._loop.time()
         jobs: list[Job] = []
-        for rollout in rollouts:
-            group = self._group_of(rollout, ticket, now)
-            group.put(rollout)
+        for rollout, group in self._take_in(rollouts, ticket, now):
             for job in self._jobs_for(group, rollout, context):
                 group.jobs.append(job)
                 jobs.append(job)
         self._submitted += len(rollouts)
         self._begin(jobs)
 
-    def _check(self, rollouts: Sequence[Rollout]) -> None:
-        staged: dict[tuple[int, str], tuple[int, set[int]]] = {}
-        for rollout in rollouts:
-            if not isinstance(rollout, Rollout):
-                raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
-            key = (rollout.step, rollout.group_id)
-            group = self._groups.get(key)
-            if group is not None:
-                group.check(rollout)
-            place = staged.get(key)
-            if place is None:
-                staged[key] = (rollout.group_size, {rollout.index})
-                continue
-            size, indices = place
-            where = f"group {rollout.group_id!r} of step {rollout.step}"
-            if rollout.index in indices:
-                raise InvalidInput(f"an index may be submitted once, got index={rollout.index} twice in {where}")
-            if rollout.group_size != size:
-                raise InvalidInput(f"a group must have one group_size, got {size} and {rollout.group_size} in {where}")
-            indices.add(rollout.index)
+    def _take_in(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[tuple[Rollout, PendingGroup]]:
+        """Put every rollout into its group; if one does not fit, take all of them out again."""
+        taken: list[tuple[Rollout, PendingGroup]] = []
+        try:
+            for rollout in rollouts:
+                group = self._group_of(rollout, ticket, now)
+                group.put(rollout)
+                taken.append((rollout, group))
+        except InvalidInput:
+            for rollout, group in taken:
+                group.take_out(rollout)
+                if group.num_in == 0:
+                    self._forget(group)
+                    ticket._disown(group)
+            raise
+        return taken
 
     def _group_of(self, rollout: Rollout, ticket: Ticket, now: float) -> PendingGroup:
+        if not isinstance(rollout, Rollout):
+            raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
         key = (rollout.step, rollout.group_id)
         group = self._groups.get(key)
         if group is None:
@@ -129,6 +124,15 @@ class Assembly:
             self._open_groups[rollout.step] += 1
             ticket._adopt(group)
         return group
+
+    def _forget(self, group: PendingGroup) -> None:
+        """Strike a group off the books; the last of its step completes the step's aggregate."""
+        del self._groups[group.step, group.group_id]
+        self._open_groups[group.step] -= 1
+        if not self._open_groups[group.step]:
+            del self._open_groups[group.step]
+            if self._recorder is not None and group.num_in:
+                self._recorder.step_idle(group.step)
 
     def _jobs_for(self, group: PendingGroup, rollout: Rollout, context: contextvars.Context) -> Iterator[Job]:
         for number, component in enumerate(self._components):
@@ -204,7 +208,7 @@ class Assembly:
         group, number = job.group, job.column
         if self._logs or self._recorder is not None:
             note = Note(max(0.0, job.started_s - job.queued_s) if job.num_calls else 0.0, time.time())
-            group.notes.update((rollout.index, note) for rollout in job.rollouts)
+            group.notes = {**(group.notes or {}), **{rollout.index: note for rollout in job.rollouts}}
         is_complete = group.land(group.columns[number], job.rollouts, rewards)
         if self._sharing is not None and len(job.keys) == 1:
             self._release_followers(job, rewards[0])
@@ -257,15 +261,10 @@ class Assembly:
 
     def _deliver(self, pending: PendingGroup) -> None:
         group = pending.scored(self._components)
-        del self._groups[pending.step, pending.group_id]
         self._count(group)
         if self._recorder is not None:
             self._record(pending, group, self._recorder)
-        self._open_groups[pending.step] -= 1
-        if not self._open_groups[pending.step]:
-            del self._open_groups[pending.step]
-            if self._recorder is not None:
-                self._recorder.step_idle(pending.step)
+        self._forget(pending)
         is_stranded = self._halted is not None and any(reward.kind in _UNDECIDED for reward in group.rewards)
         pending.ticket._deliver(pending, group, is_stranded=is_stranded)
         if self._logs:
@@ -346,7 +345,7 @@ class Assembly:
                 error=reward.error,
                 attempts=reward.attempts,
                 latency_s=reward.latency_s,
-                waited_s=pending.notes.get(rollout.index, NO_NOTE).waited_s,
+                waited_s=pending.note(rollout).waited_s,
                 cost_usd=reward.cost_usd,
                 tokens=reward.tokens,
                 cached=reward.cached,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextvars
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
 from rewardflow.types import Rollout
@@ -29,7 +29,7 @@ class Call:
     endpoint: str | None = None
     cost_usd: float = 0.0
     tokens: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] | None = None
 
 
 _current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("rewardflow_call", default=None)
@@ -56,7 +56,6 @@ def report_headers(headers: Mapping[str, str]) -> None:
     """Hand over a response's headers; only those about limits are read, none is stored."""
     call = _current_call.get()
     if call is not None:
-        for name, value in headers.items():
-            lowered = name.lower()
-            if "ratelimit" in lowered or lowered == "retry-after":
-                call.headers[lowered] = value
+        told = {name.lower(): str(value) for name, value in headers.items()}
+        limits = {name: value for name, value in told.items() if "ratelimit" in name or name == "retry-after"}
+        call.headers = {**(call.headers or {}), **limits}

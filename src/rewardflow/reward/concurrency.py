@@ -26,9 +26,9 @@ _OVERLOAD_FACTOR = 0.5
 _LEAST_QUEUE_FACTOR = 0.25
 _QUEUEING_RATIO = 2.0
 _DEVIATIONS = 1.5  # by which two means must differ beyond that ratio
-_DRAIN = 0.9  # a little below where the queue ends, so that the lowest latency is seen without one
+_DRAIN = 0.95  # a little below where the queue ends, so that the lowest latency is seen without one
 _LEAST_COHORT = 32
-_LOWEST_AGEING = 1.002  # per cohort: a lucky mean is not believed for ever
+_LOWEST_AGEING = 1.0005  # per cohort: a lucky mean is not believed for ever
 _SLOWEST_AGEING = 0.99  # per answer
 _RELIEF = 0.9  # shrinking must bring latency below this share, or it was not queueing
 _FIRST_ROUND_TRIP_S = 1.0
@@ -69,6 +69,11 @@ class _Cohort:
             self._sum_s2 += latency_s * latency_s
 
     @property
+    def is_open(self) -> bool:
+        """Calls that start now still belong to it."""
+        return self.ready_at == math.inf
+
+    @property
     def mean_s(self) -> float:
         return self._sum_s / self.num_calls
 
@@ -80,7 +85,11 @@ class _Cohort:
 
 
 class Concurrency:
-    """The number of calls that may be in flight. `in_flight` is always given with the call that just ended."""
+    """The number of calls that may be in flight. `in_flight` includes the call that just ended.
+
+    A call that ends makes the limit grow if the limit was used at any time while that call was out, so that answers
+    that arrive together count alike.
+    """
 
     def __init__(self, limit: int | Literal["auto"], maximum: int = 1024) -> None:
         if limit != "auto" and limit < 1:
@@ -92,10 +101,11 @@ class Concurrency:
         self._limit = float(min(_FIRST_LIMIT, maximum) if limit == "auto" else limit)
         self._is_doubling = True
         self._cohort = _Cohort(-math.inf, self._limit)
+        self._used_at = -math.inf
         self._slowest_s = 0.0
         self._latency_s: float | None = None
         self._lowest_s = math.inf
-        self._strained_s: float | None = None  # latency for which the limit was last brought back
+        self._strained_s: float | None = None  # why the limit was brought back, until it is known what that changed
         self._shrink_again_at = -math.inf
         self._history: deque[tuple[float, int, str]] = deque(maxlen=_HISTORY)
 
@@ -109,6 +119,9 @@ class Concurrency:
             return
         self._slowest_s = max(latency_s, _SLOWEST_AGEING * self._slowest_s)
         if in_flight >= _IN_USE_SHARE * self.limit:
+            self._used_at = now
+        is_settling = self._strained_s is not None and self._cohort.is_open
+        if now - latency_s <= self._used_at and not is_settling:
             self._grow(now)
         cohort = self._cohort
         if now >= cohort.ready_at:
@@ -150,7 +163,7 @@ class Concurrency:
             self._shrink(now, max(_DRAIN * self._lowest_s / mean_s, _LEAST_QUEUE_FACTOR), mean_s, "queueing")
 
     def _shrink(self, now: float, factor: float, round_trip_s: float, reason: str) -> None:
-        """Calls that are out now were sent under the old limit; neither their failures nor their latency count again."""
+        """Calls that are out now were sent under the old limit; neither failures nor latency of theirs count again."""
         self._is_doubling = False
         self._shrink_again_at = now + round_trip_s
         self._choose(now, self._limit * factor, reason)

@@ -9,6 +9,7 @@ earliest such time.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 import logging
 import math
@@ -21,6 +22,7 @@ from rewardflow.errors import AgentHalted, BudgetExhausted, ServiceOutage
 from rewardflow.events import CallEnded, EventSink, OutageChanged
 from rewardflow.histogram import Histogram
 from rewardflow.reward.call import Call
+from rewardflow.reward.deadlines import Deadline, Deadlines
 from rewardflow.reward.faults import Fault, fault_of
 from rewardflow.reward.governors import Governors, GovernorStatistics, Permit
 from rewardflow.reward.job import Job
@@ -53,17 +55,19 @@ class DispatchStatistics:
     governors: GovernorStatistics
 
 
-class _Attempt:
-    """One call that is out."""
+class _Attempt(Deadline):
+    """One call that is out, and its time limit (in one object, of the few dozen that a call in flight consists of)."""
 
-    __slots__ = ("call", "hedge_timer", "is_hedge", "job", "permit", "scope")
+    __slots__ = ("call", "hedge_timer", "is_hedge", "job", "permit")
 
-    def __init__(self, job: Job, call: Call, permit: Permit, is_hedge: bool, deadline_s: float | None) -> None:
+    def __init__(
+        self, deadlines: Deadlines, when_s: float | None, job: Job, call: Call, permit: Permit, is_hedge: bool
+    ) -> None:
+        super().__init__(deadlines, when_s)
         self.job = job
         self.call = call
         self.permit = permit
         self.is_hedge = is_hedge
-        self.scope = asyncio.timeout_at(deadline_s)
         self.hedge_timer: asyncio.TimerHandle | None = None
 
 
@@ -87,6 +91,7 @@ class Dispatcher:
         self._halt = halt
         self._settled = settled
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # for runners: whose rollouts they score has no part in it
         self._governors = Governors(account, limits, ledger, sink)
         self._budget = RetryBudget(limits.retry_budget)
         self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, random.Random())
@@ -98,6 +103,7 @@ class Dispatcher:
         self._hedges = 0
         self._hedges_won = 0
         self._latencies = Histogram()
+        self._deadlines = Deadlines(self._loop)
         self._wake_timer: asyncio.TimerHandle | None = None
         self._pump_handle: asyncio.Handle | None = None
         self._outage_timer: asyncio.TimerHandle | None = None
@@ -138,7 +144,7 @@ class Dispatcher:
             if attempt is None:
                 self._running -= 1
                 return
-            self._tasks.create_task(self._run(attempt))
+            self._tasks.create_task(self._run(attempt), context=self._context)
         self.wake()
 
     async def _run(self, attempt: _Attempt | None) -> None:
@@ -163,16 +169,14 @@ class Dispatcher:
                 heapq.heappop(queue)
                 continue
             now = self._loop.time()
-            tokens = self._estimate_tokens(job)
+            tokens = 0
+            if self._governors.counts_tokens:
+                tokens = job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
             if not self._may_start(job, now, tokens):
                 return None
             heapq.heappop(queue)
             return self._start(job, is_hedge, now, tokens)
         return None
-
-    def _estimate_tokens(self, job: Job) -> int:
-        governors = self._governors
-        return job.scorer.estimate_tokens(job.rollouts, governors.usual_tokens()) if governors.counts_tokens else 0
 
     def _may_start(self, job: Job, now: float, tokens: int) -> bool:
         if self._is_stopped or (job.scorer.workers is not None and not self._has_worker(job)):
@@ -220,7 +224,7 @@ class Dispatcher:
         permit = self._governors.start(now, tokens, job.endpoint)
         job.endpoint = permit.endpoint
         call = Call(job.rollouts, job.num_calls, permit.endpoint.name)
-        return _Attempt(job, call, permit, is_hedge, self._deadline_s(job, now))
+        return _Attempt(self._deadlines, self._deadline_s(job, now), job, call, permit, is_hedge)
 
     def _deadline_s(self, job: Job, now: float) -> float | None:
         limits = self.limits
@@ -232,17 +236,20 @@ class Dispatcher:
 
     async def _make(self, attempt: _Attempt) -> None:
         """Make one call. The one boundary round a reward's own code: what it raises becomes data here."""
-        job, call, scope = attempt.job, attempt.call, attempt.scope
+        job = attempt.job
+        if job.is_done:  # cancelled between taking its slot and getting here
+            self._end(attempt, None, None)
+            return
         if self.limits.hedge_quantile is not None:
             self._arm_hedge(attempt)
         rewards: tuple[Reward, ...] | None = None
         fault: Fault | None = None
         try:
-            begun = job.scorer.begin(job.rollouts, call, job.context.copy())
+            begun = job.scorer.begin(job.rollouts, attempt.call, job.context.copy())
             result = begun.result
-            if not begun.is_done:  # an answer that is there at once needs no timer
-                async with scope:
-                    job.scopes = [scope] if job.scopes is None else [*job.scopes, scope]
+            if not begun.is_done:  # an answer that is there at once needs no time limit
+                with attempt:
+                    job.hold(attempt, attempt.is_hedge)
                     result = await begun
             rewards = job.scorer.loaded.parse(result, len(job.rollouts))
         except asyncio.CancelledError:
@@ -253,7 +260,7 @@ class Dispatcher:
             fault = Fault(kind="user_error", message="the reward raised CancelledError")
         except Exception as error:
             fault = fault_of(error)
-            if scope.expired():
+            if attempt.is_expired:
                 took_s = self._loop.time() - attempt.permit.started_s
                 fault = Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
         self._end(attempt, rewards, fault)
@@ -262,8 +269,7 @@ class Dispatcher:
         """Give everything back, then decide what the attempt means for its job."""
         job, call, now = attempt.job, attempt.call, self._loop.time()
         job.num_running -= 1
-        if job.scopes is not None:
-            job.scopes = [scope for scope in job.scopes if scope is not attempt.scope] or None
+        job.release(attempt)
         if attempt.hedge_timer is not None:
             attempt.hedge_timer.cancel()
         if rewards is not None:
@@ -288,7 +294,7 @@ class Dispatcher:
         latency_s = now - permit.started_s
         if outcome == "scored":
             self._latencies.add(latency_s)
-        if self._outage_timer is not None or self._governors.outage_since_s() is not None:
+        if self._outage_timer is not None or permit.endpoint.breaker.is_open:
             self._follow_outage(now)
         if self._sink is not None:
             self._emit_call(attempt, outcome, latency_s, now)
@@ -313,7 +319,7 @@ class Dispatcher:
         message = fault.message if has_time else f"{fault.message} (no time for another attempt)"
         if fault.is_retryable and may_retry and has_time:
             if is_outage or fault.kind == "rate_limited" or self._budget.spend():
-                job.is_hedged = False
+                job.is_hedged = job.num_running > 0
                 job.stop_timer()
                 job.timer = self._loop.call_later(delay_s, self.add, job)
                 return
@@ -391,7 +397,7 @@ class Dispatcher:
             index=first.index,
             reward=attempt.job.scorer.name,
             attempt=attempt.call.attempt,
-            endpoint=permit.endpoint.name,
+            endpoint=permit.endpoint.shown,
             started_s=permit.started_s,
             latency_s=latency_s,
             outcome=outcome,

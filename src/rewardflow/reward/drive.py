@@ -38,20 +38,32 @@ class Driven:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         coroutine, awaited = self._coroutine, self._awaited
+        close_at_s: float | None = None
         try:
             while True:
+                is_in_time = True
                 try:
-                    yield awaited
-                except asyncio.CancelledError as cancelled:
-                    awaited = self._step(coroutine.throw, cancelled)
-                    return (yield from self._wind_down(awaited))
+                    if close_at_s is None:
+                        yield awaited
+                    else:
+                        is_in_time = yield from _wait_until(close_at_s, awaited)
                 except GeneratorExit:
                     coroutine.close()
                     raise
+                except asyncio.CancelledError as cancelled:
+                    awaited = self._step(coroutine.throw, cancelled)
+                    # A timeout of the coroutine's own takes its request back; ours, or the task's, stands.
+                    close_at_s = _grace_end_s() if close_at_s is None else close_at_s
+                    continue
                 except BaseException as error:
                     awaited = self._step(coroutine.throw, error)
-                else:
-                    awaited = self._step(coroutine.send, None)
+                    continue
+                if not is_in_time:
+                    self._close()
+                    raise asyncio.CancelledError
+                awaited = self._step(coroutine.send, None)
+                if close_at_s is not None and not _is_cancelling():
+                    close_at_s = None
         except StopIteration as stop:
             return stop.value
 
@@ -63,24 +75,29 @@ class Driven:
             if time.perf_counter() - began_s > _BLOCKING_S:
                 _name_blocking(self._name, time.perf_counter() - began_s)
 
-    def _wind_down(self, awaited: Any) -> Generator[Any, Any, Any]:
-        """After cancellation: let the coroutine clean up, but not for ever."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + GRACE_S
-        while loop.time() < deadline_s:
-            yield from _until_done(loop, awaited, deadline_s)
-            if awaited is not None and not awaited.done():
-                break
-            awaited = self._step(self._coroutine.send, None)
-        logger.warning("reward %s ignored its cancellation for %.0f s and was closed", self._name, GRACE_S)
-        _close(self._coroutine)
-        raise asyncio.CancelledError
+    def _close(self) -> None:
+        logger.warning("reward %s ignored its cancellation for %g s and was closed", self._name, GRACE_S)
+        try:
+            self._coroutine.close()
+        except RuntimeError:  # it awaited once more on the way out; nothing drives it any longer
+            logger.debug("reward %s also ignored GeneratorExit", self._name)
 
 
-def _until_done(loop: asyncio.AbstractEventLoop, awaited: Any, deadline_s: float) -> Generator[Any, Any, None]:
+def _is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _grace_end_s() -> float | None:
+    return asyncio.get_running_loop().time() + GRACE_S if _is_cancelling() else None
+
+
+def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:
+    """Wait for what the coroutine awaits, but not beyond the deadline; whether it came in time."""
+    loop = asyncio.get_running_loop()
     if awaited is None:  # a bare yield, as from asyncio.sleep(0)
         yield None
-        return
+        return loop.time() < deadline_s
     awaited._asyncio_future_blocking = False  # taken over from the coroutine; only a Task would reset it
     woken: asyncio.Future[None] = loop.create_future()
 
@@ -95,13 +112,7 @@ def _until_done(loop: asyncio.AbstractEventLoop, awaited: Any, deadline_s: float
     finally:
         timer.cancel()
         awaited.remove_done_callback(wake)
-
-
-def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    try:
-        coroutine.close()
-    except RuntimeError:  # it awaited once more on the way out; nothing drives it any longer
-        logger.debug("a reward coroutine ignored GeneratorExit")
+    return bool(awaited.done())
 
 
 _named_blocking: set[str] = set()

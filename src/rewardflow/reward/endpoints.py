@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rewardflow.redact import redact
 from rewardflow.reward.breaker import Breaker, BreakerStatistics
 
 
@@ -21,16 +22,17 @@ class EndpointStatistics:
 
 
 class Endpoint:
-    __slots__ = ("breaker", "calls", "in_flight", "name")
+    __slots__ = ("breaker", "calls", "in_flight", "name", "shown")
 
     def __init__(self, name: str | None, breaker: Breaker) -> None:
         self.name = name
+        self.shown = None if name is None else redact(name)  # addresses may hold credentials
         self.breaker = breaker
         self.in_flight = 0
         self.calls = 0
 
     def statistics(self) -> EndpointStatistics:
-        return EndpointStatistics(self.name, self.in_flight, self.calls, self.breaker.statistics())
+        return EndpointStatistics(self.shown, self.in_flight, self.calls, self.breaker.statistics())
 
 
 class Endpoints:

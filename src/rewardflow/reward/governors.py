@@ -49,14 +49,11 @@ class Governors:
         self._endpoints = Endpoints(limits.endpoints, window=limits.outage_window, share=limits.outage_share)
         self._seen_limit = self._concurrency.limit
         self._seen_rpm = self._pace.rpm
+        self.counts_tokens = self._pace.tpm is not None  # learnt from headers, if not set
 
     @property
     def limit(self) -> int:
         return self._concurrency.limit
-
-    @property
-    def counts_tokens(self) -> bool:
-        return self._pace.tpm is not None
 
     def usual_tokens(self) -> int:
         return self._pace.estimate_tokens()
@@ -98,6 +95,7 @@ class Governors:
         headers: Mapping[str, str] = call.headers or (fault.headers if fault is not None else {})
         if headers:
             self._pace.learn_headers(headers, now)
+            self.counts_tokens = self._pace.tpm is not None
         if breaker.is_open != was_open:
             self._breaker_moved(endpoint, now)
         if self._concurrency.limit != self._seen_limit or self._pace.rpm != self._seen_rpm:
@@ -110,11 +108,11 @@ class Governors:
 
     def _breaker_moved(self, endpoint: Endpoint, now: float) -> None:
         state = "open" if endpoint.breaker.is_open else "closed"
-        name = endpoint.name or "the only endpoint"
+        name = endpoint.shown or "the only endpoint"
         reason = endpoint.breaker.statistics().last_failure
         logger.warning("%s: the breaker of %s is now %s; last failure: %s", self._account, name, state, reason)
         if self._sink is not None:
-            self._sink.emit(BreakerChanged(at_s=now, account=self._account, endpoint=endpoint.name or "", state=state))
+            self._sink.emit(BreakerChanged(at_s=now, account=self._account, endpoint=endpoint.shown, state=state))
 
     def _limits_moved(self, reason: str, now: float) -> None:
         limit, rpm = self._concurrency.limit, self._pace.rpm

@@ -9,10 +9,12 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rewardflow.reward.call import Call
+from rewardflow.reward.contract import is_coroutine_function
+from rewardflow.reward.drive import Driven
 from rewardflow.reward.faults import describe
 from rewardflow.reward.threads import ThreadWorkers
 
@@ -20,14 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 class Hooks:
-    """A few threads for plain hooks; async ones run on the loop."""
+    """A few threads for plain hooks, started with the first of them; async ones run on the loop."""
 
     def __init__(self, *, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
-        self._threads = ThreadWorkers(_call, size=2, max_abandoned=8, name="hooks")
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._threads.start(loop)
+        self._threads: ThreadWorkers | None = None
 
     async def run(
         self, name: str, hook: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
@@ -35,18 +34,29 @@ class Hooks:
         """What the hook returned, and None; or None, and what went wrong."""
         try:
             async with asyncio.timeout(timeout_s or self._timeout_s):
-                if inspect.iscoroutinefunction(hook):
-                    return await hook(*arguments), None
+                if is_coroutine_function(hook):
+                    return await self._drive(name, hook(*arguments)), None
                 kwargs = {"hook": hook, "arguments": arguments}
-                result = await self._threads.call(kwargs, Call(()), contextvars.copy_context())
-                return (await result if inspect.isawaitable(result) else result), None
+                result = await self._started_threads().call(kwargs, Call(()), contextvars.copy_context())
+                return (await self._drive(name, result) if inspect.iscoroutine(result) else result), None
         except Exception as error:
             problem = f"{name} failed: {describe(error)}"
             logger.error("%s", problem)
             return None, problem
 
+    async def _drive(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        begun = Driven(coroutine, contextvars.copy_context(), name)
+        return begun.result if begun.is_done else await begun
+
+    def _started_threads(self) -> ThreadWorkers:
+        if self._threads is None:
+            self._threads = ThreadWorkers(_call, size=2, max_abandoned=8, name="hooks")
+            self._threads.start(asyncio.get_running_loop())
+        return self._threads
+
     async def aclose(self, timeout_s: float) -> None:
-        await self._threads.aclose(timeout_s)
+        if self._threads is not None:
+            await self._threads.aclose(timeout_s)
 
 
 def _call(hook: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rewardflow.types import FailureKind, Reward, Rollout
 
 if TYPE_CHECKING:
+    from rewardflow.reward.deadlines import Deadline
     from rewardflow.reward.endpoints import Endpoint
     from rewardflow.reward.pending import PendingGroup
     from rewardflow.reward.scorer import Scorer
@@ -25,11 +25,13 @@ class Job:
     """Mutable by its dispatcher only; everybody else sees `resolved` called once."""
 
     __slots__ = (
+        "attempt_out",
         "column",
         "context",
         "cost_usd",
         "endpoint",
         "group",
+        "hedge_out",
         "is_done",
         "is_hedged",
         "keys",
@@ -40,7 +42,6 @@ class Job:
         "queued_s",
         "resolved",
         "rollouts",
-        "scopes",
         "scorer",
         "started_s",
         "timer",
@@ -74,8 +75,22 @@ class Job:
         self.cost_usd = 0.0
         self.tokens = 0
         self.endpoint: Endpoint | None = None
-        self.scopes: list[asyncio.Timeout] | None = None
+        self.attempt_out: Deadline | None = None
+        self.hedge_out: Deadline | None = None
         self.timer: asyncio.TimerHandle | None = None
+
+    def hold(self, attempt: Deadline, is_hedge: bool) -> None:
+        """Remember an attempt that is out, to end it when it no longer matters."""
+        if is_hedge:
+            self.hedge_out = attempt
+        else:
+            self.attempt_out = attempt
+
+    def release(self, attempt: Deadline) -> None:
+        if self.attempt_out is attempt:
+            self.attempt_out = None
+        elif self.hedge_out is attempt:
+            self.hedge_out = None
 
     def resolve(self, rewards: tuple[Reward, ...]) -> None:
         """Deliver the outcome, and end what no longer matters: a waiting retry, attempts that are still out."""
@@ -83,9 +98,10 @@ class Job:
             return
         self.is_done = True
         self.stop_timer()
-        for scope in self.scopes or ():
-            if not scope.expired():
-                scope.reschedule(-math.inf)
+        if self.attempt_out is not None:
+            self.attempt_out.expire()
+        if self.hedge_out is not None:
+            self.hedge_out.expire()
         self.resolved(self, rewards)
 
     def succeed(self, rewards: tuple[Reward, ...], now: float) -> None:

@@ -32,31 +32,39 @@ from rewardflow.reward.refusals import Refusals
 RateState = Literal["free", "searching", "listening", "sweeping", "climbing", "holding"]
 
 _FIRST_RATE = 1.0  # calls per second that a search begins with
+_LEAST_RATE = 1 / 30  # and goes back to while everything is refused
 _SEARCH_DOUBLING_S = 2.0
+_SEARCH_CALLS = 3  # and not before this many calls
 _SEARCH_DOUBLINGS = 6
 _LISTEN_ECHOES = 1.25
 
 _HOLD_SHARE = 0.97
 _FIRST_HOLD_S = 60.0
 _LONGEST_HOLD_S = 600.0
-_SAME_RATE = 0.05  # two measurements this close found nothing new
+_SAME_RATE = 0.10  # two measurements this close found nothing new
 
 _SWEEP_CALLS = 24
 _NARROW_SWEEP = 1.1  # how far it goes, as a factor: more would tell little of a service with a small burst
 _WIDE_SWEEP = 2.0  # as far as a count can be wrong
-_WIDEST_SWEEP = 64.0
 
 _LEAST_EXCESS = 0.01
 _MOST_FIRST_EXCESS = 0.10
 _CLIMB_REFUSALS = 10  # refusals on their way when the first one arrives, if a climb begins right above the limit
-_CLIMB_DOUBLING_S = 8.0
+_CLIMB_DOUBLING_S = 8.0  # or, if that is longer, this many echoes or calls
+_CLIMB_ECHOES = 2.5
+_CLIMB_CALLS = 40
+_CLIMB_CALLS_S = 120.0  # calls of slow services are not waited for longer
 
 _ENOUGH_ACCEPTED = 20  # between refusals, for a count to act on: 5 % exact
 _GOOD_ACCEPTED = 100  # to hold at it: 1 % exact
+_LEAST_ELAPSED_S = 0.5  # in less, chance and the loop's own timing decide
 _ENOUGH_ELAPSED_S = 10.0  # slow services: act on fewer after this long
 _ENOUGH_REFUSED = 8
 _DOUBTFUL_SHARE = 0.4  # refused this often, the count may be half of the rate
 _DOUBTFUL_STOPS = 0.1  # stopped for this share of the time, it may be lower still
+_PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below that has lost much in stops
+_LESS_PROVEN = 0.85  # each time a proven rate is relied on and refused again
+_FURTHEST_TRIAL = 1.25
 _MANY_REFUSED = 6  # of at most ten: halve without waiting for a count
 _HISTORY = 64
 _NEWS = 0.01  # smaller changes of rate stay out of the history
@@ -64,12 +72,6 @@ _NEWS = 0.01  # smaller changes of rate stay out of the history
 
 class LearntRate:
     """Calls per second that a service accepts, in `rate` (None while no limit is known)."""
-
-    __slots__ = (
-        "_base", "_doublings", "_echo_s", "_excess", "_excess_step", "_halved_index", "_hint", "_hold_s", "_known",
-        "_listen_until", "_previous", "_quiet_s", "_refused_since", "_search_from", "_sweep", "_sweep_growth", "current",
-        "history", "rate", "state",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self.state: RateState = "free"
@@ -79,6 +81,7 @@ class LearntRate:
         self._previous = Refusals()
         self._echo_s = 0.0  # how long a refusal takes to come back
         self._quiet_s = 0.0  # time spent sending at full rate without a refusal
+        self._quiet_calls = 0  # calls sent in it
         self._search_from = _FIRST_RATE
         self._doublings = 0
         self._listen_until = math.inf
@@ -88,6 +91,7 @@ class LearntRate:
         self._excess = 0.0
         self._excess_step = 0.0
         self._known: float | None = None
+        self._proven = 0.0  # the last rate at which nothing was refused for a while
         self._hold_s = _FIRST_HOLD_S
         self._hint: float | None = None
         self._halved_index = 0
@@ -95,18 +99,22 @@ class LearntRate:
 
     def sent(self, now: float, spent_s: float) -> None:
         """A call starts. `spent_s`: time for which the rate held it back, 0 if it came late for other reasons."""
-        self._quiet_s += spent_s
+        if spent_s > 0.0:
+            self._quiet_s += spent_s
+            self._quiet_calls += 1
         if self.state == "sweeping":
             if spent_s > 0.0:
                 self._sweep_on(now)
         elif self.state == "holding":
             if self._quiet_s >= self._hold_s and self._known is not None:
+                self._prove()
                 self._begin_sweep(now, self._known, _NARROW_SWEEP, "held long enough")
         elif self.state == "climbing":
-            if self._quiet_s >= max(_CLIMB_DOUBLING_S, 2.5 * self._echo_s):
+            if self._quiet_s >= self._climb_doubling_s():
+                self._prove()
                 self._climb(now, self._base, max(2.0 * self._excess, self._excess_step), "no refusals")
         elif self.state == "searching":
-            if self._quiet_s >= _SEARCH_DOUBLING_S:
+            if self._quiet_s >= _SEARCH_DOUBLING_S and self._quiet_calls >= _SEARCH_CALLS:
                 self._search_on(now)
         elif self.state == "listening" and now >= self._listen_until:
             self._end_listening(now)
@@ -119,6 +127,7 @@ class LearntRate:
         is_current = refusals is self.current
         if is_current:
             self._quiet_s = -self._echo_s
+            self._quiet_calls = 0
         elif refusals is not self._previous or self.current.num_refused >= 2:
             return
         if self.state == "free":
@@ -152,12 +161,21 @@ class LearntRate:
 
     def _search_on(self, now: float) -> None:
         assert self.rate is not None
-        self._quiet_s = 0.0
+        self._prove()
         if self._doublings < _SEARCH_DOUBLINGS:
             self._doublings += 1
             self._choose(now, "searching", 2.0 * self.rate, "no refusals")
         else:
             self._listen(now, self._search_from)
+
+    def _prove(self) -> None:
+        """Nothing was refused at this rate for a while, so the service had something left: an older count ends here."""
+        assert self.rate is not None
+        self._proven = self.rate
+        self._quiet_s = 0.0
+        self._quiet_calls = 0
+        if self.current.num_refused > 0:
+            self._renew()
 
     def _listen(self, now: float, rate: float) -> None:
         self._renew()
@@ -170,6 +188,7 @@ class LearntRate:
             in_flight = max(self._echo_s * self._base, 1.0)
             excess = min(max(_CLIMB_REFUSALS / in_flight, _LEAST_EXCESS), _MOST_FIRST_EXCESS)
             self._excess_step = 0.0
+            self._quiet_s = 0.0
             self._climb(now, self._base, excess, "sweep accepted")
         elif heard.num_refused >= 2 and heard.elapsed_s > 0.0:
             self._adopt(heard, now)
@@ -190,10 +209,13 @@ class LearntRate:
             self._listen(now, _HOLD_SHARE * self._base)
 
     def _climb(self, now: float, base: float, excess: float, reason: str) -> None:
-        self._quiet_s = min(self._quiet_s, 0.0)
         self._base = base
         self._excess = excess
         self._choose(now, "climbing", base * (1.0 + excess), reason)
+
+    def _climb_doubling_s(self) -> float:
+        calls_s = min(_CLIMB_CALLS / self._base, _CLIMB_CALLS_S)
+        return max(_CLIMB_DOUBLING_S, _CLIMB_ECHOES * self._echo_s, calls_s)
 
     def _hold(self, now: float, measured: float, refusals: Refusals, reason: str) -> None:
         is_late = refusals is self._previous and self.state == "holding"
@@ -214,25 +236,35 @@ class LearntRate:
             return False
         self._halved_index = self.current.num_sent + 1
         self._refused_since = 0
-        state: RateState = "climbing" if self.state == "holding" else self.state
-        self._base = min(self._base, self.rate / 2.0)
-        self._choose(now, state, self.rate / 2.0, "mostly refused")
+        half = max(self.rate / 2.0, _LEAST_RATE)
+        if self.state in ("searching", "listening"):
+            self._choose(now, self.state, half, "mostly refused")
+        else:
+            self._excess_step = 1.0
+            self._climb(now, half / (1.0 + _LEAST_EXCESS), _LEAST_EXCESS, "mostly refused")
         return True
 
     def _judge(self, refusals: Refusals, now: float) -> None:
         """Act on a count as soon as it is good enough to act on."""
         slow_but_enough = refusals.elapsed_s >= _ENOUGH_ELAPSED_S and refusals.num_refused >= _ENOUGH_REFUSED
         is_enough = refusals.num_accepted >= _ENOUGH_ACCEPTED or slow_but_enough or refusals.stopped_s > 0.0
-        if refusals.elapsed_s > 0.0 and is_enough:
+        if refusals.elapsed_s >= _LEAST_ELAPSED_S and is_enough:
             self._adopt(refusals, now)
 
     def _adopt(self, refusals: Refusals, now: float) -> None:
         accepted, elapsed_s = refusals.num_accepted, refusals.elapsed_s
-        is_stopped = refusals.stopped_s > _DOUBTFUL_STOPS * elapsed_s
-        if is_stopped or refusals.num_refused >= _DOUBTFUL_SHARE * (refusals.num_refused + accepted):
-            at_least = max(accepted, 1) / elapsed_s
-            span = min(max(refusals.lowest_rate / at_least, _NARROW_SWEEP), _WIDEST_SWEEP if is_stopped else _WIDE_SWEEP)
-            self._begin_sweep(now, at_least, span, "counted, but doubtful")
+        at_least = max(accepted, 1) / elapsed_s
+        if accepted == 0 and refusals.num_refused >= _ENOUGH_REFUSED and self.rate is not None:
+            self._search(now, max(self.rate / 2.0, _LEAST_RATE), "all refused")
+            return
+        if self._is_known(at_least):
+            self._hold(now, self._known or at_least, refusals, "the same rate again")
+            return
+        if refusals.stopped_s > _DOUBTFUL_STOPS * elapsed_s:
+            self._narrow(now, at_least, refusals)
+            return
+        if refusals.num_refused >= _DOUBTFUL_SHARE * (refusals.num_refused + accepted):
+            self._begin_sweep(now, at_least, _WIDE_SWEEP, "counted, but doubtful")
             return
         if accepted >= _GOOD_ACCEPTED:
             self._hold(now, accepted / elapsed_s, refusals, "measured by count")
@@ -248,11 +280,26 @@ class LearntRate:
         self._excess_step = 1.0 / (accepted + 1)
         self._climb(now, bound, _LEAST_EXCESS, "counted roughly")
 
+    def _is_known(self, counted: float) -> bool:
+        """A climb that ends at the rate it began with needs no better count, which would cost more refusals."""
+        if self.state != "climbing" or self._known is None or self.rate is None or self.rate < self._known:
+            return False
+        return abs(counted / self._known - 1.0) <= 1.0 / _ENOUGH_ACCEPTED
+
+    def _narrow(self, now: float, at_least: float, refusals: Refusals) -> None:
+        """Stops leave only bounds: try between what was accepted, or proven, and the lowest rate refused."""
+        if at_least < _PLAUSIBLE_SHARE * self._proven:
+            at_least = self._proven
+            self._proven *= _LESS_PROVEN
+        trial = min(math.sqrt(at_least * refusals.lowest_rate), _FURTHEST_TRIAL * at_least)
+        self._hold(now, trial / _HOLD_SHARE, refusals, "between bounds")
+
     def _renew(self, previous: Refusals | None = None) -> None:
         """Calls sent from here on are measured by themselves; late refusals still count for `previous`."""
         self._previous = previous or self.current
         self.current = Refusals()
         self._quiet_s = 0.0
+        self._quiet_calls = 0
         self._halved_index = 0
         self._refused_since = 0
 

@@ -1,8 +1,8 @@
 """What the calls cost: per step, per run, and a cap that stops before it is passed.
 
-Always true: spent + reserved <= cap. A call reserves `call_cost_usd` if that is set, else the largest cost seen so
-far; before any cost is known only one call is out at a time, so that an unknown price cannot be paid a thousand
-times.
+Always true: spent + reserved <= cap, as long as no call costs more than it reserved. A call reserves `call_cost_usd`
+if that is set, else the largest cost seen so far; before any cost is known only one call is out at a time, so that an
+unknown price cannot be paid a thousand times.
 """
 
 from __future__ import annotations

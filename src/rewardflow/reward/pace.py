@@ -25,6 +25,7 @@ from rewardflow.reward.refusals import Refusals
 # worth a refusal by a service that allows no burst.
 _WAKE_UP_S = 0.020
 _TOKEN_BURST_S = 6.0
+_TOKEN_ROUNDING = 1e-6
 _USAGE_WEIGHT = 0.02
 
 
@@ -58,21 +59,22 @@ class TokenBudget:
     bucket starts when the bucket is full and leaves a debt that the next ones wait for.
     """
 
-    __slots__ = ("_at", "_level", "tpm")
+    __slots__ = ("_at", "_level", "_per_s", "capacity", "tpm")
 
     def __init__(self, tpm: float) -> None:
-        self.tpm = tpm
-        self._level = math.inf  # full, whatever tpm says
+        self._level = math.inf  # full, whatever the capacity
         self._at = 0.0
+        self.allow(tpm)
 
-    @property
-    def capacity(self) -> float:
-        return self.tpm / 60.0 * _TOKEN_BURST_S
+    def allow(self, tpm: float) -> None:
+        self.tpm = tpm
+        self._per_s = tpm / 60.0
+        self.capacity = self._per_s * _TOKEN_BURST_S
 
     def ready_at(self, now: float, tokens: int) -> float:
         self._refill(now)
-        missing = min(float(tokens), self.capacity) - self._level
-        return now + missing * 60.0 / self.tpm if missing > 1e-6 else now
+        missing = (tokens if tokens < self.capacity else self.capacity) - self._level
+        return now + missing / self._per_s if missing > _TOKEN_ROUNDING else now
 
     def spend(self, now: float, tokens: float) -> None:
         """Negative: gives back."""
@@ -80,7 +82,7 @@ class TokenBudget:
         self._level -= tokens
 
     def _refill(self, now: float) -> None:
-        self._level = min(self.capacity, self._level + (now - self._at) * self.tpm / 60.0)
+        self._level = min(self.capacity, self._level + (now - self._at) * self._per_s)
         self._at = now
 
 
@@ -124,7 +126,7 @@ class Pace:
         return at
 
     def start(self, now: float, tokens: int = 0) -> Start:
-        """Record that a call starts now, reserving `tokens`. Hand the result to exactly one of the three methods below."""
+        """Record that a call starts now, reserving `tokens`. Hand the result to one of the three methods below."""
         interval_s = self._interval_s
         if interval_s > 0.0:
             self._space(now)
@@ -153,10 +155,8 @@ class Pace:
             sent_rate = 1.0 / start.interval_s if start.interval_s > 0.0 else math.inf
             self._learnt.refused(start.refusals, start.at, start.index, sent_rate, now)
             self._follow(now)
-        if retry_after_s is not None and now + retry_after_s > self._stopped_until and retry_after_s < math.inf:
-            if self._learnt is not None:
-                self._learnt.stopped(now + retry_after_s - max(self._stopped_until, now))
-            self._stopped_until = now + retry_after_s
+        if retry_after_s is not None and 0.0 < retry_after_s < math.inf:
+            self._stop(now, now + retry_after_s)
 
     def abandoned(self, start: Start, now: float) -> None:
         """The call ended without an answer. The service may have done the work, so nothing is given back."""
@@ -172,7 +172,7 @@ class Pace:
         if limits.tpm is not None and self._learns_tokens:
             if self._budget is None:
                 self._budget = TokenBudget(limits.tpm)
-            self._budget.tpm = limits.tpm
+            self._budget.allow(limits.tpm)
 
     def estimate_tokens(self) -> int:
         """The running mean of reported usage; 0 before any report."""
@@ -192,6 +192,13 @@ class Pace:
             history=history,
         )
 
+    def _stop(self, now: float, until: float) -> None:
+        if until <= self._stopped_until:
+            return
+        if self._learnt is not None:
+            self._learnt.stopped(until - max(self._stopped_until, now))
+        self._stopped_until = until
+
     def _space(self, now: float) -> None:
         interval_s = self._interval_s
         slack_s = 0.0 if interval_s >= _WAKE_UP_S else _WAKE_UP_S
@@ -210,5 +217,6 @@ class Pace:
             return
         interval_s = 1.0 / self._learnt.rate
         if interval_s != self._interval_s:
-            self._next_at = max(self._next_at - self._interval_s, now - interval_s) + interval_s
+            last_at = self._next_at - self._interval_s if self._interval_s > 0.0 else now
+            self._next_at = max(last_at, now - interval_s) + interval_s
             self._interval_s = interval_s

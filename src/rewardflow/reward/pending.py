@@ -28,7 +28,7 @@ class Note(NamedTuple):
     landed_unix_s: float
 
 
-NO_NOTE = Note(0.0, 0.0)
+_NO_NOTE = Note(0.0, 0.0)
 
 
 class Column:
@@ -70,7 +70,7 @@ class PendingGroup:
         self.columns = tuple([Column(self.size) for _ in range(num_columns)])
         self.jobs: list[Job] = []
         self.submitted_s = now
-        self.notes: dict[int, Note] = {}
+        self.notes: dict[int, Note] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -86,17 +86,24 @@ class PendingGroup:
         """The indices nobody has submitted yet."""
         return () if self.is_whole else tuple(i for i, rollout in enumerate(self.rollouts) if rollout is None)
 
-    def check(self, rollout: Rollout) -> None:
-        """Refuse a rollout that does not fit what the group already holds."""
-        where = f"group {self.group_id!r} of step {self.step}"
-        if rollout.group_size != self.size:
-            raise InvalidInput(f"a group must have one group_size, got {self.size} and {rollout.group_size} in {where}")
-        if self.rollouts[rollout.index] is not None:
-            raise InvalidInput(f"an index may be submitted once, got index={rollout.index} twice in {where}")
-
     def put(self, rollout: Rollout) -> None:
+        """Take a rollout in, unless it does not fit what the group already holds."""
+        if rollout.group_size != self.size or self.rollouts[rollout.index] is not None:
+            where = f"group {self.group_id!r} of step {self.step}"
+            if rollout.group_size != self.size:
+                raise InvalidInput(
+                    f"a group must have one group_size, got {self.size} and {rollout.group_size} in {where}"
+                )
+            raise InvalidInput(f"an index may be submitted once, got index={rollout.index} twice in {where}")
         self.rollouts[rollout.index] = rollout
         self.num_in += 1
+
+    def take_out(self, rollout: Rollout) -> None:
+        self.rollouts[rollout.index] = None
+        self.num_in -= 1
+
+    def note(self, rollout: Rollout) -> Note:
+        return _NO_NOTE if self.notes is None else self.notes.get(rollout.index, _NO_NOTE)
 
     def members(self) -> tuple[Rollout, ...]:
         return tuple(rollout for rollout in self.rollouts if rollout is not None)
@@ -129,7 +136,7 @@ class PendingGroup:
         """What a reward's `log` is told of each rollout: when, query, result, latency, group."""
         return [
             (
-                self.notes.get(rollout.index, NO_NOTE).landed_unix_s,
+                self.note(rollout).landed_unix_s,
                 reward.query,
                 {"score": reward.value, "explanation": reward.explanation, "error": reward.error, **reward.extras},
                 reward.latency_s,

@@ -69,7 +69,7 @@ class Reply:
     failure: Failure | None
     cost_usd: float
     tokens: int
-    headers: dict[str, str]
+    headers: dict[str, str] | None
 
 
 def frame(number: int, body: bytes) -> bytes:

@@ -17,27 +17,25 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RewardLoadError, ServiceError
+from rewardflow.reward.process_channel import Channel, Child, start_child
 from rewardflow.reward.process_child import (
     GREETING,
-    HEADER,
     Failure,
     Greeting,
     RecordPickler,
     Reply,
     Source,
     dumps,
-    frame,
     revive_failure,
 )
 from rewardflow.reward.threads import WorkerStatistics
@@ -52,12 +50,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FAILED_STARTS = 3
-_CHUNK_BYTES = 256 * 1024
-# The path comes as plain arguments, so that nothing of the user's is imported before it is in place.
-_BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv[3:]; from rewardflow.reward.process_child import main; "
-    "main(int(sys.argv[1]), int(sys.argv[2]))"
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,18 +61,12 @@ class _Job:
     process: _Process | None = None
 
 
-class _Child(NamedTuple):
-    popen: subprocess.Popen[bytes]
-    connection: socket.socket
-    lifeline: int
-
-
 @dataclass(slots=True, eq=False)
 class _Process:
     """One child, as the loop sees it."""
 
     popen: subprocess.Popen[bytes]
-    channel: _Channel
+    channel: Channel
     lifeline: int
     jobs: dict[int, _Job] = field(default_factory=dict)
     num_given_up: int = 0
@@ -257,11 +243,11 @@ class ProcessWorkers:
             clock.begin_hold(self._loop)  # until it has answered, or will not
         self._off_loop(self._start_children, count)
 
-    def _on_spawned(self, child: _Child) -> None:
+    def _on_spawned(self, child: Child) -> None:
         assert self._loop is not None
         self._num_spawning -= 1
         self._num_started += 1
-        channel = _Channel(self._loop, child.connection)
+        channel = Channel(self._loop, child.connection)
         process = _Process(child.popen, channel, child.lifeline)
         self._processes.add(process)
         if self._is_closed:
@@ -381,7 +367,7 @@ class ProcessWorkers:
                 self._post(self._on_not_spawned, count - num_done, None)
                 return
             try:
-                child = _start_child()
+                child = start_child()
             except OSError as error:
                 self._post(self._on_not_spawned, 1, error)
                 continue
@@ -394,64 +380,6 @@ class ProcessWorkers:
         exit_code = process.popen.wait()
         os.close(process.lifeline)
         self._post(self._on_reaped, process, exit_code)
-
-
-class _Channel:
-    """Frames over one end of a socket pair, without ever blocking the loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
-        self._loop = loop
-        self._connection = connection
-        self._incoming = bytearray()
-        self._outgoing = bytearray()
-
-    def open(self, on_frame: Callable[[int, bytes], None], on_lost: Callable[[], None]) -> None:
-        self._connection.setblocking(False)
-        self._loop.add_reader(self._connection, self._read, on_frame, on_lost)
-
-    def send(self, number: int, body: bytes) -> None:
-        is_writing = bool(self._outgoing)
-        self._outgoing += frame(number, body)
-        if not is_writing:
-            self._write()
-
-    def close(self) -> None:
-        if self._connection.fileno() >= 0:
-            self._loop.remove_reader(self._connection)
-            self._loop.remove_writer(self._connection)
-            self._connection.close()
-
-    def _write(self) -> None:
-        try:
-            del self._outgoing[: self._connection.send(self._outgoing)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._outgoing.clear()  # the other side is gone; the reader is told
-        if self._outgoing:
-            self._loop.add_writer(self._connection, self._write)
-        else:
-            self._loop.remove_writer(self._connection)
-
-    def _read(self, on_frame: Callable[[int, bytes], None], on_lost: Callable[[], None]) -> None:
-        try:
-            chunk = self._connection.recv(_CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            chunk = b""
-        if not chunk:
-            on_lost()
-            return
-        self._incoming += chunk
-        while len(self._incoming) >= HEADER.size:
-            length, number = HEADER.unpack_from(self._incoming)
-            end = HEADER.size + length
-            if len(self._incoming) < end:
-                return
-            body = bytes(memoryview(self._incoming)[HEADER.size : end])
-            del self._incoming[:end]
-            on_frame(number, body)
 
 
 class _SourcePickler(RecordPickler):
@@ -471,28 +399,6 @@ def _pickle_source(source: Source, name: str) -> bytes:
     return buffer.getvalue()
 
 
-def _start_child() -> _Child:
-    ours, theirs = socket.socketpair()
-    their_lifeline, our_lifeline = os.pipe()
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    command = [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), str(their_lifeline), *path]
-    try:
-        popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), their_lifeline),
-            start_new_session=True,  # a Ctrl-C is for the parent, and killing takes grandchildren along
-        )
-    except BaseException:
-        ours.close()
-        os.close(our_lifeline)
-        raise
-    finally:
-        theirs.close()
-        os.close(their_lifeline)
-    return _Child(popen, ours, our_lifeline)
-
-
 def _fail(jobs: Iterable[_Job], error: type[Exception], message: str) -> None:
     for job in jobs:
         if not job.future.done():
@@ -501,7 +407,7 @@ def _fail(jobs: Iterable[_Job], error: type[Exception], message: str) -> None:
 
 def _open_reply(reply: Reply, call: Call) -> Any:
     call.cost_usd, call.tokens = reply.cost_usd, reply.tokens
-    call.headers.update(reply.headers)
+    call.headers = reply.headers
     if reply.failure is not None:
         raise revive_failure(reply.failure)
     try:

@@ -1,6 +1,7 @@
 """Writes what happens to the run directory: every event, and one aggregate for each step.
 
-Always true: a step's aggregate is written whenever nothing of the step is pending any more; the last one counts.
+Always true: a step's aggregate is written whenever nothing of the step is pending any more; the last one counts, and
+holds what all sessions of a resumed run paid for the step.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 from os import PathLike
 
 from rewardflow.events import CallEnded, Event, GroupDelivered, VerdictReached
-from rewardflow.run_directory import RunDirectory
+from rewardflow.run_directory import RunDirectory, read_steps
 from rewardflow.step_totals import StepTotals
+
+SOURCE = "reward"
 
 
 class Recorder:
@@ -17,6 +20,7 @@ class Recorder:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         directory = RunDirectory.at(path)
+        self._earlier = {step: lines[SOURCE] for step, lines in read_steps(path).items() if SOURCE in lines}
         self._events = directory.open_events()
         self._steps = directory.open_steps()
         self._totals: dict[int, StepTotals] = {}
@@ -42,5 +46,7 @@ class Recorder:
     def _step(self, step: int) -> StepTotals:
         totals = self._totals.get(step)
         if totals is None:
-            totals = self._totals[step] = StepTotals(step)
+            totals = self._totals[step] = StepTotals(step, SOURCE)
+            if step in self._earlier:
+                totals.carry_over(self._earlier[step])
         return totals

@@ -15,7 +15,16 @@ _LONGEST_GAP = 200
 class Refusals:
     """Calls sent under one choice of rate, by number, and which of them were refused. Constant memory."""
 
-    __slots__ = ("_first_at", "_first_index", "_last_at", "_last_index", "lowest_rate", "num_refused", "num_sent", "stopped_s")
+    __slots__ = (
+        "_first_at",
+        "_first_index",
+        "_last_at",
+        "_last_index",
+        "lowest_rate",
+        "num_refused",
+        "num_sent",
+        "stopped_s",
+    )
 
     def __init__(self) -> None:
         self.num_sent = 0

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from rewardflow.redact import redact
 from rewardflow.types import FailureKind, Reward
 
 ALLOWED = "a finite number, (score, query, explanation), a mapping with 'score', or a Reward"
@@ -186,4 +187,4 @@ def _fail(reward: Reward, kind: FailureKind, error: str) -> Reward:
 
 
 def _failed(error: str, **rest: Any) -> Reward:
-    return Reward(kind="unparsable", error=error, **rest)
+    return Reward(kind="unparsable", error=redact(error), **rest)

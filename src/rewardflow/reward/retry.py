@@ -55,5 +55,6 @@ class Backoff:
 
     def delay_s(self, num_failures: int, retry_after_s: float | None = None) -> float:
         ceiling_s = min(self.longest_s, self.first_s * 2.0 ** min(num_failures - 1, 30))
-        jitter_s = self.rng.uniform(0.0, ceiling_s)
-        return jitter_s if retry_after_s is None else retry_after_s + min(jitter_s, 1.0)
+        if retry_after_s is None:
+            return self.rng.uniform(0.0, ceiling_s)
+        return retry_after_s + self.rng.uniform(0.0, min(ceiling_s, 1.0))

@@ -125,6 +125,9 @@ class Ticket:
     def _adopt(self, group: PendingGroup) -> None:
         self._pending[group] = None
 
+    def _disown(self, group: PendingGroup) -> None:
+        self._pending.pop(group, None)
+
     def _groups(self, wanted: set[str] | None) -> list[PendingGroup]:
         return [group for group in self._pending if wanted is None or group.group_id in wanted]
 

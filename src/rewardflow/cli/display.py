@@ -1,0 +1,267 @@
+"""What commands show people with: two consoles, the log, small pictures, and the live view of an agent.
+
+Always true: progress and logs go to stderr, results to stdout; where stderr is no terminal there are whole lines and no
+control codes; text that comes from elsewhere leaves without secrets and cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rewardflow.cli.journal import printable
+from rewardflow.redact import redact
+from rewardflow.reward.agent import AgentStatistics, RewardAgent
+from rewardflow.reward.dispatch import DispatchStatistics
+
+PLAIN_WIDTH = 120  # of lines that go to a file or to CI, where nobody says how wide they may be
+PLAIN_EVERY_S = 3.0
+TICK_S = 0.125
+SPARK_SECONDS = 40
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = ".:-=+*#@"
+
+
+# ---- consoles and log ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def stderr_console() -> Console:
+    """One for everybody: a log line and a live view on the same terminal must know of each other."""
+    return _console(is_stderr=True)
+
+
+@functools.cache
+def stdout_console() -> Console:
+    return _console(is_stderr=False)
+
+
+def _console(*, is_stderr: bool) -> Console:
+    stream = sys.stderr if is_stderr else sys.stdout
+    is_free = not stream.isatty() and "COLUMNS" not in os.environ
+    return Console(stderr=is_stderr, width=PLAIN_WIDTH if is_free else None, markup=False, highlight=False, emoji=False)
+
+
+def safe(text: str) -> str:
+    """Text from elsewhere, fit to be shown."""
+    return printable(redact(text), keep="\n\t")
+
+
+class _SafeFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return safe(super().format(record))
+
+
+@contextlib.contextmanager
+def logging_to_stderr(verbosity: int) -> Iterator[None]:
+    """Warnings of everything; of rewardflow also INFO (1) and DEBUG (2)."""
+    handler = RichHandler(console=stderr_console(), show_path=False, log_time_format="%H:%M:%S")
+    handler.setFormatter(_SafeFormatter("%(message)s"))
+    root, own = logging.getLogger(), logging.getLogger("rewardflow")
+    before = own.level
+    root.addHandler(handler)
+    own.setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)])
+    try:
+        yield
+    finally:
+        own.setLevel(before)
+        root.removeHandler(handler)
+
+
+# ---- numbers and small pictures -----------------------------------------------------------------------------------
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest_s} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
+    """One character for each value, its height the value's share of the largest."""
+    blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
+    top = max(values, default=0.0)
+    if top <= 0:
+        return blocks[0] * len(values)
+    return "".join(blocks[round(max(value, 0.0) / top * (len(blocks) - 1))] for value in values)
+
+
+def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
+    """A bar that is never empty for a share above zero: one failure of a million is still seen."""
+    filled = round(share * width)
+    return ("#" if ascii_only else "█") * (max(filled, 1) if share > 0 else 0)
+
+
+# ---- an agent at work ---------------------------------------------------------------------------------------------
+
+
+def limits_text(account: DispatchStatistics) -> str:
+    pace = account.governors.pace
+    at_once = f"{account.governors.concurrency.limit} at once"
+    if pace.rpm is None:
+        return f"{at_once}, no rate limit met so far"
+    why = "set" if pace.state == "set" else f"learnt: {pace.state}"
+    return f"{at_once}, {pace.rpm:,.0f} a minute ({why})"
+
+
+def waiting_for(account: DispatchStatistics) -> str:
+    """The one thing that keeps the next verdict from being here."""
+    governors = account.governors
+    if governors.endpoints and all(endpoint.breaker.state != "closed" for endpoint in governors.endpoints):
+        return f"the service to come back ({safe(governors.endpoints[0].breaker.last_failure or 'it failed')})"
+    if governors.pace.stopped_for_s > 0:
+        return f"the end of a Retry-After, {duration(governors.pace.stopped_for_s)} more"
+    if not account.waiting:
+        last = "the last answer" if account.in_flight == 1 else f"the last {account.in_flight} answers"
+        return last if account.in_flight else "retries that are not due yet"
+    if account.in_flight >= governors.concurrency.limit:
+        return f"answers: all {governors.concurrency.limit} slots are in use"
+    return "the rate limit" if governors.pace.rpm is not None else "slots to fill"
+
+
+class AgentView:
+    """What an agent does, for people: a live picture on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, agent: RewardAgent, total: int, console: Console) -> None:
+        self._agent = agent
+        self._total = total
+        self._console = console
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._done_by_second: deque[int] = deque([0], maxlen=SPARK_SECONDS + 1)
+        self._next_second_s = self._began_s + 1.0
+
+    @contextlib.asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Shown for as long as the block lasts."""
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+
+    async def _watch(self) -> None:
+        """By the clock and not by events: thousands of verdicts a second would redraw the screen as often."""
+        if not self._console.is_terminal or self._console.is_dumb_terminal:
+            while True:
+                await asyncio.sleep(PLAIN_EVERY_S)
+                self._sample()
+                self._console.print(self.line(), soft_wrap=True)
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                self._sample()
+                live.update(self.picture(), refresh=True)
+                await asyncio.sleep(TICK_S)
+
+    def _sample(self) -> None:
+        now, done = self._loop.time(), _num_done(self._agent.statistics())
+        while now >= self._next_second_s:
+            self._done_by_second.append(done)
+            self._next_second_s += 1.0
+
+    def _rates(self) -> list[int]:
+        """Verdicts in each of the last seconds."""
+        done = list(self._done_by_second)
+        return [later - earlier for earlier, later in itertools.pairwise(done)]
+
+    def _time_left(self, done: int) -> str:
+        elapsed_s = self._loop.time() - self._began_s
+        if not done or elapsed_s < 1.0:
+            return ""
+        return f"about {duration((self._total - done) * elapsed_s / done)} left"
+
+    def line(self) -> str:
+        statistics = self._agent.statistics()
+        done = _num_done(statistics)
+        parts = [
+            f"{self._loop.time() - self._began_s:4.0f} s",
+            f"{done:,} of {self._total:,} done",
+            f"{_num_failed(statistics)} failed",
+            f"{statistics.in_flight} in flight",
+            f"{statistics.waiting:,} waiting",
+            *(limits_text(account) for account in statistics.accounts),
+            f"{num_retries(statistics):,} retries",
+            f"${statistics.ledger.spent_usd:.2f}",
+            self._time_left(done),
+            *(f"waits for {waiting_for(account)}" for account in statistics.accounts),
+        ]
+        return "; ".join(part for part in parts if part)
+
+    def picture(self) -> RenderableType:
+        statistics = self._agent.statistics()
+        done = _num_done(statistics)
+        head = Table.grid(padding=(0, 2), expand=True)
+        head.add_column(ratio=1)
+        head.add_row(
+            ProgressBar(total=max(self._total, 1), completed=done),
+            Text(f"{done:,} of {self._total:,}", "bold"),
+            Text(self._time_left(done)),
+        )
+        body = Table.grid(padding=(0, 2))
+        body.add_column(style="dim", no_wrap=True)
+        for label, text in self._rows(statistics):
+            body.add_row(label, text)
+        return Group(head, body)
+
+    def _rows(self, statistics: AgentStatistics) -> Iterator[tuple[str, Text]]:
+        failed = _num_failed(statistics)
+        verdicts = Text.assemble(
+            (f"{statistics.verdicts.scored:,} scored", "green"),
+            "   ",
+            (f"{failed:,} failed", "red" if failed else ""),
+            f"   {statistics.in_flight:,} in flight   {statistics.waiting:,} waiting",
+        )
+        yield "verdicts", verdicts
+        for account in statistics.accounts:
+            yield "limits", Text(limits_text(account))
+        hedges = sum(account.hedges for account in statistics.accounts)
+        yield (
+            "calls",
+            Text(
+                f"{statistics.calls:,}   {num_retries(statistics):,} retries   {hedges:,} hedges"
+                f"   ${statistics.ledger.spent_usd:.2f}"
+            ),
+        )
+        for account in statistics.accounts:
+            yield "waits for", Text(waiting_for(account), overflow="ellipsis", no_wrap=True)
+        rates = self._rates()
+        spark = sparkline(rates, ascii_only=self._console.options.ascii_only)
+        yield "verdicts a second", Text.assemble((spark, "cyan"), f" {rates[-1] if rates else 0}")
+
+
+def num_retries(statistics: AgentStatistics) -> int:
+    """Calls that ended in a fault which another call may repair; exact counts are in the run's events."""
+    faults = ("rate_limited", "service", "timeout")
+    ended = sum(account.outcomes.get(kind, 0) for account in statistics.accounts for kind in faults)
+    return max(0, ended - sum(statistics.verdicts.failed.get(kind, 0) for kind in faults))
+
+
+def _num_done(statistics: AgentStatistics) -> int:
+    return statistics.verdicts.scored + _num_failed(statistics)
+
+
+def _num_failed(statistics: AgentStatistics) -> int:
+    return sum(statistics.verdicts.failed.values())

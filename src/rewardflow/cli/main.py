@@ -1,0 +1,158 @@
+"""The command `rewardflow`: finds the command, runs it, and turns how it ended into an exit code.
+
+Always true: a mistake of the caller is one line on stderr and exit code 2, never a traceback (unless `--traceback` asks
+for it); an interrupt, by Ctrl-C or SIGTERM, closes everything in order and is exit code 130; a reader that went away is
+not an error worth a word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from rewardflow.cli import bench, demo, journal
+from rewardflow.cli.display import logging_to_stderr, safe
+from rewardflow.errors import RewardflowError
+
+WRONG_USE = 2
+INTERRUPTED = 128 + signal.SIGINT
+BROKEN_PIPE = 128 + 13  # SIGPIPE, which not every platform names
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command, as its module brings it."""
+
+    name: str
+    add_parser: Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], None]
+    run: Callable[[argparse.Namespace], int]
+    example: str
+
+
+COMMANDS = (
+    Command("demo", demo.add_parser, demo.run, "rewardflow demo --answers 1000"),
+    Command("journal", journal.add_parser, journal.run, "rewardflow journal ls run.db --failed"),
+    Command("bench", bench.add_parser, bench.run, "rewardflow bench agent --quick"),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes the common options before and after the command's name; argparse makes subparsers of the same class."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+        # SUPPRESS: a subparser's default would undo what was given before the command's name.
+        common = self.add_argument_group("common options")
+        common.add_argument(
+            "-v",
+            "--verbose",
+            action="count",
+            default=argparse.SUPPRESS,
+            help="log what happens to stderr; -vv logs everything",
+        )
+        common.add_argument(
+            "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
+        )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; what it parses has `run`, the function to call with it."""
+    parser: argparse.ArgumentParser = _Parser(
+        prog="rewardflow",
+        description="Reinforcement learning of language models with slow, unreliable, paid rewards.",
+        epilog=_examples(*(command.example for command in COMMANDS)),
+    )
+    parser.add_argument("--version", action="version", version=f"rewardflow {_version()}")
+    subparsers = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+        own = subparsers.choices[command.name]
+        own.set_defaults(run=command.run)
+        own.epilog = own.epilog or _examples(command.example)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    with logging_to_stderr(getattr(args, "verbose", 0)), _sigterm_as_interrupt():
+        try:
+            code: int = args.run(args)
+            sys.stdout.flush()
+            return code
+        except (Exception, KeyboardInterrupt, asyncio.CancelledError) as error:
+            return exit_code_of(error, shows_traceback=getattr(args, "traceback", False))
+
+
+def exit_code_of(error: BaseException, *, shows_traceback: bool = False) -> int:
+    """Tell what went wrong. What is nobody's mistake but ours is raised again."""
+    cause = _cause_of(error)
+    match cause:
+        case BrokenPipeError():
+            _drop_stdout()
+            return BROKEN_PIPE
+        case KeyboardInterrupt() | asyncio.CancelledError():  # how Ctrl-C leaves some event loops
+            message, code = "interrupted", INTERRUPTED
+        case RewardflowError():
+            message, code = str(cause), WRONG_USE
+        case OSError() if cause.filename is not None:
+            message, code = f"{cause.filename}: {cause.strerror}", WRONG_USE
+        case _:
+            raise error
+    if shows_traceback:
+        sys.stderr.write(safe("".join(traceback.format_exception(error))))
+    sys.stderr.write(f"rewardflow: {safe(message)}\n")
+    return code
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """What a task group wrapped, where it wrapped one thing."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _drop_stdout() -> None:
+    """The interpreter flushes stdout once more at its end, and would complain then."""
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """What Ctrl-C does now: an event loop has its own way. A shell's background job ignores Ctrl-C, but must end."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
+def _examples(*lines: str) -> str:
+    return "\n".join([f"example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)])
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("rewardflow")
+    except importlib.metadata.PackageNotFoundError:  # run from its source
+        return "(from source)"

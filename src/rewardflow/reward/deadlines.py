@@ -1,0 +1,95 @@
+"""Time limits for many calls at once, on one timer of the loop.
+
+Always true: `with Deadline(deadlines, when_s): await ...` ends with TimeoutError when its time has passed or `expire()`
+was called, like `asyncio.timeout_at`. That one makes a timer for each call, and asyncio keeps timers in a heap that is
+ordered by Python code; this one keeps tuples, and one timer for the earliest of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from types import TracebackType
+from typing import Any, Self
+
+_MANY = 512
+
+
+class Deadline:
+    """The time limit of one call; a context manager round its await."""
+
+    __slots__ = ("_deadlines", "_num_requests", "_task", "is_expired", "is_over", "when_s")
+
+    def __init__(self, deadlines: Deadlines, when_s: float | None) -> None:
+        self._deadlines = deadlines
+        self._task: asyncio.Task[Any] | None = None
+        self._num_requests = 0
+        self.when_s = when_s
+        self.is_expired = False
+        self.is_over = False
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._num_requests = self._task.cancelling()
+        self._deadlines.watch(self)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.is_over = True
+        self._deadlines.forget(self)
+        if self.is_expired and self._task is not None:
+            # Only if nobody else asked the task to end is the cancellation ours to turn into a timeout.
+            is_ours = self._task.uncancel() <= self._num_requests
+            if is_ours and exc_type is not None and issubclass(exc_type, asyncio.CancelledError):
+                raise TimeoutError from exc
+
+    def expire(self) -> None:
+        """End the wait now."""
+        if not self.is_over and not self.is_expired and self._task is not None:
+            self.is_expired = True
+            self._task.cancel()
+
+
+class Deadlines:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._heap: list[tuple[float, int, Deadline]] = []
+        self._num_watched = 0
+        self._num_live = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, deadline: Deadline) -> None:
+        if deadline.when_s is None:
+            return
+        self._num_watched += 1
+        self._num_live += 1
+        heapq.heappush(self._heap, (deadline.when_s, self._num_watched, deadline))
+        if self._timer is None or deadline.when_s < self._timer.when():
+            self._arm()
+
+    def forget(self, deadline: Deadline) -> None:
+        """What is over stays in the heap until that is mostly such."""
+        if deadline.when_s is None:
+            return
+        self._num_live -= 1
+        if self._num_live == 0:
+            self._heap.clear()
+            self._arm()
+        elif len(self._heap) > _MANY and self._num_live < len(self._heap) // 2:
+            self._heap = [entry for entry in self._heap if not entry[2].is_over]
+            heapq.heapify(self._heap)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._heap[0][0], self._fire) if self._heap else None
+
+    def _fire(self) -> None:
+        self._timer = None
+        heap, now = self._heap, self._loop.time()
+        while heap and (heap[0][2].is_over or heap[0][0] <= now):
+            heapq.heappop(heap)[2].expire()
+        self._arm()

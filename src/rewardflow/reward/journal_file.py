@@ -1,0 +1,205 @@
+"""The journal's file: one SQLite database, recognised before anything touches it.
+
+Always true: a file that is something else, or that a later rewardflow wrote, is refused and left as it was; a file made
+here is its owner's alone; a connection for writing has the schema and keeps every commit that returned (WAL,
+`synchronous=FULL`). Errors of SQLite become ours, with the path and what is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sqlite3
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rewardflow.errors import JournalError, JournalLocked, NewerJournal, NotAJournal
+
+logger = logging.getLogger(__name__)
+
+APPLICATION_ID: Final = 0x52464A31  # "RFJ1"
+SCHEMA_VERSION: Final = 1
+LOCK_TIMEOUT_S: Final = 5.0
+MIN_DATABASE_BYTES: Final = 512
+
+_SCHEMA: Final = f"""
+CREATE TABLE verdicts (
+    id INTEGER PRIMARY KEY,
+    key BLOB NOT NULL,
+    at_s REAL,
+    run TEXT NOT NULL,
+    step INTEGER,
+    group_id TEXT,
+    sample_index INTEGER,
+    reward TEXT,
+    identity TEXT,
+    value REAL,
+    kind TEXT,
+    attempts INTEGER,
+    latency_s REAL,
+    cost_usd REAL,
+    tokens INTEGER,
+    verdict TEXT NOT NULL,
+    rollout TEXT NOT NULL
+);
+CREATE INDEX verdicts_by_key ON verdicts (key);
+CREATE INDEX verdicts_by_run ON verdicts (run, cost_usd);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+_NETWORK_FILE_SYSTEMS: Final = re.compile(
+    r"(nfs|cifs|smb|lustre|gpfs|ceph|beegfs|fuse\.|9p|afs|glusterfs|orangefs|pvfs|panfs|wekafs|ocfs|gfs|virtiofs|ncp)"
+)
+
+
+# -- opening and closing --
+
+
+def open_for_writing(path: Path, lock_timeout_s: float, *, exclusive: bool | None = None) -> sqlite3.Connection:
+    """Open or create; for any one thread. `exclusive` locks all others out; None does so on network file systems."""
+    _create_private(path)
+    with explaining(path), contextlib.ExitStack() as undo:
+        connection = sqlite3.connect(
+            path,
+            timeout=lock_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,  # opened by the caller, then owned by the writer thread
+            cached_statements=8,  # a statement for a thousand rows takes about a megabyte
+        )
+        undo.callback(connection.close)
+        if _is_on_network(path) if exclusive is None else exclusive:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        _check(connection, path)
+        _set_durable(connection, path)
+        _create_schema(connection, path)
+        undo.pop_all()
+    return connection
+
+
+def open_for_reading(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
+    require_file(path)
+    uri = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=ro"
+    with explaining(path), contextlib.ExitStack() as undo:
+        connection = sqlite3.connect(uri, uri=True, timeout=lock_timeout_s, isolation_level=None)
+        undo.callback(connection.close)
+        if not _check(connection, path):
+            raise NotAJournal(f"the journal must be a file that rewardflow made, got an empty file: {path}")
+        undo.pop_all()
+    return connection
+
+
+def _create_private(path: Path) -> None:
+    """Create the file before SQLite does, which would let others read it.
+
+    An existing file is left alone: opening and closing it here would drop this process's locks on it.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_dir():
+            raise JournalError(f"the journal must be a file, got the directory {path}") from None
+        # SQLite would take so short a file for an empty one and overwrite it.
+        if path.exists() and 0 < path.stat().st_size < MIN_DATABASE_BYTES:
+            raise NotAJournal(f"the journal must be a file that rewardflow made, got something else: {path}") from None
+    except OSError as error:
+        raise JournalError(f"cannot create the journal {path}: {error.strerror}") from error
+
+
+def close(connection: sqlite3.Connection) -> None:
+    """Fold the WAL into the file, so that one file is left, and close."""
+    with contextlib.suppress(sqlite3.Error):  # a reader may be in the way; the next opening folds the WAL in
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+def require_file(path: Path) -> None:
+    if not path.is_file():
+        raise JournalError(f"the journal must be a file, got {path}, which is none")
+
+
+@contextlib.contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Errors of SQLite leave this block as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explained(path, error) from error
+
+
+def _explained(path: Path, error: sqlite3.Error) -> JournalError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest a detail of it
+    if code == sqlite3.SQLITE_NOTADB:
+        return NotAJournal(f"the journal must be a file that rewardflow made, got something else: {path}")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return JournalLocked(f"the journal is in use by another run or command: {path} ({error})")
+    return JournalError(f"cannot use the journal {path}: {error}")
+
+
+# -- what is in it --
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> bool:
+    """True for a journal, False for an empty file; anything else is refused, untouched."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application_id == 0 and version == 0 and num_tables == 0:
+        return False
+    if application_id != APPLICATION_ID:
+        raise NotAJournal(f"the journal must be a file that rewardflow made, got another SQLite database: {path}")
+    if version > SCHEMA_VERSION:
+        raise NewerJournal(
+            f"{path} was written by a later rewardflow: its schema is {version}, this one reads {SCHEMA_VERSION}; "
+            f"upgrade rewardflow or name another file"
+        )
+    return True
+
+
+def _set_durable(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages; the default of 1000 folds the WAL at every commit
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        logger.warning(
+            "journal %s: this file system allows no WAL, so commits are safe but slower (mode %s)", path, mode
+        )
+
+
+def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")  # two runs may create the same journal at the same time
+    if not _check(connection, path):
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+# -- where it lies --
+
+
+def network_file_system(path: Path, mountinfo: str) -> str | None:
+    """The kind of network file system `path` lies on, or None; `mountinfo` is the text of /proc/self/mountinfo."""
+    best, kind = "", ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) > 4 and right:
+            mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+            if path.is_relative_to(mount) and len(mount) >= len(best):
+                best, kind = mount, right.split()[0]
+    return kind if _NETWORK_FILE_SYSTEMS.match(kind) else None
+
+
+def _is_on_network(path: Path) -> bool:
+    try:
+        mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return False
+    return network_file_system(path.resolve(), mountinfo) is not None

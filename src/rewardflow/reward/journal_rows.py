@@ -1,0 +1,235 @@
+"""Verdicts as rows of the journal's one table, and rows as verdicts again.
+
+Always true: any entry whose numbers fit 64 bits makes a row, whatever else it holds; finite numbers come back exactly;
+with `store="hash"` no text of a rollout or a verdict is in its row.
+
+A row has its numbers in columns, to be queried, and its texts in two JSON documents, `verdict` and `rollout`. What JSON
+cannot say comes back as JSON says it: tuples as lists, odd objects as their repr, NaN as null.
+
+The sqlite3 module lets go of the GIL at every step of a statement and may wait 5 ms to get it back from a busy loop. So
+everything here is one statement with one step for many rows: `insert` takes them all, `look_up` returns one text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from rewardflow.errors import InvalidInput
+from rewardflow.types import EMPTY, FailureKind, Reward, Rollout
+
+Store = Literal["full", "hash"]
+Row = tuple[bytes | str | float | int | None, ...]
+
+COLUMNS: Final = (
+    "key, at_s, run, step, group_id, sample_index, reward, identity, value, kind, attempts, latency_s, cost_usd, "
+    "tokens, verdict, rollout"
+)
+SCORED: Final = "value IS NOT NULL"
+REPLAYED_KINDS: Final[tuple[FailureKind, ...]] = ("timeout", "rate_limited", "service", "unparsable", "user_error")
+TEXT_NOT_STORED: Final = "(text not stored)"
+
+_NUM_COLUMNS: Final = COLUMNS.count(",") + 1
+_REPLAYED: Final = f"({SCORED} OR kind IN ({', '.join(repr(kind) for kind in REPLAYED_KINDS)}))"
+_VERDICT_TEXTS: Final = ("error", "query", "explanation", "extras")
+_ROLLOUT_TEXTS: Final = ("prompt", "messages", "response", "ground_truth", "data_source", "extra_info")
+_JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+_MAX_DEPTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One verdict with everything that is written down about it. `key` is what it will be found by."""
+
+    key: bytes
+    run: str
+    reward: str
+    identity: str
+    rollout: Rollout
+    verdict: Reward
+    at_s: float
+
+
+# -- the table --
+
+
+def max_rows_a_statement(connection: sqlite3.Connection) -> int:
+    return connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // _NUM_COLUMNS
+
+
+def insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """One statement is one transaction: all rows are on disk when this returns, and none is when it raises."""
+    places = f"({', '.join('?' * _NUM_COLUMNS)})"
+    connection.execute(
+        f"INSERT INTO verdicts ({COLUMNS}) VALUES {', '.join([places] * len(rows))}",
+        [value for row in rows for value in row],
+    )
+
+
+def look_up(connection: sqlite3.Connection, keys: Sequence[bytes], *, failures: bool) -> dict[bytes, Reward]:
+    """The newest verdict of each key that can be given out again, failed ones only with `failures`.
+
+    All come back as one text, made of documents that SQLite only glues: their floats stay exact.
+    """
+    newest = (
+        f"SELECT max(id) FROM verdicts WHERE key IN ({', '.join('?' * len(keys))}) "
+        f"AND {_REPLAYED if failures else SCORED} GROUP BY key"
+    )
+    members = """group_concat('"' || hex(key) || '":' || verdict)"""
+    (text,) = connection.execute(f"SELECT {members} FROM verdicts WHERE id IN ({newest})", keys).fetchone()
+    documents = orjson.loads("{" + text + "}") if text else {}
+    return {bytes.fromhex(key): _reward(document) for key, document in documents.items()}
+
+
+def spent_usd(connection: sqlite3.Connection, run: str) -> float:
+    (total_usd,) = connection.execute("SELECT total(cost_usd) FROM verdicts WHERE run = ?", (as_text(run),)).fetchone()
+    return float(total_usd)
+
+
+# -- documents --
+
+
+def row_of(entry: Entry, store: Store) -> Row:
+    """In the order of `COLUMNS`."""
+    rollout, reward = entry.rollout, entry.verdict
+    verdict, inputs = _verdict_document(reward), _rollout_document(rollout)
+    if store == "hash":
+        verdict, inputs = _without(verdict, _VERDICT_TEXTS), _without(inputs, _ROLLOUT_TEXTS)
+        verdict["error"] = None if reward.error is None else TEXT_NOT_STORED
+    return (
+        bytes(entry.key),
+        float(entry.at_s),
+        as_text(entry.run),
+        _int64(rollout.step),
+        as_text(rollout.group_id),
+        _int64(rollout.index),
+        as_text(entry.reward),
+        as_text(entry.identity),
+        verdict["value"],
+        reward.kind,
+        verdict["attempts"],
+        verdict["latency_s"],
+        float(reward.cost_usd),
+        _int64(reward.tokens),
+        _json(verdict),
+        _json(inputs),
+    )
+
+
+def _verdict_document(reward: Reward) -> dict[str, Any]:
+    return {
+        "value": None if reward.value is None else float(reward.value),
+        "kind": reward.kind,
+        "error": reward.error,
+        "imputed": reward.imputed,
+        "components": {name: None if part is None else float(part) for name, part in reward.components.items()},
+        "extras": reward.extras,
+        "query": reward.query,
+        "explanation": reward.explanation,
+        "attempts": _int64(reward.attempts),
+        "latency_s": float(reward.latency_s),
+    }
+
+
+def _rollout_document(rollout: Rollout) -> dict[str, Any]:
+    return {
+        "group_size": rollout.group_size,
+        "policy_version": rollout.policy_version,
+        "prompt": rollout.prompt,
+        "messages": rollout.messages,
+        "response": rollout.response,
+        "ground_truth": rollout.ground_truth,
+        "data_source": rollout.data_source,
+        "extra_info": rollout.extra_info,
+    }
+
+
+def _reward(document: Mapping[str, Any]) -> Reward:
+    """A verdict as it is given out again: paid for already, hence at no cost."""
+    return Reward(
+        value=document["value"],
+        kind=document["kind"],
+        error=document["error"],
+        imputed=document["imputed"],
+        components=document["components"],
+        extras=document.get("extras") or EMPTY,
+        query=document.get("query"),
+        explanation=document.get("explanation"),
+        attempts=document["attempts"],
+        latency_s=document["latency_s"],
+        cached=True,
+    )
+
+
+def _without(document: Mapping[str, Any], private: Sequence[str]) -> dict[str, Any]:
+    """The document with digests in place of its private texts: equal texts can still be told, nothing can be read."""
+    kept = {name: value for name, value in document.items() if name not in private}
+    digests = {name: _digest(document[name]) for name in private if document[name] is not None}
+    return {**kept, "digests": digests}
+
+
+def _digest(value: object) -> str:
+    text = as_text(value) if isinstance(value, str) else _json(value)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+# -- what SQLite and JSON take --
+
+
+def _int64(value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise InvalidInput(f"a number in the journal must fit 64 bits, got {value}")
+    return int(value)
+
+
+def as_text(value: object) -> str:
+    """Policies emit halves of surrogate pairs, which no encoding takes."""
+    text = value if isinstance(value, str) else _printed(value)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _json(value: object) -> str:
+    try:
+        return orjson.dumps(value, default=_known, option=_JSON_OPTIONS).decode()
+    except (TypeError, ValueError):  # broken unicode, numbers beyond 64 bits, cycles, odd keys
+        return orjson.dumps(_plain(value, ())).decode()
+
+
+def _known(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray | memoryview):
+        return list(value)
+    return _printed(value)
+
+
+def _plain(value: object, outer: tuple[int, ...]) -> object:
+    """The slow, careful way: `value` rebuilt from what JSON surely takes."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return as_text(value)
+    if isinstance(value, Mapping | list | tuple | AbstractSet):
+        if id(value) in outer or len(outer) >= _MAX_DEPTH:
+            return "(circular or nested too deeply)"
+        within = (*outer, id(value))
+        if isinstance(value, Mapping):
+            return {as_text(key): _plain(item, within) for key, item in value.items()}
+        return [_plain(item, within) for item in value]
+    try:
+        return orjson.Fragment(orjson.dumps(value, option=_JSON_OPTIONS))
+    except (TypeError, ValueError):
+        return as_text(_printed(value))
+
+
+def _printed(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # a user's __repr__
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,34 @@
+"""Small pictures and numbers for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewardflow.cli.display import bar, duration, safe, sparkline
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 ms"), (0.0994, "99 ms"), (0.0996, "0.1 s"), (9.94, "9.9 s"), (9.96, "10 s"), (119.4, "119 s"),
+     (119.6, "2 min 0 s"), (812.0, "13 min 32 s"), (7199.0, "119 min 59 s"), (9000.0, "2 h 30 min")],
+)  # fmt: skip
+def test_a_duration_has_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_spark_line_shows_each_value_as_its_share_of_the_largest() -> None:
+    assert sparkline([0, 1, 2, 4, 8, 7]) == "▁▂▃▅█▇"
+    assert sparkline([0, 7], ascii_only=True) == ".@"
+    assert sparkline([0, 0, 0]) == "▁▁▁"
+    assert sparkline([]) == ""
+
+
+def test_a_bar_is_empty_only_for_nothing() -> None:
+    assert bar(0.5, 10) == "█" * 5
+    assert bar(1e-9, 10, ascii_only=True) == "#"
+    assert bar(0.0, 10) == ""
+
+
+def test_text_from_elsewhere_loses_its_secrets_and_its_control_codes() -> None:
+    assert safe("line one\n\ttwo \x1b[31m") == "line one\n\ttwo \\x1b[31m"
+    assert "abcdefghijklmnop" not in safe("Authorization: Bearer abcdefghijklmnop")

@@ -1,0 +1,184 @@
+"""The command line as a whole: help, exit codes, errors, signals, the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rewardflow.cli.display import logging_to_stderr
+from rewardflow.cli.main import COMMANDS, build_parser, exit_code_of, main
+from rewardflow.errors import InvalidInput
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "Authorization: Bearer abcdefghijklmnop"
+
+
+def start(*arguments: str, before: Sequence[str] = (), stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    code = "import sys; from rewardflow.cli.main import main; sys.exit(main())"
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
+    return subprocess.Popen(
+        [*before, sys.executable, "-c", code, *arguments],
+        env={**environment, "PYTHONPATH": str(ROOT / "src")},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# ---- help and arguments -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [[], *([command.name] for command in COMMANDS)], ids=" ".join)
+def test_help_has_an_example_that_parses(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    examples = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  rewardflow ")]
+    assert examples
+    for _, *arguments in examples:
+        assert callable(build_parser().parse_args(arguments).run)
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "export", "vacuum"])
+def test_commands_of_commands_have_help_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["journal", command, "--help"])
+    assert stop.value.code == 0
+    assert "PATH" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("rewardflow ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["demo", "--nonsense"], ["bench", "nonsense"]], ids=" ".join)
+def test_what_is_no_command_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "usage: rewardflow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-v", "demo"], ["demo", "-v"], ["journal", "-v", "ls", "x"], ["journal", "ls", "x", "-v"]]
+)
+def test_common_options_stand_before_or_after_the_command(arguments: list[str]) -> None:
+    assert build_parser().parse_args(arguments).verbose == 1
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["journal", "ls", str(tmp_path / "missing.db")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("rewardflow: ")
+    assert said.err.count("\n") == 1
+    assert "missing.db" in said.err
+
+
+def test_a_traceback_is_shown_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["journal", "ls", str(tmp_path / "missing.db"), "--traceback"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_used_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(FileNotFoundError(2, "No such file or directory", "judge.py")) == 2
+    assert capsys.readouterr().err == "rewardflow: judge.py: No such file or directory\n"
+
+
+def test_an_error_that_a_task_group_wrapped_is_told_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    wrapped = ExceptionGroup("unhandled errors in a TaskGroup", [ExceptionGroup("again", [InvalidInput("the rule")])])
+    assert exit_code_of(wrapped) == 2
+    assert capsys.readouterr().err == "rewardflow: the rule\n"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), OSError(5, "no file was named")])
+def test_what_is_no_mistake_of_the_caller_is_raised(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        exit_code_of(error)
+
+
+def test_an_error_shows_no_secret_and_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code_of(InvalidInput(f"{SECRET} \x1b[2J"), shows_traceback=True)
+    said = capsys.readouterr().err
+    assert "abcdefghijklmnop" not in said
+    assert "\x1b" not in said
+
+
+# ---- the log ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verbosity", "levels"), [(0, "W"), (1, "WI"), (2, "WID"), (5, "WID")])
+def test_verbosity_chooses_what_is_logged(verbosity: int, levels: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("rewardflow.some.module")
+    with logging_to_stderr(verbosity):
+        logger.warning("message-W")
+        logger.info("message-I")
+        logger.debug("message-D")
+    logger.error("message-E")
+    said = capsys.readouterr()
+    assert "".join(letter for letter in "WIDE" if f"message-{letter}" in said.err) == levels
+    assert said.out == ""
+
+
+def test_the_log_shows_no_secret_and_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to_stderr(0):
+        logging.getLogger("somebody.else").warning("sent %s \x1b[2J", SECRET)
+        try:
+            raise ValueError(SECRET)
+        except ValueError:
+            logging.getLogger("rewardflow").exception("it failed")
+    said = capsys.readouterr().err
+    assert "[redacted]" in said
+    assert "ValueError" in said
+    assert "abcdefghijklmnop" not in said
+    assert "\x1b" not in said
+
+
+# ---- signals and pipes --------------------------------------------------------------------------------------------
+
+IGNORES_CTRL_C = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")  # as shells do for jobs in the background
+
+
+@pytest.mark.parametrize(
+    ("signum", "before"),
+    [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGTERM, IGNORES_CTRL_C)],
+    ids=["ctrl-c", "sigterm", "sigterm in the background"],
+)
+def test_an_interrupted_command_says_so_and_exits_with_130(
+    signum: signal.Signals, before: tuple[str, ...], tmp_path: Path
+) -> None:
+    process = start("demo", "--run-dir", str(tmp_path / "run"), before=before)
+    assert process.stderr is not None
+    assert "scoring" in process.stderr.readline()
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.endswith("rewardflow: interrupted\n")
+    assert f"--run-dir {tmp_path / 'run'}" in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_a_reader_that_went_away_is_not_worth_a_word(tmp_path: Path) -> None:
+    run_dir = str(tmp_path / "run")
+    process = start("demo", "--json", "--answers", "4", "--seconds-scale", "0.001", "--run-dir", run_dir)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 141
+    assert "Traceback" not in err
+    assert "roken" not in err

@@ -1,0 +1,63 @@
+"""A run directory tells what happened: every event, one aggregate a step, over all sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import rewardflow as rf
+from rewardflow import clock
+from rewardflow.events import AgentClosed, AgentOpened, CallEnded, GroupDelivered, VerdictReached
+from rewardflow.run_directory import read_events, read_steps
+
+
+async def judge(solution_str: str) -> float:
+    await asyncio.sleep(2)
+    rf.report_usage(cost_usd=0.25, tokens=100)
+    if solution_str == "bad":
+        raise ValueError("key sk-abcdefghijklmnopqrstuvwxyz0123456789 is wrong")
+    return 1.0
+
+
+def run(folder: Path, texts: list[str], **options: object) -> None:
+    async def main() -> None:
+        async with rf.RewardAgent(judge, run_dir=folder / "run", max_concurrency=2, **options) as agent:
+            await agent.submit(
+                rf.Rollout(group_id=str(i // 2), index=i % 2, group_size=2, response=text, step=i // 4)
+                for i, text in enumerate(texts)
+            ).all()
+
+    clock.run(main())
+
+
+def test_events_and_aggregates_agree_with_what_happened(tmp_path: Path) -> None:
+    run(tmp_path, ["a", "b", "bad", "c", "d", "e"])
+    events = list(read_events(tmp_path / "run"))
+    names = [type(event).__name__ for event in events]
+    assert names[0] == AgentOpened.__name__
+    assert names[-1] == AgentClosed.__name__
+    assert [names.count(kind.__name__) for kind in (CallEnded, VerdictReached, GroupDelivered)] == [6, 6, 3]
+    step = read_steps(tmp_path / "run")[0]["reward"]
+    assert (step["groups"], step["scored"], step["failed"]) == (2, 3, {"user_error": 1})
+    assert step["cost_usd"] == pytest.approx(1.0)
+    assert step["tokens"] == 400
+    waited = [event.waited_s for event in events if isinstance(event, VerdictReached)]
+    assert waited == pytest.approx([0, 0, 2, 2, 4, 4])
+
+
+def test_no_key_reaches_the_run_directory(tmp_path: Path) -> None:
+    run(tmp_path, ["bad", "bad"], endpoints=["https://user:hunter22@judge.example/v1"])
+    written = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.is_file())
+    assert "sk-abc" not in written
+    assert "hunter22" not in written
+
+
+def test_a_resumed_run_keeps_what_its_earlier_sessions_paid(tmp_path: Path) -> None:
+    journal = tmp_path / "j.db"
+    run(tmp_path, ["a", "b"], journal=journal)
+    run(tmp_path, ["a", "b", "c", "d"], journal=journal)
+    step = read_steps(tmp_path / "run")[0]["reward"]
+    assert (step["scored"], step["cached"], step["calls"]) == (4, 2, 4)
+    assert step["cost_usd"] == pytest.approx(1.0)
