@@ -55,7 +55,17 @@ LAYERS = (FOUNDATION, REWARD, FACE, BENCH, CLI)  # lowest first: nothing imports
 HEAVY = frozenset({"aiohttp", "ray", "rich", "torch", "transformers"})  # never pulled in by `import rewardflow`
 
 # Modules without a test file of their own name, and the file that covers them.
-COVERED_BY: dict[str, str] = {}
+COVERED_BY: dict[str, str] = {
+    "protocols": "reward/test_contract.py",
+    "reward.assembly": "reward/test_agent.py",
+    "reward.attempt": "reward/test_deadlines.py",
+    "reward.dispatch": "reward/test_governing.py",
+    "reward.governors": "reward/test_governing.py",
+    "reward.job": "reward/test_nothing_is_lost.py",
+    "reward.pending": "reward/test_agent.py",
+    "reward.process_child": "reward/test_processes.py",
+    "reward.sharing": "reward/test_journal_resume.py",
+}
 
 
 # -- reading the source --

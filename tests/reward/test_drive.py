@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import time
@@ -11,13 +12,21 @@ import pytest
 
 from rewardflow import clock
 from rewardflow.reward import drive
+from rewardflow.reward.deadlines import Deadline, Deadlines
 from rewardflow.reward.drive import Driven
 
 colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
 
-def driven(coroutine, name: str = "judge") -> Driven:
-    return Driven(coroutine, contextvars.copy_context(), name)
+def driven(coroutine, name: str = "judge", deadline: Deadline | None = None) -> Driven:
+    if deadline is None:
+        deadline = Deadline(Deadlines(asyncio.get_running_loop()), None)
+    return Driven(coroutine, contextvars.copy_context(), name, deadline)
+
+
+def limit(seconds: float) -> Deadline:
+    loop = asyncio.get_running_loop()
+    return Deadline(Deadlines(loop), loop.time() + seconds)
 
 
 def test_an_answer_that_is_there_at_once_needs_no_waiting() -> None:
@@ -115,9 +124,8 @@ def test_cleaning_up_after_a_cancellation_is_awaited() -> None:
             cleaned.append(True)
 
     async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await driven(tidy())
+        with pytest.raises(TimeoutError), limit(1) as deadline:
+            await driven(tidy(), deadline=deadline)
 
     clock.run(main())
     assert cleaned == [True]
@@ -126,15 +134,12 @@ def test_cleaning_up_after_a_cancellation_is_awaited() -> None:
 def test_a_coroutine_that_swallows_its_cancellation_is_closed_after_a_grace_period() -> None:
     async def stubborn() -> None:
         while True:
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                pass
 
     async def main() -> float:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await driven(stubborn())
+        with pytest.raises(TimeoutError), limit(5) as deadline:
+            await driven(stubborn(), deadline=deadline)
         return asyncio.get_running_loop().time()
 
     assert clock.run(main()) == pytest.approx(5 + drive.GRACE_S)
@@ -149,16 +154,15 @@ def test_a_result_returned_in_spite_of_cancellation_does_not_hide_the_timeout() 
         return 6
 
     async def main() -> None:
-        async with asyncio.timeout(1) as scope:
-            await driven(late())
-        assert scope.expired()
+        with pytest.raises(TimeoutError), limit(1) as deadline:
+            await driven(late(), deadline=deadline)
 
     clock.run(main())
 
 
 def test_an_async_reward_that_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     async def blocking() -> None:
-        time.sleep(0.6)
+        time.sleep(0.6)  # noqa: ASYNC251 (what this test is about)
 
     async def main() -> None:
         for _ in range(2):

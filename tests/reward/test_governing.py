@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import email.utils
+import itertools
 import logging
 import threading
 import time
@@ -84,7 +85,7 @@ class Scripted:
         return sum(map(len, self.starts.values()))
 
 
-# -- the shapes of real clients' exceptions ------------------------------------------------------------------------------
+# -- the shapes of real clients' exceptions ----------------------------------------------------------------------------
 
 
 class HttpxLike(Exception):
@@ -121,14 +122,14 @@ def http_date(seconds_from_now: float) -> str:
     return email.utils.format_datetime(moment, usegmt=True)
 
 
-# -- retry by kind -------------------------------------------------------------------------------------------------------
+# -- retry by kind -----------------------------------------------------------------------------------------------------
 
 
 class TransportError(Exception):
     pass
 
 
-class TimeoutException(TransportError):  # noqa: N818  httpx's name
+class TimeoutException(TransportError):
     pass
 
 
@@ -326,9 +327,7 @@ def test_one_line_says_that_this_was_a_429(home: str) -> None:
 
 def test_retries_stay_within_their_share_of_first_attempts_and_a_small_reserve() -> None:
     reward = Scripted(rf.ServiceError("x"))
-    verdicts = score(
-        reward, singles(2000), max_attempts=5, retry_budget=0.1, outage_share=None, max_concurrency=50
-    )
+    verdicts = score(reward, singles(2000), max_attempts=5, retry_budget=0.1, outage_share=None, max_concurrency=50)
     assert len(verdicts) == 2000
     num_retries = reward.num_calls - 2000
     assert 100 <= num_retries <= 0.1 * 2000 + 150
@@ -360,7 +359,7 @@ def test_a_set_rate_is_never_passed() -> None:
     reward = Scripted(1.0, takes_s=3.0)
     score(reward, singles(50), rpm=60, max_concurrency=50)
     starts = sorted(start for all_starts in reward.starts.values() for start in all_starts)
-    gaps = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
     assert min(gaps) >= 1.0 - 1e-6
     assert max(gaps) <= 1.1
 
@@ -395,7 +394,7 @@ def test_an_estimate_of_tokens_that_raises_fails_its_rollouts_instead_of_hanging
     with_agent(use, Judge, tpm=100_000)
 
 
-# -- time ----------------------------------------------------------------------------------------------------------------
+# -- time --------------------------------------------------------------------------------------------------------------
 
 
 def test_an_attempt_that_takes_too_long_is_cancelled_and_its_slot_is_used_by_the_next() -> None:
@@ -583,7 +582,7 @@ def test_in_processes_a_hung_call_is_killed_and_usage_and_429s_and_endpoints_com
     ]
 
     async def main() -> None:
-        options: dict[str, Any] = {"workers": "process", "processes": 1, "max_concurrency": 1, "endpoints": ["here"], "rpm": None}
+        options: dict[str, Any] = {"workers": "process", "max_concurrency": 1, "endpoints": ["here"], "rpm": None}
         async with rf.RewardAgent(f"{tmp_path}/judge.py", timeout_s=1, max_attempts=1, **options) as agent:
             groups = await agent.submit(rollouts).all()
             verdicts = [one.rewards[0] for one in groups]
@@ -596,6 +595,29 @@ def test_in_processes_a_hung_call_is_killed_and_usage_and_429s_and_endpoints_com
             assert (workers.kind, workers.killed >= 1) == ("process", True)
             assert agent.statistics().ledger.spent_usd >= 3 * 0.125
             assert agent.statistics().in_flight == 0
+
+    asyncio.run(main())
+
+
+TELLING = """
+import rewardflow as rf
+
+def compute_score(solution_str):
+    rf.report_headers({"X-RateLimit-Limit-Requests": "6000", "Authorization": "secret"})
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_limits_that_are_told_from_a_thread_or_a_process_teach_the_pace(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "judge.py").write_text(TELLING)
+
+    async def main() -> None:
+        options: dict[str, Any] = {"workers": workers, "max_concurrency": 1}
+        async with rf.RewardAgent(f"{tmp_path}/judge.py", **options) as agent:
+            (one,) = await agent.submit(singles(1)).all()
+            assert one.rewards[0].is_scored, one.rewards[0].error
+            assert agent.statistics().accounts[0].governors.pace.rpm == pytest.approx(6000, rel=0.2)
 
     asyncio.run(main())
 
@@ -676,7 +698,7 @@ def test_an_async_reward_that_blocks_the_loop_is_named_in_the_log_once(caplog: p
     assert "block" in told[0]
 
 
-# -- hedging -------------------------------------------------------------------------------------------------------------
+# -- hedging -----------------------------------------------------------------------------------------------------------
 
 
 class Straggling:
@@ -808,7 +830,7 @@ def test_when_original_and_hedge_both_fail_there_is_one_failed_verdict() -> None
     with_agent(use, Judge({"slow"}, slow_s=30), hedge_quantile=0.9, timeout_s=5000)
 
 
-# -- endpoints -----------------------------------------------------------------------------------------------------------
+# -- endpoints ---------------------------------------------------------------------------------------------------------
 
 
 class Fleet:
@@ -871,7 +893,7 @@ def test_an_endpoint_that_is_back_is_found_by_probes_and_used_again() -> None:
     with_agent(use, fleet, endpoints=["a", "b"], max_concurrency=10)
 
 
-# -- the outage guard ----------------------------------------------------------------------------------------------------
+# -- the outage guard --------------------------------------------------------------------------------------------------
 
 
 class Service:
@@ -943,10 +965,14 @@ def test_an_outage_that_lasts_too_long_ends_with_an_error_that_names_cause_and_r
         ticket = agent.submit(singles(100))
         await asyncio.sleep(2.5)
         service.is_up = False
-        taken = []
-        with pytest.raises(rf.ServiceOutage) as caught:
+        taken: list[rf.ScoredGroup] = []
+
+        async def consume() -> None:
             async for one in ticket:
                 taken.append(one)
+
+        with pytest.raises(rf.ServiceOutage) as caught:
+            await consume()
         message = str(caught.value)
         assert "503 from judge.example" in message, "the cause"
         assert "300" in message
@@ -1071,7 +1097,7 @@ def test_a_quota_that_answers_429_for_ever_ends_in_an_outage_instead_of_thousand
     with_agent(use, reward)
 
 
-# -- money ---------------------------------------------------------------------------------------------------------------
+# -- money -------------------------------------------------------------------------------------------------------------
 
 
 class Paid:
@@ -1189,12 +1215,12 @@ def test_what_the_budget_cut_off_is_called_by_the_next_run_with_a_higher_cap(tmp
     clock.run(main())
 
 
-# -- a real server -------------------------------------------------------------------------------------------------------
+# -- a real server -----------------------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
 async def judge_server(*answers: tuple[int, dict[str, str]]) -> AsyncIterator[tuple[str, list[float]]]:
-    """Gives these answers (status, headers) in turn, then 200 with a score. Yields its address and when it was asked."""
+    """Gives these answers (status, headers) in turn, then 200 and a score. Yields its address and when it was asked."""
     asked: list[float] = []
 
     async def judge(request: web.Request) -> web.Response:
@@ -1254,7 +1280,12 @@ class UrllibJudge:
 def ask(judge: Any, *answers: tuple[int, dict[str, str]], **options: Any) -> tuple[rf.Reward, list[float]]:
     async def main() -> tuple[rf.Reward, list[float]]:
         async with judge_server(*answers) as (url, asked):
-            settings: dict[str, Any] = {"backoff_s": 0.01, "rpm": None, "max_concurrency": 2, "reward_kwargs": {"url": url}}
+            settings: dict[str, Any] = {
+                "backoff_s": 0.01,
+                "rpm": None,
+                "max_concurrency": 2,
+                "reward_kwargs": {"url": url},
+            }
             async with rf.RewardAgent(judge, **{**settings, **options}) as agent:
                 (one,) = await agent.submit(singles(1)).all()
             return one.rewards[0], asked
@@ -1318,9 +1349,29 @@ def test_a_server_that_is_not_there_is_a_failed_service(judge: Any) -> None:
 def test_announced_limits_of_a_real_server_teach_the_pace() -> None:
     async def main() -> None:
         limits = {"x-ratelimit-limit-requests": "1200", "x-ratelimit-reset-requests": "1s"}
-        async with judge_server((200, limits)) as (url, _):
-            async with rf.RewardAgent(AiohttpJudge, reward_kwargs={"url": url}) as agent:
-                await agent.submit(singles(1)).all()
-                assert agent.statistics().accounts[0].governors.pace.rpm == pytest.approx(1200, rel=0.2)
+        async with (
+            judge_server((200, limits)) as (url, _),
+            rf.RewardAgent(AiohttpJudge, reward_kwargs={"url": url}) as agent,
+        ):
+            await agent.submit(singles(1)).all()
+            assert agent.statistics().accounts[0].governors.pace.rpm == pytest.approx(1200, rel=0.2)
 
     asyncio.run(main())
+
+
+def test_a_rollout_that_always_hangs_does_not_keep_an_outage_alive() -> None:
+    """A probe is made with another job each time, so that one bad request cannot speak for the service."""
+
+    async def judge(solution_str: str) -> float:
+        await asyncio.sleep(1000 if solution_str == "20" else 1)
+        if 5 <= asyncio.get_running_loop().time() <= 15:
+            raise rf.ServiceError("down")
+        return 1.0
+
+    async def main() -> list[rf.ScoredGroup]:
+        rollouts = [rf.Rollout(group_id=str(i), response=str(i)) for i in range(300)]
+        async with rf.RewardAgent(judge, max_concurrency=20, timeout_s=5) as agent:
+            return await agent.submit(rollouts).all()
+
+    failed = [reward.kind for group in clock.run(main()) for reward in group.rewards if not reward.is_scored]
+    assert failed == ["timeout"]

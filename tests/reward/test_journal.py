@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
 from rewardflow.reward.journal import MAX_ROWS_A_COMMIT, Entry, Journal, JournalReader, JournalRow
@@ -426,3 +427,18 @@ def test_exclusive_locking_needs_no_shared_memory(path: Path) -> None:
             assert len(await look_up(journal, [key_of(1)])) == 1
 
     clock.run(main())
+
+
+def test_a_damaged_journal_is_refused_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+
+    async def write() -> None:
+        async with rf.RewardAgent(lambda solution_str: 1.0, journal=path) as agent:
+            await agent.submit(rf.Rollout(group_id=str(i), response="x" * 500) for i in range(200)).all()
+
+    asyncio.run(write())
+    data = bytearray(path.read_bytes())
+    data[4096:] = bytes(byte ^ 0x5A for byte in data[4096:])
+    path.write_bytes(data)
+    with pytest.raises(rf.JournalError, match="cannot use the journal"):
+        Journal(path, run="default")

@@ -62,17 +62,16 @@ def lines(path: Path) -> list[str]:
 
 
 def test_after_kill_9_what_was_delivered_is_not_called_again(tmp_path: Path) -> None:
-    killed = start(tmp_path)
-    while len(lines(tmp_path / "delivered.txt")) < 300 and killed.poll() is None:
-        os.sched_yield()
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
+    with start(tmp_path) as killed:
+        while len(lines(tmp_path / "delivered.txt")) < 300 and killed.poll() is None:
+            os.sched_yield()
+        os.kill(killed.pid, signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL, "it finished before it could be killed"
     called_before = lines(tmp_path / "calls.txt")
     delivered_before = lines(tmp_path / "delivered.txt")
 
-    resumed = start(tmp_path)
-    output, _ = resumed.communicate(timeout=60)
+    with start(tmp_path) as resumed:
+        output, _ = resumed.communicate(timeout=60)
     assert output.strip() == "finished"
 
     called_after = lines(tmp_path / "calls.txt")[len(called_before) :]

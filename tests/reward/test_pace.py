@@ -38,8 +38,9 @@ class Driver:
 
     async def _wait_for_pace(self) -> None:
         loop = asyncio.get_running_loop()
-        while (wait_s := self.pace.ready_at(loop.time(), 0) - loop.time()) > 0.0:
-            await asyncio.sleep(wait_s)  # noqa: ASYNC110 - a refusal in the meantime may have put the time off
+        # No event to wait for instead: the time itself may move while we wait, when a call is refused.
+        while (wait_s := self.pace.ready_at(loop.time(), 0) - loop.time()) > 0.0:  # noqa: ASYNC110
+            await asyncio.sleep(wait_s)
 
     async def _call(self, start: Start) -> None:
         loop = asyncio.get_running_loop()

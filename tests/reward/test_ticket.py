@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def with_agent(use: Callable[[rf.RewardAgent], Awaitable[None]], reward: Any = s
     clock.run(main())
 
 
-@contextmanager
+@contextlib.contextmanager
 def agent_in_a_thread(reward: Any, **options: Any) -> Iterator[rf.RewardAgent]:
     """An agent that is open on the loop of another thread."""
     agent = rf.RewardAgent(reward, **options)
@@ -77,7 +78,7 @@ def agent_in_a_thread(reward: Any, **options: Any) -> Iterator[rf.RewardAgent]:
         assert not thread.is_alive()
 
 
-# -- the order of groups -------------------------------------------------------------------------------------------------
+# -- the order of groups -----------------------------------------------------------------------------------------------
 
 
 def test_iteration_gives_groups_in_the_order_of_completion() -> None:
@@ -142,7 +143,7 @@ def test_a_ticket_counts_what_is_ready_and_what_is_pending() -> None:
     with_agent(use)
 
 
-# -- exactly once --------------------------------------------------------------------------------------------------------
+# -- exactly once ------------------------------------------------------------------------------------------------------
 
 
 def test_two_iterating_consumers_share_the_groups_and_none_is_given_twice() -> None:
@@ -221,7 +222,7 @@ def test_breaking_out_of_iteration_and_coming_back_gives_the_rest() -> None:
     with_agent(use)
 
 
-# -- cancelling ----------------------------------------------------------------------------------------------------------
+# -- cancelling --------------------------------------------------------------------------------------------------------
 
 
 def test_cancel_fails_what_is_out_at_once_and_keeps_what_was_scored() -> None:
@@ -369,7 +370,7 @@ def test_cancelling_twice_or_after_the_end_does_nothing() -> None:
     with_agent(use)
 
 
-# -- groups that are not complete ----------------------------------------------------------------------------------------
+# -- groups that are not complete --------------------------------------------------------------------------------------
 
 
 def test_a_ticket_says_which_rollouts_are_missing() -> None:
@@ -465,7 +466,7 @@ def test_a_sealed_open_ticket_says_at_once_what_is_missing_when_the_rest_is_scor
     with_agent(use)
 
 
-# -- tickets that are open -----------------------------------------------------------------------------------------------
+# -- tickets that are open ---------------------------------------------------------------------------------------------
 
 
 def test_an_open_ticket_waits_for_more_until_it_is_sealed() -> None:
@@ -513,7 +514,8 @@ def test_a_sealed_ticket_takes_no_more() -> None:
 
 def test_a_block_that_raises_still_seals_its_ticket() -> None:
     async def use(agent: rf.RewardAgent) -> None:
-        with pytest.raises(KeyError), agent.open() as ticket:
+        ticket = agent.open()
+        with contextlib.suppress(KeyError), ticket:
             ticket.submit(group("a", "1"))
             raise KeyError
         assert names(await ticket.all()) == ["a"]
@@ -521,7 +523,7 @@ def test_a_block_that_raises_still_seals_its_ticket() -> None:
     with_agent(use)
 
 
-# -- other threads and other loops ---------------------------------------------------------------------------------------
+# -- other threads and other loops -------------------------------------------------------------------------------------
 
 
 def quick(solution_str: str) -> float:
@@ -548,6 +550,18 @@ def test_wait_that_runs_out_of_time_says_so_and_loses_nothing() -> None:
             ticket.wait(0.2)
         go_on.set()
         assert names(ticket.wait(10)) == ["a", "b"]
+
+
+def test_wait_that_runs_out_of_time_just_as_the_last_group_arrives_loses_nothing() -> None:
+    drawn = random.Random(3)
+    with agent_in_a_thread(sleeper) as agent:
+        for number in range(400):
+            ticket = agent.submit(group(str(number), "0.002"))
+            try:
+                groups = ticket.wait(0.002 + drawn.uniform(-0.0003, 0.0012))
+            except TimeoutError:
+                groups = ticket.wait(10)
+            assert names(groups) == [str(number)]
 
 
 def test_wait_on_the_agents_own_loop_is_refused_instead_of_hanging() -> None:
@@ -672,7 +686,7 @@ def test_waiting_in_a_foreign_loop_that_is_given_up_loses_nothing() -> None:
         asyncio.run(consume(agent.submit([*group("a", "1"), *group("b", "1")])))
 
 
-# -- after the agent has closed ------------------------------------------------------------------------------------------
+# -- after the agent has closed ----------------------------------------------------------------------------------------
 
 
 def test_groups_that_were_ready_before_the_agent_closed_can_still_be_taken() -> None:
@@ -691,11 +705,10 @@ def test_groups_that_were_ready_before_the_agent_closed_can_still_be_taken() -> 
 
 def test_whoever_waits_while_the_agent_closes_gets_the_verdicts_and_is_not_left_waiting() -> None:
     async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            async with rf.RewardAgent(sleeper) as agent:
-                waiting = tasks.create_task(agent.submit(singles(1, 500)).all())
-                opened = tasks.create_task(agent.open().all())
-                await asyncio.sleep(5)
+        async with asyncio.TaskGroup() as tasks, rf.RewardAgent(sleeper) as agent:
+            waiting = tasks.create_task(agent.submit(singles(1, 500)).all())
+            opened = tasks.create_task(agent.open().all())
+            await asyncio.sleep(5)
         assert [one.rewards[0].kind for one in waiting.result()] == [None, "cancelled"]
         assert opened.result() == []
 

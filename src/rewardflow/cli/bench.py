@@ -29,7 +29,7 @@ _HEADINGS = ("benchmark", "value", "yardstick", "ratio", "promised", "holds")
 _WIDTHS = (14, 30, 7, 16, 5)
 _NARROW_WIDTHS = (11, 18, 6, 9, 5)
 _WIDE = 100
-_LEAST_WIDTH = 80  # on a terminal that is narrower still, lines wrap
+_LEAST_NAME_WIDTH = 20
 _BAR = re.compile(r"(<=|>=) *([0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
@@ -60,10 +60,9 @@ def write_json(rows: Iterable[Row]) -> None:
 
 def write_table(rows: Iterable[Row], console: Console) -> None:
     """Line by line: a table that must know all of its rows first would keep people waiting for minutes."""
-    width = max(console.width, _LEAST_WIDTH)
-    console.print(_line(_HEADINGS, width, style="bold"), width=width, crop=False)
+    console.print(_line(_HEADINGS, console.width, style="bold"))
     for row in rows:
-        console.print(_line(_cells(row), width), width=width, crop=False)
+        console.print(_line(_cells(row), console.width))
 
 
 def holds(row: Row) -> bool | None:
@@ -104,7 +103,7 @@ def _figure(value: float, unit: str) -> str:
 def _line(cells: Iterable[str | Text], width: int, style: str = "") -> Table:
     table = Table.grid(padding=(0, 1))
     widths = _WIDTHS if width >= _WIDE else _NARROW_WIDTHS
-    for column_width in (width - sum(widths) - len(widths), *widths):
+    for column_width in (max(width - sum(widths) - len(widths), _LEAST_NAME_WIDTH), *widths):
         table.add_column(width=column_width, overflow="fold")
     table.add_row(*cells, style=style)
     return table

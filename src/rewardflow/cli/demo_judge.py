@@ -33,7 +33,7 @@ BURST = 10
 Fate = Literal["answers", "hangs", "resets", "babbles", "refuses"]
 # Of every call; of every answer, however often it is tried.
 PER_CALL: tuple[tuple[Fate, float], ...] = (("hangs", 0.01), ("resets", 0.03), ("babbles", 0.008))
-PER_ANSWER: tuple[tuple[Fate, float], ...] = (("hangs", 0.001), ("refuses", 0.002))
+PER_ANSWER: tuple[tuple[Fate, float], ...] = (("refuses", 0.002), ("hangs", 0.001))
 BABBLE: tuple[Any, ...] = ("I would give it a solid eight.", None, math.nan, {"verdict": "good"}, [])
 
 

@@ -142,10 +142,11 @@ class RewardAgent:
         if settings.run_dir is not None:
             self._recorder = Recorder(settings.run_dir)
             stack.callback(self._recorder.close)
-        scorers = [self._load(part) for part in self._parts]
         stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
-        for scorer in scorers:
-            stack.push_async_callback(self._close_scorer, scorer)
+        scorers = []
+        for part in self._parts:
+            scorers.append(self._load(part))
+            stack.push_async_callback(self._close_scorer, scorers[-1])
         already_usd = 0.0
         stack.callback(self._dismiss)
         if settings.journal is not None:

@@ -123,6 +123,8 @@ class Assembly:
             self._groups[key] = group
             self._open_groups[rollout.step] += 1
             ticket._adopt(group)
+        elif group.num_in and group.num_outstanding == 0:
+            group.ticket._wake()  # whoever waits for what is missing must look again
         return group
 
     def _forget(self, group: PendingGroup) -> None:
@@ -138,7 +140,8 @@ class Assembly:
         for number, component in enumerate(self._components):
             if component.scorer.loaded.unit == "rollout":
                 members: tuple[Rollout, ...] = (rollout,)
-            elif group.is_whole:
+            elif group.is_whole and not group.columns[number].is_called:
+                group.columns[number].is_called = True
                 members = group.members()
             else:
                 continue
@@ -184,7 +187,7 @@ class Assembly:
     def _resolved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
         """A job has its outcome: on disk first, then to its group."""
         journal = self._journal
-        unpaid = rewards[0].kind in _UNDECIDED and job.cost_usd == 0
+        unpaid = rewards[0].kind in _UNDECIDED and rewards[0].cost_usd == 0
         if journal is None or not job.keys or unpaid:
             self._land(job, rewards)
             return
@@ -234,7 +237,8 @@ class Assembly:
             return
         column.is_closed = True
         post_process = self._components[number].scorer.loaded.post_process
-        if post_process is None or self._is_closing or self._halted is not None:
+        is_whole = group.num_in == group.size  # not cancelled before its last rollout came
+        if post_process is None or not is_whole or self._is_closing or self._halted is not None:
             self._finish_column(group, number)
         else:
             self._tasks.create_task(self._post_process(group, number, post_process))

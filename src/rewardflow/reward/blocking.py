@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SIGNAL_CHECK_S = 1.0
+
 
 def score(
     rollouts: Iterable[Rollout],
@@ -92,6 +94,8 @@ class LoopThread:
         """Wait for a coroutine that runs over there; if we are interrupted, it is cancelled and ends first."""
         future = self.start(coroutine)
         try:
+            while not future.done():  # a signal that comes just before the wait begins is only seen after it
+                concurrent.futures.wait([future], timeout=_SIGNAL_CHECK_S)
             return future.result()
         except BaseException:
             if not future.done():
@@ -172,11 +176,10 @@ class BatchFunction:
             raise InvalidInput(
                 f"the number of completions must be a multiple of group_size, got {count} and {self._group_size}"
             )
-        lists = {
-            name: column
-            for name, column in columns.items()
-            if isinstance(column, list | tuple) and len(column) == count
-        }
+        lists = {name: column for name, column in columns.items() if isinstance(column, list | tuple)}
+        for name, column in lists.items():
+            if len(column) != count:
+                raise InvalidInput(f"{name} must have one value for each of {count} completions, got {len(column)}")
         with self._lock:
             self._num_calls += 1
             call = f"{self._num_calls}-{uuid.uuid4().hex[:8]}"

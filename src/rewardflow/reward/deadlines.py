@@ -1,8 +1,8 @@
 """Time limits for many calls at once, on one timer of the loop.
 
 Always true: `with Deadline(deadlines, when_s): await ...` ends with TimeoutError when its time has passed or `expire()`
-was called, like `asyncio.timeout_at`. That one makes a timer for each call, and asyncio keeps timers in a heap that is
-ordered by Python code; this one keeps tuples, and one timer for the earliest of them.
+was called, also if the code inside answers in spite of that. `asyncio.timeout_at` makes a timer for each call, in a
+heap that is ordered by Python code; here the heap holds tuples, with one timer for the earliest of them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ class Deadline:
     ) -> None:
         self.is_over = True
         self._deadlines.forget(self)
-        if self.is_expired and self._task is not None:
-            # Only if nobody else asked the task to end is the cancellation ours to turn into a timeout.
-            is_ours = self._task.uncancel() <= self._num_requests
-            if is_ours and exc_type is not None and issubclass(exc_type, asyncio.CancelledError):
-                raise TimeoutError from exc
+        task = self._task
+        if task is not None and task.cancelling() > self._num_requests:
+            # Ours, or left behind by the code inside: before Python 3.13 a task group that failed takes none back.
+            while task.cancelling() > self._num_requests:
+                task.uncancel()
+        if self.is_expired and (exc_type is None or issubclass(exc_type, asyncio.CancelledError)):
+            raise TimeoutError from exc  # also if the code inside made up an answer when it was told to end
 
     def expire(self) -> None:
         """End the wait now."""

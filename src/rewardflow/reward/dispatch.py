@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from rewardflow.errors import AgentHalted, BudgetExhausted, ServiceOutage
 from rewardflow.events import CallEnded, EventSink, OutageChanged
 from rewardflow.histogram import Histogram
+from rewardflow.reward.attempt import Attempt
 from rewardflow.reward.call import Call
-from rewardflow.reward.deadlines import Deadline, Deadlines
-from rewardflow.reward.faults import Fault, fault_of
-from rewardflow.reward.governors import Governors, GovernorStatistics, Permit
+from rewardflow.reward.deadlines import Deadlines
+from rewardflow.reward.faults import Fault, describe, fault_of
+from rewardflow.reward.governors import Governors, GovernorStatistics
 from rewardflow.reward.job import Job
 from rewardflow.reward.ledger import Ledger
 from rewardflow.reward.retry import Backoff, RetryBudget, RetryStatistics
@@ -37,6 +38,7 @@ _STARTS_PER_TURN = 256  # so that filling 20,000 slots does not freeze the loop
 _CALLS_PER_TURN = 64  # calls that never wait give up the loop after this many
 _MAX_REJECTIONS = 10  # a request that is answered 429 this often is at fault itself
 _HEDGE_SAMPLES = 20
+_AFTER_PROBE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +55,6 @@ class DispatchStatistics:
     latency_p99_s: float | None
     retry: RetryStatistics
     governors: GovernorStatistics
-
-
-class _Attempt(Deadline):
-    """One call that is out, and its time limit (in one object, of the few dozen that a call in flight consists of)."""
-
-    __slots__ = ("call", "hedge_timer", "is_hedge", "job", "permit")
-
-    def __init__(
-        self, deadlines: Deadlines, when_s: float | None, job: Job, call: Call, permit: Permit, is_hedge: bool
-    ) -> None:
-        super().__init__(deadlines, when_s)
-        self.job = job
-        self.call = call
-        self.permit = permit
-        self.is_hedge = is_hedge
-        self.hedge_timer: asyncio.TimerHandle | None = None
 
 
 class Dispatcher:
@@ -93,7 +79,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()  # for runners: whose rollouts they score has no part in it
         self._governors = Governors(account, limits, ledger, sink)
-        self._budget = RetryBudget(limits.retry_budget)
+        self._budget = RetryBudget(limits.retry_budget, savings=self._governors.limit)
         self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, random.Random())
         self._queue: list[tuple[int, int, int, int, Job, bool]] = []
         self._sequence = 0
@@ -147,7 +133,7 @@ class Dispatcher:
             self._tasks.create_task(self._run(attempt), context=self._context)
         self.wake()
 
-    async def _run(self, attempt: _Attempt | None) -> None:
+    async def _run(self, attempt: Attempt | None) -> None:
         """Make calls one after another in one slot until none may start."""
         num_calls = 0
         try:
@@ -160,7 +146,7 @@ class Dispatcher:
         finally:
             self._running -= 1
 
-    def _take_nowait(self) -> _Attempt | None:
+    def _take_nowait(self) -> Attempt | None:
         """Start the oldest job if every governor lets it go now; otherwise arrange to be woken."""
         queue = self._queue
         while queue:
@@ -169,14 +155,22 @@ class Dispatcher:
                 heapq.heappop(queue)
                 continue
             now = self._loop.time()
-            tokens = 0
-            if self._governors.counts_tokens:
-                tokens = job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
+            tokens = self._estimate_tokens(job) if self._governors.counts_tokens else 0
+            if tokens is None:
+                continue
             if not self._may_start(job, now, tokens):
                 return None
             heapq.heappop(queue)
             return self._start(job, is_hedge, now, tokens)
         return None
+
+    def _estimate_tokens(self, job: Job) -> int | None:
+        """What the call will use, or None if the reward's own estimate raised, which fails the job."""
+        try:
+            return job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
+        except Exception as error:
+            job.fail("user_error", f"estimate_tokens failed: {describe(error)}", self._loop.time())
+            return None
 
     def _may_start(self, job: Job, now: float, tokens: int) -> bool:
         if self._is_stopped or (job.scorer.workers is not None and not self._has_worker(job)):
@@ -214,17 +208,18 @@ class Dispatcher:
 
     # -- one attempt -------------------------------------------------------------------------------------------------
 
-    def _start(self, job: Job, is_hedge: bool, now: float, tokens: int) -> _Attempt:
+    def _start(self, job: Job, is_hedge: bool, now: float, tokens: int) -> Attempt:
         self._num_started += 1
         if job.num_calls == 0:
             self._budget.earn()
             job.started_s = now
+        job.stop_timer()
         job.num_calls += 1
         job.num_running += 1
         permit = self._governors.start(now, tokens, job.endpoint)
         job.endpoint = permit.endpoint
         call = Call(job.rollouts, job.num_calls, permit.endpoint.name)
-        return _Attempt(self._deadlines, self._deadline_s(job, now), job, call, permit, is_hedge)
+        return Attempt(self._deadlines, self._deadline_s(job, now), job, call, permit, is_hedge)
 
     def _deadline_s(self, job: Job, now: float) -> float | None:
         limits = self.limits
@@ -234,7 +229,7 @@ class Dispatcher:
         verdict_s = job.started_s + limits.verdict_timeout_s
         return verdict_s if deadline_s is None else min(deadline_s, verdict_s)
 
-    async def _make(self, attempt: _Attempt) -> None:
+    async def _make(self, attempt: Attempt) -> None:
         """Make one call. The one boundary round a reward's own code: what it raises becomes data here."""
         job = attempt.job
         if job.is_done:  # cancelled between taking its slot and getting here
@@ -245,27 +240,26 @@ class Dispatcher:
         rewards: tuple[Reward, ...] | None = None
         fault: Fault | None = None
         try:
-            begun = job.scorer.begin(job.rollouts, attempt.call, job.context.copy())
+            begun = job.scorer.begin(attempt, job.context.copy())
             result = begun.result
             if not begun.is_done:  # an answer that is there at once needs no time limit
                 with attempt:
-                    job.hold(attempt, attempt.is_hedge)
+                    job.hold(attempt)
                     result = await begun
             rewards = job.scorer.loaded.parse(result, len(job.rollouts))
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                self._end(attempt, None, Fault(kind="cancelled", message="the agent was cancelled"))
+            if self._is_stopped:
+                self._end(attempt, None, None)
                 raise
             fault = Fault(kind="user_error", message="the reward raised CancelledError")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             fault = fault_of(error)
             if attempt.is_expired:
                 took_s = self._loop.time() - attempt.permit.started_s
                 fault = Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
         self._end(attempt, rewards, fault)
 
-    def _end(self, attempt: _Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> None:
+    def _end(self, attempt: Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> None:
         """Give everything back, then decide what the attempt means for its job."""
         job, call, now = attempt.job, attempt.call, self._loop.time()
         job.num_running -= 1
@@ -287,7 +281,7 @@ class Dispatcher:
         elif fault is not None:
             self._retry_or_fail(attempt, fault, now)
 
-    def _settle(self, attempt: _Attempt, outcome: str, fault: Fault | None, now: float) -> None:
+    def _settle(self, attempt: Attempt, outcome: str, fault: Fault | None, now: float) -> None:
         job, permit = attempt.job, attempt.permit
         self._governors.settle(permit, outcome, fault, attempt.call, job.rollouts[0].step, self._running, now)
         self._outcomes[outcome] += 1
@@ -303,7 +297,7 @@ class Dispatcher:
         if self._queue and self._running < self._governors.limit:
             self.wake()
 
-    def _retry_or_fail(self, attempt: _Attempt, fault: Fault, now: float) -> None:
+    def _retry_or_fail(self, attempt: Attempt, fault: Fault, now: float) -> None:
         job = attempt.job
         # What fails because the service is down says nothing about this job, and costs it no attempt.
         is_outage = attempt.permit.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
@@ -314,6 +308,8 @@ class Dispatcher:
             job.num_failures += 0 if is_outage else 1
             num_failures, may_retry = max(1, job.num_failures), job.num_failures < self.limits.max_attempts
         delay_s = self._backoff.delay_s(num_failures, fault.retry_after_s)
+        if is_outage:
+            delay_s = max(delay_s, self._after_next_probe_s(now))
         limit_s = self.limits.verdict_timeout_s
         has_time = limit_s is None or now + delay_s < job.started_s + limit_s
         message = fault.message if has_time else f"{fault.message} (no time for another attempt)"
@@ -321,15 +317,33 @@ class Dispatcher:
             if is_outage or fault.kind == "rate_limited" or self._budget.spend():
                 job.is_hedged = job.num_running > 0
                 job.stop_timer()
-                job.timer = self._loop.call_later(delay_s, self.add, job)
+                job.timer = self._loop.call_later(delay_s, self._add_again, job)
                 return
             message = f"{message} (retry budget spent)"
         if job.num_running == 0:
             job.fail(fault.kind, message, now)
 
+    def _after_next_probe_s(self, now: float) -> float:
+        """How long until another job has had its turn as the probe: one that always hangs must not be all of them."""
+        probe_s = self._governors.ready_at(now, 0)
+        is_out = self._governors.outage_since_s() is not None
+        return probe_s - now + _AFTER_PROBE_S if is_out and probe_s < math.inf else 0.0
+
+    def _add_again(self, job: Job) -> None:
+        """Queue a retry; the time limit of its verdict also holds while it waits there."""
+        limit_s = self.limits.verdict_timeout_s
+        if limit_s is not None:
+            job.timer = self._loop.call_at(job.started_s + limit_s, self._too_late, job)
+        self.add(job)
+
+    def _too_late(self, job: Job) -> None:
+        if job.num_running == 0:
+            limit_s = self.limits.verdict_timeout_s
+            job.fail("timeout", f"no verdict within verdict_timeout_s={limit_s:g}", self._loop.time())
+
     # -- hedging -----------------------------------------------------------------------------------------------------
 
-    def _arm_hedge(self, attempt: _Attempt) -> None:
+    def _arm_hedge(self, attempt: Attempt) -> None:
         quantile = self.limits.hedge_quantile
         if quantile is None or attempt.is_hedge or self._latencies.count < _HEDGE_SAMPLES:
             return
@@ -388,7 +402,7 @@ class Dispatcher:
         if self._sink is not None:
             self._sink.emit(OutageChanged(at_s=now, account=self.account, state=state, reason=reason))
 
-    def _emit_call(self, attempt: _Attempt, outcome: str, latency_s: float, now: float) -> None:
+    def _emit_call(self, attempt: Attempt, outcome: str, latency_s: float, now: float) -> None:
         first, permit = attempt.job.rollouts[0], attempt.permit
         event = CallEnded(
             at_s=now,

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
+from rewardflow.reward.deadlines import Deadline
+
 logger = logging.getLogger(__name__)
 
 GRACE_S = 2.0
@@ -23,10 +25,13 @@ _BLOCKING_S = 0.5
 class Driven:
     """A coroutine that has begun: `is_done` with its `result` if it never had to wait; otherwise await it."""
 
-    __slots__ = ("_awaited", "_context", "_coroutine", "_name", "is_done", "result")
+    __slots__ = ("_awaited", "_context", "_coroutine", "_deadline", "_name", "is_done", "result")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str, deadline: Deadline
+    ) -> None:
         self._coroutine = coroutine
+        self._deadline = deadline
         self._context = context
         self._name = name
         self.is_done = False
@@ -52,8 +57,9 @@ class Driven:
                     raise
                 except asyncio.CancelledError as cancelled:
                     awaited = self._step(coroutine.throw, cancelled)
-                    # A timeout of the coroutine's own takes its request back; ours, or the task's, stands.
-                    close_at_s = _grace_end_s() if close_at_s is None else close_at_s
+                    # It goes on. That is its right if the cancellation was its own (a timeout, a task group inside).
+                    if self._deadline.is_expired and close_at_s is None:
+                        close_at_s = asyncio.get_running_loop().time() + GRACE_S
                     continue
                 except BaseException as error:
                     awaited = self._step(coroutine.throw, error)
@@ -62,8 +68,6 @@ class Driven:
                     self._close()
                     raise asyncio.CancelledError
                 awaited = self._step(coroutine.send, None)
-                if close_at_s is not None and not _is_cancelling():
-                    close_at_s = None
         except StopIteration as stop:
             return stop.value
 
@@ -81,15 +85,6 @@ class Driven:
             self._coroutine.close()
         except RuntimeError:  # it awaited once more on the way out; nothing drives it any longer
             logger.debug("reward %s also ignored GeneratorExit", self._name)
-
-
-def _is_cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _grace_end_s() -> float | None:
-    return asyncio.get_running_loop().time() + GRACE_S if _is_cancelling() else None
 
 
 def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:

@@ -67,9 +67,9 @@ class Endpoints:
 
     def _choose(self, now: float, avoid: Endpoint | None) -> Endpoint:
         ready = [endpoint for endpoint in self._all if endpoint.breaker.ready_at(now) <= now]
+        others = [endpoint for endpoint in ready if endpoint is not avoid] or ready
         # A broken endpoint that is due for its probe gets exactly one call, and gets it now, or it would never recover.
-        for endpoint in ready:
+        for endpoint in others:
             if endpoint.breaker.is_open:
                 return endpoint
-        others = [endpoint for endpoint in ready if endpoint is not avoid]
-        return min(others or ready, key=lambda endpoint: endpoint.in_flight)
+        return min(others, key=lambda endpoint: (endpoint.in_flight, endpoint.calls))

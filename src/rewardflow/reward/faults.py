@@ -27,6 +27,9 @@ _CONNECTION_NAMES = frozenset(
         "ChunkedEncodingError",
         "ProtocolError",
         "IncompleteRead",
+        "URLError",  # urllib
+        "gaierror",
+        "SSLError",
     }
 )
 _TIMEOUT_NAMES = frozenset({"TimeoutError", "Timeout", "TimeoutException", "APITimeoutError", "ServerTimeoutError"})
@@ -67,7 +70,8 @@ def fault_of(error: BaseException) -> Fault:
     if status is not None:
         return _fault_of_status(status, message, _headers(error))
     names = {cls.__name__ for cls in type(error).__mro__}
-    if isinstance(error, TimeoutError) or names & _TIMEOUT_NAMES:
+    is_timeout = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
+    if is_timeout or names & _TIMEOUT_NAMES:
         return Fault(kind="timeout", message=message, is_retryable=True)
     if isinstance(error, ConnectionError) or names & _CONNECTION_NAMES:
         return Fault(kind="service", message=message, is_retryable=True)

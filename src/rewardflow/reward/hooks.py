@@ -14,6 +14,7 @@ from typing import Any
 
 from rewardflow.reward.call import Call
 from rewardflow.reward.contract import is_coroutine_function
+from rewardflow.reward.deadlines import Deadline, Deadlines
 from rewardflow.reward.drive import Driven
 from rewardflow.reward.faults import describe
 from rewardflow.reward.threads import ThreadWorkers
@@ -32,21 +33,20 @@ class Hooks:
         self, name: str, hook: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
     ) -> tuple[Any, str | None]:
         """What the hook returned, and None; or None, and what went wrong."""
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(timeout_s or self._timeout_s):
+            limit_s = timeout_s or self._timeout_s
+            when_s = None if limit_s is None else loop.time() + limit_s
+            with Deadline(Deadlines(loop), when_s) as deadline:
                 if is_coroutine_function(hook):
-                    return await self._drive(name, hook(*arguments)), None
+                    return await _drive(name, hook(*arguments), deadline), None
                 kwargs = {"hook": hook, "arguments": arguments}
                 result = await self._started_threads().call(kwargs, Call(()), contextvars.copy_context())
-                return (await self._drive(name, result) if inspect.iscoroutine(result) else result), None
+                return (await _drive(name, result, deadline) if inspect.iscoroutine(result) else result), None
         except Exception as error:
             problem = f"{name} failed: {describe(error)}"
             logger.error("%s", problem)
             return None, problem
-
-    async def _drive(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        begun = Driven(coroutine, contextvars.copy_context(), name)
-        return begun.result if begun.is_done else await begun
 
     def _started_threads(self) -> ThreadWorkers:
         if self._threads is None:
@@ -57,6 +57,11 @@ class Hooks:
     async def aclose(self, timeout_s: float) -> None:
         if self._threads is not None:
             await self._threads.aclose(timeout_s)
+
+
+async def _drive(name: str, coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Any:
+    begun = Driven(coroutine, contextvars.copy_context(), name, deadline)
+    return begun.result if begun.is_done else await begun
 
 
 def _call(hook: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rewardflow.types import FailureKind, Reward, Rollout
 
 if TYPE_CHECKING:
-    from rewardflow.reward.deadlines import Deadline
+    from rewardflow.reward.attempt import Attempt
     from rewardflow.reward.endpoints import Endpoint
     from rewardflow.reward.pending import PendingGroup
     from rewardflow.reward.scorer import Scorer
@@ -75,18 +75,18 @@ class Job:
         self.cost_usd = 0.0
         self.tokens = 0
         self.endpoint: Endpoint | None = None
-        self.attempt_out: Deadline | None = None
-        self.hedge_out: Deadline | None = None
+        self.attempt_out: Attempt | None = None
+        self.hedge_out: Attempt | None = None
         self.timer: asyncio.TimerHandle | None = None
 
-    def hold(self, attempt: Deadline, is_hedge: bool) -> None:
+    def hold(self, attempt: Attempt) -> None:
         """Remember an attempt that is out, to end it when it no longer matters."""
-        if is_hedge:
+        if attempt.is_hedge:
             self.hedge_out = attempt
         else:
             self.attempt_out = attempt
 
-    def release(self, attempt: Deadline) -> None:
+    def release(self, attempt: Attempt) -> None:
         if self.attempt_out is attempt:
             self.attempt_out = None
         elif self.hedge_out is attempt:
@@ -98,29 +98,38 @@ class Job:
             return
         self.is_done = True
         self.stop_timer()
-        if self.attempt_out is not None:
-            self.attempt_out.expire()
-        if self.hedge_out is not None:
-            self.hedge_out.expire()
+        for attempt in (self.attempt_out, self.hedge_out):
+            if attempt is not None:
+                attempt.expire()
         self.resolved(self, rewards)
 
     def succeed(self, rewards: tuple[Reward, ...], now: float) -> None:
         """Resolve with what the reward returned, plus what all attempts took and cost."""
-        cost_usd, tokens = self.cost_usd / len(rewards), self.tokens // len(rewards)
+        cost_usd, tokens = self._share_of_cost()
         for reward in rewards:
             reward._fill_measures(self.num_calls, now - self.started_s, cost_usd, tokens)
         self.resolve(rewards)
 
     def fail(self, kind: FailureKind, message: str, now: float) -> None:
+        cost_usd, tokens = self._share_of_cost()
         reward = Reward(
             kind=kind,
             error=message,
             attempts=self.num_calls,
             latency_s=self.latency_s(now),
-            cost_usd=self.cost_usd / len(self.rollouts),
-            tokens=self.tokens // len(self.rollouts),
+            cost_usd=cost_usd,
+            tokens=tokens,
         )
         self.resolve((reward,) * len(self.rollouts))
+
+    def _share_of_cost(self) -> tuple[float, int]:
+        """What each rollout of the call has cost so far, attempts included that are still out."""
+        cost_usd, tokens = self.cost_usd, self.tokens
+        for attempt in (self.attempt_out, self.hedge_out):
+            if attempt is not None:
+                cost_usd += attempt.call.cost_usd
+                tokens += attempt.call.tokens
+        return cost_usd / len(self.rollouts), tokens // len(self.rollouts)
 
     def latency_s(self, now: float) -> float:
         """From the first attempt's start, so that waiting for a slot does not count."""

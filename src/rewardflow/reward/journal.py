@@ -26,7 +26,7 @@ from typing import Final, get_args
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
-from rewardflow.reward.journal_file import LOCK_TIMEOUT_S, close, open_for_writing
+from rewardflow.reward.journal_file import LOCK_TIMEOUT_S, close, explaining, open_for_writing
 from rewardflow.reward.journal_reader import JournalReader, JournalRow, vacuum
 from rewardflow.reward.journal_rows import (
     Entry,
@@ -116,7 +116,12 @@ class Journal:
         self._store: Store = store
         self._connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
         self._max_rows = min(MAX_ROWS_A_COMMIT, max_rows_a_statement(self._connection))
-        self._spent_usd = spent_usd(self._connection, run)
+        try:
+            with explaining(self.path):
+                self._spent_usd = spent_usd(self._connection, run)
+        except JournalError:  # a damaged file may only show when its rows are read
+            self._connection.close()
+            raise
         self._inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

@@ -37,6 +37,8 @@ _SEARCH_DOUBLING_S = 2.0
 _SEARCH_CALLS = 3  # and not before this many calls
 _SEARCH_DOUBLINGS = 6
 _LISTEN_ECHOES = 1.25
+_ECHO_WEIGHT = 0.01  # of each refusal; a slower one counts at once
+_ROUNDING = 1e-6
 
 _HOLD_SHARE = 0.97
 _FIRST_HOLD_S = 60.0
@@ -65,7 +67,8 @@ _DOUBTFUL_STOPS = 0.1  # stopped for this share of the time, it may be lower sti
 _PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below that has lost much in stops
 _LESS_PROVEN = 0.85  # each time a proven rate is relied on and refused again
 _FURTHEST_TRIAL = 1.25
-_MANY_REFUSED = 6  # of at most ten: halve without waiting for a count
+_MANY_REFUSED = 6  # and this share of what was sent: halve without waiting for a count
+_MOSTLY_REFUSED = 0.6
 _HISTORY = 64
 _NEWS = 0.01  # smaller changes of rate stay out of the history
 
@@ -96,6 +99,7 @@ class LearntRate:
         self._hint: float | None = None
         self._halved_index = 0
         self._refused_since = 0
+        self._last_refused = 0
 
     def sent(self, now: float, spent_s: float) -> None:
         """A call starts. `spent_s`: time for which the rate held it back, 0 if it came late for other reasons."""
@@ -123,12 +127,13 @@ class LearntRate:
         """The call sent as number `index` of `refusals`, at `sent_rate`, was answered 429."""
         refusals.add(sent_at, index, sent_rate)
         latency_s = now - sent_at
-        self._echo_s = max(latency_s, 0.95 * self._echo_s + 0.05 * latency_s)
+        self._echo_s = max(latency_s, self._echo_s + _ECHO_WEIGHT * (latency_s - self._echo_s))
+        refusals.settle(now - (1.0 - _ROUNDING) * self._echo_s)
         is_current = refusals is self.current
         if is_current:
             self._quiet_s = -self._echo_s
             self._quiet_calls = 0
-        elif refusals is not self._previous or self.current.num_refused >= 2:
+        elif refusals is not self._previous or self.current.num_heard >= 2:
             return
         if self.state == "free":
             self._search(now, _FIRST_RATE, "first 429")
@@ -140,7 +145,7 @@ class LearntRate:
 
     def stopped(self, stopped_s: float) -> None:
         """A Retry-After stops all sending. Meanwhile the service may lose what it cannot save up."""
-        if self.current.num_refused > 0:
+        if self.current.num_heard > 0:
             self.current.stopped_s += stopped_s
 
     def hint(self, rate: float, now: float) -> None:
@@ -174,7 +179,7 @@ class LearntRate:
         self._proven = self.rate
         self._quiet_s = 0.0
         self._quiet_calls = 0
-        if self.current.num_refused > 0:
+        if self.current.num_heard > 0:
             self._renew()
 
     def _listen(self, now: float, rate: float) -> None:
@@ -184,6 +189,7 @@ class LearntRate:
 
     def _end_listening(self, now: float) -> None:
         heard = self._previous
+        heard.settle(now)
         if heard is self._sweep:
             in_flight = max(self._echo_s * self._base, 1.0)
             excess = min(max(_CLIMB_REFUSALS / in_flight, _LEAST_EXCESS), _MOST_FIRST_EXCESS)
@@ -214,7 +220,9 @@ class LearntRate:
         self._choose(now, "climbing", base * (1.0 + excess), reason)
 
     def _climb_doubling_s(self) -> float:
-        calls_s = min(_CLIMB_CALLS / self._base, _CLIMB_CALLS_S)
+        # Right above the limit one call in 1 / excess is refused; wait twice that long for it.
+        num_calls = max(_CLIMB_CALLS, 2.0 / (self._excess + self._excess_step)) if self._excess_step else _CLIMB_CALLS
+        calls_s = min(num_calls / self._base, _CLIMB_CALLS_S)
         return max(_CLIMB_DOUBLING_S, _CLIMB_ECHOES * self._echo_s, calls_s)
 
     def _hold(self, now: float, measured: float, refusals: Refusals, reason: str) -> None:
@@ -232,7 +240,9 @@ class LearntRate:
         if index < self._halved_index:
             return False
         self._refused_since += 1
-        if self._refused_since < _MANY_REFUSED or self._refused_since < 0.6 * (index - self._halved_index + 1):
+        self._last_refused = max(self._last_refused, index)
+        num_sent = self._last_refused - self._halved_index + 1
+        if self._refused_since < max(_MANY_REFUSED, _MOSTLY_REFUSED * num_sent):
             return False
         self._halved_index = self.current.num_sent + 1
         self._refused_since = 0
@@ -302,6 +312,7 @@ class LearntRate:
         self._quiet_calls = 0
         self._halved_index = 0
         self._refused_since = 0
+        self._last_refused = 0
 
     def _choose(self, now: float, state: RateState, rate: float, reason: str) -> None:
         is_news = self.rate is None or state != self.state or abs(rate / self.rate - 1.0) > _NEWS

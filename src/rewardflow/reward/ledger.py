@@ -53,7 +53,8 @@ class Ledger:
         price_usd = self._price_usd()
         # A cap already reached stops even calls whose price is not known yet.
         room_usd = self._cap_usd - self._spent_usd - self._reserved_usd
-        return room_usd >= price_usd and room_usd > 0
+        rounding_usd = 1e-9 * self._cap_usd  # three times 0.1 must fit into 0.3
+        return room_usd >= price_usd - rounding_usd and room_usd > rounding_usd
 
     def start(self) -> float:
         """Reserve for one call; give the returned amount back to `settle`."""

@@ -6,11 +6,12 @@ rollouts were submitted and every column (one for each reward) has a verdict for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rewardflow.errors import InvalidInput
-from rewardflow.types import Reward, Rollout, ScoredGroup
+from rewardflow.types import FailureKind, Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
     from rewardflow.reward.component import Component
@@ -34,11 +35,12 @@ _NO_NOTE = Note(0.0, 0.0)
 class Column:
     """The verdicts of one reward on one group."""
 
-    __slots__ = ("is_closed", "is_final", "num_in", "rewards")
+    __slots__ = ("is_called", "is_closed", "is_final", "num_in", "rewards")
 
     def __init__(self, size: int) -> None:
         self.rewards: list[Reward | None] = [None] * size
         self.num_in = 0
+        self.is_called = False  # of a reward that judges whole groups: its one call was made
         self.is_closed = False  # all verdicts are in; post-processing may still run
         self.is_final = False
 
@@ -170,10 +172,16 @@ def combine(components: Sequence[Component], rewards: Sequence[Reward]) -> Rewar
             failed = failed or (component, reward)
         else:
             total += component.weight * reward.value
+    kind: FailureKind | None = None
+    error = None
+    if failed is not None:
+        kind, error = failed[1].kind, f"component {failed[0].name!r} failed: {failed[1].error}"
+    elif not math.isfinite(total):
+        kind, error = "unparsable", f"the weighted sum of {values} is not a finite number"
     return Reward(
-        value=None if failed else total,
-        kind=failed[1].kind if failed else None,
-        error=f"component {failed[0].name!r} failed: {failed[1].error}" if failed else None,
+        value=None if error else total,
+        kind=kind,
+        error=error,
         imputed=any(reward.imputed for reward in rewards),
         components=values,
         extras=extras,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-_RESERVE = 100.0
+_RESERVE = 100.0  # so that a small run can retry at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,17 @@ class RetryStatistics:
 
 
 class RetryBudget:
-    """Earned by first attempts, spent by retries and hedges."""
+    """Earned by first attempts, spent by retries and hedges; at most `savings` are kept for later."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, *, savings: int = 0) -> None:
         self._share = share
+        self._most = max(_RESERVE, float(savings))
         self._allowance = _RESERVE
         self._spent = 0
         self._refused = 0
 
     def earn(self) -> None:
-        if self._allowance < _RESERVE:
+        if self._allowance < self._most:
             self._allowance += self._share
 
     def spend(self) -> bool:

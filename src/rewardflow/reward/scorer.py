@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.call import Call, enter_call
+from rewardflow.reward.attempt import Attempt
+from rewardflow.reward.call import enter_call
 from rewardflow.reward.contract import LoadedReward
 from rewardflow.reward.drive import Driven
 from rewardflow.reward.processes import ProcessWorkers
@@ -65,13 +66,13 @@ class Scorer:
         estimate = self.loaded.estimate_tokens
         return usual if estimate is None else sum(estimate(rollout) for rollout in rollouts)
 
-    def begin(self, rollouts: tuple[Rollout, ...], call: Call, context: contextvars.Context) -> Driven | InWorker:
+    def begin(self, attempt: Attempt, context: contextvars.Context) -> Driven | InWorker:
         """Start the call: it may be done at once, otherwise it is to be awaited."""
-        kwargs = self.loaded.arguments(rollouts)
+        kwargs = self.loaded.arguments(attempt.job.rollouts)
         if self.workers is not None:
-            return InWorker(self.workers.call(kwargs, call, context))
-        context.run(enter_call, call)
-        return Driven(context.run(self.loaded.function, **kwargs), context, self.name)
+            return InWorker(self.workers.call(kwargs, attempt.call, context))
+        context.run(enter_call, attempt.call)
+        return Driven(context.run(self.loaded.function, **kwargs), context, self.name, attempt)
 
     async def aclose(self, timeout_s: float) -> None:
         if self.workers is not None:

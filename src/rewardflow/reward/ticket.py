@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from rewardflow.errors import AgentClosed, AgentHalted, IncompleteGroup, InvalidInput
 from rewardflow.types import Rollout, ScoredGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from rewardflow.reward.agent import RewardAgent
     from rewardflow.reward.pending import PendingGroup
-
-T = TypeVar("T")
 
 
 class Ticket:
@@ -47,36 +44,44 @@ class Ticket:
 
     async def __anext__(self) -> ScoredGroup:
         """The next group to complete."""
-        while await self._bridge(self._wait_for(1)):
-            if self._ready:  # another thread may have been faster
-                return self._ready.popleft()[1]
+        if groups := await self.take(1):
+            return groups[0]
         raise StopAsyncIteration
 
     async def take(self, count: int) -> list[ScoredGroup]:
         """The next `count` groups to complete; fewer only if the ticket ends first."""
         if count < 0:
             raise InvalidInput(f"count must not be negative, got count={count}")
-        await self._bridge(self._wait_for(count))
-        return [self._ready.popleft()[1] for _ in range(min(count, len(self._ready)))]
+        while True:
+            available = await self._wait(count)
+            taken = self._pop(min(count, available))
+            if len(taken) == min(count, available):
+                return [group for _, group in taken]
+            self._ready.extendleft(reversed(taken))  # another thread was faster, and more will come
 
     async def all(self) -> list[ScoredGroup]:
         """Every group not taken yet, in the order of submission, when the last is complete."""
         try:
-            await self._bridge(self._wait_for(None))
+            await self._wait(None)
         except AgentHalted as halted:
-            raise type(halted)(str(halted), (*self._drain(), *halted.groups)) from None
+            raise self._with_what_is_ready(halted) from None
         return self._drain()
 
     def wait(self, timeout_s: float | None = None) -> list[ScoredGroup]:
         """`all()` for threads other than the agent's: blocks until the last group is complete."""
         if _running_loop() is self._loop:
             raise InvalidInput("wait() would block the agent's own event loop; use `await ticket.all()` there")
-        future = asyncio.run_coroutine_threadsafe(self.all(), self._loop)
+        if self._loop.is_closed():
+            return asyncio.run(self.all())
+        future = asyncio.run_coroutine_threadsafe(self._wait_for(None), self._loop)
         try:
-            return future.result(timeout_s)
+            future.result(timeout_s)
         except concurrent.futures.TimeoutError:
             future.cancel()
             raise TimeoutError(f"{self.num_pending} groups were not complete after {timeout_s} s") from None
+        except AgentHalted as halted:
+            raise self._with_what_is_ready(halted) from None
+        return self._drain()
 
     # -- giving rollouts ---------------------------------------------------------------------------------------------
 
@@ -158,16 +163,30 @@ class Ticket:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
+    async def _wait(self, count: int | None) -> int:
+        """Wait on the agent's loop from wherever we are; taking happens in the caller's thread: nothing gets lost."""
+        if asyncio.get_running_loop() is self._loop:
+            return await self._wait_for(count)
+        if self._loop.is_closed():  # the agent is gone, and has left here all that will ever come
+            self._raise_if_halted(count)
+            if self._pending:
+                raise AgentClosed("the agent's event loop ended before the agent was closed")
+            return len(self._ready)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._wait_for(count), self._loop))
+
     async def _wait_for(self, count: int | None) -> int:
         """Wait until `count` groups are ready (None: until the ticket ends); how many are."""
         while count is None or len(self._ready) < count:
             if self.is_over:
-                if self._halted is not None and (count is None or not self._ready):
-                    stranded, self._stranded = tuple(self._stranded), []
-                    raise type(self._halted)(str(self._halted), stranded)
+                self._raise_if_halted(count)
                 break
             await self._wait_for_change()
         return len(self._ready)
+
+    def _raise_if_halted(self, count: int | None) -> None:
+        if self._halted is not None and (count is None or not self._ready):
+            stranded, self._stranded = tuple(self._stranded), []
+            raise type(self._halted)(str(self._halted), stranded)
 
     @property
     def is_over(self) -> bool:
@@ -201,14 +220,15 @@ class Ticket:
         self._ready.clear()
         return [group for _, group in taken]
 
-    async def _bridge(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """Wait on the agent's loop, also from another loop in another thread; taking happens in the caller's."""
-        if asyncio.get_running_loop() is self._loop:
-            return await waiting
-        if self._loop.is_closed():
-            waiting.close()
-            raise AgentClosed("the agent's event loop has ended")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
+    def _with_what_is_ready(self, halted: AgentHalted) -> AgentHalted:
+        return type(halted)(str(halted), (*self._drain(), *halted.groups))
+
+    def _pop(self, count: int) -> list[tuple[int, ScoredGroup]]:
+        taken = []
+        with contextlib.suppress(IndexError):
+            for _ in range(count):
+                taken.append(self._ready.popleft())
+        return taken
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

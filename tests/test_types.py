@@ -1,0 +1,63 @@
+"""Records are frozen, consistent, and refuse what cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+import rewardflow as rf
+from rewardflow.types import EMPTY
+
+
+def test_status_follows_from_the_value() -> None:
+    assert rf.Reward(value=0.0).status == "scored"
+    assert rf.Reward().status == "failed"
+    assert rf.Reward(value=1.0, status="scored").is_scored
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"value": 1.0, "status": "failed"},
+        {"value": None, "status": "scored"},
+        {"value": float("nan")},
+        {"value": float("inf")},
+        {"kind": "bad luck"},
+    ],
+)
+def test_a_reward_that_contradicts_itself_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(rf.InvalidInput):
+        rf.Reward(**fields)
+
+
+@pytest.mark.parametrize(("index", "size"), [(-1, 2), (2, 2), (0, 0)])
+def test_an_index_lies_in_its_group(index: int, size: int) -> None:
+    with pytest.raises(rf.InvalidInput, match=r"index must lie in \[0, group_size\)"):
+        rf.Rollout(group_id="g", response="", index=index, group_size=size)
+
+
+def test_records_are_frozen_and_travel() -> None:
+    rollout = rf.Rollout(group_id="g", response="x")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rollout.response = "y"
+    assert pickle.loads(pickle.dumps(rollout)) == rollout
+    assert pickle.loads(pickle.dumps(rf.Reward(value=1.0))) == rf.Reward(value=1.0)
+
+
+def test_the_empty_mapping_is_a_mapping_of_nothing() -> None:
+    assert dict(EMPTY) == {}
+    assert len(EMPTY) == 0
+    assert "x" not in EMPTY
+    with pytest.raises(KeyError):
+        EMPTY["x"]
+
+
+def test_a_group_counts_its_failures_and_knows_whether_it_is_complete() -> None:
+    rollouts = tuple(rf.Rollout(group_id="g", response="", index=i, group_size=3) for i in range(2))
+    group = rf.ScoredGroup(
+        group_id="g", step=0, group_size=3, rollouts=rollouts, rewards=(rf.Reward(value=1.0), rf.Reward())
+    )
+    assert group.num_failed == 1
+    assert not group.is_complete
