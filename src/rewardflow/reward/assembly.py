@@ -98,11 +98,14 @@ class Assembly:
     def _take_in(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[tuple[Rollout, PendingGroup]]:
         """Put every rollout into its group; if one does not fit, take all of them out again."""
         taken: list[tuple[Rollout, PendingGroup]] = []
+        num_known = self._num_groups
         try:
             for rollout in rollouts:
                 group = self._group_of(rollout, ticket, now)
                 group.put(rollout)
                 taken.append((rollout, group))
+                if group.number <= num_known:
+                    group.ticket._wake()  # whoever waits for what is missing must look again
         except InvalidInput:
             for rollout, group in taken:
                 group.take_out(rollout)
@@ -123,8 +126,6 @@ class Assembly:
             self._groups[key] = group
             self._open_groups[rollout.step] += 1
             ticket._adopt(group)
-        elif group.num_in and group.num_outstanding == 0:
-            group.ticket._wake()  # whoever waits for what is missing must look again
         return group
 
     def _forget(self, group: PendingGroup) -> None:

@@ -29,9 +29,11 @@ class Deadline:
         self.is_over = False
 
     def __enter__(self) -> Self:
-        self._task = asyncio.current_task()
-        assert self._task is not None
-        self._num_requests = self._task.cancelling()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline can only be kept inside a task")
+        self._task = task
+        self._num_requests = task.cancelling()
         self._deadlines.watch(self)
         return self
 
