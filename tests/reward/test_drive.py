@@ -13,15 +13,16 @@ import pytest
 from rewardflow import clock
 from rewardflow.reward import drive
 from rewardflow.reward.deadlines import Deadline, Deadlines
-from rewardflow.reward.drive import Driven
+from rewardflow.reward.drive import begin
 
 colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
 
-def driven(coroutine, name: str = "judge", deadline: Deadline | None = None) -> Driven:
+async def driven(coroutine, name: str = "judge", deadline: Deadline | None = None) -> object:
     if deadline is None:
-        deadline = Deadline(Deadlines(asyncio.get_running_loop()), None)
-    return Driven(coroutine, contextvars.copy_context(), name, deadline)
+        deadline = Deadline(Deadlines(asyncio.get_running_loop()))
+    is_done, answer = begin(coroutine, contextvars.copy_context(), name, deadline)
+    return answer if is_done else await answer
 
 
 def limit(seconds: float) -> Deadline:
@@ -34,9 +35,8 @@ def test_an_answer_that_is_there_at_once_needs_no_waiting() -> None:
         return 7
 
     async def main() -> None:
-        begun = driven(quick())
-        assert begun.is_done
-        assert begun.result == 7
+        deadline = Deadline(Deadlines(asyncio.get_running_loop()))
+        assert begin(quick(), contextvars.copy_context(), "judge", deadline) == (True, 7)
 
     clock.run(main())
 
@@ -66,15 +66,11 @@ def test_context_variables_stay_inside_across_awaits() -> None:
         seen.append(colour.get())
 
     async def main() -> None:
-        await asyncio.gather(*(_await(driven(paint(name))) for name in ("red", "blue", "green")))
+        await asyncio.gather(*(driven(paint(name)) for name in ("red", "blue", "green")))
         assert colour.get() == "none"
 
     clock.run(main())
     assert sorted(seen) == ["blue", "green", "red"]
-
-
-async def _await(begun: Driven) -> object:
-    return await begun
 
 
 def test_timeouts_and_task_groups_inside_work_as_in_any_task() -> None:
@@ -166,7 +162,7 @@ def test_an_async_reward_that_blocks_the_loop_is_named_once(caplog: pytest.LogCa
 
     async def main() -> None:
         for _ in range(2):
-            driven(blocking(), "blocking_judge")
+            await driven(blocking(), "blocking_judge")
 
     with caplog.at_level(logging.WARNING):
         clock.run(main())

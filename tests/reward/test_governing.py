@@ -1375,3 +1375,19 @@ def test_a_rollout_that_always_hangs_does_not_keep_an_outage_alive() -> None:
 
     failed = [reward.kind for group in clock.run(main()) for reward in group.rewards if not reward.is_scored]
     assert failed == ["timeout"]
+
+
+def test_a_cap_with_a_price_a_call_holds_also_for_rewards_that_report_nothing() -> None:
+    async def judge(solution_str: str) -> float:
+        await asyncio.sleep(1)
+        return 1.0
+
+    async def main() -> tuple[int, float]:
+        rollouts = [rf.Rollout(group_id=str(i), response="") for i in range(20)]
+        async with rf.RewardAgent(judge, max_cost_usd=5.0, call_cost_usd=1.0, max_concurrency=3) as agent:
+            with pytest.raises(rf.BudgetExhausted):
+                await agent.submit(rollouts).all()
+            statistics = agent.statistics()
+            return statistics.calls, statistics.ledger.spent_usd
+
+    assert clock.run(main()) == (5, 5.0)

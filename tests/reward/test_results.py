@@ -334,3 +334,8 @@ def test_a_forgotten_await_in_post_processing_is_named() -> None:
 def test_rewards_survive_pickling() -> None:
     rewards = parse_results([1.0, {"score": 0.5, "a": 1}, None], 3)
     assert pickle.loads(pickle.dumps(rewards[1])).extras == {"a": 1}
+
+
+def test_post_process_cannot_revive_what_was_cancelled() -> None:
+    (reward,) = apply_post_process([Reward(kind="cancelled", error="cancelled by the caller")], [0.5])
+    assert reward.value is None

@@ -72,7 +72,7 @@ def original_experiment() -> Iterator[Row]:
                 bar="<= 1.10",
                 bar_on="ratio",
             )
-    bare_s = asyncio.run(_bare_tasks(delays_s))
+    bare_s = asyncio.run(_bare_tasks(wait, delays_s))
     total_s, _ = asyncio.run(_original(wait, delays_s, len(delays_s)))
     yield Row(
         name=f"original, async, {len(delays_s)} slots: all verdicts",
@@ -99,6 +99,7 @@ async def _original(reward: Callable[..., Any], delays_s: list[float], slots: in
     loop = asyncio.get_running_loop()
     async with RewardAgent(reward, max_concurrency=slots) as agent:
         await _until_workers_are_up(agent, slots)
+        gc.collect()  # what earlier rows left behind is not this one's to clear away
         began_s = loop.time()
         ticket = agent.submit(rollouts)
         await ticket.take(GROUPS // 4)
@@ -115,11 +116,18 @@ async def _until_workers_are_up(agent: RewardAgent, slots: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _bare_tasks(delays_s: list[float]) -> float:
+async def _bare_tasks(reward: Callable[..., Any], delays_s: list[float]) -> float:
+    """The same calls of the same function, each in a task, and nothing else."""
+    results: list[float] = []
+
+    async def call(delay_s: float) -> None:
+        results.append(await reward(extra_info={"delay_s": delay_s}))
+
+    gc.collect()
     began_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for delay_s in delays_s:
-            tasks.create_task(asyncio.sleep(delay_s))
+            tasks.create_task(call(delay_s))
     return time.perf_counter() - began_s
 
 
@@ -135,7 +143,7 @@ def _plain_noop(solution_str: str) -> float:
 
 
 def throughput(*, repeats: int = 3, count: int = 30_000) -> Iterator[Row]:
-    rollouts = _singles(count)
+    rollouts = _groups(count)
     bare = max(asyncio.run(_bare_workers(rollouts)) for _ in range(repeats))
     pool = _thread_pool(rollouts[: count // 3])
     ours = max(asyncio.run(_verdicts_per_s(rollouts)) for _ in range(repeats))
@@ -167,12 +175,16 @@ def throughput(*, repeats: int = 3, count: int = 30_000) -> Iterator[Row]:
         )
 
 
-def _singles(count: int) -> list[Rollout]:
-    return [Rollout(group_id=str(i), response="an answer of the policy") for i in range(count)]
+def _groups(count: int, size: int = GROUP_SIZE) -> list[Rollout]:
+    return [
+        Rollout(group_id=str(i // size), index=i % size, group_size=size, response="an answer of the policy")
+        for i in range(count)
+    ]
 
 
 async def _verdicts_per_s(rollouts: list[Rollout], **options: Any) -> float:
     async with RewardAgent(_noop, max_concurrency=256, **options) as agent:
+        gc.collect()
         began_s = time.perf_counter()
         async for _ in agent.submit(rollouts):
             pass
@@ -225,7 +237,7 @@ async def _many_in_flight(count: int) -> tuple[float, float, int]:
         await asyncio.sleep(delays_s[extra_info["group_uid"]])
         return 1.0
 
-    rollouts = _singles(count)
+    rollouts = _groups(count, size=1)
     gc.collect()
     before_mb = _memory_mb()
     watch = _Watch()
@@ -298,7 +310,7 @@ async def _drive_to_limit(burst: int, latency_s: float, duration_s: float) -> Si
         return 1.0
 
     async with RewardAgent(judge, max_concurrency=256) as agent:
-        ticket = agent.submit(_singles(int(duration_s * 10 * 1.2)))
+        ticket = agent.submit(_groups(int(duration_s * 10 * 1.2), size=1))
         await asyncio.sleep(duration_s)
         ticket.cancel()
     return service

@@ -30,12 +30,13 @@ from rewardflow.reward.assembly import Assembly, AssemblyStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
 from rewardflow.reward.contract import load_reward
 from rewardflow.reward.dispatch import Dispatcher, DispatchStatistics
+from rewardflow.reward.garbage import fewer_collections
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.journal import Journal, JournalStatistics
 from rewardflow.reward.ledger import Ledger, LedgerStatistics
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.scorer import Scorer, make_workers
-from rewardflow.reward.settings import AgentOptions, LimitSettings, split_options
+from rewardflow.reward.settings import AUTO, MAX_THREADS, AgentOptions, LimitSettings, split_options
 from rewardflow.reward.source import RewardSource
 from rewardflow.reward.threads import WorkerStatistics
 from rewardflow.reward.ticket import Ticket
@@ -139,6 +140,8 @@ class RewardAgent:
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Everything that can be wrong is found here, before anything is sent. The stack closes in reverse."""
         settings, stack = self.settings, self._resources
+        limits = [self._limits_of(part).max_concurrency for part in self._parts]
+        stack.enter_context(fewer_collections(sum(MAX_THREADS if limit == AUTO else limit for limit in limits)))
         if settings.run_dir is not None:
             self._recorder = Recorder(settings.run_dir)
             stack.callback(self._recorder.close)

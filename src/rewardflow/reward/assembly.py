@@ -72,6 +72,7 @@ class Assembly:
         self._open_groups: defaultdict[int, int] = defaultdict(int)
         self._logs = any(component.scorer.loaded.log is not None for component in components)
         self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
+        self._on_resolved = self._resolved  # bound once, not once for every job
         self._halted: AgentHalted | None = None
         self._is_closing = False
         self._submitted = self._delivered = self._scored = self._imputed = self._cached = 0
@@ -86,34 +87,34 @@ class Assembly:
         """Take rollouts in, all of them or none."""
         if self._halted is not None:
             raise type(self._halted)(str(self._halted))
-        now = self._loop.time()
+        groups = self._take_in(rollouts, ticket, self._loop.time())
         jobs: list[Job] = []
-        for rollout, group in self._take_in(rollouts, ticket, now):
+        for rollout, group in zip(rollouts, groups, strict=True):
             for job in self._jobs_for(group, rollout, context):
                 group.jobs.append(job)
                 jobs.append(job)
         self._submitted += len(rollouts)
         self._begin(jobs)
 
-    def _take_in(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[tuple[Rollout, PendingGroup]]:
-        """Put every rollout into its group; if one does not fit, take all of them out again."""
-        taken: list[tuple[Rollout, PendingGroup]] = []
+    def _take_in(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[PendingGroup]:
+        """Put every rollout into its group, and tell which; if one does not fit, take all of them out again."""
+        groups: list[PendingGroup] = []
         num_known = self._num_groups
         try:
             for rollout in rollouts:
                 group = self._group_of(rollout, ticket, now)
                 group.put(rollout)
-                taken.append((rollout, group))
+                groups.append(group)
                 if group.number <= num_known:
                     group.ticket._wake()  # whoever waits for what is missing must look again
         except InvalidInput:
-            for rollout, group in taken:
+            for rollout, group in zip(rollouts, groups, strict=False):
                 group.take_out(rollout)
                 if group.num_in == 0:
                     self._forget(group)
                     ticket._disown(group)
             raise
-        return taken
+        return groups
 
     def _group_of(self, rollout: Rollout, ticket: Ticket, now: float) -> PendingGroup:
         if not isinstance(rollout, Rollout):
@@ -146,7 +147,7 @@ class Assembly:
                 members = group.members()
             else:
                 continue
-            yield Job(component.scorer, members, group, number, context, self._resolved)
+            yield Job(component.scorer, members, group, number, context, self._on_resolved)
 
     def _begin(self, jobs: Sequence[Job]) -> None:
         """Look in the journal first; what is not there is called."""

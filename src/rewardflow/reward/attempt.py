@@ -13,21 +13,25 @@ from rewardflow.reward.deadlines import Deadline, Deadlines
 
 if TYPE_CHECKING:
     from rewardflow.reward.call import Call
-    from rewardflow.reward.governors import Permit
+    from rewardflow.reward.endpoints import Endpoint
     from rewardflow.reward.job import Job
+    from rewardflow.reward.pace import Start
 
 
 class Attempt(Deadline):
-    """A context manager round the wait for its answer."""
+    """A context manager round the wait for its answer. What it holds is set by `Governors.start` and settled once."""
 
-    __slots__ = ("call", "hedge_timer", "is_hedge", "job", "permit")
+    __slots__ = ("call", "endpoint", "hedge_timer", "is_hedge", "job", "reserved_usd", "sent", "started_s", "was_made")
 
-    def __init__(
-        self, deadlines: Deadlines, when_s: float | None, job: Job, call: Call, permit: Permit, is_hedge: bool
-    ) -> None:
-        super().__init__(deadlines, when_s)
+    call: Call
+    endpoint: Endpoint
+    reserved_usd: float
+    sent: Start
+
+    def __init__(self, deadlines: Deadlines, job: Job, is_hedge: bool, started_s: float) -> None:
+        super().__init__(deadlines)
         self.job = job
-        self.call = call
-        self.permit = permit
         self.is_hedge = is_hedge
+        self.started_s = started_s
+        self.was_made = False
         self.hedge_timer: asyncio.TimerHandle | None = None

@@ -2,13 +2,15 @@
 
 Always true: `with Deadline(deadlines, when_s): await ...` ends with TimeoutError when its time has passed or `expire()`
 was called, also if the code inside answers in spite of that. `asyncio.timeout_at` makes a timer for each call, in a
-heap that is ordered by Python code; here the heap holds tuples, with one timer for the earliest of them.
+heap that is ordered by Python code; here one timer, for the earliest of them, serves all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import math
+from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +22,7 @@ class Deadline:
 
     __slots__ = ("_deadlines", "_num_requests", "_task", "is_expired", "is_over", "when_s")
 
-    def __init__(self, deadlines: Deadlines, when_s: float | None) -> None:
+    def __init__(self, deadlines: Deadlines, when_s: float | None = None) -> None:
         self._deadlines = deadlines
         self._task: asyncio.Task[Any] | None = None
         self._num_requests = 0
@@ -50,6 +52,10 @@ class Deadline:
         if self.is_expired and (exc_type is None or issubclass(exc_type, asyncio.CancelledError)):
             raise TimeoutError from exc  # also if the code inside made up an answer when it was told to end
 
+    @property
+    def at_s(self) -> float:
+        return math.inf if self.when_s is None else self.when_s
+
     def expire(self) -> None:
         """End the wait now."""
         if not self.is_over and not self.is_expired and self._task is not None:
@@ -58,42 +64,56 @@ class Deadline:
 
 
 class Deadlines:
+    """Calls mostly have the same limit, so deadlines come in order: a queue, and a heap for the few that do not."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._queue: deque[Deadline] = deque()
         self._heap: list[tuple[float, int, Deadline]] = []
         self._num_watched = 0
         self._num_live = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, deadline: Deadline) -> None:
-        if deadline.when_s is None:
+        when_s = deadline.when_s
+        if when_s is None:
             return
-        self._num_watched += 1
         self._num_live += 1
-        heapq.heappush(self._heap, (deadline.when_s, self._num_watched, deadline))
-        if self._timer is None or deadline.when_s < self._timer.when():
-            self._arm()
+        if not self._queue or self._queue[-1].at_s <= when_s:
+            self._queue.append(deadline)
+        else:
+            self._num_watched += 1
+            heapq.heappush(self._heap, (when_s, self._num_watched, deadline))
+        if self._timer is None or when_s < self._timer.when():
+            self._arm(when_s)
 
     def forget(self, deadline: Deadline) -> None:
-        """What is over stays in the heap until that is mostly such."""
+        """What is over stays here until most of it is."""
         if deadline.when_s is None:
             return
         self._num_live -= 1
+        num_kept = len(self._queue) + len(self._heap)
         if self._num_live == 0:
+            self._queue.clear()
             self._heap.clear()
-            self._arm()
-        elif len(self._heap) > _MANY and self._num_live < len(self._heap) // 2:
+            self._arm(None)
+        elif num_kept > _MANY and self._num_live < num_kept // 2:
+            self._queue = deque(kept for kept in self._queue if not kept.is_over)
             self._heap = [entry for entry in self._heap if not entry[2].is_over]
             heapq.heapify(self._heap)
 
-    def _arm(self) -> None:
+    def _arm(self, when_s: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._heap[0][0], self._fire) if self._heap else None
+        self._timer = None if when_s is None else self._loop.call_at(when_s, self._fire)
 
     def _fire(self) -> None:
         self._timer = None
-        heap, now = self._heap, self._loop.time()
+        queue, heap, now = self._queue, self._heap, self._loop.time()
+        while queue and (queue[0].is_over or queue[0].at_s <= now):
+            queue.popleft().expire()
         while heap and (heap[0][2].is_over or heap[0][0] <= now):
             heapq.heappop(heap)[2].expire()
-        self._arm()
+        earliest = [queue[0].at_s] if queue else []
+        earliest += [heap[0][0]] if heap else []
+        self._arm(min(earliest, default=None))

@@ -17,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, ServiceOutage
 from rewardflow.events import CallEnded, EventSink, OutageChanged
@@ -134,11 +135,30 @@ class Dispatcher:
         self.wake()
 
     async def _run(self, attempt: Attempt | None) -> None:
-        """Make calls one after another in one slot until none may start."""
+        """Make calls one after another in one slot until none may start.
+
+        This is the one boundary round a reward's own code: what it raises becomes data here. The wait for the answer is
+        here and not in a coroutine of its own, because there are as many of these as calls in flight.
+        """
         num_calls = 0
         try:
             while attempt is not None:
-                await self._make(attempt)
+                rewards, fault = None, None
+                try:
+                    is_done, answer = self._begin(attempt)
+                    if not is_done:  # an answer that is there at once needs no time limit
+                        with attempt:
+                            attempt.job.hold(attempt)
+                            answer = await answer
+                    rewards = self._parse(attempt, answer)
+                except asyncio.CancelledError:
+                    if self._is_stopped:
+                        self._end(attempt, None, None)
+                        raise
+                    fault = Fault(kind="user_error", message="the reward raised CancelledError")
+                except (Exception, SystemExit) as error:
+                    fault = self._fault_of(attempt, error)
+                self._end(attempt, rewards, fault)
                 num_calls += 1
                 if num_calls % _CALLS_PER_TURN == 0:
                     await asyncio.sleep(0)
@@ -216,10 +236,12 @@ class Dispatcher:
         job.stop_timer()
         job.num_calls += 1
         job.num_running += 1
-        permit = self._governors.start(now, tokens, job.endpoint)
-        job.endpoint = permit.endpoint
-        call = Call(job.rollouts, job.num_calls, permit.endpoint.name)
-        return Attempt(self._deadlines, self._deadline_s(job, now), job, call, permit, is_hedge)
+        attempt = Attempt(self._deadlines, job, is_hedge, now)
+        self._governors.start(attempt, tokens)
+        job.endpoint = attempt.endpoint
+        attempt.call = Call(job.rollouts, job.num_calls, attempt.endpoint.name)
+        attempt.when_s = self._deadline_s(job, now)
+        return attempt
 
     def _deadline_s(self, job: Job, now: float) -> float | None:
         limits = self.limits
@@ -229,35 +251,25 @@ class Dispatcher:
         verdict_s = job.started_s + limits.verdict_timeout_s
         return verdict_s if deadline_s is None else min(deadline_s, verdict_s)
 
-    async def _make(self, attempt: Attempt) -> None:
-        """Make one call. The one boundary round a reward's own code: what it raises becomes data here."""
+    def _begin(self, attempt: Attempt) -> tuple[bool, Any]:
+        """Let the reward's code start: True and its result if it is there at once, else False and what to await."""
         job = attempt.job
         if job.is_done:  # cancelled between taking its slot and getting here
-            self._end(attempt, None, None)
-            return
+            return True, None
+        attempt.was_made = True
         if self.limits.hedge_quantile is not None:
             self._arm_hedge(attempt)
-        rewards: tuple[Reward, ...] | None = None
-        fault: Fault | None = None
-        try:
-            begun = job.scorer.begin(attempt, job.context.copy())
-            result = begun.result
-            if not begun.is_done:  # an answer that is there at once needs no time limit
-                with attempt:
-                    job.hold(attempt)
-                    result = await begun
-            rewards = job.scorer.loaded.parse(result, len(job.rollouts))
-        except asyncio.CancelledError:
-            if self._is_stopped:
-                self._end(attempt, None, None)
-                raise
-            fault = Fault(kind="user_error", message="the reward raised CancelledError")
-        except (Exception, SystemExit) as error:
-            fault = fault_of(error)
-            if attempt.is_expired:
-                took_s = self._loop.time() - attempt.permit.started_s
-                fault = Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
-        self._end(attempt, rewards, fault)
+        return job.scorer.begin(attempt, job.context.copy())
+
+    def _parse(self, attempt: Attempt, answer: Any) -> tuple[Reward, ...] | None:
+        job = attempt.job
+        return None if job.is_done else job.scorer.loaded.parse(answer, len(job.rollouts))
+
+    def _fault_of(self, attempt: Attempt, error: BaseException) -> Fault:
+        if not attempt.is_expired:
+            return fault_of(error)
+        took_s = self._loop.time() - attempt.started_s
+        return Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
 
     def _end(self, attempt: Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> None:
         """Give everything back, then decide what the attempt means for its job."""
@@ -270,9 +282,12 @@ class Dispatcher:
             for reward in rewards:  # a price told in the result counts like one that was reported
                 call.cost_usd += reward.cost_usd
                 call.tokens += reward.tokens
+        outcome = _outcome(job, rewards, fault)
+        if attempt.was_made and outcome != "rate_limited":
+            call.cost_usd = self._ledger.cost_of(call.cost_usd)
         job.cost_usd += call.cost_usd
         job.tokens += call.tokens
-        self._settle(attempt, _outcome(job, rewards, fault), fault, now)
+        self._settle(attempt, outcome, fault, now)
         if job.is_done:
             return
         if rewards is not None:
@@ -282,13 +297,12 @@ class Dispatcher:
             self._retry_or_fail(attempt, fault, now)
 
     def _settle(self, attempt: Attempt, outcome: str, fault: Fault | None, now: float) -> None:
-        job, permit = attempt.job, attempt.permit
-        self._governors.settle(permit, outcome, fault, attempt.call, job.rollouts[0].step, self._running, now)
+        self._governors.settle(attempt, outcome, fault, self._running, now)
         self._outcomes[outcome] += 1
-        latency_s = now - permit.started_s
+        latency_s = now - attempt.started_s
         if outcome == "scored":
             self._latencies.add(latency_s)
-        if self._outage_timer is not None or permit.endpoint.breaker.is_open:
+        if self._outage_timer is not None or attempt.endpoint.breaker.is_open:
             self._follow_outage(now)
         if self._sink is not None:
             self._emit_call(attempt, outcome, latency_s, now)
@@ -300,7 +314,7 @@ class Dispatcher:
     def _retry_or_fail(self, attempt: Attempt, fault: Fault, now: float) -> None:
         job = attempt.job
         # What fails because the service is down says nothing about this job, and costs it no attempt.
-        is_outage = attempt.permit.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
+        is_outage = attempt.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
         if fault.kind == "rate_limited":
             job.num_rejections += 1
             num_failures, may_retry = job.num_rejections, is_outage or job.num_rejections < _MAX_REJECTIONS
@@ -403,7 +417,7 @@ class Dispatcher:
             self._sink.emit(OutageChanged(at_s=now, account=self.account, state=state, reason=reason))
 
     def _emit_call(self, attempt: Attempt, outcome: str, latency_s: float, now: float) -> None:
-        first, permit = attempt.job.rollouts[0], attempt.permit
+        first = attempt.job.rollouts[0]
         event = CallEnded(
             at_s=now,
             step=first.step,
@@ -411,8 +425,8 @@ class Dispatcher:
             index=first.index,
             reward=attempt.job.scorer.name,
             attempt=attempt.call.attempt,
-            endpoint=permit.endpoint.shown,
-            started_s=permit.started_s,
+            endpoint=attempt.endpoint.shown,
+            started_s=attempt.started_s,
             latency_s=latency_s,
             outcome=outcome,
             cost_usd=attempt.call.cost_usd,

@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import logging
 import time
+import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -22,69 +23,72 @@ GRACE_S = 2.0
 _BLOCKING_S = 0.5
 
 
-class Driven:
-    """A coroutine that has begun: `is_done` with its `result` if it never had to wait; otherwise await it."""
+def begin(
+    coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str, deadline: Deadline
+) -> tuple[bool, Any]:
+    """Take the first step: True and the result if it was the only one, else False and what to await for the result."""
+    driven = _drive(coroutine, context, name, deadline)
+    try:
+        driven.send(None)
+    except StopIteration as stop:
+        return True, stop.value
+    return False, driven
 
-    __slots__ = ("_awaited", "_context", "_coroutine", "_deadline", "_name", "is_done", "result")
 
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str, deadline: Deadline
-    ) -> None:
-        self._coroutine = coroutine
-        self._deadline = deadline
-        self._context = context
-        self._name = name
-        self.is_done = False
-        self.result: Any = None
-        try:
-            self._awaited = self._step(coroutine.send, None)
-        except StopIteration as stop:
-            self.is_done, self.result = True, stop.value
+@types.coroutine
+def _drive(
+    coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str, deadline: Deadline
+) -> Generator[Any, Any, Any]:
+    """Pass on what the coroutine awaits, and what comes of it. The first yield only tells `begin` of more to come."""
+    close_at_s: float | None = None
+    is_begun = False
+    try:
+        awaited = _step(name, context, coroutine.send, None)
+        while True:
+            is_in_time = True
+            try:
+                if not is_begun:
+                    is_begun = True
+                    yield None
+                if close_at_s is None:
+                    yield awaited
+                else:
+                    is_in_time = yield from _wait_until(close_at_s, awaited)
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except asyncio.CancelledError as cancelled:
+                awaited = _step(name, context, coroutine.throw, cancelled)
+                # It goes on. That is its right if the cancellation was its own (a timeout, a task group inside).
+                if deadline.is_expired and close_at_s is None:
+                    close_at_s = asyncio.get_running_loop().time() + GRACE_S
+                continue
+            except BaseException as error:
+                awaited = _step(name, context, coroutine.throw, error)
+                continue
+            if not is_in_time:
+                _close(coroutine, name)
+                raise asyncio.CancelledError
+            awaited = _step(name, context, coroutine.send, None)
+    except StopIteration as stop:
+        return stop.value
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        coroutine, awaited = self._coroutine, self._awaited
-        close_at_s: float | None = None
-        try:
-            while True:
-                is_in_time = True
-                try:
-                    if close_at_s is None:
-                        yield awaited
-                    else:
-                        is_in_time = yield from _wait_until(close_at_s, awaited)
-                except GeneratorExit:
-                    coroutine.close()
-                    raise
-                except asyncio.CancelledError as cancelled:
-                    awaited = self._step(coroutine.throw, cancelled)
-                    # It goes on. That is its right if the cancellation was its own (a timeout, a task group inside).
-                    if self._deadline.is_expired and close_at_s is None:
-                        close_at_s = asyncio.get_running_loop().time() + GRACE_S
-                    continue
-                except BaseException as error:
-                    awaited = self._step(coroutine.throw, error)
-                    continue
-                if not is_in_time:
-                    self._close()
-                    raise asyncio.CancelledError
-                awaited = self._step(coroutine.send, None)
-        except StopIteration as stop:
-            return stop.value
 
-    def _step(self, advance: Callable[[Any], Any], value: Any) -> Any:
-        began_s = time.perf_counter()
-        try:
-            return self._context.run(advance, value)
-        finally:
-            if time.perf_counter() - began_s > _BLOCKING_S:
-                _name_blocking(self._name, time.perf_counter() - began_s)
+def _step(name: str, context: contextvars.Context, advance: Callable[[Any], Any], value: Any) -> Any:
+    began_s = time.perf_counter()
+    try:
+        return context.run(advance, value)
+    finally:
+        if time.perf_counter() - began_s > _BLOCKING_S:
+            _name_blocking(name, time.perf_counter() - began_s)
 
-    def _close(self) -> None:
-        logger.warning("reward %s ignored its cancellation for %g s and was closed", self._name, GRACE_S)
-        try:
-            self._coroutine.close()
-        except RuntimeError:  # it awaited once more on the way out; nothing drives it any longer
-            logger.debug("reward %s also ignored GeneratorExit", self._name)
+
+def _close(coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+    logger.warning("reward %s ignored its cancellation for %g s and was closed", name, GRACE_S)
+    try:
+        coroutine.close()
+    except RuntimeError:  # it awaited once more on the way out; nothing drives it any longer
+        logger.debug("reward %s also ignored GeneratorExit", name)
 
 
 def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:

@@ -1,7 +1,7 @@
 """Everything that says when the next call of an account may start, and learns from how each call ended.
 
-Always true: a permit is taken before a call starts and settled once when it ends; between the two its endpoint, its
-place in the pace and its share of the budget are held.
+Always true: what an attempt holds (an endpoint, a place in the pace, a share of the budget) is taken when it starts and
+settled once, when it ends.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rewardflow.events import BreakerChanged, EventSink, LimitChanged
-from rewardflow.reward.call import Call
+from rewardflow.reward.attempt import Attempt
 from rewardflow.reward.concurrency import Concurrency, ConcurrencyStatistics
 from rewardflow.reward.endpoints import Endpoint, Endpoints, EndpointStatistics
 from rewardflow.reward.faults import Fault
 from rewardflow.reward.ledger import Ledger
-from rewardflow.reward.pace import Pace, PaceStatistics, Start
+from rewardflow.reward.pace import Pace, PaceStatistics
 from rewardflow.reward.settings import LimitSettings
 
 logger = logging.getLogger(__name__)
@@ -27,16 +27,6 @@ class GovernorStatistics:
     concurrency: ConcurrencyStatistics
     pace: PaceStatistics
     endpoints: tuple[EndpointStatistics, ...]
-
-
-@dataclass(slots=True)
-class Permit:
-    """What one call holds while it is out."""
-
-    started_s: float
-    sent: Start
-    endpoint: Endpoint
-    reserved_usd: float
 
 
 class Governors:
@@ -67,30 +57,32 @@ class Governors:
     def last_failure(self) -> str:
         return self._endpoints.last_failure()
 
-    def start(self, now: float, tokens: int, avoid: Endpoint | None) -> Permit:
-        return Permit(now, self._pace.start(now, tokens), self._endpoints.start(now, avoid), self._ledger.start())
+    def start(self, attempt: Attempt, tokens: int) -> None:
+        """Let a call go that starts now, and note what it holds."""
+        now = attempt.started_s
+        attempt.sent = self._pace.start(now, tokens)
+        attempt.endpoint = self._endpoints.start(now, attempt.job.endpoint)
+        attempt.reserved_usd = self._ledger.start()
 
-    def settle(
-        self, permit: Permit, outcome: str, fault: Fault | None, call: Call, step: int, in_flight: int, now: float
-    ) -> None:
+    def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> None:
         """Tell every governor how a call ended: `scored`, a failure kind, or `cancelled` if nobody wanted it."""
-        self._ledger.settle(permit.reserved_usd, step, call.cost_usd, call.tokens)
-        endpoint, breaker = permit.endpoint, permit.endpoint.breaker
+        call, endpoint, breaker = attempt.call, attempt.endpoint, attempt.endpoint.breaker
+        self._ledger.settle(attempt.reserved_usd, attempt.job.rollouts[0].step, call.cost_usd, call.tokens)
         endpoint.in_flight -= 1
         was_open = breaker.is_open
         if outcome == "scored" or outcome == "unparsable":
-            self._pace.succeeded(permit.sent, now, call.tokens)
-            self._concurrency.succeeded(now, now - permit.started_s, in_flight)
+            self._pace.succeeded(attempt.sent, now, call.tokens)
+            self._concurrency.succeeded(now, now - attempt.started_s, in_flight)
             breaker.succeeded(now)
         elif fault is not None and outcome == "rate_limited":
-            self._pace.limited(permit.sent, now, fault.retry_after_s)
+            self._pace.limited(attempt.sent, now, fault.retry_after_s)
             breaker.rejected(now, fault.message)
         elif fault is not None and outcome in ("timeout", "service"):
-            self._pace.abandoned(permit.sent, now)
+            self._pace.abandoned(attempt.sent, now)
             self._concurrency.overloaded(now, in_flight)
             breaker.failed(now, fault.message)
         else:
-            self._pace.abandoned(permit.sent, now)
+            self._pace.abandoned(attempt.sent, now)
             breaker.abandoned(now)
         headers: Mapping[str, str] = call.headers or (fault.headers if fault is not None else {})
         if headers:

@@ -15,7 +15,7 @@ from typing import Any
 from rewardflow.reward.call import Call
 from rewardflow.reward.contract import is_coroutine_function
 from rewardflow.reward.deadlines import Deadline, Deadlines
-from rewardflow.reward.drive import Driven
+from rewardflow.reward.drive import begin
 from rewardflow.reward.faults import describe
 from rewardflow.reward.threads import ThreadWorkers
 
@@ -60,8 +60,8 @@ class Hooks:
 
 
 async def _drive(name: str, coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Any:
-    begun = Driven(coroutine, contextvars.copy_context(), name, deadline)
-    return begun.result if begun.is_done else await begun
+    is_done, answer = begin(coroutine, contextvars.copy_context(), name, deadline)
+    return answer if is_done else await answer
 
 
 def _call(hook: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

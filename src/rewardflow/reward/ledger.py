@@ -2,7 +2,8 @@
 
 Always true: spent + reserved <= cap, as long as no call costs more than it reserved. A call reserves `call_cost_usd`
 if that is set, else the largest cost seen so far; before any cost is known only one call is out at a time, so that an
-unknown price cannot be paid a thousand times.
+unknown price cannot be paid a thousand times. A call that was made and told no cost is taken to have cost
+`call_cost_usd`, so that the cap also holds for rewards that report nothing.
 """
 
 from __future__ import annotations
@@ -62,6 +63,10 @@ class Ledger:
         self._reserved_usd += price_usd
         self._num_out += 1
         return price_usd
+
+    def cost_of(self, reported_usd: float) -> float:
+        """What a call that was made has cost: what it told, or else `call_cost_usd`."""
+        return reported_usd or self._fixed_usd or 0.0
 
     def settle(self, reserved_usd: float, step: int, cost_usd: float, tokens: int) -> None:
         self._num_out -= 1

@@ -176,6 +176,8 @@ def _post_processed(reward: Reward, returned: Any) -> Reward:
             return reward
         shown = returned if isinstance(returned, float) or returned is None else describe(returned)
         return _fail(reward, "unparsable", f"post_process_scores returned {shown}")
+    if reward.kind == "cancelled":
+        return reward  # nobody waits for it any more, so there is nothing to stand in for
     if reward.value is None:  # `kind` and `error` stay: they say what the user's number stands for
         return replace(reward, value=value, status="scored", imputed=True)
     return reward if reward.value == value else replace(reward, value=value)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.attempt import Attempt
 from rewardflow.reward.call import enter_call
 from rewardflow.reward.contract import LoadedReward
-from rewardflow.reward.drive import Driven
+from rewardflow.reward.drive import begin
 from rewardflow.reward.processes import ProcessWorkers
 from rewardflow.reward.settings import AUTO, MAX_THREADS, LimitSettings
 from rewardflow.reward.source import RewardSource
@@ -23,20 +23,6 @@ from rewardflow.reward.threads import ThreadWorkers
 from rewardflow.types import Rollout
 
 Workers = ThreadWorkers | ProcessWorkers
-
-
-class InWorker:
-    """A call in a thread or process, in the form of `Driven`."""
-
-    __slots__ = ("_coroutine",)
-    is_done = False
-    result: Any = None
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._coroutine.__await__()
 
 
 class Scorer:
@@ -66,13 +52,13 @@ class Scorer:
         estimate = self.loaded.estimate_tokens
         return usual if estimate is None else sum(estimate(rollout) for rollout in rollouts)
 
-    def begin(self, attempt: Attempt, context: contextvars.Context) -> Driven | InWorker:
-        """Start the call: it may be done at once, otherwise it is to be awaited."""
+    def begin(self, attempt: Attempt, context: contextvars.Context) -> tuple[bool, Any]:
+        """Start the call: True and the result if it is there at once, else False and what to await for it."""
         kwargs = self.loaded.arguments(attempt.job.rollouts)
         if self.workers is not None:
-            return InWorker(self.workers.call(kwargs, attempt.call, context))
+            return False, self.workers.call(kwargs, attempt.call, context)
         context.run(enter_call, attempt.call)
-        return Driven(context.run(self.loaded.function, **kwargs), context, self.name, attempt)
+        return begin(context.run(self.loaded.function, **kwargs), context, self.name, attempt)
 
     async def aclose(self, timeout_s: float) -> None:
         if self.workers is not None:

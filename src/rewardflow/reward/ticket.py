@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -36,6 +37,7 @@ class Ticket:
         self._halted: AgentHalted | None = None
         self._is_closed = False
         self._waiters: list[asyncio.Future[None]] = []
+        self._fewest_wanted = math.inf  # ready groups that make waking worth while
 
     # -- taking groups -----------------------------------------------------------------------------------------------
 
@@ -142,7 +144,8 @@ class Ticket:
             self._stranded.append(group)
         else:
             self._ready.append((pending.number, group))
-        self._wake()
+        if len(self._ready) >= self._fewest_wanted or not self._pending:
+            self._wake()
 
     def _stop(self, halted: AgentHalted | None) -> None:
         """The agent halted or closed: nothing that is not here yet will come."""
@@ -160,6 +163,7 @@ class Ticket:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+        self._fewest_wanted = math.inf
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -180,7 +184,7 @@ class Ticket:
             if self.is_over:
                 self._raise_if_halted(count)
                 break
-            await self._wait_for_change()
+            await self._wait_for_change(count)
         return len(self._ready)
 
     def _raise_if_halted(self, count: int | None) -> None:
@@ -200,8 +204,12 @@ class Ticket:
             return None
         return 0.0 if self._was_opened else self._agent.settings.incomplete_after_s
 
-    async def _wait_for_change(self) -> None:
+    async def _wait_for_change(self, count: int | None) -> None:
         patience_s = self._patience_s()
+        wanted = math.inf if count is None else count
+        if any(not group.is_whole for group in self._pending):
+            wanted = 0  # every change may be the one after which nothing more can come
+        self._fewest_wanted = min(self._fewest_wanted, wanted)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         try:
