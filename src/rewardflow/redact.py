@@ -108,17 +108,11 @@ _process: Redactor | None = None
 
 
 def redact(text: str) -> str:
-    """The text without secrets. Reads this process's environment at the first call; see `refresh`."""
+    """The text without secrets. Reads this process's environment once, at the first call."""
     global _process
     if _process is None:
         _process = Redactor(os.environ)
     return _process.redact(text)
-
-
-def refresh() -> None:
-    """Read the environment again at the next call, after it was given new secrets."""
-    global _process
-    _process = None
 
 
 def _secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:

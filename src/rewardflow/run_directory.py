@@ -1,9 +1,9 @@
-"""A run's directory: who the run is, what happened, one line per step, and where its journal lies.
+"""A run's directory: who the run is, what happened, one line per step, and a place for its journal.
 
     run.json        the run's name, start and schema version
     events.jsonl    one event a line, in order; a resumed run appends
     steps.jsonl     totals of a step, one line each; the last line of a step and source counts
-    journal.db      paid verdicts, kept by the journal
+    journal.db      paid verdicts, if the run is told to keep its journal here
 
 Always true: a directory holds one run, and one that holds anything else is refused and left alone; `run.json` is whole
 or not there; what a later rewardflow wrote is refused. The files of lines keep what `line_file` promises.
@@ -32,6 +32,9 @@ STEPS_FILE = "steps.jsonl"
 JOURNAL_FILE = "journal.db"
 
 _DRAFT = f".{RUN_FILE}.tmp"  # run.json before it is whole; all that a crash in `create` leaves behind
+# What a directory may hold before it is a run's: the journal may be older than the wish for one, and SQLite keeps
+# files beside it.
+_ALLOWED_BEFORE = frozenset({_DRAFT, *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class RunDirectory:
                 "schema_version": SCHEMA_VERSION,
                 "name": name or directory.resolve().name,
                 "started_at": time.time(),
-                "rewardflow_version": _own_version(),
+                "rewardflow_version": own_version(),
             }
             _write_atomically(directory / RUN_FILE, encode_line(run))
         except OSError as error:
@@ -96,10 +99,6 @@ class RunDirectory:
     @property
     def steps_path(self) -> Path:
         return self.path / STEPS_FILE
-
-    @property
-    def journal_path(self) -> Path:
-        return self.path / JOURNAL_FILE
 
     def open_events(self) -> EventFile:
         """For writing; close it."""
@@ -200,14 +199,15 @@ def _refuse_what_is_in_the_way(directory: Path) -> None:
         raise InvalidInput(f"a run directory must be a directory, got the file {directory}")
     if (directory / RUN_FILE).exists():
         raise InvalidInput(f"a new run needs a directory of its own, got {directory}, which already holds one; open it")
-    others = sorted(entry.name for entry in directory.iterdir() if entry.name != _DRAFT)
+    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _ALLOWED_BEFORE)
     if others:
         raise InvalidInput(
-            f"a new run needs an empty directory, got {directory} without a {RUN_FILE} but with {', '.join(others[:5])}"
+            f"a new run needs a directory that is empty but for a {JOURNAL_FILE}, got {directory} without a {RUN_FILE} "
+            f"but with {', '.join(others[:5])}"
         )
 
 
-def _own_version() -> str:
+def own_version() -> str:
     try:
         return importlib.metadata.version("rewardflow")
     except importlib.metadata.PackageNotFoundError:  # run from its source

@@ -52,6 +52,17 @@ class _Empty(Mapping[str, Any]):
 EMPTY: Mapping[str, Any] = _Empty()
 
 
+_ROLLOUT_TYPES: tuple[tuple[str, type], ...] = (
+    ("group_id", str),
+    ("response", str),
+    ("index", int),
+    ("group_size", int),
+    ("step", int),
+    ("prompt", str),
+    ("extra_info", Mapping),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One response of the policy to one prompt.
@@ -75,6 +86,13 @@ class Rollout:
     policy_version: int | None = None
 
     def __post_init__(self) -> None:
+        if self.extra_info is None:  # as data prepared for others often has it
+            object.__setattr__(self, "extra_info", EMPTY)
+        if self.messages is None:
+            object.__setattr__(self, "messages", ())
+        for name, kind in _ROLLOUT_TYPES:
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidInput(f"{name} of a rollout must be {kind.__name__}, got {getattr(self, name)!r:.100}")
         if not 0 <= self.index < self.group_size:
             raise InvalidInput(
                 f"index must lie in [0, group_size), got index={self.index}, group_size={self.group_size} "

@@ -278,12 +278,6 @@ def test_a_scoring_method_may_be_made_in_init() -> None:
     assert call(load(Late)) == [1.0, 0.0]
 
 
-def test_whether_the_object_was_built_here_is_known() -> None:
-    assert load(RewardAgent).was_built
-    assert not load(RewardAgent()).was_built
-    assert not load(verl).was_built
-
-
 def test_an_instance_takes_reward_kwargs_with_its_calls() -> None:
     class Tuned:
         def compute_score(self, solution_str: str, scale: float = 1.0) -> float:

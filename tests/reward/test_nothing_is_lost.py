@@ -3,82 +3,170 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import rewardflow as rf
 from rewardflow import clock
 
-BEHAVIOURS = ("score", "raise", "hang", "nan", "wrong type", "429", "503 once", "swallow cancellation")
+TOO_LONG_S = 1e6  # nothing here may wait that long: whoever still does hangs
+CLOSE_TIMEOUT_S = 10.0
+GRACE_S = 5.0
+
+BEHAVIOURS = (
+    "score",
+    "raise",
+    "hang",
+    "nan",
+    "wrong type",
+    "429",
+    "503 once",
+    "503",
+    "raise CancelledError",
+    "swallow cancellation",
+    "answer when cancelled",
+)
+
+
+# -- plans ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What the service does to the call for one rollout; a call for a whole group has the fate of its first."""
+
+    behaviour: str = "score"
+    delay_s: float = 0.0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    step: int
+    fates: list[Fate]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the rewards that are added up, and how it is called."""
+
+    form: str = "singly"
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Cancel:
+    at_s: float
+    group_ids: list[str] | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
     """What will happen to each rollout, and when."""
 
-    sizes: list[int]
-    steps: list[int]
-    behaviours: list[str]
-    delays_s: list[float]
+    groups: list[PlannedGroup]
+    parts: list[Part]
+    one_account: bool
     slots: int
     hedge: float | None
-    cancel_at_s: float | None
+    verdict_timeout_s: float | None
+    cancels: list[Cancel]
     close_at_s: float | None
+    leaves_by: str
+    takes: str
     one_by_one: bool
 
     def rollouts(self) -> list[rf.Rollout]:
-        return [
-            rf.Rollout(group_id=f"g{number}", index=index, group_size=size, response=f"{number}/{index}", step=step)
-            for number, (size, step) in enumerate(zip(self.sizes, self.steps, strict=True))
-            for index in range(size)
-        ]
+        """Each response is its number."""
+        rollouts: list[rf.Rollout] = []
+        for number, group in enumerate(self.groups):
+            size, step = len(group.fates), group.step
+            rollouts += [
+                rf.Rollout(
+                    group_id=f"g{number}", index=i, group_size=size, response=str(len(rollouts) + i), step=step
+                )
+                for i in range(size)
+            ]
+        return rollouts
 
 
-plans = st.integers(1, 8).flatmap(
-    lambda groups: st.builds(
-        Plan,
-        sizes=st.lists(st.integers(1, 5), min_size=groups, max_size=groups),
-        steps=st.lists(st.integers(0, 2), min_size=groups, max_size=groups),
-        behaviours=st.lists(st.sampled_from(BEHAVIOURS), min_size=40, max_size=40),
-        delays_s=st.lists(st.floats(0.0, 20.0), min_size=40, max_size=40),
-        slots=st.integers(1, 6),
-        hedge=st.sampled_from([None, 0.5, 0.9]),
-        cancel_at_s=st.none() | st.floats(0.0, 30.0),
-        close_at_s=st.none() | st.floats(0.0, 30.0),
-        one_by_one=st.booleans(),
-    )
+# Calls are hedged once 20 have been scored.
+WARM_UP = [PlannedGroup(0, [Fate("score", 1.0)])] * 20
+
+times = st.floats(0.0, 30.0)
+# Multiples of a power of two: sums of them are exact, in whatever order.
+fates = st.builds(Fate, st.sampled_from(BEHAVIOURS), st.floats(0.0, 20.0), st.integers(0, 8).map(lambda n: n / 1024))
+planned_groups = st.builds(PlannedGroup, st.integers(0, 2), st.lists(fates, min_size=1, max_size=5))
+parts = st.builds(Part, st.sampled_from(["singly", "score_group", "plural"]), st.sampled_from([1.0, 0.5, -2.0]))
+plans = st.builds(
+    Plan,
+    groups=st.lists(planned_groups, min_size=1, max_size=8),
+    parts=st.lists(parts, min_size=1, max_size=2),
+    one_account=st.booleans(),
+    slots=st.integers(1, 6),
+    hedge=st.sampled_from([None, 0.5, 0.9]),
+    verdict_timeout_s=st.none() | st.floats(1.0, 60.0),
+    cancels=st.lists(st.builds(Cancel, times, st.none() | st.just(["g0", "g2", "no such group"])), max_size=2),
+    close_at_s=st.none() | times,
+    leaves_by=st.sampled_from(["the end of the block", "an error", "being cancelled"]),
+    takes=st.sampled_from(["one by one", "three at a time", "all"]),
+    one_by_one=st.booleans(),
 )
 
 
-class Judge:
-    """Does to each rollout what the plan says, and counts who is inside."""
+# -- rewards -------------------------------------------------------------------------------------------------------
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.order = {rollout.response: i for i, rollout in enumerate(plan.rollouts())}
-        self.calls: Counter[str] = Counter()
-        self.inside = 0
-        self.most_inside = 0
-        self.started: list[rf.Rollout] = []
 
-    async def compute_score(self, rollout: rf.Rollout) -> object:
+@dataclass(eq=False)
+class Meter:
+    """Counts who is inside an account, and what was paid there."""
+
+    inside: int = 0
+    most_inside: int = 0
+    reported_usd: float = 0.0
+
+    @contextlib.contextmanager
+    def one_more(self) -> Iterator[None]:
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
-        self.started.append(rollout)
-        self.calls[rollout.response] += 1
         try:
-            return await self.behave(rollout)
+            yield
         finally:
             self.inside -= 1
 
-    async def behave(self, rollout: rf.Rollout) -> object:
-        number = self.order[rollout.response]
-        behaviour = self.plan.behaviours[number]
-        await asyncio.sleep(self.plan.delays_s[number])
-        is_first = self.calls[rollout.response] == 1
+
+class Service:
+    """Does to each call what the plan says."""
+
+    def __init__(self, fates: Sequence[Fate], meter: Meter) -> None:
+        self.fates = fates
+        self.meter = meter
+        self.calls: Counter[str] = Counter()
+
+    async def answer(self, responses: Sequence[str]) -> list[object]:
+        """Judge the responses of one call: each gets its own number, plus a half to tell it from the response."""
+        fate = self.fates[int(responses[0])]
+        self.calls[responses[0]] += 1
+        with self.meter.one_more():
+            self.pay(fate)
+            await asyncio.sleep(fate.delay_s)
+            await self.misbehave(fate.behaviour, is_first=self.calls[responses[0]] == 1)
+            self.pay(fate)
+        odd: dict[str, object] = {"nan": float("nan"), "wrong type": "ten"}
+        return [odd.get(self.fates[int(text)].behaviour, int(text) + 0.5) for text in responses]
+
+    def pay(self, fate: Fate) -> None:
+        """Once when a call begins and once when it is answered, so that one that was cut short is half paid."""
+        rf.report_usage(cost_usd=fate.cost_usd)
+        self.meter.reported_usd += fate.cost_usd
+
+    async def misbehave(self, behaviour: str, *, is_first: bool) -> None:
         if behaviour == "hang":
             await asyncio.Event().wait()
         if behaviour == "swallow cancellation":
@@ -87,60 +175,193 @@ class Judge:
                     await asyncio.sleep(1000)
                 except asyncio.CancelledError:
                     continue
+        if behaviour == "answer when cancelled":
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                return
+        if behaviour == "raise CancelledError":
+            raise asyncio.CancelledError
         if behaviour == "raise":
             raise ValueError("a bug")
         if behaviour == "429" and is_first:
             raise rf.RateLimited(retry_after_s=1.0)
-        if behaviour == "503 once" and is_first:
+        if behaviour == "503" or (behaviour == "503 once" and is_first):
             raise rf.ServiceError("down", status=503)
-        return {"nan": float("nan"), "wrong type": "ten"}.get(behaviour, float(number))
 
 
-async def score(plan: Plan, judge: Judge) -> tuple[list[rf.ScoredGroup], rf.AgentStatistics]:
-    groups: list[rf.ScoredGroup] = []
-    options = {"hedge_quantile": plan.hedge, "hedge_share": 1.0} if plan.hedge else {}
-    async with rf.RewardAgent(judge, max_concurrency=plan.slots, timeout_s=30.0, outage_share=None, **options) as agent:
-        ticket = agent.open()
-        if plan.one_by_one:
-            for rollout in plan.rollouts():
-                ticket.submit(rollout)
-                await asyncio.sleep(0.1)
-        else:
-            ticket.submit(plan.rollouts())
-        ticket.seal()
-        loop = asyncio.get_running_loop()
-        if plan.cancel_at_s is not None:
-            loop.call_later(plan.cancel_at_s, ticket.cancel)
-        try:
-            async with asyncio.timeout(plan.close_at_s):
-                async for group in ticket:
-                    groups.append(group)
-        except TimeoutError:
-            pass
-    async for group in ticket:
-        groups.append(group)
-    return groups, agent.statistics()
+@dataclass(frozen=True)
+class Singly:
+    service: Service
+
+    async def compute_score(self, solution_str: str) -> object:
+        (answer,) = await self.service.answer([solution_str])
+        return answer
+
+
+@dataclass(frozen=True)
+class Grouped:
+    service: Service
+
+    async def score_group(self, rollouts: Sequence[rf.Rollout]) -> list[object]:
+        return await self.service.answer([rollout.response for rollout in rollouts])
+
+
+@dataclass(frozen=True)
+class Plural:
+    service: Service
+
+    async def compute_score(self, solution_strs: list[str]) -> list[object]:
+        return await self.service.answer(solution_strs)
+
+
+JUDGES = {"singly": Singly, "score_group": Grouped, "plural": Plural}
+
+
+# -- running a plan ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What came out of one life of an agent."""
+
+    groups: list[rf.ScoredGroup]
+    agent: rf.RewardAgent
+    left_at_s: float = 0.0
+    closed_at_s: float = 0.0
+
+    @property
+    def statistics(self) -> rf.AgentStatistics:
+        return self.agent.statistics()
+
+
+class Leaving(Exception):
+    """How the block of an agent ends when the training code has a bug."""
+
+
+async def leave(how: str) -> None:
+    if how == "an error":
+        raise Leaving
+    task = asyncio.current_task()
+    if how == "being cancelled" and task is not None:
+        task.cancel()
+        await asyncio.sleep(0)
+
+
+async def take_all(ticket: rf.Ticket, taken: list[rf.ScoredGroup], how: str = "one by one") -> None:
+    """Everything the ticket will ever give, whichever way it comes out. A ticket that hangs fails the test."""
+    try:
+        async with asyncio.timeout(TOO_LONG_S):
+            if how == "all":
+                taken += await ticket.all()
+            while groups := await ticket.take(3 if how == "three at a time" else 1):
+                taken += groups
+    except rf.AgentHalted as halted:
+        taken += halted.groups
+
+
+async def live(agent: rf.RewardAgent, plan: Plan) -> Outcome:
+    """Open the agent, do what the plan says, close it, and take what is left."""
+    loop, outcome = asyncio.get_running_loop(), Outcome([], agent)
+    try:
+        async with agent:
+            ticket = agent.open()
+            try:
+                async with asyncio.timeout(plan.close_at_s):
+                    for cancel in plan.cancels:
+                        loop.call_later(cancel.at_s, cancel_if_open, agent, ticket, cancel.group_ids)
+                    await submit(ticket, plan.rollouts(), one_by_one=plan.one_by_one)
+                    ticket.seal()
+                    await take_all(ticket, outcome.groups, plan.takes)
+            except TimeoutError:
+                pass
+            except rf.IncompleteGroup:
+                event("cancelled while its rollouts came")
+            outcome.left_at_s = loop.time()
+            await leave(plan.leaves_by)
+    except Leaving:
+        pass
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.uncancel() == 0
+    outcome.closed_at_s = loop.time()
+    await take_all(ticket, outcome.groups)
+    return outcome
+
+
+async def submit(ticket: rf.Ticket, rollouts: Sequence[rf.Rollout], *, one_by_one: bool) -> None:
+    if not one_by_one:
+        ticket.submit(rollouts)
+        return
+    for rollout in rollouts:
+        ticket.submit(rollout)
+        await asyncio.sleep(0.1)
+
+
+def cancel_if_open(agent: rf.RewardAgent, ticket: rf.Ticket, group_ids: list[str] | None) -> None:
+    if agent.is_open:
+        ticket.cancel(group_ids)
+
+
+def check_that_nothing_is_lost(outcome: Outcome, num_submitted: int) -> None:
+    """Each rollout came out once, in its place, with one verdict; and the agent holds nothing any more."""
+    delivered = [int(rollout.response) for group in outcome.groups for rollout in group.rollouts]
+    assert sorted(delivered) == list(range(num_submitted))
+    for group in outcome.groups:
+        indices = [rollout.index for rollout in group.rollouts]
+        assert indices == sorted(indices)
+        assert len(group.rewards) == len(group.rollouts)
+        for reward in group.rewards:
+            assert reward.is_scored or reward.kind in rf.FAILURE_KINDS
+    statistics = outcome.statistics
+    assert statistics.in_flight == 0
+    assert statistics.verdicts.submitted == num_submitted
+    assert statistics.verdicts.pending_groups == 0
+    assert statistics.ledger.reserved_usd == 0
+    for account in statistics.accounts:
+        assert all(endpoint.in_flight == 0 for endpoint in account.governors.endpoints)
+    assert outcome.closed_at_s - outcome.left_at_s <= CLOSE_TIMEOUT_S + GRACE_S
+
+
+# -- the calls -----------------------------------------------------------------------------------------------------
 
 
 @given(plans)
-@settings(max_examples=150)
+@settings(max_examples=int(__import__('os').environ.get('N','150')))
 def test_every_rollout_gets_exactly_one_verdict_whatever_happens(plan: Plan) -> None:
-    judge = Judge(plan)
-    groups, statistics = clock.run(score(plan, judge))
-    delivered = [rollout.response for group in groups for rollout in group.rollouts]
-    assert sorted(delivered) == sorted(rollout.response for rollout in plan.rollouts())
-    for group in groups:
-        assert group.is_complete
-        assert [rollout.index for rollout in group.rollouts] == list(range(group.group_size))
+    if plan.hedge:
+        plan = dataclasses.replace(plan, groups=[*WARM_UP, *plan.groups])
+    fates = [fate for group in plan.groups for fate in group.fates]
+    meters = [Meter()] * 2 if plan.one_account else [Meter(), Meter()]
+    services = [Service(fates[number:] + fates[:number], meters[number]) for number in range(len(plan.parts))]
+    options = {"hedge_quantile": plan.hedge, "hedge_share": 1.0} if plan.hedge else {}
+    agent = rf.RewardAgent(
+        [
+            rf.Weighted(JUDGES[part.form](service), part.weight, str(number), account="a" if plan.one_account else None)
+            for number, (part, service) in enumerate(zip(plan.parts, services, strict=True))
+        ],
+        max_concurrency=plan.slots,
+        timeout_s=30.0,
+        verdict_timeout_s=plan.verdict_timeout_s,
+        outage_share=None,
+        close_timeout_s=CLOSE_TIMEOUT_S,
+        **options,
+    )
+
+    outcome = clock.run(live(agent, plan))
+
+    check_that_nothing_is_lost(outcome, agent.statistics().verdicts.submitted)
+    weight = sum(part.weight for part in plan.parts)
+    for group in outcome.groups:
         for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
-            if reward.is_scored:
-                assert reward.value == float(judge.order[rollout.response]), "a reward on another's rollout"
-            else:
-                assert reward.kind in rf.FAILURE_KINDS
-    assert statistics.in_flight == 0
-    assert statistics.verdicts.pending_groups == 0
-    assert judge.most_inside <= plan.slots
-    assert judge.inside == 0
+            expected = weight * (int(rollout.response) + 0.5)
+            assert reward.value in (None, expected), "a reward on another's rollout"
+    assert all(meter.inside == 0 and meter.most_inside <= plan.slots for meter in meters)
+    assert outcome.statistics.ledger.spent_usd == sum(meter.reported_usd for meter in set(meters))
+
+
+# -- their order ---------------------------------------------------------------------------------------------------
 
 
 @given(

@@ -65,7 +65,7 @@ def identity(reward: Any, **kwargs: Any) -> str:
 
 def error_of(reward: Any, kwargs: dict[str, Any] | None = None) -> str:
     with pytest.raises(RewardLoadError) as raised:
-        RewardSource.of(reward, kwargs).load()
+        RewardSource.of(reward, kwargs).find()
     return str(raised.value)
 
 
@@ -93,7 +93,7 @@ def test_a_module_and_a_name_give_the_function(package: str) -> None:
 
 
 def test_an_object_is_taken_as_it_is_and_named_by_its_module() -> None:
-    assert RewardSource.of(compute_score).load() is compute_score
+    assert RewardSource.of(compute_score).find().target is compute_score
     assert RewardSource.of(compute_score).name == f"{__name__}:compute_score"
     assert RewardSource.of(Judge("m")).name == f"{__name__}:Judge"
     assert RewardSource.of(functools.partial(compute_score, scale=2)).name == f"{__name__}:compute_score"
@@ -101,7 +101,7 @@ def test_an_object_is_taken_as_it_is_and_named_by_its_module() -> None:
 
 
 def test_a_class_is_built_with_its_reward_kwargs() -> None:
-    judge = RewardSource.of(Judge, {"model": "small", "scale": 2.0}).load()
+    judge = RewardSource.of(Judge, {"model": "small", "scale": 2.0}).find().target
     assert isinstance(judge, Judge)
     assert (judge.model, judge.scale) == ("small", 2.0)
 
@@ -115,8 +115,8 @@ def test_files_of_the_same_name_in_two_folders_do_not_collide(write: Write) -> N
 
 def test_an_edited_file_is_loaded_anew_and_an_unchanged_one_is_not(write: Write) -> None:
     spec = f"{write('def f(solution_str): return 1.0')}:f"
-    first = RewardSource.of(spec).load()
-    assert RewardSource.of(spec).load() is first
+    first = RewardSource.of(spec).find().target
+    assert RewardSource.of(spec).find().target is first
     write("def f(solution_str): return 2.0")
     assert RewardSource.of(spec).build()(solution_str="") == 2.0
 
@@ -155,7 +155,7 @@ def test_a_source_survives_pickling(write: Write) -> None:
     )
     source = pickle.loads(pickle.dumps(RewardSource.of(f"{path}:Judge", {"n": 3})))
     assert source.build()(rollout=None) == 3
-    assert pickle.loads(pickle.dumps(RewardSource.of(compute_score))).load() is compute_score
+    assert pickle.loads(pickle.dumps(RewardSource.of(compute_score))).find().target is compute_score
 
 
 def test_a_source_of_a_source_adds_settings() -> None:
@@ -201,7 +201,7 @@ def test_a_long_list_of_names_is_cut(write: Write) -> None:
 def test_an_import_that_raises_names_file_and_line_and_chains_the_original(write: Write) -> None:
     path = write("import json\n\njson.loads('{')\n")
     with pytest.raises(RewardLoadError, match="line 3") as raised:
-        RewardSource.of(path).load()
+        RewardSource.of(path).find()
     assert f"importing {path} raised JSONDecodeError" in str(raised.value)
     assert isinstance(raised.value.__cause__, ValueError)
     assert str(path) not in [getattr(module, "__file__", None) for module in list(sys.modules.values())]

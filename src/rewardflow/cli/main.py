@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib.metadata
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 from rewardflow.cli import bench, demo, journal
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
+from rewardflow.run_directory import own_version
 
 WRONG_USE = 2
 INTERRUPTED = 128 + signal.SIGINT
@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Reinforcement learning of language models with slow, unreliable, paid rewards.",
         epilog=_examples(*(command.example for command in COMMANDS)),
     )
-    parser.add_argument("--version", action="version", version=f"rewardflow {_version()}")
+    parser.add_argument("--version", action="version", version=f"rewardflow {own_version()}")
     subparsers = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
@@ -149,10 +149,3 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
 def _examples(*lines: str) -> str:
     return "\n".join([f"example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)])
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("rewardflow")
-    except importlib.metadata.PackageNotFoundError:  # run from its source
-        return "(from source)"

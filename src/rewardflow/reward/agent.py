@@ -13,7 +13,6 @@ import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,9 +20,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput
 from rewardflow.events import AgentClosed as AgentClosedEvent
 from rewardflow.events import AgentOpened
+from rewardflow.line_file import LineFileStatistics
 from rewardflow.protocols import RewardLike
 from rewardflow.redact import redact
 from rewardflow.reward.assembly import Assembly, AssemblyStatistics
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 
     from rewardflow.reward.blocking import BatchFunction
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
+
+_LOOP_CHECK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class AgentStatistics:
     accounts: tuple[DispatchStatistics, ...]
     workers: Mapping[str, WorkerStatistics]
     journal: JournalStatistics | None
+    events: LineFileStatistics | None
 
     @property
     def in_flight(self) -> int:
@@ -129,12 +131,11 @@ class RewardAgent:
             dispatcher.stop()
         # The group must see a cancellation that it asked for itself; other errors are the caller's, not to be wrapped.
         cancelled = exc if isinstance(exc, asyncio.CancelledError) else None
+        expiry = asyncio.get_running_loop().call_later(self.settings.close_timeout_s, self._hooks.expire)
         try:
-            async with asyncio.timeout(self.settings.close_timeout_s):
-                await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
-        except TimeoutError:
-            logger.warning("hooks of the reward did not end within close_timeout_s=%g", self.settings.close_timeout_s)
+            await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
         finally:
+            expiry.cancel()
             await self._resources.aclose()
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -143,8 +144,8 @@ class RewardAgent:
         limits = [self._limits_of(part).max_concurrency for part in self._parts]
         stack.enter_context(fewer_collections(sum(MAX_THREADS if limit == AUTO else limit for limit in limits)))
         if settings.run_dir is not None:
-            self._recorder = Recorder(settings.run_dir)
-            stack.callback(self._recorder.close)
+            self._recorder = Recorder(settings.run_dir, loop)
+            stack.push_async_callback(self._recorder.aclose)
         stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
         scorers = []
         for part in self._parts:
@@ -153,7 +154,10 @@ class RewardAgent:
         already_usd = 0.0
         stack.callback(self._dismiss)
         if settings.journal is not None:
-            self._journal = Journal(settings.journal, run=settings.run, store=settings.store)
+            with hold(loop):  # a locked file may take seconds
+                self._journal = await asyncio.to_thread(
+                    Journal, settings.journal, run=settings.run, store=settings.store
+                )
             self._journal.start(loop)
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
             already_usd = self._journal.spent_usd()
@@ -220,7 +224,7 @@ class RewardAgent:
         """After the journal's last word: nobody may wait any longer."""
         if self._assembly is None or self._loop is None:
             return
-        self._assembly.dismiss_tickets()
+        self._assembly.abandon()
         if self._recorder is not None:
             statistics = dataclasses.asdict(self.statistics())
             self._recorder.emit(AgentClosedEvent(at_s=self._loop.time(), statistics=statistics))
@@ -289,7 +293,14 @@ class RewardAgent:
             except BaseException as error:
                 future.set_exception(error)
 
-        self._loop.call_soon_threadsafe(run)
+        try:
+            self._loop.call_soon_threadsafe(run)
+            while not future.done():
+                concurrent.futures.wait([future], timeout=_LOOP_CHECK_S)
+                if self._loop.is_closed() and not future.done():
+                    raise AgentClosed("the agent's event loop has ended")
+        except RuntimeError as error:
+            raise AgentClosed("the agent's event loop has ended") from error
         return future.result()
 
     def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None, context: contextvars.Context) -> Ticket:
@@ -297,6 +308,8 @@ class RewardAgent:
             raise AgentClosed("the agent was closed")
         if ticket is None:
             ticket = self._new_ticket(is_sealed=True)
+        elif ticket.is_sealed:
+            raise InvalidInput("this ticket is sealed: open one with agent.open() to submit as rollouts are generated")
         self.assembly.accept(batch, ticket, context)
         return ticket
 
@@ -320,4 +333,5 @@ class RewardAgent:
             accounts=tuple(dispatcher.statistics() for dispatcher in self._dispatchers.values()),
             workers=workers,
             journal=None if self._journal is None else self._journal.statistics(),
+            events=None if self._recorder is None else self._recorder.statistics(),
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import dataclasses
 import time
 import weakref
 from collections import Counter, defaultdict
@@ -23,9 +22,9 @@ from rewardflow.reward.job import Job
 from rewardflow.reward.journal import Entry, Journal
 from rewardflow.reward.keys import verdict_keys
 from rewardflow.reward.pending import Note, PendingGroup
-from rewardflow.reward.results import apply_post_process, scores_for_post_process
+from rewardflow.reward.results import apply_post_process, fail, scores_for_post_process
 from rewardflow.reward.settings import AgentSettings
-from rewardflow.reward.sharing import Sharing
+from rewardflow.reward.sharing import Sharing, free
 from rewardflow.types import FailureKind, Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
@@ -67,8 +66,9 @@ class Assembly:
         self._loop = asyncio.get_running_loop()
         self._groups: dict[tuple[int, str], PendingGroup] = {}
         self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
-        self._sharing = Sharing() if settings.reuse == "content" else None
+        self._sharing = Sharing(remembers=journal is None) if settings.reuse == "content" else None
         self._num_groups = 0
+        self._judges_groups = tuple(component.scorer.loaded.unit == "group" for component in components)
         self._open_groups: defaultdict[int, int] = defaultdict(int)
         self._logs = any(component.scorer.loaded.log is not None for component in components)
         self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
@@ -107,7 +107,7 @@ class Assembly:
                 groups.append(group)
                 if group.number <= num_known:
                     group.ticket._wake()  # whoever waits for what is missing must look again
-        except InvalidInput:
+        except BaseException:
             for rollout, group in zip(rollouts, groups, strict=False):
                 group.take_out(rollout)
                 if group.num_in == 0:
@@ -123,7 +123,7 @@ class Assembly:
         group = self._groups.get(key)
         if group is None:
             self._num_groups += 1
-            group = PendingGroup(rollout, self._num_groups, ticket, len(self._components), now)
+            group = PendingGroup(rollout, self._num_groups, ticket, self._judges_groups, now)
             self._groups[key] = group
             self._open_groups[rollout.step] += 1
             ticket._adopt(group)
@@ -178,7 +178,12 @@ class Assembly:
                 self._call_or_follow(job)
 
     def _call_or_follow(self, job: Job) -> None:
-        if self._sharing is None or len(job.keys) != 1 or not self._sharing.follow(job):
+        if self._sharing is None or len(job.keys) != 1:
+            self._dispatch(job)
+        elif (reward := self._sharing.known(job)) is not None:
+            job.keys = ()
+            job.resolve((reward,))
+        elif not self._sharing.follow(job):
             self._dispatch(job)
 
     def _dispatch(self, job: Job) -> None:
@@ -211,27 +216,29 @@ class Assembly:
 
     def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:
         group, number = job.group, job.column
+        if group.is_delivered:  # given up by `abandon` before the journal answered
+            return
         if self._logs or self._recorder is not None:
             note = Note(max(0.0, job.started_s - job.queued_s) if job.num_calls else 0.0, time.time())
-            group.notes = {**(group.notes or {}), **{rollout.index: note for rollout in job.rollouts}}
+            for rollout in job.rollouts:
+                group.notes[rollout.index] = note
         is_complete = group.land(group.columns[number], job.rollouts, rewards)
         if self._sharing is not None and len(job.keys) == 1:
-            self._release_followers(job, rewards[0])
+            self._release_followers(self._sharing, job, rewards[0])
         if is_complete:
             self._complete_column(group, number)
         elif not group.is_whole and group.num_outstanding == 0:
             group.ticket._wake()  # whoever waits may now only be waiting for what nobody submits
 
-    def _release_followers(self, leader: Job, reward: Reward) -> None:
-        assert self._sharing is not None
-        for follower in self._sharing.release(leader):
+    def _release_followers(self, sharing: Sharing, leader: Job, reward: Reward) -> None:
+        for follower in sharing.release(leader, reward):
             if follower.is_done:
                 continue
             if reward.value is None:
                 self._call_or_follow(follower)
             else:
                 follower.keys = ()
-                follower.resolve((dataclasses.replace(reward, cached=True, cost_usd=0.0, tokens=0, attempts=0),))
+                follower.resolve((free(reward),))
 
     def _complete_column(self, group: PendingGroup, number: int) -> None:
         column = group.columns[number]
@@ -253,10 +260,7 @@ class Assembly:
         if problem is None:
             rewards = apply_post_process(rewards, returned)
         else:
-            rewards = tuple(
-                dataclasses.replace(reward, value=None, status="failed", kind="user_error", error=problem)
-                for reward in rewards
-            )
+            rewards = tuple(fail(reward, "user_error", problem) for reward in rewards)
         group.replace(column, rewards)
         self._finish_column(group, number)
 
@@ -271,6 +275,7 @@ class Assembly:
         if self._recorder is not None:
             self._record(pending, group, self._recorder)
         self._forget(pending)
+        pending.is_delivered = True
         is_stranded = self._halted is not None and any(reward.kind in _UNDECIDED for reward in group.rewards)
         pending.ticket._deliver(pending, group, is_stranded=is_stranded)
         if self._logs:
@@ -289,6 +294,16 @@ class Assembly:
             for number, column in enumerate(group.columns):
                 if column.num_in == group.num_expected:
                     self._complete_column(group, number)
+        for component in self._components:
+            component.dispatcher.prune()
+
+    def abandon(self) -> None:
+        """Deliver what never got its last word (a journal that hangs, a hook that was cut off), and let nobody wait."""
+        for group in list(self._groups.values()):
+            group.fill(Reward(kind="cancelled", error="the agent was closed before this verdict was final"))
+            self._deliver(group)
+        for ticket in list(self._tickets):
+            ticket._stop(self._halted)
 
     def halt(self, error: AgentHalted) -> None:
         """Stop for good: nothing more is sent, and whoever waits is told why."""
@@ -303,10 +318,6 @@ class Assembly:
     def close(self) -> None:
         self._is_closing = True
         self.cancel(self._groups.values(), "cancelled", "the agent was closed")
-
-    def dismiss_tickets(self) -> None:
-        for ticket in list(self._tickets):
-            ticket._stop(self._halted)
 
     def tell_log_if_over(self, ticket: Ticket) -> None:
         """Call the rewards' `log` once for a ticket whose last group is in."""

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import uuid
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rewardflow.errors import IncompleteGroup, InvalidInput
@@ -106,10 +106,17 @@ class LoopThread:
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
+    def call_soon(self, action: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(action)
+
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            if not self.is_current():
+                self._thread.join()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -176,7 +183,7 @@ class BatchFunction:
             raise InvalidInput(
                 f"the number of completions must be a multiple of group_size, got {count} and {self._group_size}"
             )
-        lists = {name: column for name, column in columns.items() if isinstance(column, list | tuple)}
+        lists = {name: column for name, column in columns.items() if _is_column(column)}
         for name, column in lists.items():
             if len(column) != count:
                 raise InvalidInput(f"{name} must have one value for each of {count} completions, got {len(column)}")
@@ -195,6 +202,11 @@ class BatchFunction:
             )
             for i in range(count)
         ]
+
+
+def _is_column(value: Any) -> bool:
+    """Lists, arrays, tensors and series; not texts, mappings or single values."""
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping)
 
 
 def _rollout(group_id: str, index: int, size: int, prompt: Any, completion: Any, row: dict[str, Any]) -> Rollout:
@@ -253,7 +265,11 @@ async def _live(agent: RewardAgent, opened: concurrent.futures.Future[asyncio.Ev
 
 
 def _end(thread: LoopThread, life: concurrent.futures.Future[None], close_event: asyncio.Event) -> None:
+    if thread.is_current():  # collected as garbage over there: waiting would be for ourselves
+        close_event.set()
+        life.add_done_callback(lambda _: thread.stop())
+        return
     with contextlib.suppress(RuntimeError):
-        thread._loop.call_soon_threadsafe(close_event.set)
+        thread.call_soon(close_event.set)
         life.result()
     thread.stop()

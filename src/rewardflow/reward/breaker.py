@@ -90,14 +90,13 @@ class Breaker:
     def rejected(self, now: float, reason: str) -> None:
         """A 429: alive, unless nothing else has come for a long time (a spent quota answers 429 for ever)."""
         self._num_rejected += 1
+        self._last_failure = reason
         since = now if self._last_success_s is None else self._last_success_s
         if self._state == "probing":
-            self._last_failure = reason
             self._postpone(now)
             return
         is_silent = now - since >= _REJECTED_SILENCE_S and self._num_rejected >= (self._outcomes.maxlen or 1)
         if is_silent and self._state == "closed" and self._share is not None:
-            self._last_failure = reason
             self._open(now)
 
     def abandoned(self, now: float) -> None:

@@ -39,7 +39,6 @@ class LoadedReward:
     log: Callable[..., Any] | None
     close: Callable[[], Any] | None
     estimate_tokens: Callable[[Rollout], int] | None
-    was_built: bool  # by us, from a class: otherwise somebody else may still be using the object
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
 
@@ -80,7 +79,6 @@ def load_reward(source: RewardSource) -> LoadedReward:
         log=_hook(target, source.name, "log", "timestamps", "queries", "results", "latencies", "group_uids"),
         close=_hook(target, source.name, "aclose") or _hook(target, source.name, "close"),
         estimate_tokens=_hook(target, source.name, "estimate_tokens", "rollout"),
-        was_built=found.was_built,
         fills=plan.fills,
         call_kwargs=found.call_kwargs,
     )

@@ -58,8 +58,17 @@ class Deadline:
 
     def expire(self) -> None:
         """End the wait now."""
-        if not self.is_over and not self.is_expired and self._task is not None:
-            self.is_expired = True
+        if self.is_over or self.is_expired or self._task is None:
+            return
+        self.is_expired = True
+        if self._task is asyncio.current_task():
+            # By the code inside: a cancellation now would hit whatever the task does after this block.
+            asyncio.get_running_loop().call_soon(self._cancel)
+        else:
+            self._task.cancel()
+
+    def _cancel(self) -> None:
+        if not self.is_over and self._task is not None:
             self._task.cancel()
 
 

@@ -19,16 +19,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.errors import AgentHalted, BudgetExhausted, ServiceOutage
-from rewardflow.events import CallEnded, EventSink, OutageChanged
+from rewardflow.errors import AgentHalted, BudgetExhausted
+from rewardflow.events import CallEnded, EventSink, WorkerAbandoned
 from rewardflow.histogram import Histogram
 from rewardflow.reward.attempt import Attempt
 from rewardflow.reward.call import Call
 from rewardflow.reward.deadlines import Deadlines
-from rewardflow.reward.faults import Fault, describe, fault_of
+from rewardflow.reward.faults import Fault, describe, fault_of, with_reported_headers
 from rewardflow.reward.governors import Governors, GovernorStatistics
 from rewardflow.reward.job import Job
 from rewardflow.reward.ledger import Ledger
+from rewardflow.reward.outage import OutageClock
 from rewardflow.reward.retry import Backoff, RetryBudget, RetryStatistics
 from rewardflow.reward.settings import LimitSettings
 from rewardflow.types import Reward
@@ -93,7 +94,15 @@ class Dispatcher:
         self._deadlines = Deadlines(self._loop)
         self._wake_timer: asyncio.TimerHandle | None = None
         self._pump_handle: asyncio.Handle | None = None
-        self._outage_timer: asyncio.TimerHandle | None = None
+        self._backing_off: set[Job] = set()
+        self._outage = OutageClock(
+            account,
+            self._loop,
+            limits.outage_give_up_s,
+            sink=sink,
+            is_anyone_waiting=self._is_anyone_waiting,
+            halt=halt,
+        )
         self._is_stopped = False
 
     # -- which call starts next, and when ----------------------------------------------------------------------------
@@ -115,10 +124,18 @@ class Dispatcher:
     def stop(self) -> None:
         """Start nothing more; what is out ends through its job."""
         self._is_stopped = True
-        for handle in (self._wake_timer, self._pump_handle, self._outage_timer):
+        for handle in (self._wake_timer, self._pump_handle):
             if handle is not None:
                 handle.cancel()
+        self._outage.stop()
         self._queue.clear()
+
+    def prune(self) -> None:
+        """Drop what was cancelled while it waited."""
+        self._queue = [entry for entry in self._queue if not entry[4].is_done]
+        heapq.heapify(self._queue)
+        if self._outage.is_running and not self._is_anyone_waiting():
+            self._outage.end()
 
     def _pump(self) -> None:
         """Fill free slots with runners."""
@@ -156,7 +173,9 @@ class Dispatcher:
                         self._end(attempt, None, None)
                         raise
                     fault = Fault(kind="user_error", message="the reward raised CancelledError")
-                except (Exception, SystemExit) as error:
+                except (KeyboardInterrupt, GeneratorExit):
+                    raise
+                except BaseException as error:
                     fault = self._fault_of(attempt, error)
                 self._end(attempt, rewards, fault)
                 num_calls += 1
@@ -198,19 +217,22 @@ class Dispatcher:
         ready_s = self._governors.ready_at(now, tokens)
         if ready_s > now:
             self._wake_at(ready_s)
+            is_too_long = self.limits.outage_give_up_s < ready_s - now < math.inf
+            if is_too_long or self._governors.outage_since_s() is not None:
+                self._outage.begin(self._governors.last_failure())
             return False
-        if self._ledger.cap_usd is not None and not self._ledger.may_start():
+        if self._ledger.cap_usd is not None and not self._ledger.may_start(self.account):
             if self._ledger.num_out == 0:
                 self._give_up_on_budget()
             return False
         return True
 
     def _has_worker(self, job: Job) -> bool:
-        usable = job.scorer.num_usable
-        if usable is None or self._running <= usable:
+        scorer = job.scorer
+        if scorer.num_busy < scorer.num_usable:
             return True
-        if usable == 0 and job.scorer.num_stuck:  # and the cap on replacing threads is reached
-            self._begin_outage()
+        if scorer.num_usable == 0 and scorer.num_stuck:  # and the cap on replacing threads is reached
+            self._outage.begin(f"all threads of {scorer.name} are stuck in calls that were given up")
         return False
 
     def _wake_at(self, when_s: float) -> None:
@@ -236,6 +258,7 @@ class Dispatcher:
         job.stop_timer()
         job.num_calls += 1
         job.num_running += 1
+        job.scorer.num_busy += 1
         attempt = Attempt(self._deadlines, job, is_hedge, now)
         self._governors.start(attempt, tokens)
         job.endpoint = attempt.endpoint
@@ -267,7 +290,7 @@ class Dispatcher:
 
     def _fault_of(self, attempt: Attempt, error: BaseException) -> Fault:
         if not attempt.is_expired:
-            return fault_of(error)
+            return with_reported_headers(fault_of(error), attempt.call.headers)
         took_s = self._loop.time() - attempt.started_s
         return Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
 
@@ -275,6 +298,7 @@ class Dispatcher:
         """Give everything back, then decide what the attempt means for its job."""
         job, call, now = attempt.job, attempt.call, self._loop.time()
         job.num_running -= 1
+        job.scorer.num_busy -= 1
         job.release(attempt)
         if attempt.hedge_timer is not None:
             attempt.hedge_timer.cancel()
@@ -282,12 +306,9 @@ class Dispatcher:
             for reward in rewards:  # a price told in the result counts like one that was reported
                 call.cost_usd += reward.cost_usd
                 call.tokens += reward.tokens
-        outcome = _outcome(job, rewards, fault)
-        if attempt.was_made and outcome != "rate_limited":
-            call.cost_usd = self._ledger.cost_of(call.cost_usd)
+        self._settle(attempt, _outcome(job, rewards, fault), fault, now)
         job.cost_usd += call.cost_usd
         job.tokens += call.tokens
-        self._settle(attempt, outcome, fault, now)
         if job.is_done:
             return
         if rewards is not None:
@@ -302,10 +323,13 @@ class Dispatcher:
         latency_s = now - attempt.started_s
         if outcome == "scored":
             self._latencies.add(latency_s)
-        if self._outage_timer is not None or attempt.endpoint.breaker.is_open:
-            self._follow_outage(now)
+        if self._outage.is_running or attempt.endpoint.breaker.is_open:
+            self._follow_outage()
         if self._sink is not None:
             self._emit_call(attempt, outcome, latency_s, now)
+            if attempt.is_expired and attempt.job.scorer.num_stuck:
+                name, stuck = attempt.job.scorer.name, attempt.job.scorer.num_stuck
+                self._sink.emit(WorkerAbandoned(at_s=now, reward=name, num_abandoned=stuck))
         if self._settled is not None:
             self._settled()
         if self._queue and self._running < self._governors.limit:
@@ -332,6 +356,7 @@ class Dispatcher:
                 job.is_hedged = job.num_running > 0
                 job.stop_timer()
                 job.timer = self._loop.call_later(delay_s, self._add_again, job)
+                self._backing_off.add(job)
                 return
             message = f"{message} (retry budget spent)"
         if job.num_running == 0:
@@ -345,6 +370,7 @@ class Dispatcher:
 
     def _add_again(self, job: Job) -> None:
         """Queue a retry; the time limit of its verdict also holds while it waits there."""
+        self._backing_off.discard(job)
         limit_s = self.limits.verdict_timeout_s
         if limit_s is not None:
             job.timer = self._loop.call_at(job.started_s + limit_s, self._too_late, job)
@@ -376,29 +402,16 @@ class Dispatcher:
 
     # -- the end of the road -----------------------------------------------------------------------------------------
 
-    def _follow_outage(self, now: float) -> None:
-        is_out = self._governors.outage_since_s() is not None
-        if is_out:
-            self._begin_outage()
-        elif self._outage_timer is not None:
-            self._outage_timer.cancel()
-            self._outage_timer = None
-            self._tell_outage("over", now)
+    def _follow_outage(self) -> None:
+        if self._governors.outage_since_s() is None:
+            self._outage.end()
+        elif self._is_anyone_waiting():
+            self._outage.begin(self._governors.last_failure())
         self.wake()
 
-    def _begin_outage(self) -> None:
-        if self._outage_timer is None and not self._is_stopped:
-            self._outage_timer = self._loop.call_later(self.limits.outage_give_up_s, self._give_up_on_outage)
-            self._tell_outage("began", self._loop.time())
-
-    def _give_up_on_outage(self) -> None:
-        self._halt(
-            ServiceOutage(
-                f"{self.account}: the service has failed for {self.limits.outage_give_up_s:g} s "
-                f"(outage_give_up_s); last failure: {self._governors.last_failure()}. Verdicts already reached are "
-                "kept; when the service is back, run again with the same journal and nothing is paid twice"
-            )
-        )
+    def _is_anyone_waiting(self) -> bool:
+        self._backing_off = {job for job in self._backing_off if not job.is_done}
+        return bool(self._backing_off) or any(not entry[4].is_done for entry in self._queue)
 
     def _give_up_on_budget(self) -> None:
         ledger = self._ledger.statistics()
@@ -409,12 +422,6 @@ class Dispatcher:
         self._loop.call_soon(self._halt, error)
 
     # -- being seen --------------------------------------------------------------------------------------------------
-
-    def _tell_outage(self, state: str, now: float) -> None:
-        reason = self._governors.last_failure()
-        logger.warning("%s: outage %s; last failure: %s", self.account, state, reason)
-        if self._sink is not None:
-            self._sink.emit(OutageChanged(at_s=now, account=self.account, state=state, reason=reason))
 
     def _emit_call(self, attempt: Attempt, outcome: str, latency_s: float, now: float) -> None:
         first = attempt.job.rollouts[0]

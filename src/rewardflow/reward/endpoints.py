@@ -40,6 +40,10 @@ class Endpoints:
         self._all = tuple(Endpoint(name, Breaker(window=window, share=share)) for name in (names or (None,)))
         self._only = self._all[0] if len(self._all) == 1 else None
 
+    @property
+    def is_single(self) -> bool:
+        return self._only is not None
+
     def ready_at(self, now: float) -> float:
         if self._only is not None:
             return self._only.breaker.ready_at(now)

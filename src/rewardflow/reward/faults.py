@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rewardflow.errors import RateLimited, ServiceError, Unparsable
@@ -34,6 +34,7 @@ _CONNECTION_NAMES = frozenset(
 )
 _TIMEOUT_NAMES = frozenset({"TimeoutError", "Timeout", "TimeoutException", "APITimeoutError", "ServerTimeoutError"})
 _RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501, 505}
+_REQUEST_STATUSES = frozenset({400, 413, 414, 415, 422, 431})  # too long, refused by a filter, malformed
 _MAX_ERROR_CHARS = 2000
 
 
@@ -46,6 +47,7 @@ class Fault:
     is_retryable: bool = False
     retry_after_s: float | None = None
     headers: Mapping[str, str] = EMPTY
+    is_about_request: bool = False  # this request cannot be served; the service itself is well
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -62,7 +64,11 @@ def fault_of(error: BaseException) -> Fault:
             )
         case ServiceError():
             return Fault(
-                kind="service", message=message, is_retryable=error.retryable, retry_after_s=error.retry_after_s
+                kind="service",
+                message=message,
+                is_retryable=error.retryable,
+                retry_after_s=error.retry_after_s,
+                is_about_request=not error.retryable and (error.status is None or error.status in _REQUEST_STATUSES),
             )
         case Unparsable():
             return Fault(kind="unparsable", message=message, is_retryable=error.retryable)
@@ -76,6 +82,15 @@ def fault_of(error: BaseException) -> Fault:
     if isinstance(error, ConnectionError) or names & _CONNECTION_NAMES:
         return Fault(kind="service", message=message, is_retryable=True)
     return Fault(kind="user_error", message=message)
+
+
+def with_reported_headers(fault: Fault, reported: Mapping[str, str] | None) -> Fault:
+    """The fault together with what `report_headers` told before it."""
+    if not reported:
+        return fault
+    headers = {**reported, **fault.headers}
+    wait_s = fault.retry_after_s if fault.retry_after_s is not None else read_retry_after_s(headers, time.time())
+    return replace(fault, headers=headers, retry_after_s=wait_s)
 
 
 def describe(error: BaseException) -> str:
@@ -93,6 +108,7 @@ def _fault_of_status(status: int, message: str, headers: Mapping[str, str]) -> F
         is_retryable=status in _RETRYABLE_STATUSES,
         retry_after_s=read_retry_after_s(headers, time.time()),
         headers=headers,
+        is_about_request=status in _REQUEST_STATUSES,
     )
 
 

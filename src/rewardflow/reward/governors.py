@@ -7,7 +7,6 @@ settled once, when it ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rewardflow.events import BreakerChanged, EventSink, LimitChanged
@@ -20,6 +19,8 @@ from rewardflow.reward.pace import Pace, PaceStatistics
 from rewardflow.reward.settings import LimitSettings
 
 logger = logging.getLogger(__name__)
+
+_ANSWERED = ("scored", "unparsable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +63,17 @@ class Governors:
         now = attempt.started_s
         attempt.sent = self._pace.start(now, tokens)
         attempt.endpoint = self._endpoints.start(now, attempt.job.endpoint)
-        attempt.reserved_usd = self._ledger.start()
+        attempt.reserved_usd = self._ledger.start(self._account)
 
     def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> None:
         """Tell every governor how a call ended: `scored`, a failure kind, or `cancelled` if nobody wanted it."""
-        call, endpoint, breaker = attempt.call, attempt.endpoint, attempt.endpoint.breaker
-        self._ledger.settle(attempt.reserved_usd, attempt.job.rollouts[0].step, call.cost_usd, call.tokens)
+        endpoint, breaker = attempt.endpoint, attempt.endpoint.breaker
+        self._settle_money(attempt, outcome)
         endpoint.in_flight -= 1
         was_open = breaker.is_open
-        if outcome == "scored" or outcome == "unparsable":
-            self._pace.succeeded(attempt.sent, now, call.tokens)
+        is_answered = outcome in _ANSWERED or (fault is not None and fault.is_about_request)
+        if is_answered:
+            self._pace.succeeded(attempt.sent, now, attempt.call.tokens)
             self._concurrency.succeeded(now, now - attempt.started_s, in_flight)
             breaker.succeeded(now)
         elif fault is not None and outcome == "rate_limited":
@@ -81,10 +83,12 @@ class Governors:
             self._pace.abandoned(attempt.sent, now)
             self._concurrency.overloaded(now, in_flight)
             breaker.failed(now, fault.message)
+            if fault.retry_after_s is not None and self._endpoints.is_single:
+                self._pace.pause(now, fault.retry_after_s)
         else:
             self._pace.abandoned(attempt.sent, now)
             breaker.abandoned(now)
-        headers: Mapping[str, str] = call.headers or (fault.headers if fault is not None else {})
+        headers = attempt.call.headers if fault is None else fault.headers
         if headers:
             self._pace.learn_headers(headers, now)
             self.counts_tokens = self._pace.tpm is not None
@@ -92,6 +96,17 @@ class Governors:
             self._breaker_moved(endpoint, now)
         if self._concurrency.limit != self._seen_limit or self._pace.rpm != self._seen_rpm:
             self._limits_moved(outcome, now)
+
+    def _settle_money(self, attempt: Attempt, outcome: str) -> None:
+        ledger, call = self._ledger, attempt.call
+        was_answered = outcome in _ANSWERED
+        if attempt.was_made and not call.cost_usd:
+            if outcome in ("timeout", "cancelled"):
+                ledger.doubt(attempt.reserved_usd)
+            elif outcome not in ("rate_limited", "service"):
+                call.cost_usd = ledger.cost_of(call.cost_usd)
+        step = attempt.job.rollouts[0].step
+        ledger.settle(self._account, attempt.reserved_usd, step, call.cost_usd, call.tokens, was_answered=was_answered)
 
     def statistics(self, now: float) -> GovernorStatistics:
         return GovernorStatistics(

@@ -1,6 +1,7 @@
 """Runs the optional methods of a user's class (post-processing, logging, closing), plain or async, off the loop.
 
-Always true: an error in a hook is logged and returned, never raised: it must not take verdicts with it.
+Always true: an error in a hook is logged and returned, never raised: it must not take verdicts with it. A hook's time
+limit begins when it starts, not when it queues; `expire` ends all that are running.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rewardflow.reward.threads import ThreadWorkers
 
 logger = logging.getLogger(__name__)
 
+_THREADS = 8
+
 
 class Hooks:
     """A few threads for plain hooks, started with the first of them; async ones run on the loop."""
@@ -28,35 +31,49 @@ class Hooks:
     def __init__(self, *, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
         self._threads: ThreadWorkers | None = None
+        self._places = asyncio.Semaphore(_THREADS)
+        self._running: set[Deadline] = set()
 
     async def run(
         self, name: str, hook: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
     ) -> tuple[Any, str | None]:
         """What the hook returned, and None; or None, and what went wrong."""
         loop = asyncio.get_running_loop()
-        try:
-            limit_s = timeout_s or self._timeout_s
-            when_s = None if limit_s is None else loop.time() + limit_s
-            with Deadline(Deadlines(loop), when_s) as deadline:
-                if is_coroutine_function(hook):
-                    return await _drive(name, hook(*arguments), deadline), None
-                kwargs = {"hook": hook, "arguments": arguments}
-                result = await self._started_threads().call(kwargs, Call(()), contextvars.copy_context())
-                return (await _drive(name, result, deadline) if inspect.iscoroutine(result) else result), None
-        except Exception as error:
-            problem = f"{name} failed: {describe(error)}"
-            logger.error("%s", problem)
-            return None, problem
+        limit_s = timeout_s or self._timeout_s
+        async with self._places:
+            deadline = Deadline(Deadlines(loop), None if limit_s is None else loop.time() + limit_s)
+            self._running.add(deadline)
+            try:
+                with deadline:
+                    return await self._call(name, hook, arguments, deadline), None
+            except Exception as error:
+                problem = f"{name} failed: {describe(error)}"
+                logger.error("%s", problem)
+                return None, problem
+            finally:
+                self._running.discard(deadline)
 
-    def _started_threads(self) -> ThreadWorkers:
-        if self._threads is None:
-            self._threads = ThreadWorkers(_call, size=2, max_abandoned=8, name="hooks")
-            self._threads.start(asyncio.get_running_loop())
-        return self._threads
+    def expire(self) -> None:
+        """End every hook that is running; for closing in bounded time."""
+        for deadline in list(self._running):
+            deadline.expire()
 
     async def aclose(self, timeout_s: float) -> None:
         if self._threads is not None:
             await self._threads.aclose(timeout_s)
+
+    async def _call(self, name: str, hook: Callable[..., Any], arguments: tuple[Any, ...], deadline: Deadline) -> Any:
+        if is_coroutine_function(hook):
+            return await _drive(name, hook(*arguments), deadline)
+        kwargs = {"hook": hook, "arguments": arguments}
+        result = await self._started_threads().call(kwargs, Call(()), contextvars.copy_context())
+        return await _drive(name, result, deadline) if inspect.iscoroutine(result) else result
+
+    def _started_threads(self) -> ThreadWorkers:
+        if self._threads is None:
+            self._threads = ThreadWorkers(_call, size=_THREADS, max_abandoned=_THREADS, name="hooks")
+            self._threads.start(asyncio.get_running_loop())
+        return self._threads
 
 
 async def _drive(name: str, coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Any:

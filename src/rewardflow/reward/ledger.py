@@ -1,9 +1,10 @@
 """What the calls cost: per step, per run, and a cap that stops before it is passed.
 
-Always true: spent + reserved <= cap, as long as no call costs more than it reserved. A call reserves `call_cost_usd`
-if that is set, else the largest cost seen so far; before any cost is known only one call is out at a time, so that an
-unknown price cannot be paid a thousand times. A call that was made and told no cost is taken to have cost
-`call_cost_usd`, so that the cap also holds for rewards that report nothing.
+Always true: spent + uncertain + reserved <= cap, as long as no call costs more than it reserved. A call reserves
+`call_cost_usd` if that is set, else the largest cost seen on its account; until a call of the account has been answered
+only one is out at a time, so that an unknown price cannot be paid a thousand times. A call that was made and told no
+cost counts as `call_cost_usd`; one that ended without an answer keeps its reservation as uncertain, because the service
+may charge for it all the same.
 """
 
 from __future__ import annotations
@@ -16,72 +17,94 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class LedgerStatistics:
     spent_usd: float
+    uncertain_usd: float
     reserved_usd: float
     tokens: int
     cap_usd: float | None
     by_step_usd: Mapping[int, float]
 
 
+class _Account:
+    """What is known of one account's prices."""
+
+    __slots__ = ("largest_usd", "num_out", "was_answered")
+
+    def __init__(self) -> None:
+        self.largest_usd = 0.0
+        self.num_out = 0
+        self.was_answered = False
+
+
 class Ledger:
+    """One for an agent; prices are kept apart by account, so that a free rule does not reserve the judge's."""
+
     def __init__(self, *, cap_usd: float | None, call_cost_usd: float | None, already_spent_usd: float = 0.0) -> None:
-        self._cap_usd = cap_usd
+        self.cap_usd = cap_usd
         self._fixed_usd = call_cost_usd
-        self._largest_usd = 0.0
+        self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
         self._spent_usd = already_spent_usd
+        self._uncertain_usd = 0.0
         self._reserved_usd = 0.0
         self._tokens = 0
         self._num_out = 0
-        self._num_settled = 0
         self._by_step_usd: defaultdict[int, float] = defaultdict(float)
-
-    @property
-    def spent_usd(self) -> float:
-        return self._spent_usd
-
-    @property
-    def cap_usd(self) -> float | None:
-        return self._cap_usd
 
     @property
     def num_out(self) -> int:
         return self._num_out
 
-    def may_start(self) -> bool:
-        if self._cap_usd is None:
+    def may_start(self, account: str) -> bool:
+        if self.cap_usd is None:
             return True
-        if self._fixed_usd is None and self._num_settled == 0 and self._num_out > 0:
+        known = self._accounts[account]
+        if self._fixed_usd is None and not known.was_answered and known.num_out > 0:
             return False
-        price_usd = self._price_usd()
+        room_usd = self.cap_usd - self._spent_usd - self._uncertain_usd - self._reserved_usd
+        rounding_usd = 1e-9 * self.cap_usd  # three times 0.1 must fit into 0.3
         # A cap already reached stops even calls whose price is not known yet.
-        room_usd = self._cap_usd - self._spent_usd - self._reserved_usd
-        rounding_usd = 1e-9 * self._cap_usd  # three times 0.1 must fit into 0.3
-        return room_usd >= price_usd - rounding_usd and room_usd > rounding_usd
+        return room_usd >= self._price_usd(known) - rounding_usd and room_usd > rounding_usd
 
-    def start(self) -> float:
+    def start(self, account: str) -> float:
         """Reserve for one call; give the returned amount back to `settle`."""
-        price_usd = self._price_usd()
-        self._reserved_usd += price_usd
+        known = self._accounts[account]
+        price_usd = self._price_usd(known)
+        known.num_out += 1
         self._num_out += 1
+        self._reserved_usd += price_usd
         return price_usd
 
     def cost_of(self, reported_usd: float) -> float:
-        """What a call that was made has cost: what it told, or else `call_cost_usd`."""
+        """What a call that was answered has cost: what it told, or else `call_cost_usd`."""
         return reported_usd or self._fixed_usd or 0.0
 
-    def settle(self, reserved_usd: float, step: int, cost_usd: float, tokens: int) -> None:
+    def settle(
+        self, account: str, reserved_usd: float, step: int, cost_usd: float, tokens: int, *, was_answered: bool
+    ) -> None:
+        known = self._accounts[account]
+        known.num_out -= 1
         self._num_out -= 1
-        self._num_settled += 1
-        self._reserved_usd = max(0.0, self._reserved_usd - reserved_usd) if self._num_out else 0.0
+        self._reserved_usd = self._reserved_usd - reserved_usd if self._num_out else 0.0
+        if was_answered:
+            known.was_answered = True
         if cost_usd or tokens:
             self._spent_usd += cost_usd
             self._tokens += tokens
             self._by_step_usd[step] += cost_usd
-            self._largest_usd = max(self._largest_usd, cost_usd)
+            known.largest_usd = max(known.largest_usd, cost_usd)
+
+    def doubt(self, reserved_usd: float) -> None:
+        """A call ended without telling: what it reserved may have been spent."""
+        self._uncertain_usd += reserved_usd
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
-            self._spent_usd, self._reserved_usd, self._tokens, self._cap_usd, dict(self._by_step_usd)
+            self._spent_usd,
+            self._uncertain_usd,
+            self._reserved_usd,
+            self._tokens,
+            self.cap_usd,
+            dict(self._by_step_usd),
         )
 
-    def _price_usd(self) -> float:
-        return self._largest_usd if self._fixed_usd is None else self._fixed_usd
+    def _price_usd(self, known: _Account) -> float:
+        return known.largest_usd if self._fixed_usd is None else self._fixed_usd

@@ -158,6 +158,11 @@ class Pace:
         if retry_after_s is not None and 0.0 < retry_after_s < math.inf:
             self._stop(now, now + retry_after_s)
 
+    def pause(self, now: float, seconds: float) -> None:
+        """The service asked for time: nothing starts until it has passed."""
+        if 0.0 < seconds < math.inf:
+            self._stopped_until = max(self._stopped_until, now + seconds)
+
     def abandoned(self, start: Start, now: float) -> None:
         """The call ended without an answer. The service may have done the work, so nothing is given back."""
 

@@ -37,10 +37,10 @@ class Column:
 
     __slots__ = ("is_called", "is_closed", "is_final", "num_in", "rewards")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, judges_groups: bool) -> None:
         self.rewards: list[Reward | None] = [None] * size
         self.num_in = 0
-        self.is_called = False  # of a reward that judges whole groups: its one call was made
+        self.is_called = not judges_groups  # a reward that judges whole groups is called when the group is whole
         self.is_closed = False  # all verdicts are in; post-processing may still run
         self.is_final = False
 
@@ -49,6 +49,7 @@ class PendingGroup:
     __slots__ = (
         "columns",
         "group_id",
+        "is_delivered",
         "jobs",
         "notes",
         "num_expected",
@@ -61,7 +62,9 @@ class PendingGroup:
         "ticket",
     )
 
-    def __init__(self, rollout: Rollout, number: int, ticket: Ticket, num_columns: int, now: float) -> None:
+    def __init__(
+        self, rollout: Rollout, number: int, ticket: Ticket, judges_groups: Sequence[bool], now: float
+    ) -> None:
         self.step = rollout.step
         self.group_id = rollout.group_id
         self.size = self.num_expected = rollout.group_size
@@ -69,10 +72,11 @@ class PendingGroup:
         self.ticket = ticket
         self.rollouts: list[Rollout | None] = [None] * self.size
         self.num_in = 0
-        self.columns = tuple([Column(self.size) for _ in range(num_columns)])
+        self.columns = tuple([Column(self.size, sees_group) for sees_group in judges_groups])
         self.jobs: list[Job] = []
         self.submitted_s = now
-        self.notes: dict[int, Note] | None = None
+        self.is_delivered = False
+        self.notes: dict[int, Note] = {}
 
     @property
     def is_whole(self) -> bool:
@@ -81,8 +85,8 @@ class PendingGroup:
 
     @property
     def num_outstanding(self) -> int:
-        """Verdicts that are still to come for rollouts that are in."""
-        return sum(self.num_in - column.num_in for column in self.columns)
+        """Verdicts that are still to come of calls that could be made."""
+        return sum(self.num_in - column.num_in for column in self.columns if column.is_called)
 
     def missing(self) -> tuple[int, ...]:
         """The indices nobody has submitted yet."""
@@ -90,6 +94,8 @@ class PendingGroup:
 
     def put(self, rollout: Rollout) -> None:
         """Take a rollout in, unless it does not fit what the group already holds."""
+        if self.num_expected != self.size:
+            raise InvalidInput(f"group {self.group_id!r} of step {self.step} was cancelled and takes no more rollouts")
         if rollout.group_size != self.size or self.rollouts[rollout.index] is not None:
             where = f"group {self.group_id!r} of step {self.step}"
             if rollout.group_size != self.size:
@@ -105,7 +111,7 @@ class PendingGroup:
         self.num_in -= 1
 
     def note(self, rollout: Rollout) -> Note:
-        return _NO_NOTE if self.notes is None else self.notes.get(rollout.index, _NO_NOTE)
+        return self.notes.get(rollout.index, _NO_NOTE)
 
     def members(self) -> tuple[Rollout, ...]:
         return tuple(rollout for rollout in self.rollouts if rollout is not None)
@@ -119,6 +125,13 @@ class PendingGroup:
                 if column.rewards[rollout.index] is None and (number, rollout.index) not in covered:
                     column.rewards[rollout.index] = reward
                     column.num_in += 1
+
+    def fill(self, reward: Reward) -> None:
+        """Give this verdict to everything that has none."""
+        for column in self.columns:
+            for rollout in self.members():
+                if column.rewards[rollout.index] is None:
+                    column.rewards[rollout.index] = reward
 
     def land(self, column: Column, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> bool:
         """Put verdicts in their places; whether that completes the column."""

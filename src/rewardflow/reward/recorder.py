@@ -1,24 +1,31 @@
 """Writes what happens to the run directory: every event, and one aggregate for each step.
 
-Always true: a step's aggregate is written whenever nothing of the step is pending any more; the last one counts, and
-holds what all sessions of a resumed run paid for the step.
+Always true: a step's aggregate is written soon after nothing of the step is pending any more, and at closing; the last
+one counts, and holds what all sessions of a resumed run paid for the step.
 """
 
 from __future__ import annotations
 
+import asyncio
 from os import PathLike
 
+from rewardflow.clock import hold
 from rewardflow.events import CallEnded, Event, GroupDelivered, VerdictReached
+from rewardflow.line_file import LineFileStatistics
 from rewardflow.run_directory import RunDirectory, read_steps
 from rewardflow.step_totals import StepTotals
 
 SOURCE = "reward"
+_WRITE_EVERY_S = 1.0
 
 
 class Recorder:
     """The agent's event sink."""
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, path: str | PathLike[str], loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._idle: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
         directory = RunDirectory.at(path)
         self._earlier = {step: lines[SOURCE] for step, lines in read_steps(path).items() if SOURCE in lines}
         self._events = directory.open_events()
@@ -36,12 +43,31 @@ class Recorder:
                 self._step(event.step).group(event)
 
     def step_idle(self, step: int) -> None:
-        self._steps.append(self._step(step).to_json())
+        """Nothing of the step is pending. It may be so many times, so lines are written at most once in a while."""
+        self._idle.add(step)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_WRITE_EVERY_S, self._write_idle)
 
-    def close(self) -> None:
-        """Blocks until everything is on disk."""
+    def _write_idle(self) -> None:
+        self._timer = None
+        for step in sorted(self._idle):
+            self._steps.append(self._step(step).to_json())
+        self._idle.clear()
+
+    async def aclose(self) -> None:
+        """Wait until everything is on disk."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write_idle()
+        with hold(self._loop):
+            await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
         self._events.close()
         self._steps.close()
+
+    def statistics(self) -> LineFileStatistics:
+        return self._events.statistics()
 
     def _step(self, step: int) -> StepTotals:
         totals = self._totals.get(step)

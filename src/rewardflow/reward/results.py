@@ -60,7 +60,7 @@ def apply_post_process(rewards: Sequence[Reward], returned: Any) -> tuple[Reward
         got = describe(returned) if values is None else f"{len(values)} values"
         problem = _not_awaited(returned, "post_process_scores") or f"post_process_scores returned {got}"
         reason = f"{problem} for a group of {len(rewards)}; allowed: a list with one number or None per rollout"
-        return tuple(_fail(reward, "user_error", reason) for reward in rewards)
+        return tuple(fail(reward, "user_error", reason) for reward in rewards)
     return tuple(_post_processed(reward, value) for reward, value in zip(rewards, values, strict=True))
 
 
@@ -175,7 +175,7 @@ def _post_processed(reward: Reward, returned: Any) -> Reward:
         if reward.value is None:
             return reward
         shown = returned if isinstance(returned, float) or returned is None else describe(returned)
-        return _fail(reward, "unparsable", f"post_process_scores returned {shown}")
+        return fail(reward, "unparsable", f"post_process_scores returned {shown}")
     if reward.kind == "cancelled":
         return reward  # nobody waits for it any more, so there is nothing to stand in for
     if reward.value is None:  # `kind` and `error` stay: they say what the user's number stands for
@@ -183,7 +183,7 @@ def _post_processed(reward: Reward, returned: Any) -> Reward:
     return reward if reward.value == value else replace(reward, value=value)
 
 
-def _fail(reward: Reward, kind: FailureKind, error: str) -> Reward:
+def fail(reward: Reward, kind: FailureKind, error: str) -> Reward:
     """What was paid and asked stays on record."""
     return replace(reward, value=None, status="failed", kind=kind, error=error, imputed=False)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ class Scorer:
         self.name = name
         self.loaded = loaded
         self.workers = workers
+        self.num_busy = 0
 
     def start(self, loop: asyncio.AbstractEventLoop, on_usable: Callable[[], None]) -> None:
         if self.workers is not None:
@@ -39,9 +41,9 @@ class Scorer:
             self.workers.start(loop)
 
     @property
-    def num_usable(self) -> int | None:
-        """How many calls can run at once, or None if any number can."""
-        return None if self.workers is None else self.workers.num_usable
+    def num_usable(self) -> float:
+        """How many calls can run at once."""
+        return math.inf if self.workers is None else self.workers.num_usable
 
     @property
     def num_stuck(self) -> int:

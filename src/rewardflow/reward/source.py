@@ -24,16 +24,13 @@ from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
-import orjson
-
 from rewardflow.errors import RewardLoadError
 from rewardflow.protocols import RewardLike
+from rewardflow.reward.canonical import canonical
 
 DEFAULT_NAME = "compute_score"
 _FORMS = "'file.py:name' or 'package.module:name'"
 _MAX_NAMES_SHOWN = 10
-_MAX_DEPTH = 4
-_JSON_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 _import_lock = threading.RLock()  # re-entrant, because a reward's file may load another reward
 
@@ -44,7 +41,6 @@ class Found:
 
     target: Any
     call_kwargs: Mapping[str, Any]  # reward_kwargs to pass on every call; a class took them when it was built
-    was_built: bool
     identity: str
 
 
@@ -87,13 +83,8 @@ class RewardSource:
         return Found(
             target=target,
             call_kwargs={} if is_class else self.kwargs,
-            was_built=is_class,
             identity=_identity(self.name, source_text, [self.kwargs, carried], getattr(target, "version", None)),
         )
-
-    def load(self) -> object:
-        """The function, or the instance that scores."""
-        return self.find().target
 
     def build(self) -> Callable[..., Any]:
         """The plain function to call, for worker processes."""
@@ -282,7 +273,7 @@ def scoring_function(target: object) -> Callable[..., Any] | None:
 
 def _identity(name: str, source_text: bytes, settings: list[Any], version: Any) -> str:
     parts = [name, hashlib.blake2b(source_text, digest_size=16).hexdigest(), settings, version]
-    return hashlib.blake2b(_canonical(parts).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(canonical(parts), digest_size=16).hexdigest()
 
 
 def _source_of(reward: Any) -> bytes:
@@ -320,25 +311,3 @@ def _cell(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not yet assigned
         return None
-
-
-def _canonical(value: Any, depth: int = 0) -> str:
-    """The same text for the same settings in every run, whatever they hold."""
-    try:
-        return orjson.dumps(value, default=_odd, option=_JSON_OPTIONS).decode()
-    except TypeError:  # somewhere inside: broken unicode, a huge integer, a cycle; it must not hide the rest
-        if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-            return str(sorted((str(key), _canonical(part, depth + 1)) for key, part in value.items()))
-        if isinstance(value, list | tuple) and depth < _MAX_DEPTH:
-            return str([_canonical(part, depth + 1) for part in value])
-        return ascii(value) if isinstance(value, str | int) else type(value).__qualname__
-
-
-def _odd(value: Any) -> Any:
-    if isinstance(value, set | frozenset):
-        return sorted(map(_canonical, value))
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, PurePath):
-        return str(value)
-    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -206,7 +206,8 @@ class ThreadWorkers:
         logger.error("%d threads of reward %s could not be started: %s", num_missing, self._name, error)
         if self._num_usable == 0 and self._num_abandoned == 0:
             for job in self._waiting:
-                job.future.set_result((None, AgentError(f"no thread could be started for reward {self._name}")))
+                if not job.future.done():  # a cancelled call stays here until its caller has taken notice
+                    job.future.set_result((None, AgentError(f"no thread could be started for reward {self._name}")))
             self._waiting.clear()
 
     def _on_finished(self, worker: _Worker, outcome: Outcome) -> None:

@@ -74,7 +74,8 @@ class Ticket:
         if _running_loop() is self._loop:
             raise InvalidInput("wait() would block the agent's own event loop; use `await ticket.all()` there")
         if self._loop.is_closed():
-            return asyncio.run(self.all())
+            self._settled_count(None)
+            return self._drain()
         future = asyncio.run_coroutine_threadsafe(self._wait_for(None), self._loop)
         try:
             future.result(timeout_s)
@@ -89,8 +90,6 @@ class Ticket:
 
     def submit(self, rollouts: Rollout | Iterable[Rollout]) -> None:
         """Add rollouts, one at a time or many; for tickets from `agent.open()`."""
-        if self._is_sealed:
-            raise InvalidInput("this ticket is sealed: open one with agent.open() to submit as rollouts are generated")
         self._agent.submit(rollouts, ticket=self)
 
     def seal(self) -> None:
@@ -111,6 +110,11 @@ class Ticket:
         self.seal()
 
     # -- being seen --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether no more rollouts may be submitted to it."""
+        return self._is_sealed
 
     @property
     def num_ready(self) -> int:
@@ -171,12 +175,16 @@ class Ticket:
         """Wait on the agent's loop from wherever we are; taking happens in the caller's thread: nothing gets lost."""
         if asyncio.get_running_loop() is self._loop:
             return await self._wait_for(count)
-        if self._loop.is_closed():  # the agent is gone, and has left here all that will ever come
-            self._raise_if_halted(count)
-            if self._pending:
-                raise AgentClosed("the agent's event loop ended before the agent was closed")
-            return len(self._ready)
+        if self._loop.is_closed():
+            return self._settled_count(count)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._wait_for(count), self._loop))
+
+    def _settled_count(self, count: int | None) -> int:
+        """How many groups are here, when the agent is gone and has left all that will ever come."""
+        self._raise_if_halted(count)
+        if self._pending:
+            raise AgentClosed("the agent's event loop ended before the agent was closed")
+        return len(self._ready)
 
     async def _wait_for(self, count: int | None) -> int:
         """Wait until `count` groups are ready (None: until the ticket ends); how many are."""
@@ -188,7 +196,8 @@ class Ticket:
         return len(self._ready)
 
     def _raise_if_halted(self, count: int | None) -> None:
-        if self._halted is not None and (count is None or not self._ready):
+        is_cut_short = bool(self._stranded) or not self._is_sealed
+        if self._halted is not None and is_cut_short and (count is None or not self._ready):
             stranded, self._stranded = tuple(self._stranded), []
             raise type(self._halted)(str(self._halted), stranded)
 
