@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import rewardflow as rf
 from rewardflow.errors import InvalidInput
 from rewardflow.events import AgentOpened, EventSink, WorkerAbandoned, to_json
 from rewardflow.line_file import BATCH_LINES, encode_line
@@ -66,10 +67,30 @@ def test_an_empty_directory_and_one_from_a_crash_in_create_can_become_a_run(tmp_
     assert RunDirectory.at(tmp_path, name="again").name == "again"
 
 
-def test_the_journal_has_its_place_but_no_file(tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path / "run")
-    assert run.journal_path == tmp_path / "run" / "journal.db"
-    assert not run.journal_path.exists()
+@pytest.mark.parametrize("names", [["journal.db"], ["journal.db", "journal.db-wal", "journal.db-shm"]])
+def test_a_directory_that_holds_only_a_journal_can_become_a_run(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"verdicts")
+    assert RunDirectory.at(tmp_path, name="later").name == "later"
+    assert [(tmp_path / name).read_bytes() for name in names] == [b"verdicts"] * len(names)
+
+
+def test_a_journal_may_lie_in_the_directory_of_its_run_whichever_came_first(tmp_path: Path) -> None:
+    def compute_score(response: str) -> float:
+        return 1.0
+
+    rollouts = [rf.Rollout(group_id="q", response="an answer")]
+    for number, run_dir in enumerate([None, tmp_path, tmp_path]):
+        (reward,) = rf.score(rollouts, compute_score, journal=tmp_path / "journal.db", run_dir=run_dir)
+        assert reward.cached == (number > 0)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "events.jsonl", "steps.jsonl", "journal.db"}
+
+
+def test_another_file_beside_the_journal_is_still_refused(tmp_path: Path) -> None:
+    for name in ("journal.db", "thesis.tex"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(InvalidInput, match=r"but with thesis\.tex$"):
+        RunDirectory.at(tmp_path)
 
 
 def test_a_second_run_cannot_take_the_directory_of_the_first(tmp_path: Path) -> None:
@@ -93,7 +114,7 @@ def test_a_file_in_the_way_of_a_parent_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InvalidInput, match=r"empty directory.*thesis\.tex"):
+    with pytest.raises(InvalidInput, match=r"empty but for a journal\.db.*thesis\.tex"):
         RunDirectory.at(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

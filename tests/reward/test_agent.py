@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -1544,3 +1545,76 @@ asyncio.run(main())
     assert "delivered" in done.stdout
     assert "raised" in done.stdout or "ERROR" in done.stderr
     assert "j.db" in done.stderr + done.stdout
+
+
+def test_a_group_whose_post_processing_is_cut_off_by_closing_is_delivered_all_the_same() -> None:
+    class Judge:
+        async def compute_score(self, solution_str: str) -> float:
+            return 1.0
+
+        async def post_process_scores(self, scores: list[float]) -> list[float]:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(1000)
+
+    async def main() -> None:
+        async with rf.RewardAgent(Judge, close_timeout_s=1) as agent:
+            ticket = agent.submit(group("g", "x"))
+            await asyncio.sleep(1)
+        assert asyncio.get_running_loop().time() < 10
+        async with asyncio.timeout(100):
+            (one,) = await ticket.all()
+        assert one.num_failed == 1
+
+    clock.run(main())
+
+
+def test_hooks_that_queue_for_a_thread_do_not_run_out_of_time_there() -> None:
+    class Judge:
+        async def compute_score(self, solution_str: str) -> float:
+            return 1.0
+
+        def post_process_scores(self, scores: list[float]) -> list[float]:
+            time.sleep(0.02)
+            return scores
+
+    async def main() -> list[rf.ScoredGroup]:
+        async with rf.RewardAgent(Judge, timeout_s=0.3) as agent:
+            return await agent.submit(rollout for number in range(200) for rollout in group(str(number), "x")).all()
+
+    assert all(one.num_failed == 0 for one in asyncio.run(main()))
+
+
+def test_a_reward_that_cancels_its_own_ticket_harms_no_other_call() -> None:
+    async def main() -> list[Any]:
+        tickets: dict[str, rf.Ticket] = {}
+
+        async def reward(solution_str: str) -> float:
+            if solution_str == "0":
+                await asyncio.sleep(1)
+                tickets["0"].cancel()
+            return 1.0
+
+        async with rf.RewardAgent(reward, max_concurrency=1) as agent:
+            for name in ("0", "1", "2"):
+                tickets[name] = agent.submit(group(name, name))
+            return [(await ticket.all())[0].rewards[0].kind for ticket in tickets.values()]
+
+    assert clock.run(main()) == ["cancelled", None, None]
+
+
+@pytest.mark.parametrize("field", [{"step": None}, {"group_id": 7}, {"response": None}, {"extra_info": [1]}])
+def test_a_rollout_of_wrong_types_is_refused_by_name(field: dict[str, Any]) -> None:
+    (name,) = field
+    with pytest.raises(rf.InvalidInput, match=name):
+        rf.Rollout(**({"group_id": "g", "response": "x"} | field))
+
+
+def test_a_batch_that_cannot_be_read_to_its_end_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with rf.RewardAgent(number) as agent:
+            with pytest.raises(rf.InvalidInput):
+                agent.submit([*group("g", "1", "2"), "not a rollout"])
+            assert agent.statistics().verdicts.pending_groups == 0
+
+    clock.run(main())

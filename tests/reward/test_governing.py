@@ -1391,3 +1391,48 @@ def test_a_cap_with_a_price_a_call_holds_also_for_rewards_that_report_nothing() 
             return statistics.calls, statistics.ledger.spent_usd
 
     assert clock.run(main()) == (5, 5.0)
+
+
+def starts_of(judge_raises: Exception, headers: dict[str, str] | None = None, count: int = 3) -> list[float]:
+    """When calls start if the first of them ends like this."""
+    starts: list[float] = []
+
+    async def judge(solution_str: str) -> float:
+        starts.append(asyncio.get_running_loop().time())
+        if len(starts) == 1:
+            if headers:
+                rf.report_headers(headers)
+            raise judge_raises
+        return 1.0
+
+    async def main() -> None:
+        async with rf.RewardAgent(judge, max_concurrency=1) as agent:
+            await agent.submit(rf.Rollout(group_id=str(i), response="") for i in range(count)).all()
+
+    clock.run(main())
+    return starts
+
+
+def test_a_retry_after_that_was_reported_as_a_header_is_obeyed() -> None:
+    first, second, *_ = starts_of(rf.RateLimited(), {"Retry-After": "7"})
+    assert second - first >= 7
+
+
+def test_a_503_with_retry_after_stops_the_whole_account() -> None:
+    first, second, *_ = starts_of(rf.ServiceError("busy", status=503, retry_after_s=20))
+    assert second - first >= 20
+
+
+def test_requests_that_are_themselves_at_fault_say_nothing_of_the_service() -> None:
+    async def judge(solution_str: str) -> float:
+        await asyncio.sleep(0.1)
+        raise rf.ServiceError("context too long", status=400, retryable=False)
+
+    async def main() -> rf.AgentStatistics:
+        async with rf.RewardAgent(judge, max_concurrency="auto") as agent:
+            await agent.submit(rf.Rollout(group_id=str(i), response="") for i in range(200)).all()
+            return agent.statistics()
+
+    (account,) = clock.run(main()).accounts
+    assert account.governors.endpoints[0].breaker.times_opened == 0
+    assert account.governors.concurrency.limit >= 16

@@ -88,9 +88,7 @@ class Plan:
         for number, group in enumerate(self.groups):
             size, step = len(group.fates), group.step
             rollouts += [
-                rf.Rollout(
-                    group_id=f"g{number}", index=i, group_size=size, response=str(len(rollouts) + i), step=step
-                )
+                rf.Rollout(group_id=f"g{number}", index=i, group_size=size, response=str(len(rollouts) + i), step=step)
                 for i in range(size)
             ]
         return rollouts
@@ -251,13 +249,16 @@ async def leave(how: str) -> None:
 async def take_all(ticket: rf.Ticket, taken: list[rf.ScoredGroup], how: str = "one by one") -> None:
     """Everything the ticket will ever give, whichever way it comes out. A ticket that hangs fails the test."""
     try:
-        async with asyncio.timeout(TOO_LONG_S):
+        async with asyncio.timeout(TOO_LONG_S) as limit:
             if how == "all":
                 taken += await ticket.all()
             while groups := await ticket.take(3 if how == "three at a time" else 1):
                 taken += groups
     except rf.AgentHalted as halted:
         taken += halted.groups
+    except TimeoutError:
+        raise AssertionError("a ticket hangs") from None
+    assert not limit.expired()
 
 
 async def live(agent: rf.RewardAgent, plan: Plan) -> Outcome:
@@ -328,7 +329,7 @@ def check_that_nothing_is_lost(outcome: Outcome, num_submitted: int) -> None:
 
 
 @given(plans)
-@settings(max_examples=int(__import__('os').environ.get('N','150')))
+@settings(max_examples=int(__import__("os").environ.get("N", "150")))
 def test_every_rollout_gets_exactly_one_verdict_whatever_happens(plan: Plan) -> None:
     if plan.hedge:
         plan = dataclasses.replace(plan, groups=[*WARM_UP, *plan.groups])

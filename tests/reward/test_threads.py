@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rewardflow import clock
-from rewardflow.errors import AgentClosed, InvalidInput
+from rewardflow.errors import AgentClosed, AgentError, InvalidInput
 from rewardflow.reward.call import Call, report_headers, report_usage
 from rewardflow.reward.threads import ThreadWorkers
 
@@ -315,3 +315,23 @@ def test_a_jumping_clock_stands_still_while_a_call_is_in_a_thread() -> None:
 def test_sizes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InvalidInput, match="size=0"):
         ThreadWorkers(print, size=0, max_abandoned=0)
+
+
+def test_when_no_thread_can_be_started_calls_that_wait_fail_and_cancelled_ones_stay_cancelled() -> None:
+    async def main() -> None:
+        gate = Gate("first")
+        async with running(gate, size=1) as workers, asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(score(workers, name="first"))
+            await asyncio.to_thread(gate.entered["first"].wait)
+            cancelled, waiting = (asyncio.ensure_future(score(workers)) for _ in range(2))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            workers._on_start_failed(1, RuntimeError("can't start new thread"))  # as the starter's letter does
+            with pytest.raises(AgentError, match="no thread could be started for reward"):
+                await waiting
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            gate.open_all()
+            assert await first == "first"
+
+    asyncio.run(main())

@@ -7,7 +7,8 @@ import contextlib
 import random
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -743,3 +744,50 @@ def test_a_ticket_nobody_looks_at_costs_nothing_and_its_groups_are_still_counted
         assert agent.statistics().verdicts.pending_groups == 0
 
     with_agent(use)
+
+
+def test_an_incomplete_group_of_a_reward_that_judges_groups_is_named_too() -> None:
+    class Judge:
+        async def score_group(self, rollouts: Sequence[rf.Rollout]) -> list[float]:
+            return [1.0] * len(rollouts)
+
+    async def main() -> None:
+        async with rf.RewardAgent(Judge, incomplete_after_s=5) as agent:
+            ticket = agent.submit(group("g", "1", "2")[:1])
+            with pytest.raises(rf.IncompleteGroup, match="'g' lacks index 1"):
+                await ticket.all()
+
+    clock.run(main())
+
+
+def test_a_cancelled_group_takes_no_more_rollouts(tmp_path: Path) -> None:
+    async def main() -> None:
+        first, second = group("g", "0", "0")
+        async with rf.RewardAgent(sleeper, journal=tmp_path / "j.db", reuse="off") as agent:
+            ticket = agent.submit(first)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ticket.cancel()
+            with contextlib.suppress(rf.InvalidInput):
+                agent.submit(second)
+            async with asyncio.timeout(100):
+                (one,) = await ticket.all()
+            assert [rollout.index for rollout in one.rollouts] == [0]
+
+    clock.run(main())
+
+
+def test_a_ticket_that_was_complete_before_a_halt_gives_its_groups() -> None:
+    async def judge(solution_str: str) -> float:
+        rf.report_usage(cost_usd=1.0)
+        return 1.0
+
+    async def main() -> None:
+        async with rf.RewardAgent(judge, max_cost_usd=2.0, call_cost_usd=1.0) as agent:
+            done = agent.submit([*group("a", "x"), *group("b", "x")])
+            await asyncio.sleep(1)
+            with pytest.raises(rf.BudgetExhausted):
+                await agent.submit(group("c", "x")).all()
+            assert len(await done.all()) == 2
+
+    clock.run(main())

@@ -70,7 +70,7 @@ def _spell_known(value: Any, parents: tuple[int, ...]) -> str:
 def _spell_object(value: Any, parents: tuple[int, ...]) -> str:
     name = getattr(value, "__qualname__", None)
     if isinstance(name, str):
-        return f"<{ascii(name)}>"
+        return f"<{name!a}>"
     as_list = getattr(value, "tolist", None)  # arrays of numpy and torch, whose `repr` leaves items out
     if callable(as_list):
         items = as_list()
@@ -85,4 +85,4 @@ def _braced(parts: Iterable[str]) -> str:
 
 
 def _type_name(value: Any) -> str:
-    return f"<{ascii(type(value).__qualname__)}>"
+    return f"<{type(value).__qualname__!a}>"

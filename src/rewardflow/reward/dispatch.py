@@ -357,6 +357,8 @@ class Dispatcher:
                 job.stop_timer()
                 job.timer = self._loop.call_later(delay_s, self._add_again, job)
                 self._backing_off.add(job)
+                if delay_s > self.limits.outage_give_up_s:
+                    self._outage.begin(fault.message)
                 return
             message = f"{message} (retry budget spent)"
         if job.num_running == 0:
@@ -448,7 +450,7 @@ class Dispatcher:
         return DispatchStatistics(
             account=self.account,
             in_flight=self._running,
-            waiting=len(self._queue),
+            waiting=sum(not entry[4].is_done for entry in self._queue),
             calls=self._num_started,
             outcomes=dict(self._outcomes),
             hedges=self._hedges,

@@ -33,6 +33,7 @@ class Hooks:
         self._threads: ThreadWorkers | None = None
         self._places = asyncio.Semaphore(_THREADS)
         self._running: set[Deadline] = set()
+        self._told: set[str] = set()
 
     async def run(
         self, name: str, hook: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
@@ -48,7 +49,9 @@ class Hooks:
                     return await self._call(name, hook, arguments, deadline), None
             except Exception as error:
                 problem = f"{name} failed: {describe(error)}"
-                logger.error("%s", problem)
+                if problem not in self._told:  # it may fail for every group alike
+                    self._told.add(problem)
+                    logger.error("%s", problem)
                 return None, problem
             finally:
                 self._running.discard(deadline)
