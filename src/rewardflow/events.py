@@ -60,7 +60,7 @@ class CallEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictReached(Event):
-    """One rollout got its one verdict. `waited_s` is what it spent in the queue before its first call."""
+    """One rollout's one verdict, told when its group is complete. `waited_s` is its time in the queue before a call."""
 
     step: int
     group_id: str
@@ -92,7 +92,7 @@ class GroupDelivered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitChanged(Event):
-    """A governor learnt something. The unit of `value` is requests a minute (pace) or calls (concurrency)."""
+    """A learnt limit changed: `value` requests a minute (pace) or calls (concurrency). `reason`: how a call ended."""
 
     account: str
     governor: Literal["pace", "concurrency"]
@@ -102,7 +102,7 @@ class LimitChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerChanged(Event):
-    """An endpoint's breaker opened, closed, or lets a probe through."""
+    """An endpoint's breaker is now `open` or `closed`."""
 
     account: str
     endpoint: str | None
@@ -111,7 +111,7 @@ class BreakerChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageChanged(Event):
-    """The outage guard stopped sending, probes, or goes on."""
+    """Calls wait that cannot start (`began`), or no longer do (`over`)."""
 
     account: str
     state: str
@@ -120,7 +120,7 @@ class OutageChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAbandoned(Event):
-    """A thread stuck in a user's code was given up; `num_abandoned` counts those that are stuck now."""
+    """A call timed out in a thread that cannot be stopped; `num_abandoned` counts those that are stuck now."""
 
     reward: str
     num_abandoned: int

@@ -1436,3 +1436,21 @@ def test_requests_that_are_themselves_at_fault_say_nothing_of_the_service() -> N
     (account,) = clock.run(main()).accounts
     assert account.governors.endpoints[0].breaker.times_opened == 0
     assert account.governors.concurrency.limit >= 16
+
+
+def test_a_reward_that_knows_its_own_endpoints_has_its_calls_spread_over_them() -> None:
+    class Judge:
+        endpoints = ("a", "b")
+
+        async def compute_score(self, solution_str: str) -> dict[str, object]:
+            await asyncio.sleep(1)
+            call = rf.current_call()
+            return {"score": 1.0, "endpoint": call.endpoint if call else None}
+
+    async def main(**options: Any) -> set[object]:
+        async with rf.RewardAgent(Judge, **options) as agent:
+            groups = await agent.submit(rf.Rollout(group_id=str(i), response="") for i in range(10)).all()
+            return {group.rewards[0].extras["endpoint"] for group in groups}
+
+    assert clock.run(main()) == {"a", "b"}
+    assert clock.run(main(endpoints=["c"])) == {"c"}, "what the caller says goes before"

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -71,16 +72,16 @@ class Plan:
     """What will happen to each rollout, and when."""
 
     groups: list[PlannedGroup]
-    parts: list[Part]
-    one_account: bool
-    slots: int
-    hedge: float | None
-    verdict_timeout_s: float | None
-    cancels: list[Cancel]
-    close_at_s: float | None
-    leaves_by: str
-    takes: str
-    one_by_one: bool
+    parts: Sequence[Part] = (Part(),)
+    one_account: bool = False
+    slots: int = 1
+    hedge: float | None = None
+    verdict_timeout_s: float | None = None
+    cancels: Sequence[Cancel] = ()
+    close_at_s: float | None = None
+    leaves_by: str = "the end of the block"
+    takes: str = "one by one"
+    one_by_one: bool = False
 
     def rollouts(self) -> list[rf.Rollout]:
         """Each response is its number."""
@@ -360,6 +361,196 @@ def test_every_rollout_gets_exactly_one_verdict_whatever_happens(plan: Plan) -> 
             assert reward.value in (None, expected), "a reward on another's rollout"
     assert all(meter.inside == 0 and meter.most_inside <= plan.slots for meter in meters)
     assert outcome.statistics.ledger.spent_usd == sum(meter.reported_usd for meter in set(meters))
+
+
+# -- groups that stay incomplete -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TornGroup:
+    """Which of a group's rollouts never come."""
+
+    size: int
+    missing: set[int]
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class TornPlan:
+    """Groups that come one rollout at a time, mixed with each other, and not all of them whole."""
+
+    groups: list[TornGroup]
+    order: list[int]
+    pause_s: float
+    part: Part
+    takes: str
+    comes_late: bool
+
+    def rollouts(self, *, missing: bool) -> list[rf.Rollout]:
+        """What is submitted, in the plan's order; or what is missing. Each response is its number."""
+        all_of_them = [
+            (i in group.missing, rf.Rollout(group_id=f"g{number}", index=i, group_size=group.size, response=""))
+            for number, group in enumerate(self.groups)
+            for i in range(group.size)
+        ]
+        shuffled = sorted(enumerate(all_of_them), key=lambda entry: self.order[entry[0] % len(self.order)])
+        ordered = [one for is_missing in (False, True) for _, one in shuffled if one[0] is is_missing]
+        numbered = [
+            (is_missing, dataclasses.replace(one, response=str(i))) for i, (is_missing, one) in enumerate(ordered)
+        ]
+        return [rollout for is_missing, rollout in numbered if is_missing is missing]
+
+    def expected_missing(self) -> dict[str, tuple[int, ...]]:
+        """By group; a group of which nothing came is not known to be missing."""
+        return {
+            f"g{number}": tuple(sorted(group.missing))
+            for number, group in enumerate(self.groups)
+            if 0 < len(group.missing) < group.size
+        }
+
+
+torn_groups = st.integers(1, 4).flatmap(
+    lambda size: st.builds(TornGroup, st.just(size), st.sets(st.integers(0, size - 1)), st.floats(0.0, 20.0))
+)
+torn_plans = st.builds(
+    TornPlan,
+    groups=st.lists(torn_groups, min_size=1, max_size=5),
+    order=st.lists(st.integers(0, 30), min_size=1, max_size=20),
+    pause_s=st.sampled_from([0.0, 0.1, 5.0]),
+    part=parts,
+    takes=st.sampled_from(["one by one", "three at a time", "all"]),
+    comes_late=st.booleans(),
+)
+
+
+async def live_torn(agent: rf.RewardAgent, plan: TornPlan, outcome: Outcome) -> None:
+    loop = asyncio.get_running_loop()
+    async with agent:
+        with agent.open() as ticket:
+            for rollout in plan.rollouts(missing=False):
+                ticket.submit(rollout)
+                await asyncio.sleep(plan.pause_s)
+        expected = plan.expected_missing()
+        if expected:
+            with pytest.raises(rf.IncompleteGroup) as caught:
+                await take_all(ticket, outcome.groups, plan.takes)
+            for name, indices in expected.items():
+                assert f"{name!r} lacks index {', '.join(map(str, indices))}" in str(caught.value)
+            assert dict(ticket.missing) == expected
+            assert ticket.num_pending == len(expected), "the error came before the last complete group"
+            with contextlib.suppress(rf.IncompleteGroup):  # what was ready while more was waited for
+                await take_all(ticket, outcome.groups)
+            assert all(group.is_complete for group in outcome.groups)
+            assert len(outcome.groups) == sum(not group.missing for group in plan.groups)
+        if plan.comes_late:
+            late = agent.submit(plan.rollouts(missing=True))
+            await take_all(late, outcome.groups)
+        if plan.comes_late or not expected:
+            await take_all(ticket, outcome.groups)
+        outcome.left_at_s = loop.time()
+    outcome.closed_at_s = loop.time()
+    await take_all(ticket, outcome.groups)
+
+
+@given(torn_plans)
+@settings(max_examples=int(__import__("os").environ.get("N", "150")))
+def test_a_sealed_ticket_names_exactly_what_is_missing_and_still_gives_every_complete_group(plan: TornPlan) -> None:
+    rollouts = plan.rollouts(missing=False) + plan.rollouts(missing=True)
+    delays_s = [plan.groups[int(rollout.group_id[1:])].delay_s for rollout in rollouts]
+    service = Service([Fate("score", delay_s) for delay_s in delays_s], Meter())
+    agent = rf.RewardAgent(JUDGES[plan.part.form](service), max_concurrency=2, timeout_s=30.0)
+    outcome = Outcome([], agent)
+
+    clock.run(live_torn(agent, plan, outcome))
+
+    check_that_nothing_is_lost(outcome, len(rollouts) if plan.comes_late else len(plan.rollouts(missing=False)))
+    for group in outcome.groups:
+        for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+            assert reward.value in (None, int(rollout.response) + 0.5)
+            if group.is_complete:
+                assert reward.is_scored
+
+
+# -- endpoints that fail -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Down:
+    """When an endpoint does not work, and how that shows."""
+
+    since_s: float
+    for_s: float
+    behaviour: str
+
+
+@dataclass(frozen=True)
+class EndpointPlan:
+    endpoints: list[list[Down]]
+    delays_s: list[float]
+    num_rollouts: int
+    group_size: int
+    slots: int
+    form: str
+    give_up_s: float
+    close_at_s: float | None
+
+
+downs = st.builds(Down, st.floats(0.0, 60.0), st.floats(0.0, 200.0), st.sampled_from(["503", "hang", "429", "raise"]))
+endpoint_plans = st.builds(
+    EndpointPlan,
+    endpoints=st.lists(st.lists(downs, max_size=2), min_size=1, max_size=3),
+    delays_s=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=5),
+    num_rollouts=st.integers(1, 30),
+    group_size=st.integers(1, 4),
+    slots=st.integers(1, 6),
+    form=st.sampled_from(sorted(JUDGES)),
+    give_up_s=st.sampled_from([0.0, 20.0, 600.0]),
+    close_at_s=st.none() | st.floats(0.0, 100.0),
+)
+
+
+class Deployments(Service):
+    """A service with several endpoints, each down at its times."""
+
+    def __init__(self, plan: EndpointPlan) -> None:
+        super().__init__([Fate("score", delay_s) for delay_s in plan.delays_s] * 120, Meter())
+        self.plan = plan
+
+    async def misbehave(self, behaviour: str, *, is_first: bool) -> None:
+        call = rf.current_call()
+        assert call is not None
+        assert call.endpoint is not None
+        now = asyncio.get_running_loop().time()
+        for down in self.plan.endpoints[int(call.endpoint)]:
+            if down.since_s <= now < down.since_s + down.for_s:
+                await super().misbehave(down.behaviour, is_first=True)
+
+
+@given(endpoint_plans)
+@settings(max_examples=int(__import__("os").environ.get("N", "100")))
+def test_nothing_is_lost_when_endpoints_fail_and_come_back_or_do_not(plan: EndpointPlan) -> None:
+    service = Deployments(plan)
+    num_groups = -(-plan.num_rollouts // plan.group_size)
+    group = PlannedGroup(0, [Fate()] * plan.group_size)
+    life = Plan([group] * num_groups, close_at_s=plan.close_at_s)
+    agent = rf.RewardAgent(
+        JUDGES[plan.form](service),
+        max_concurrency=plan.slots,
+        timeout_s=15.0,
+        endpoints=[str(number) for number in range(len(plan.endpoints))],
+        outage_window=4,
+        outage_give_up_s=plan.give_up_s,
+        close_timeout_s=CLOSE_TIMEOUT_S,
+    )
+
+    outcome = clock.run(live(agent, life))
+
+    check_that_nothing_is_lost(outcome, num_groups * plan.group_size)
+    assert service.meter.inside == 0
+    assert service.meter.most_inside <= plan.slots
+    for scored in outcome.groups:
+        for rollout, reward in zip(scored.rollouts, scored.rewards, strict=True):
+            assert reward.value in (None, int(rollout.response) + 0.5)
 
 
 # -- their order ---------------------------------------------------------------------------------------------------

@@ -193,6 +193,8 @@ class RewardAgent:
         for part, scorer in zip(self._parts, scorers, strict=True):
             account = part.account or scorer.name
             limits = self._limits_of(part)
+            if not limits.endpoints and scorer.loaded.endpoints:
+                limits = dataclasses.replace(limits, endpoints=scorer.loaded.endpoints)
             dispatcher = self._dispatchers.get(account)
             if dispatcher is None:
                 dispatcher = self._dispatchers[account] = Dispatcher(

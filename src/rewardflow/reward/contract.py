@@ -39,6 +39,7 @@ class LoadedReward:
     log: Callable[..., Any] | None
     close: Callable[[], Any] | None
     estimate_tokens: Callable[[Rollout], int] | None
+    endpoints: tuple[str, ...]  # which the reward itself knows; the agent spreads its calls over them
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
 
@@ -79,9 +80,18 @@ def load_reward(source: RewardSource) -> LoadedReward:
         log=_hook(target, source.name, "log", "timestamps", "queries", "results", "latencies", "group_uids"),
         close=_hook(target, source.name, "aclose") or _hook(target, source.name, "close"),
         estimate_tokens=_hook(target, source.name, "estimate_tokens", "rollout"),
+        endpoints=_endpoints(target, source.name),
         fills=plan.fills,
         call_kwargs=found.call_kwargs,
     )
+
+
+def _endpoints(target: Any, name: str) -> tuple[str, ...]:
+    """The reward's own `endpoints`, if it has that attribute."""
+    endpoints = getattr(target, "endpoints", None) or ()
+    if isinstance(endpoints, str) or not all(isinstance(endpoint, str) for endpoint in endpoints):
+        raise RewardLoadError(f"endpoints of {name} must be a sequence of texts, got {endpoints!r}")
+    return tuple(endpoints)
 
 
 def is_coroutine_function(function: Any) -> bool:
