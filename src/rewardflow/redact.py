@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,14 +105,17 @@ class Redactor:
         return text
 
 
+_READ_EVERY_S = 1.0  # keys are set after import, in notebooks above all
 _process: Redactor | None = None
+_read_at_s = 0.0
 
 
 def redact(text: str) -> str:
-    """The text without secrets. Reads this process's environment once, at the first call."""
-    global _process
-    if _process is None:
-        _process = Redactor(os.environ)
+    """The text without secrets; those of this process's environment are read anew about once a second."""
+    global _process, _read_at_s
+    now_s = time.monotonic()
+    if _process is None or now_s - _read_at_s > _READ_EVERY_S:
+        _process, _read_at_s = Redactor(os.environ), now_s
     return _process.redact(text)
 
 

@@ -16,6 +16,7 @@ from rewardflow import clock
 TOO_LONG_S = 1e6  # nothing here may wait that long: whoever still does hangs
 CLOSE_TIMEOUT_S = 10.0
 GRACE_S = 5.0
+LATE_S = 10_000.0  # when all is over, if calls and hooks have a time limit
 IMPUTED = -7.0
 
 HOOK_BEHAVIOURS = (
@@ -87,7 +88,7 @@ plans = st.builds(
     close=hooks,
     timeout_s=st.sampled_from([None, 3.0, 30.0]),
     cancel_at_s=st.none() | st.floats(0.0, 40.0),
-    close_at_s=st.floats(0.0, 40.0) | st.just(1000.0),
+    close_at_s=st.floats(0.0, 40.0) | st.just(LATE_S),
     leaves_by=st.sampled_from(["the end of the block", "an error", "being cancelled"]),
 )
 
@@ -314,6 +315,8 @@ def test_no_hook_can_lose_a_verdict_or_keep_the_agent_from_closing(plan: Plan) -
     check_that_nothing_is_lost(plan, outcome)
     assert judge.num_inside == 0, "a hook outlived the agent"
     waits_in_close = plan.close is not None and plan.close.is_async and plan.close.behaviours[0] in WAITING
+    if plan.close_at_s == LATE_S and plan.timeout_s is not None:
+        assert outcome.was_all_in, "a group was held up until the agent closed"
     num_stages = 2 if waits_in_close else 1
     assert outcome.closing_s <= num_stages * (CLOSE_TIMEOUT_S + GRACE_S)
 

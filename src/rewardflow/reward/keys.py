@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
-import orjson
-
+from rewardflow.reward.canonical import canonical
 from rewardflow.types import Rollout
-
-_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None) -> tuple[bytes, ...]:
@@ -31,13 +27,13 @@ def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None)
     for rollout in rollouts:
         key = shared.copy()
         place = [rollout.index] if run is None else [run, rollout.step, rollout.group_id, rollout.index]
-        key.update(_canonical(place))
+        key.update(canonical(place))
         keys.append(key.digest())
     return tuple(keys)
 
 
 def _inputs(rollout: Rollout) -> bytes:
-    return _canonical(
+    return canonical(
         [
             rollout.data_source,
             rollout.prompt,
@@ -48,18 +44,3 @@ def _inputs(rollout: Rollout) -> bytes:
             rollout.group_size,
         ]
     )
-
-
-def _canonical(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value, default=_odd, option=_OPTIONS)
-    except TypeError:  # broken unicode, which policies do emit, and integers beyond 64 bits
-        return repr(value).encode("utf-8", "backslashreplace")
-
-
-def _odd(value: Any) -> Any:
-    if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
-    text = repr(value)
-    # A default repr holds an address, which differs between runs of the same program.
-    return type(value).__qualname__ if " at 0x" in text else text
