@@ -27,8 +27,9 @@ GROUPS, GROUP_SIZE = 1024, 5
 
 def run_agent_benchmarks(*, quick: bool = False) -> Iterator[Row]:
     """Rows as they are measured; `quick` leaves out the repetitions that steady the figures."""
-    yield from original_experiment()
-    yield from throughput(repeats=1 if quick else 3)
+    repeats = 1 if quick else 3
+    yield from original_experiment(repeats=repeats)
+    yield from throughput(repeats=repeats)
     yield from many_in_flight()
     yield from learnt_pace()
 
@@ -36,7 +37,8 @@ def run_agent_benchmarks(*, quick: bool = False) -> Iterator[Row]:
 # -- the original experiment at 1/100 of its delays ------------------------------------------------------------------
 
 
-def original_experiment() -> Iterator[Row]:
+def original_experiment(*, repeats: int = 3) -> Iterator[Row]:
+    """The best of some runs, of ours and of the yardstick: what a run adds to that comes from the machine."""
     rng = random.Random(0)
     delays_s = [rng.uniform(0.010, 0.400) for _ in range(GROUPS * GROUP_SIZE)]
 
@@ -52,7 +54,8 @@ def original_experiment() -> Iterator[Row]:
         ends_s = list_schedule(delays_s, slots)
         bound_s, quarter_s = max(ends_s), time_of_groups(ends_s, GROUP_SIZE, GROUPS // 4)
         for kind, reward in (("async", wait), ("plain", block)):
-            total_s, first_s = asyncio.run(_original(reward, delays_s, slots))
+            runs = [asyncio.run(_original(reward, delays_s, slots)) for _ in range(repeats)]
+            total_s, first_s = min(total for total, _ in runs), min(first for _, first in runs)
             name = f"original, {kind}, {slots} slots"
             yield Row(
                 name=f"{name}: all verdicts",
@@ -72,8 +75,8 @@ def original_experiment() -> Iterator[Row]:
                 bar="<= 1.10",
                 bar_on="ratio",
             )
-    bare_s = asyncio.run(_bare_tasks(wait, delays_s))
-    total_s, _ = asyncio.run(_original(wait, delays_s, len(delays_s)))
+    bare_s = min(asyncio.run(_bare_tasks(wait, delays_s)) for _ in range(repeats))
+    total_s = min(asyncio.run(_original(wait, delays_s, len(delays_s)))[0] for _ in range(repeats))
     yield Row(
         name=f"original, async, {len(delays_s)} slots: all verdicts",
         value=total_s,
