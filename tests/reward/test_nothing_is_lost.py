@@ -35,6 +35,9 @@ BEHAVIOURS = (
 )
 
 
+LEAVING = ("the end of the block", "an error", "being cancelled")
+
+
 # -- plans ---------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +116,7 @@ plans = st.builds(
     verdict_timeout_s=st.none() | st.floats(1.0, 60.0),
     cancels=st.lists(st.builds(Cancel, times, st.none() | st.just(["g0", "g2", "no such group"])), max_size=2),
     close_at_s=st.none() | times,
-    leaves_by=st.sampled_from(["the end of the block", "an error", "being cancelled"]),
+    leaves_by=st.sampled_from(LEAVING),
     takes=st.sampled_from(["one by one", "three at a time", "all"]),
     one_by_one=st.booleans(),
 )
@@ -167,9 +170,9 @@ class Service:
 
     async def misbehave(self, behaviour: str, *, is_first: bool) -> None:
         if behaviour == "hang":
-            await asyncio.Event().wait()
+            await asyncio.sleep(2 * TOO_LONG_S)
         if behaviour == "swallow cancellation":
-            while True:
+            while asyncio.get_running_loop().time() < TOO_LONG_S:
                 try:
                     await asyncio.sleep(1000)
                 except asyncio.CancelledError:
@@ -286,7 +289,8 @@ async def live(agent: rf.RewardAgent, plan: Plan) -> Outcome:
     except asyncio.CancelledError:
         task = asyncio.current_task()
         assert task is not None
-        assert task.uncancel() == 0
+        assert task.cancelling() == 1, "nobody cancelled this"
+        task.uncancel()
     outcome.closed_at_s = loop.time()
     await take_all(ticket, outcome.groups)
     return outcome
@@ -361,6 +365,26 @@ def test_every_rollout_gets_exactly_one_verdict_whatever_happens(plan: Plan) -> 
             assert reward.value in (None, expected), "a reward on another's rollout"
     assert all(meter.inside == 0 and meter.most_inside <= plan.slots for meter in meters)
     assert outcome.statistics.ledger.spent_usd == sum(meter.reported_usd for meter in set(meters))
+
+
+@pytest.mark.parametrize("leaves_by", LEAVING)
+@pytest.mark.parametrize("num_turns", range(6))
+def test_an_agent_that_is_left_in_any_turn_of_the_loop_holds_nothing(num_turns: int, leaves_by: str) -> None:
+    plan = Plan([PlannedGroup(0, [Fate(delay_s=1.0)] * 2)] * 2)
+    agent = rf.RewardAgent(Singly(Service([Fate(delay_s=1.0)] * 4, Meter())), max_concurrency=3)
+    outcome = Outcome([], agent)
+
+    async def main() -> None:
+        with contextlib.suppress(Leaving, asyncio.CancelledError):
+            async with agent:
+                ticket = agent.submit(plan.rollouts())
+                for _ in range(num_turns):
+                    await asyncio.sleep(0)
+                await leave(leaves_by)
+        await take_all(ticket, outcome.groups)
+
+    clock.run(main())
+    check_that_nothing_is_lost(outcome, 4)
 
 
 # -- groups that stay incomplete -----------------------------------------------------------------------------------

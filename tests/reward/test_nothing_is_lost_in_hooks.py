@@ -18,6 +18,7 @@ CLOSE_TIMEOUT_S = 10.0
 GRACE_S = 5.0
 LATE_S = 10_000.0  # when all is over, if calls and hooks have a time limit
 IMPUTED = -7.0
+UNDECIDED = ("cancelled", "budget")
 
 HOOK_BEHAVIOURS = (
     "work",
@@ -54,6 +55,7 @@ class PlannedGroup:
 @dataclass(frozen=True)
 class Plan:
     groups: list[PlannedGroup]
+    num_affordable: int | None  # calls, until the cap halts the agent
     num_tickets: int
     sees_group: bool
     post_process: Hook | None
@@ -80,7 +82,9 @@ hooks = st.none() | st.builds(Hook, st.booleans(), st.lists(st.sampled_from(HOOK
 planned_groups = st.builds(PlannedGroup, st.floats(0.0, 20.0), st.lists(st.booleans(), min_size=1, max_size=3))
 plans = st.builds(
     Plan,
-    groups=st.lists(planned_groups, min_size=1, max_size=12),
+    # More than the hooks that run at once, now and then.
+    groups=st.lists(planned_groups, min_size=1, max_size=6) | st.builds(lambda group: [group] * 10, planned_groups),
+    num_affordable=st.none() | st.none() | st.integers(1, 12),
     num_tickets=st.integers(1, 3),
     sees_group=st.booleans(),
     post_process=hooks,
@@ -181,8 +185,8 @@ class Judge:
             if behaviour == "be slow":
                 await asyncio.sleep(8.0)
             if behaviour == "hang":
-                await asyncio.Event().wait()
-            while behaviour == "swallow cancellation":
+                await asyncio.sleep(2 * TOO_LONG_S)
+            while behaviour == "swallow cancellation" and asyncio.get_running_loop().time() < TOO_LONG_S:
                 try:
                     await asyncio.sleep(1000)
                 except asyncio.CancelledError:
@@ -228,6 +232,8 @@ async def take_all(ticket: rf.Ticket, taken: list[rf.ScoredGroup]) -> None:
         async with asyncio.timeout(TOO_LONG_S):
             async for group in ticket:
                 taken.append(group)
+    except rf.AgentHalted as halted:
+        taken += halted.groups
     except TimeoutError:
         raise AssertionError("a ticket hangs") from None
 
@@ -236,7 +242,13 @@ async def live(plan: Plan, judge: Judge) -> Outcome:
     """Open an agent, do what the plan says, close it, and take what is left."""
     loop = asyncio.get_running_loop()
     agent = rf.RewardAgent(
-        judge, timeout_s=plan.timeout_s, max_concurrency=64, outage_share=None, close_timeout_s=CLOSE_TIMEOUT_S
+        judge,
+        timeout_s=plan.timeout_s,
+        max_concurrency=64,
+        outage_share=None,
+        close_timeout_s=CLOSE_TIMEOUT_S,
+        max_cost_usd=plan.num_affordable,
+        call_cost_usd=1.0,
     )
     batches = plan.tickets()
     outcome = Outcome([[] for _ in batches])
@@ -260,7 +272,8 @@ async def live(plan: Plan, judge: Judge) -> Outcome:
     except asyncio.CancelledError:
         task = asyncio.current_task()
         assert task is not None
-        assert task.uncancel() == 0
+        assert task.cancelling() == 1, "nobody cancelled this"
+        task.uncancel()
     outcome.closing_s = loop.time() - left_at_s
     outcome.statistics = agent.statistics()
     for ticket, taken in zip(outcome.tickets, outcome.groups, strict=True):
@@ -288,7 +301,7 @@ def check_that_nothing_is_lost(plan: Plan, outcome: Outcome) -> None:
         for group in groups:
             assert [rollout.index for rollout in group.rollouts] == list(range(group.group_size))
             for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
-                check_reward(plan, rollout, reward, is_cut_short=any(one.kind == "cancelled" for one in group.rewards))
+                check_reward(plan, rollout, reward, is_cut_short=any(one.kind in UNDECIDED for one in group.rewards))
     assert outcome.statistics is not None
     assert outcome.statistics.in_flight == 0
     assert outcome.statistics.verdicts.pending_groups == 0

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rewardflow.reward.recorder import Recorder
     from rewardflow.reward.ticket import Ticket
 
+_NOT_FINAL = "the agent was closed before this verdict was final"
 _UNDECIDED: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")
 
 
@@ -247,10 +248,19 @@ class Assembly:
         column.is_closed = True
         post_process = self._components[number].scorer.loaded.post_process
         is_whole = group.num_in == group.size  # not cancelled before its last rollout came
-        if post_process is None or not is_whole or self._is_closing or self._halted is not None:
+        if post_process is None or not is_whole:
+            self._finish_column(group, number)
+        elif self._is_closing:
+            self._give_up_column(group, number)
             self._finish_column(group, number)
         else:
             self._tasks.create_task(self._post_process(group, number, post_process))
+
+    def _give_up_column(self, group: PendingGroup, number: int) -> None:
+        """Scores that were to be post-processed and will not be are not what the user asked for."""
+        column = group.columns[number]
+        if self._components[number].scorer.loaded.post_process is not None:
+            group.replace(column, [fail(reward, "cancelled", _NOT_FINAL) for reward in group.column_rewards(column)])
 
     async def _post_process(self, group: PendingGroup, number: int, post_process: Callable[..., object]) -> None:
         column = group.columns[number]
@@ -300,7 +310,10 @@ class Assembly:
     def abandon(self) -> None:
         """Deliver what never got its last word (a journal that hangs, a hook that was cut off), and let nobody wait."""
         for group in list(self._groups.values()):
-            group.fill(Reward(kind="cancelled", error="the agent was closed before this verdict was final"))
+            group.fill(Reward(kind="cancelled", error=_NOT_FINAL))
+            for number, column in enumerate(group.columns):
+                if not column.is_final:
+                    self._give_up_column(group, number)
             self._deliver(group)
         for ticket in list(self._tickets):
             ticket._stop(self._halted)

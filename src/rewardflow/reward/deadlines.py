@@ -44,12 +44,12 @@ class Deadline:
     ) -> None:
         self.is_over = True
         self._deadlines.forget(self)
-        task = self._task
-        if task is not None and task.cancelling() > self._num_requests:
+        is_cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
+        if self._task is not None and (self.is_expired or not is_cancelled):
             # Ours, or left behind by the code inside: before Python 3.13 a task group that failed takes none back.
-            while task.cancelling() > self._num_requests:
-                task.uncancel()
-        if self.is_expired and (exc_type is None or issubclass(exc_type, asyncio.CancelledError)):
+            while self._task.cancelling() > self._num_requests:
+                self._task.uncancel()
+        if self.is_expired and (exc_type is None or is_cancelled):
             raise TimeoutError from exc  # also if the code inside made up an answer when it was told to end
 
     @property

@@ -34,6 +34,7 @@ class Hooks:
         self._places = asyncio.Semaphore(_THREADS)
         self._running: set[Deadline] = set()
         self._told: set[str] = set()
+        self._is_expired = False
 
     async def run(
         self, name: str, hook: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
@@ -41,13 +42,18 @@ class Hooks:
         """What the hook returned, and None; or None, and what went wrong."""
         loop = asyncio.get_running_loop()
         limit_s = timeout_s or self._timeout_s
+        num_requests = _num_cancel_requests()
         async with self._places:
+            if self._is_expired and timeout_s is None:
+                return None, f"{name} failed: the agent was closed before it could run"
             deadline = Deadline(Deadlines(loop), None if limit_s is None else loop.time() + limit_s)
             self._running.add(deadline)
             try:
                 with deadline:
                     return await self._call(name, hook, arguments, deadline), None
-            except Exception as error:
+            except BaseException as error:
+                if not _is_the_hooks_own(error, num_requests):
+                    raise
                 problem = f"{name} failed: {describe(error)}"
                 if problem not in self._told:  # it may fail for every group alike
                     self._told.add(problem)
@@ -57,7 +63,8 @@ class Hooks:
                 self._running.discard(deadline)
 
     def expire(self) -> None:
-        """End every hook that is running; for closing in bounded time."""
+        """End every hook that is running, and start no more but those with a time limit of their own; for closing."""
+        self._is_expired = True
         for deadline in list(self._running):
             deadline.expire()
 
@@ -77,6 +84,18 @@ class Hooks:
             self._threads = ThreadWorkers(_call, size=_THREADS, max_abandoned=_THREADS, name="hooks")
             self._threads.start(asyncio.get_running_loop())
         return self._threads
+
+
+def _is_the_hooks_own(error: BaseException, num_requests: int) -> bool:
+    """Whether an error came from the hook's code, and not to end the task it runs in."""
+    if isinstance(error, asyncio.CancelledError):
+        return _num_cancel_requests() <= num_requests
+    return not isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+def _num_cancel_requests() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 async def _drive(name: str, coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Any:

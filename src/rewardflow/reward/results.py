@@ -176,8 +176,8 @@ def _post_processed(reward: Reward, returned: Any) -> Reward:
             return reward
         shown = returned if isinstance(returned, float) or returned is None else describe(returned)
         return fail(reward, "unparsable", f"post_process_scores returned {shown}")
-    if reward.kind == "cancelled":
-        return reward  # nobody waits for it any more, so there is nothing to stand in for
+    if reward.kind in ("cancelled", "budget", "outage"):
+        return reward  # it was never judged, so there is nothing that a number could stand in for
     if reward.value is None:  # `kind` and `error` stay: they say what the user's number stands for
         return replace(reward, value=value, status="scored", imputed=True)
     return reward if reward.value == value else replace(reward, value=value)
