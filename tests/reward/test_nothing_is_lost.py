@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import event, given, settings
@@ -217,7 +218,7 @@ class Plural:
         return await self.service.answer(solution_strs)
 
 
-JUDGES = {"singly": Singly, "score_group": Grouped, "plural": Plural}
+JUDGES: dict[str, Callable[[Service], Any]] = {"singly": Singly, "score_group": Grouped, "plural": Plural}
 
 
 # -- running a plan ------------------------------------------------------------------------------------------------
@@ -334,14 +335,14 @@ def check_that_nothing_is_lost(outcome: Outcome, num_submitted: int) -> None:
 
 
 @given(plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "150")))
+@settings(max_examples=120)
 def test_every_rollout_gets_exactly_one_verdict_whatever_happens(plan: Plan) -> None:
     if plan.hedge:
         plan = dataclasses.replace(plan, groups=[*WARM_UP, *plan.groups])
     fates = [fate for group in plan.groups for fate in group.fates]
     meters = [Meter()] * 2 if plan.one_account else [Meter(), Meter()]
     services = [Service(fates[number:] + fates[:number], meters[number]) for number in range(len(plan.parts))]
-    options = {"hedge_quantile": plan.hedge, "hedge_share": 1.0} if plan.hedge else {}
+    options: dict[str, Any] = {"hedge_quantile": plan.hedge, "hedge_share": 1.0} if plan.hedge else {}
     agent = rf.RewardAgent(
         [
             rf.Weighted(JUDGES[part.form](service), part.weight, str(number), account="a" if plan.one_account else None)
@@ -477,7 +478,7 @@ async def live_torn(agent: rf.RewardAgent, plan: TornPlan, outcome: Outcome) -> 
 
 
 @given(torn_plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "150")))
+@settings(max_examples=80)
 def test_a_sealed_ticket_names_exactly_what_is_missing_and_still_gives_every_complete_group(plan: TornPlan) -> None:
     rollouts = plan.rollouts(missing=False) + plan.rollouts(missing=True)
     delays_s = [plan.groups[int(rollout.group_id[1:])].delay_s for rollout in rollouts]
@@ -551,7 +552,7 @@ class Deployments(Service):
 
 
 @given(endpoint_plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "100")))
+@settings(max_examples=70)
 def test_nothing_is_lost_when_endpoints_fail_and_come_back_or_do_not(plan: EndpointPlan) -> None:
     service = Deployments(plan)
     num_groups = -(-plan.num_rollouts // plan.group_size)

@@ -319,7 +319,7 @@ def check_reward(plan: Plan, rollout: rf.Rollout, reward: rf.Reward, *, is_cut_s
 
 
 @given(plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "150")))
+@settings(max_examples=120)
 def test_no_hook_can_lose_a_verdict_or_keep_the_agent_from_closing(plan: Plan) -> None:
     judge = Judge(plan)
 
@@ -335,7 +335,7 @@ def test_no_hook_can_lose_a_verdict_or_keep_the_agent_from_closing(plan: Plan) -
 
 
 @given(plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "100")))
+@settings(max_examples=70)
 def test_log_is_told_of_each_ticket_at_most_once_and_tells_the_truth(plan: Plan) -> None:
     judge = Judge(plan)
 

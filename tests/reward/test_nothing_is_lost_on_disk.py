@@ -245,7 +245,7 @@ def journal_file() -> Iterator[Path]:
 
 
 @given(plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "100")))
+@settings(max_examples=40)
 def test_a_second_agent_on_the_same_journal_repeats_what_was_delivered_and_asks_for_the_rest(plan: Plan) -> None:
     rollouts, judge = plan.rollouts(), JUDGES[plan.form]
     with journal_file() as path:
@@ -303,7 +303,7 @@ twin_plans = st.builds(
 
 
 @given(twin_plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "100")))
+@settings(max_examples=60)
 def test_of_equal_rollouts_one_is_asked_about_and_a_score_serves_all(plan: TwinPlan) -> None:
     service = Service(plan.fates)
     rollouts = plan.rollouts()
@@ -349,7 +349,7 @@ capped_plans = st.builds(
 
 
 @given(capped_plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "100")))
+@settings(max_examples=40)
 def test_what_is_spent_never_passes_the_cap_in_all_lives_of_a_run_together(plan: CappedPlan) -> None:
     described = Plan(plan.groups)
     service = Service(described.fates())
@@ -374,7 +374,7 @@ def test_what_is_spent_never_passes_the_cap_in_all_lives_of_a_run_together(plan:
 
 
 @given(plans)
-@settings(max_examples=int(__import__("os").environ.get("N", "100")))
+@settings(max_examples=70)
 def test_spent_is_what_the_calls_reported_and_no_reward_costs_more_than_its_calls(plan: Plan) -> None:
     service = Service(plan.fates())
     outcome = live(JUDGES[plan.form], service, plan.rollouts(), plan.first, max_concurrency=plan.slots)

@@ -136,6 +136,8 @@ class RewardAgent:
             await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
         finally:
             expiry.cancel()
+            for dispatcher in self._dispatchers.values():
+                dispatcher.finish()
             await self._resources.aclose()
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -95,6 +95,7 @@ class Dispatcher:
         self._wake_timer: asyncio.TimerHandle | None = None
         self._pump_handle: asyncio.Handle | None = None
         self._backing_off: set[Job] = set()
+        self._handed_over: set[Attempt] = set()
         self._outage = OutageClock(
             account,
             self._loop,
@@ -130,6 +131,13 @@ class Dispatcher:
         self._outage.stop()
         self._queue.clear()
 
+    def finish(self) -> None:
+        """After the last runner ended: take back what was handed to one that was cancelled before its first step."""
+        for attempt in self._handed_over:
+            self._running -= 1
+            self._end(attempt, None, None)
+        self._handed_over.clear()
+
     def prune(self) -> None:
         """Drop what was cancelled while it waited."""
         self._queue = [entry for entry in self._queue if not entry[4].is_done]
@@ -148,16 +156,19 @@ class Dispatcher:
             if attempt is None:
                 self._running -= 1
                 return
+            self._handed_over.add(attempt)
             self._tasks.create_task(self._run(attempt), context=self._context)
         self.wake()
 
-    async def _run(self, attempt: Attempt | None) -> None:
+    async def _run(self, first: Attempt) -> None:
         """Make calls one after another in one slot until none may start.
 
         This is the one boundary round a reward's own code: what it raises becomes data here. The wait for the answer is
         here and not in a coroutine of its own, because there are as many of these as calls in flight.
         """
         num_calls = 0
+        attempt: Attempt | None = first
+        self._handed_over.discard(first)
         try:
             while attempt is not None:
                 rewards, fault = None, None
