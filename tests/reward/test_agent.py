@@ -1618,3 +1618,25 @@ def test_a_batch_that_cannot_be_read_to_its_end_leaves_nothing_behind() -> None:
             assert agent.statistics().verdicts.pending_groups == 0
 
     clock.run(main())
+
+
+def test_a_reward_that_lacks_something_says_so_before_anything_is_sent() -> None:
+    class Judge:
+        def check(self) -> None:
+            raise rf.InvalidInput("the environment variable JUDGE_KEY must be set")
+
+        async def compute_score(self, solution_str: str) -> float:
+            return 1.0
+
+    class Odd(Judge):
+        async def check(self) -> None:
+            raise KeyError("x")
+
+    async def open_with(reward: Any) -> None:
+        async with rf.RewardAgent(reward):
+            pass
+
+    with pytest.raises(rf.InvalidInput, match="JUDGE_KEY"):
+        clock.run(open_with(Judge))
+    with pytest.raises(rf.RewardLoadError, match="cannot be used: KeyError"):
+        clock.run(open_with(Odd))

@@ -39,3 +39,10 @@ def test_only_headers_about_limits_are_kept() -> None:
     headers = {"Authorization": "Bearer secret", "X-RateLimit-Limit-Requests": "600", "Retry-After": "7"}
     inside(call, lambda: rf.report_headers(headers))
     assert call.headers == {"x-ratelimit-limit-requests": "600", "retry-after": "7"}
+
+
+def test_saying_that_a_call_cost_nothing_is_not_the_same_as_saying_nothing() -> None:
+    told, silent = Call(()), Call(())
+    inside(told, lambda: rf.report_usage(cost_usd=0.0))
+    inside(silent, lambda: rf.report_usage(tokens=5))
+    assert (told.is_cost_known, silent.is_cost_known) == (True, False)

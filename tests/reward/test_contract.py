@@ -483,3 +483,25 @@ def test_what_users_write_fits_the_protocols() -> None:
         lambda: 1,
     ]
     assert all(rewards)
+
+
+def test_a_reward_may_say_itself_what_tells_it_from_others() -> None:
+    class Judge:
+        def __init__(self, address: str, model: str) -> None:
+            self.address = address
+            self.model = model
+
+        def identity_settings(self) -> dict[str, str]:
+            return {"model": self.model}
+
+        def compute_score(self, solution_str: str) -> float:
+            return 1.0
+
+    def identity(**kwargs: str) -> str:
+        return load_reward(RewardSource.of(Judge, kwargs)).identity
+
+    assert identity(address="a", model="x") == identity(address="b", model="x")
+    assert identity(address="a", model="x") != identity(address="a", model="y")
+    assert (
+        load_reward(RewardSource.of(Judge("a", "x"))).identity == load_reward(RewardSource.of(Judge("b", "x"))).identity
+    )

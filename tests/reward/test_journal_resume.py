@@ -172,3 +172,9 @@ def test_what_the_run_spent_before_counts_towards_the_cap(judge: type[Counting],
     kinds = sorted(str(reward.kind) for group in caught.value.groups for reward in group.rewards)
     assert kinds == ["None", "budget"]
     assert judge.calls == ["a", "b", "c"]
+
+
+def test_failures_are_asked_again_when_they_are_not_to_be_replayed(judge: type[Counting], tmp_path: Path) -> None:
+    for _ in range(2):
+        score(judge, ["a", "fails"], journal=tmp_path / "j.db", replay_failures=False)
+    assert judge.calls == ["a", "fails", "fails"]

@@ -256,8 +256,8 @@ async def live(plan: Plan, judge: Judge) -> Outcome:
     try:
         async with agent:
             outcome.tickets = [agent.submit(batch) for batch in batches]
-            for ticket in outcome.tickets[1:] if plan.cancel_at_s is not None else ():
-                loop.call_later(plan.cancel_at_s or 0.0, lambda ticket=ticket: agent.is_open and ticket.cancel())
+            for ticket in outcome.tickets[::2] if plan.cancel_at_s is not None else ():
+                loop.call_later(plan.cancel_at_s or 0.0, cancel_if_open, agent, ticket)
             try:
                 async with asyncio.timeout(plan.close_at_s):
                     for ticket, taken in zip(outcome.tickets, outcome.groups, strict=True):
@@ -279,6 +279,11 @@ async def live(plan: Plan, judge: Judge) -> Outcome:
     for ticket, taken in zip(outcome.tickets, outcome.groups, strict=True):
         await take_all(ticket, taken)
     return outcome
+
+
+def cancel_if_open(agent: rf.RewardAgent, ticket: rf.Ticket) -> None:
+    if agent.is_open:
+        ticket.cancel()
 
 
 async def leave(how: str) -> None:

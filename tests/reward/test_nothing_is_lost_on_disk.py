@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,7 @@ class Plan:
     slots: int = 4
     first: Life = Life()
     cap_usd: float | None = None
+    down_from_s: float | None = None  # of the first life, which then halts
 
     def rollouts(self) -> list[rf.Rollout]:
         """Each response is its number."""
@@ -83,6 +85,7 @@ plans = st.builds(
     slots=st.integers(1, 6),
     first=lives,
     cap_usd=st.none() | st.integers(1, 40).map(lambda number: number / 1024),
+    down_from_s=st.none() | st.none() | times,
 )
 
 
@@ -92,8 +95,9 @@ plans = st.builds(
 class Service:
     """Does to each call what the plan says, and remembers the calls and what was paid."""
 
-    def __init__(self, fates: Sequence[Fate]) -> None:
+    def __init__(self, fates: Sequence[Fate], down_from_s: float | None = None) -> None:
         self.fates = fates
+        self.down_from_s = math.inf if down_from_s is None else down_from_s
         self.calls: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()
         self.most_inside: Counter[str] = Counter()
@@ -127,6 +131,8 @@ class Service:
         self.reported_usd += cost_usd
 
     async def misbehave(self, behaviour: str, *, is_first: bool) -> None:
+        if asyncio.get_running_loop().time() >= self.down_from_s:
+            raise rf.ServiceError("down for good", status=503)
         if behaviour == "hang":
             await asyncio.sleep(2 * TOO_LONG_S)
         if behaviour == "raise":
@@ -201,7 +207,7 @@ def live(judge: Any, service: Service, rollouts: Sequence[rf.Rollout], life: Lif
         async with rf.RewardAgent(judge, **settings) as agent:
             ticket = agent.submit(rollouts)
             if life.cancel_at_s is not None:
-                loop.call_later(life.cancel_at_s, lambda: agent.is_open and ticket.cancel(life.cancelled))
+                loop.call_later(life.cancel_at_s, cancel_if_open, agent, ticket, life.cancelled)
             try:
                 async with asyncio.timeout(life.close_at_s):
                     await take_all(ticket, outcome)
@@ -216,6 +222,11 @@ def live(judge: Any, service: Service, rollouts: Sequence[rf.Rollout], life: Lif
     check_that_nothing_is_lost(outcome, rollouts)
     assert not any(service.inside.values())
     return outcome
+
+
+def cancel_if_open(agent: rf.RewardAgent, ticket: rf.Ticket, group_ids: Sequence[str] | None) -> None:
+    if agent.is_open:
+        ticket.cancel(group_ids)
 
 
 def check_that_nothing_is_lost(outcome: Outcome, rollouts: Sequence[rf.Rollout]) -> None:
@@ -249,12 +260,15 @@ def journal_file() -> Iterator[Path]:
 def test_a_second_agent_on_the_same_journal_repeats_what_was_delivered_and_asks_for_the_rest(plan: Plan) -> None:
     rollouts, judge = plan.rollouts(), JUDGES[plan.form]
     with journal_file() as path:
-        before = Service(plan.fates())
-        first = live(
-            judge, before, rollouts, plan.first, max_concurrency=plan.slots, journal=path, max_cost_usd=plan.cap_usd
-        )
+        before = Service(plan.fates(), plan.down_from_s)
+        options: dict[str, Any] = {"max_concurrency": plan.slots, "journal": path}
+        if plan.down_from_s is None:
+            guard: dict[str, Any] = {}
+        else:
+            guard = {"outage_share": 0.8, "outage_window": 3, "outage_give_up_s": 5.0}
+        first = live(judge, before, rollouts, plan.first, max_cost_usd=plan.cap_usd, **guard, **options)
         after = Service(plan.fates())
-        second = live(judge, after, rollouts, Life(), max_concurrency=plan.slots, journal=path)
+        second = live(judge, after, rollouts, Life(), **options)
 
     replayed = second.rewards()
     for rollout in rollouts:

@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rewardflow.clock import hold
-from rewardflow.errors import AgentClosed, InvalidInput
+from rewardflow.errors import AgentClosed, InvalidInput, RewardflowError, RewardLoadError
 from rewardflow.events import AgentClosed as AgentClosedEvent
 from rewardflow.events import AgentOpened
 from rewardflow.line_file import LineFileStatistics
@@ -31,6 +32,7 @@ from rewardflow.reward.assembly import Assembly, AssemblyStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
 from rewardflow.reward.contract import load_reward
 from rewardflow.reward.dispatch import Dispatcher, DispatchStatistics
+from rewardflow.reward.faults import describe
 from rewardflow.reward.garbage import fewer_collections
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.journal import Journal, JournalStatistics
@@ -153,6 +155,7 @@ class RewardAgent:
         for part in self._parts:
             scorers.append(self._load(part))
             stack.push_async_callback(self._close_scorer, scorers[-1])
+            await _check(scorers[-1])
         already_usd = 0.0
         stack.callback(self._dismiss)
         if settings.journal is not None:
@@ -339,3 +342,17 @@ class RewardAgent:
             journal=None if self._journal is None else self._journal.statistics(),
             events=None if self._recorder is None else self._recorder.statistics(),
         )
+
+
+async def _check(scorer: Scorer) -> None:
+    """Let a reward say what it lacks (a key, a file) before anything is sent."""
+    if scorer.loaded.check is None:
+        return
+    try:
+        result = scorer.loaded.check()
+        if inspect.isawaitable(result):
+            await result
+    except RewardflowError:
+        raise
+    except Exception as error:
+        raise RewardLoadError(f"{scorer.name} cannot be used: {describe(error)}") from error

@@ -165,7 +165,8 @@ class Assembly:
                 self._call_or_follow(job)
             return
         keys = [key for job in jobs for key in job.keys]
-        journal.find(keys, lambda known: self._found(jobs, known), failures=reuse == "sample")
+        failures = reuse == "sample" and self._settings.replay_failures
+        journal.find(keys, lambda known: self._found(jobs, known), failures=failures)
 
     def _found(self, jobs: Sequence[Job], known: Mapping[bytes, Reward]) -> None:
         for job in jobs:
@@ -202,6 +203,7 @@ class Assembly:
         now_unix_s = time.time()
         loaded, name = job.scorer.loaded, job.scorer.name
         last = job.rollouts[-1]
+        self._components[job.column].dispatcher.saving()
         for rollout, reward, key in zip(job.rollouts, rewards, job.keys, strict=True):
             entry = Entry(
                 key=key,
@@ -213,7 +215,11 @@ class Assembly:
                 at_s=now_unix_s,
             )
             # Rows are committed in order, so the last one on disk means all of them are.
-            journal.write(entry, (lambda _: self._land(job, rewards)) if rollout is last else _ignore)
+            journal.write(entry, (lambda _: self._saved(job, rewards)) if rollout is last else _ignore)
+
+    def _saved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
+        self._components[job.column].dispatcher.saved()
+        self._land(job, rewards)
 
     def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:
         group, number = job.group, job.column

@@ -29,6 +29,7 @@ class Call:
     endpoint: str | None = None
     cost_usd: float = 0.0
     tokens: int = 0
+    is_cost_known: bool = False  # also when it was reported to be nothing
     headers: dict[str, str] | None = None
 
 
@@ -42,14 +43,19 @@ def current_call() -> Call | None:
     return _current_call.get()
 
 
-def report_usage(*, cost_usd: float = 0.0, tokens: int = 0) -> None:
-    """Add to what this call has cost. Call it as soon as the service has answered, before parsing can fail."""
-    if not math.isfinite(cost_usd) or cost_usd < 0 or tokens < 0:
+def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
+    """Add to what this call has cost. Call it as soon as the service has answered, before parsing can fail.
+
+    `cost_usd=0.0` says that it cost nothing; without a word the agent's `call_cost_usd` is counted.
+    """
+    if (cost_usd is not None and not 0 <= cost_usd < math.inf) or tokens < 0:
         raise InvalidInput(f"usage must be finite and not negative, got cost_usd={cost_usd}, tokens={tokens}")
     call = _current_call.get()
     if call is not None:
-        call.cost_usd += cost_usd
         call.tokens += tokens
+        if cost_usd is not None:
+            call.cost_usd += cost_usd
+            call.is_cost_known = True
 
 
 def report_headers(headers: Mapping[str, str]) -> None:

@@ -39,6 +39,7 @@ class LoadedReward:
     log: Callable[..., Any] | None
     close: Callable[[], Any] | None
     estimate_tokens: Callable[[Rollout], int] | None
+    check: Callable[[], Any] | None  # called when the agent opens, to find what is missing before anything is sent
     endpoints: tuple[str, ...]  # which the reward itself knows; the agent spreads its calls over them
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
@@ -80,6 +81,7 @@ def load_reward(source: RewardSource) -> LoadedReward:
         log=_hook(target, source.name, "log", "timestamps", "queries", "results", "latencies", "group_uids"),
         close=_hook(target, source.name, "aclose") or _hook(target, source.name, "close"),
         estimate_tokens=_hook(target, source.name, "estimate_tokens", "rollout"),
+        check=_hook(target, source.name, "check"),
         endpoints=_endpoints(target, source.name),
         fills=plan.fills,
         call_kwargs=found.call_kwargs,

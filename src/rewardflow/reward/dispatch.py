@@ -86,6 +86,7 @@ class Dispatcher:
         self._queue: list[tuple[int, int, int, int, Job, bool]] = []
         self._sequence = 0
         self._running = 0
+        self._num_unsaved = 0
         self._num_started = 0
         self._outcomes: Counter[str] = Counter()
         self._hedges = 0
@@ -131,6 +132,14 @@ class Dispatcher:
         self._outage.stop()
         self._queue.clear()
 
+    def saving(self) -> None:
+        """A verdict goes to disk. It keeps its place until then: what a crash loses is never more than the limit."""
+        self._num_unsaved += 1
+
+    def saved(self) -> None:
+        self._num_unsaved -= 1
+        self.wake()
+
     def finish(self) -> None:
         """After the last runner ended: take back what was handed to one that was cancelled before its first step."""
         for attempt in self._handed_over:
@@ -149,7 +158,7 @@ class Dispatcher:
         """Fill free slots with runners."""
         self._pump_handle = None
         for _ in range(_STARTS_PER_TURN):
-            if self._running >= self._governors.limit:
+            if self._running + self._num_unsaved >= self._governors.limit:
                 return
             self._running += 1
             attempt = self._take_nowait()
@@ -192,7 +201,8 @@ class Dispatcher:
                 num_calls += 1
                 if num_calls % _CALLS_PER_TURN == 0:
                     await asyncio.sleep(0)
-                attempt = self._take_nowait() if self._running <= self._governors.limit else None
+                is_over = self._running + self._num_unsaved > self._governors.limit
+                attempt = None if is_over else self._take_nowait()
         finally:
             self._running -= 1
 

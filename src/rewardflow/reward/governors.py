@@ -100,7 +100,7 @@ class Governors:
     def _settle_money(self, attempt: Attempt, outcome: str) -> None:
         ledger, call = self._ledger, attempt.call
         was_answered = outcome in _ANSWERED
-        if attempt.was_made and not call.cost_usd:
+        if attempt.was_made and not call.cost_usd and not call.is_cost_known:
             if outcome in ("timeout", "cancelled"):
                 ledger.doubt(attempt.reserved_usd)
             elif outcome not in ("rate_limited", "service"):

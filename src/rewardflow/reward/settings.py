@@ -78,6 +78,7 @@ class AgentSettings:
     call_cost_usd: float | None = None
     journal: str | PathLike[str] | None = None
     reuse: Literal["sample", "content", "off"] = "sample"
+    replay_failures: bool = True
     store: Literal["full", "hash"] = "full"
     run: str = "default"
     run_dir: str | PathLike[str] | None = None
@@ -88,6 +89,8 @@ class AgentSettings:
         _positive("max_cost_usd", self.max_cost_usd, none_ok=True)
         _positive("call_cost_usd", self.call_cost_usd, none_ok=True)
         _one_of("reuse", self.reuse, ("sample", "content", "off"))
+        if not isinstance(self.replay_failures, bool):
+            raise InvalidInput(f"replay_failures must be true or false, got {self.replay_failures!r}")
         _one_of("store", self.store, ("full", "hash"))
         _positive("incomplete_after_s", self.incomplete_after_s, none_ok=True)
         _positive("close_timeout_s", self.close_timeout_s)
@@ -125,6 +128,7 @@ class AgentOptions(LimitOptions, total=False):
     call_cost_usd: float | None
     journal: str | PathLike[str] | None
     reuse: Literal["sample", "content", "off"]
+    replay_failures: bool
     store: Literal["full", "hash"]
     run: str
     run_dir: str | PathLike[str] | None

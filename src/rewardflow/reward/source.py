@@ -79,12 +79,21 @@ class RewardSource:
         found, source_text = self._import()
         is_class = isinstance(found, type)
         target = _build(found, self.kwargs, self.name) if is_class else found
-        carried = None if is_class or isinstance(self.spec, str) else _carried_settings(target)
         return Found(
             target=target,
             call_kwargs={} if is_class else self.kwargs,
-            identity=_identity(self.name, source_text, [self.kwargs, carried], getattr(target, "version", None)),
+            identity=_identity(
+                self.name, source_text, self._settings_of(target, is_class), getattr(target, "version", None)
+            ),
         )
+
+    def _settings_of(self, target: Any, is_class: bool) -> list[Any]:
+        """What tells this reward from others of the same code; it may say so itself with `identity_settings()`."""
+        own = getattr(target, "identity_settings", None)
+        if callable(own):
+            return [own(), {} if is_class else self.kwargs]
+        carried = None if is_class or isinstance(self.spec, str) else _carried_settings(target)
+        return [self.kwargs, carried]
 
     def build(self) -> Callable[..., Any]:
         """The plain function to call, for worker processes."""
