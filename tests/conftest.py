@@ -1,5 +1,6 @@
 """What every test starts from."""
 
+import importlib.util
 import os
 
 from hypothesis import settings
@@ -12,3 +13,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # asyncio's debug mode slows the loop several times and logs slow callbacks, which tests of logging would then see.
 os.environ.pop("PYTHONASYNCIODEBUG", None)
+
+# Needs a model and its server, which `make test-local-judge` installs into an environment of its own.
+if importlib.util.find_spec("xllamacpp") is None:
+    collect_ignore = ["local_judge"]

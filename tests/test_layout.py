@@ -47,12 +47,16 @@ FOUNDATION = Layer(
 )
 REWARD = Layer(frozenset({"reward"}), frozenset({"orjson"}))
 FACE = Layer(frozenset({"__init__"}))  # `import rewardflow`: what users see; the library itself imports the parts
+ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
+MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
 BENCH = Layer(frozenset({"bench"}), frozenset({"orjson"}))
 CLI = Layer(frozenset({"cli", "__main__"}), frozenset({"orjson", "rich"}))
 
-LAYERS = (FOUNDATION, REWARD, FACE, BENCH, CLI)  # lowest first: nothing imports from a layer after its own
+# Lowest first: nothing imports from a layer after its own.
+LAYERS = (FOUNDATION, REWARD, FACE, ANSWERS, MOCK_JUDGE, BENCH, CLI)
 
-HEAVY = frozenset({"aiohttp", "ray", "rich", "torch", "transformers"})  # never pulled in by `import rewardflow`
+# Never pulled in by `import rewardflow`.
+HEAVY = frozenset({"aiohttp", "pyarrow", "ray", "rich", "torch", "transformers", "yaml"})
 
 # Modules without a test file of their own name, and the file that covers them.
 COVERED_BY: dict[str, str] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rewardflow.cli.display import bar, duration, safe, sparkline
+from rewardflow.cli.display import bar, dollars, duration, safe, sparkline
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,10 @@ def test_a_bar_is_empty_only_for_nothing() -> None:
 def test_text_from_elsewhere_loses_its_secrets_and_its_control_codes() -> None:
     assert safe("line one\n\ttwo \x1b[31m") == "line one\n\ttwo \\x1b[31m"
     assert "abcdefghijklmnop" not in safe("Authorization: Bearer abcdefghijklmnop")
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(0.0, "$0.00"), (0.0034, "$0.0034"), (1.005, "$1.00"), (12345.6, "$12,345.60")]
+)
+def test_small_amounts_are_told_in_fractions_of_cents(usd: float, text: str) -> None:
+    assert dollars(usd) == text

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rewardflow.bench.agent import run_agent_benchmarks
+from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.rows import Row
 from rewardflow.cli.display import stdout_console
 from rewardflow.errors import InvalidInput
@@ -30,22 +31,28 @@ _WIDTHS = (14, 30, 7, 16, 5)
 _NARROW_WIDTHS = (11, 18, 6, 9, 5)
 _WIDE = 100
 _LEAST_NAME_WIDTH = 20
+_BENCHMARKS = {"agent": run_agent_benchmarks, "judge": run_judge_benchmarks}
 _BAR = re.compile(r"(<=|>=) *([0-9][0-9,]*(?:\.[0-9]+)?)")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "bench",
-        help="measure what the agent costs and how close it comes to its bounds",
+        help="measure what the agent and a call to a judge cost, and how close they come to their bounds",
         description="Measures on this machine. Leave it alone meanwhile: a busy machine gives worse figures.",
     )
-    parser.add_argument("what", choices=["agent"], metavar="WHAT", help="what to measure: agent")
-    parser.add_argument("--quick", action="store_true", help="leave out the repetitions that steady the figures")
+    parser.add_argument(
+        "what",
+        choices=list(_BENCHMARKS),
+        metavar="WHAT",
+        help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge)",
+    )
+    parser.add_argument("--quick", action="store_true", help="leave out what only steadies the figures")
     parser.add_argument("--json", action="store_true", help="print all rows as one JSON object at the end")
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = run_agent_benchmarks(quick=args.quick)
+    rows = _BENCHMARKS[args.what](quick=args.quick)
     if args.json:
         write_json(rows)
     else:

@@ -99,6 +99,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def dollars(usd: float) -> str:
+    """Cents, and below a dollar their fractions: a thousand calls to a small judge cost less than a cent each."""
+    return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
+
+
 def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
     """One character for each value, its height the value's share of the largest."""
     blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
@@ -187,26 +192,33 @@ class AgentView:
         done = list(self._done_by_second)
         return [later - earlier for earlier, later in itertools.pairwise(done)]
 
-    def _time_left(self, done: int) -> str:
+    def _pace(self, statistics: AgentStatistics) -> tuple[str, str]:
+        """How fast verdicts come, and how long that leaves; those from the journal took no time and tell nothing."""
+        done = _num_done(statistics)
+        judged = done - statistics.verdicts.cached
         elapsed_s = self._loop.time() - self._began_s
-        if not done or elapsed_s < 1.0:
-            return ""
-        return f"about {duration((self._total - done) * elapsed_s / done)} left"
+        if judged <= 0 or elapsed_s < 1.0:
+            return "", ""
+        a_second = judged / elapsed_s
+        rate = f"{a_second:,.0f}" if a_second >= 10 else f"{a_second:.2g}"
+        return f"{rate} a second", f"about {duration((self._total - done) / a_second)} left"
 
     def line(self) -> str:
         statistics = self._agent.statistics()
         done = _num_done(statistics)
+        rate, time_left = self._pace(statistics)
         parts = [
             f"{self._loop.time() - self._began_s:4.0f} s",
             f"{done:,} of {self._total:,} done",
             f"{_num_failed(statistics)} failed",
             f"{statistics.in_flight} in flight",
             f"{statistics.waiting:,} waiting",
-            *(limits_text(account) for account in statistics.accounts),
+            *(_of_account(account, statistics, limits_text(account)) for account in statistics.accounts),
+            rate,
             f"{num_retries(statistics):,} retries",
-            f"${statistics.ledger.spent_usd:.2f}",
-            self._time_left(done),
-            *(f"waits for {waiting_for(account)}" for account in statistics.accounts),
+            dollars(statistics.ledger.spent_usd),
+            time_left,
+            *(f"waits for {waiting_for(account)}" for account in _busy(statistics)),
         ]
         return "; ".join(part for part in parts if part)
 
@@ -218,7 +230,7 @@ class AgentView:
         head.add_row(
             ProgressBar(total=max(self._total, 1), completed=done),
             Text(f"{done:,} of {self._total:,}", "bold"),
-            Text(self._time_left(done)),
+            Text(self._pace(statistics)[1]),
         )
         body = Table.grid(padding=(0, 2))
         body.add_column(style="dim", no_wrap=True)
@@ -236,20 +248,31 @@ class AgentView:
         )
         yield "verdicts", verdicts
         for account in statistics.accounts:
-            yield "limits", Text(limits_text(account))
+            yield "limits", Text(_of_account(account, statistics, limits_text(account)))
         hedges = sum(account.hedges for account in statistics.accounts)
         yield (
             "calls",
             Text(
                 f"{statistics.calls:,}   {num_retries(statistics):,} retries   {hedges:,} hedges"
-                f"   ${statistics.ledger.spent_usd:.2f}"
+                f"   {dollars(statistics.ledger.spent_usd)}"
             ),
         )
-        for account in statistics.accounts:
-            yield "waits for", Text(waiting_for(account), overflow="ellipsis", no_wrap=True)
+        for account in _busy(statistics):
+            text = _of_account(account, statistics, waiting_for(account))
+            yield "waits for", Text(text, overflow="ellipsis", no_wrap=True)
         rates = self._rates()
         spark = sparkline(rates, ascii_only=self._console.options.ascii_only)
         yield "verdicts a second", Text.assemble((spark, "cyan"), f" {rates[-1] if rates else 0}")
+
+
+def _busy(statistics: AgentStatistics) -> Sequence[DispatchStatistics]:
+    """The accounts that something is waited for; all of them where only retries are to come."""
+    return [account for account in statistics.accounts if account.in_flight or account.waiting] or statistics.accounts
+
+
+def _of_account(account: DispatchStatistics, statistics: AgentStatistics, text: str) -> str:
+    """Said of which account, where there are several."""
+    return text if len(statistics.accounts) == 1 else f"{safe(account.account)}: {text}"
 
 
 def num_retries(statistics: AgentStatistics) -> int:

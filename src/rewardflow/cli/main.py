@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from rewardflow.cli import bench, demo, journal
+from rewardflow.cli import bench, demo, journal, mock_judge, score
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
 from rewardflow.run_directory import own_version
@@ -42,7 +42,19 @@ class Command:
 
 COMMANDS = (
     Command("demo", demo.add_parser, demo.run, "rewardflow demo --answers 1000"),
+    Command(
+        "score",
+        score.add_parser,
+        score.run,
+        "rewardflow score answers.jsonl --reward judge.yaml --out verdicts.jsonl",
+    ),
     Command("journal", journal.add_parser, journal.run, "rewardflow journal ls run.db --failed"),
+    Command(
+        "mock-judge",
+        mock_judge.add_parser,
+        mock_judge.run,
+        "rewardflow mock-judge --latency uniform:1,40 --faults 429=0.05,hang=0.01 --scale 0.1",
+    ),
     Command("bench", bench.add_parser, bench.run, "rewardflow bench agent --quick"),
 )
 

@@ -1,0 +1,11 @@
+"""Files of answers in, files of verdicts out: JSONL and parquet.
+
+rows = list(read_answers("answers.jsonl"))
+write_verdicts("verdicts.parquet", [Judged(row, reward) for row, reward in ...])
+"""
+
+from rewardflow.answers.reading import check_format, first_rows, read_answers
+from rewardflow.answers.rows import Answer, BadRow, Judged
+from rewardflow.answers.writing import write_verdicts
+
+__all__ = ["Answer", "BadRow", "Judged", "check_format", "first_rows", "read_answers", "write_verdicts"]

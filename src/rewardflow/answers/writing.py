@@ -1,0 +1,94 @@
+"""Writes verdicts beside the rows they belong to, as JSONL or parquet.
+
+Always true: one output row for each input row, in order; other programs see the old file or the new one, never half of
+it; a column of the input that has a verdict column's name is kept as `input_` and that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rewardflow.answers import parquet
+from rewardflow.answers.parquet import VERDICT_TYPES
+from rewardflow.answers.plain_json import json_text
+from rewardflow.answers.reading import check_format
+from rewardflow.answers.rows import BadRow, Judged
+from rewardflow.errors import InvalidInput
+from rewardflow.types import Reward
+
+BAD_ROW = "bad_row"  # the kind of failure that no reward was asked about
+
+
+def write_verdicts(
+    path: str | PathLike[str], judged: Iterable[Judged], *, source: str | PathLike[str] | None = None
+) -> None:
+    """Replace the file as a whole. `source`, the file that was read, lets parquet columns keep their types."""
+    path = Path(path)
+    rows = (output_row(one) for one in judged)
+    with _replacing(path) as file:
+        if check_format(path) == "jsonl":
+            file.writelines(json_text(row).encode() + b"\n" for row in rows)
+        else:
+            typed = Path(source) if source is not None and check_format(source) == "parquet" else None
+            parquet.write_rows(file, list(rows), source=typed)
+
+
+def output_row(judged: Judged) -> dict[str, Any]:
+    row = judged.row
+    verdict = _bad(row) if isinstance(row, BadRow) else _verdict(judged.reward or Reward())
+    return {**_own_columns(row.columns), **verdict}
+
+
+def _own_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    for name, value in columns.items():
+        kept = name
+        while kept in VERDICT_TYPES or (kept != name and kept in columns):
+            kept = f"input_{kept}"
+        own[kept] = value
+    return own
+
+
+def _verdict(reward: Reward) -> dict[str, Any]:
+    return {
+        "score": reward.value,
+        "status": reward.status,
+        "kind": reward.kind,
+        "error": reward.error,
+        "imputed": reward.imputed,
+        "components": dict(reward.components),
+        "explanation": reward.explanation,
+        "extras": dict(reward.extras),
+        "attempts": reward.attempts,
+        "latency_s": reward.latency_s,
+        "cost_usd": reward.cost_usd,
+        "tokens": reward.tokens,
+        "cached": reward.cached,
+    }
+
+
+def _bad(row: BadRow) -> dict[str, Any]:
+    nothing = _verdict(Reward(kind="user_error", error=f"line {row.line}: {row.why}"))
+    return {**nothing, "kind": BAD_ROW}
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file beside the old one that takes its place if the block ends well."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,286 @@
+"""What a call to a judge costs, and how well a judge's limits are used: `rewardflow bench judge`.
+
+The judge is the mock judge in a process of its own, so that what this process spends is the client's alone.
+
+Always true: a figure of cost exists only if every call was scored; shares of a rate are what the judge counted, not
+what the agent believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib.util
+import logging
+import multiprocessing
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module  # openai has no types here: loaded late, it is `Any`
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rewardflow.bench.rows import Row
+from rewardflow.errors import RewardflowError
+from rewardflow.mock_judge import MockJudge, MockJudgeSettings
+from rewardflow.mock_judge.counts import MockJudgeStatistics
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.services.judge import LLMJudge
+from rewardflow.reward.settings import AUTO
+from rewardflow.types import Rollout
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT = 1024
+_LATENCY = "uniform:0.2,0.8"  # long enough that all of them are in flight at the judge, too
+_ANSWER = "She sells 16 - 3 - 4 = 9 eggs a day, and 9 * 2 = 18 dollars. " * 8
+
+_RPM = 600
+# The judge's clock runs twice as fast: 600 requests in 30 s. The agent's does not: it searches, holds and sweeps in
+# seconds of the wall, so a much smaller scale would measure its search and not what the search has found.
+_SCALE = 0.5
+_MINUTE_S = 60.0 * _SCALE
+_REPLIES = (("fast", "constant:0.3"), ("slow", "constant:20"))
+
+
+def run_judge_benchmarks(*, quick: bool = False) -> Iterator[Row]:
+    """Rows as they are measured. `quick` asks a fifth of the calls, and stops before the rate is looked for again."""
+    yield from cost_of_a_call(count=4_000 if quick else 20_000, openai_count=1_000 if quick else 2_000)
+    yield from pace_at_a_limit(duration_s=2.0 * _MINUTE_S if quick else 3.0 * _MINUTE_S)
+
+
+# -- what a call costs the client ------------------------------------------------------------------------------------
+
+
+def cost_of_a_call(*, count: int, openai_count: int) -> Iterator[Row]:
+    """The yardstick gets prompts that are ready made and its answers are not read, which is in its favour."""
+    with judge_process(latency=_LATENCY) as process:
+        ours_ms = asyncio.run(_agent_cpu_ms(process.base_url, count))
+        peak = process.statistics().peak_in_flight
+        few_ms = asyncio.run(_agent_cpu_ms(process.base_url, openai_count))
+        openai_ms = _openai_cpu_ms(process.base_url, openai_count)
+    yardstick_name = "no openai client here" if openai_ms is None else f"openai client, {openai_count:,} calls"
+    yield Row(
+        name=f"{count:,} calls to a judge: client CPU a call",
+        value=ours_ms,
+        unit="ms",
+        yardstick=openai_ms,
+        yardstick_name=yardstick_name,
+        bar="<= 0.5",
+    )
+    yield Row(
+        name=f"{openai_count:,} calls to a judge, opening connections: client CPU a call",
+        value=few_ms,
+        unit="ms",
+        yardstick=openai_ms,
+        yardstick_name=yardstick_name,
+    )
+    yield Row(
+        name="calls in flight at the judge, at most",
+        value=peak,
+        unit="calls",
+        yardstick=IN_FLIGHT,
+        yardstick_name="allowed",
+    )
+
+
+async def _agent_cpu_ms(base_url: str, count: int) -> float:
+    """From the prompt's making to the verdict's delivery, with the agent in between."""
+    judge, rollouts = LLMJudge(model="mock-judge", base_urls=[base_url]), _rollouts(count)
+    async with RewardAgent(judge, max_concurrency=IN_FLIGHT) as agent:
+        gc.collect()
+        began_s = time.process_time()
+        groups = await agent.submit(rollouts).all()
+        spent_s = time.process_time() - began_s
+    failed = [reward for group in groups for reward in group.rewards if not reward.is_scored]
+    if failed:
+        raise RewardflowError(f"every call must be scored: {len(failed)} of {count} were not, {failed[0].error}")
+    return spent_s / count * 1000.0
+
+
+def _openai_cpu_ms(base_url: str, count: int) -> float | None:
+    """None where the client is not installed or did not get through, which a warning tells."""
+    if importlib.util.find_spec("openai") is None:
+        return None
+    try:
+        return asyncio.run(_openai_calls(base_url, count))
+    except Exception as error:  # another release may fail in any way, and the other benchmarks must go on
+        logger.warning("the openai client did not get through: %s: %s", type(error).__name__, error)
+        return None
+
+
+async def _openai_calls(base_url: str, count: int) -> float:
+    judge = LLMJudge(model="mock-judge", base_urls=[base_url])
+    shape = {"name": "verdict", "strict": True, "schema": judge.rubric.schema}
+    prompts = iter([judge.prompt(rollout) for rollout in _rollouts(count)])
+    answers: list[str] = []
+
+    async def work(client: Any) -> None:
+        for prompt in prompts:
+            answer = await client.chat.completions.create(
+                model="mock-judge",
+                messages=[{"role": "system", "content": judge.system_prompt}, {"role": "user", "content": prompt}],
+                response_format={"type": "json_schema", "json_schema": shape},
+                **judge.sampling,
+            )
+            answers.append(answer.choices[0].message.content)
+
+    async with import_module("openai").AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+        gc.collect()
+        began_s = time.process_time()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(IN_FLIGHT):
+                tasks.create_task(work(client))
+        return (time.process_time() - began_s) / len(answers) * 1000.0
+
+
+# -- how well a limit is used ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Account:
+    """One agent and the judge it asks, whose limit is its own."""
+
+    name: str
+    judge: Mapping[str, Any]
+    rpm: float | None  # None: to be learnt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Used:
+    """What one judge counted: in all, and after the first of its minutes."""
+
+    share: float
+    refused_share: float
+    num_refused: int
+
+
+def pace_at_a_limit(*, duration_s: float) -> Iterator[Row]:
+    """All accounts at once: they are as good as idle, and the minutes pass but once."""
+    limits = {"rpm": _RPM, "scale": _SCALE, "says_limits": False, "says_retry_after": False}
+    accounts = [
+        _Account(name=f"learnt pace, {speed} replies", judge={**limits, "latency": latency}, rpm=None)
+        for speed, latency in _REPLIES
+    ]
+    accounts += [  # whoever keeps a rate needs nothing saved up but a second's worth, for the network's jitter
+        _Account(name=f"set pace, {speed} replies", judge={**limits, "latency": latency, "burst_s": 1.0}, rpm=_RPM)
+        for speed, latency in _REPLIES
+    ]
+    for account, used in zip(accounts, asyncio.run(_drive_all(accounts, duration_s)), strict=True):
+        yield Row(
+            name=f"{account.name}: share of the rate",
+            value=used.share,
+            unit="",
+            yardstick_name=f"of {_RPM} requests a minute",
+            bar=">= 0.90",
+        )
+        if account.rpm is None:
+            yield Row(
+                name=f"{account.name}: answered 429",
+                value=used.refused_share,
+                unit="",
+                yardstick_name="after the first minute",
+                bar="<= 0.02",
+            )
+        else:
+            yield Row(name=f"{account.name}: answered 429", value=used.num_refused, unit="calls", bar="<= 0")
+
+
+async def _drive_all(accounts: Sequence[_Account], duration_s: float) -> list[_Used]:
+    async with asyncio.TaskGroup() as tasks:
+        driven = [tasks.create_task(_drive(account, duration_s)) for account in accounts]
+    return [task.result() for task in driven]
+
+
+async def _drive(account: _Account, duration_s: float) -> _Used:
+    loop = asyncio.get_running_loop()
+    rpm = AUTO if account.rpm is None else account.rpm / _SCALE
+    async with _judge_process(account.judge) as process:
+        judge = LLMJudge(model="mock-judge", base_urls=[process.base_url])
+        async with RewardAgent(judge, max_concurrency=IN_FLIGHT, rpm=rpm) as agent:
+            # More than can be accepted, with a minute's worth saved up and each refused call tried again.
+            ticket = agent.submit(_rollouts(int((duration_s + 2.0 * _MINUTE_S) * _RPM / _MINUTE_S)))
+            await asyncio.sleep(_MINUTE_S)
+            before, before_s = process.statistics(), loop.time()
+            await asyncio.sleep(duration_s - _MINUTE_S)
+            after, after_s = process.statistics(), loop.time()
+            ticket.cancel()
+    accepted, refused = _accepted(after) - _accepted(before), _refused(after) - _refused(before)
+    return _Used(
+        share=accepted / ((after_s - before_s) * _RPM / _MINUTE_S),
+        refused_share=refused / (accepted + refused),
+        num_refused=_refused(after),
+    )
+
+
+def _accepted(told: MockJudgeStatistics) -> int:
+    """When they were let in, not when they were answered: the limit counts the former."""
+    return sum(told.admitted_again.values())
+
+
+def _refused(told: MockJudgeStatistics) -> int:
+    return told.outcomes.get("limited_requests", 0)
+
+
+# -- the judge -------------------------------------------------------------------------------------------------------
+
+
+def _rollouts(count: int) -> list[Rollout]:
+    question = (
+        "Janet's ducks lay 16 eggs a day. She eats three, bakes with four and sells the rest at $2 each. How much?"
+    )
+    return [
+        Rollout(group_id=str(i), prompt=question, response=f"{_ANSWER}Answer {i}: 18", ground_truth="18")
+        for i in range(count)
+    ]
+
+
+class JudgeProcess:
+    """A mock judge that shares nothing with this process but a pipe."""
+
+    def __init__(self, base_url: str, pipe: Connection) -> None:
+        self.base_url = base_url
+        self._pipe = pipe
+
+    def statistics(self) -> MockJudgeStatistics:
+        self._pipe.send("statistics")
+        told: MockJudgeStatistics = self._pipe.recv()
+        return told
+
+
+@contextlib.contextmanager
+def judge_process(**settings: Any) -> Iterator[JudgeProcess]:
+    """Spawned, never forked: the caller may have threads. It ends with the block, or with this process."""
+    MockJudgeSettings(**settings)  # what is wrong with them is told here, not by a process that dies
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(settings, theirs), name="mock-judge", daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield JudgeProcess(ours.recv(), ours)
+    finally:
+        ours.close()
+        process.join()
+
+
+@contextlib.asynccontextmanager
+async def _judge_process(settings: Mapping[str, Any]) -> AsyncIterator[JudgeProcess]:
+    """As above, without holding up the loop while it starts and ends."""
+    manager = judge_process(**settings)
+    process = await asyncio.to_thread(manager.__enter__)
+    try:
+        yield process
+    finally:
+        await asyncio.to_thread(manager.__exit__, None, None, None)
+
+
+def _serve(settings: Mapping[str, Any], pipe: Connection) -> None:
+    """The judge's process, until the other end of the pipe closes. Ctrl-C is for the process that measures."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with MockJudge(MockJudgeSettings(**settings)) as judge, contextlib.suppress(EOFError):
+        pipe.send(judge.base_url)
+        while pipe.recv():
+            pipe.send(judge.statistics())

@@ -1,0 +1,68 @@
+"""The agent's settings as flags of a command.
+
+Always true: there is one flag for every setting, made from the records that hold them, so that a new setting needs no
+line here; what was not given is not in `options_of`, so that a file's choice or the default stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, AgentSettings, LimitSettings, check_names
+
+_DEST = "agent_"  # `args.run` is the command's function, so that a setting of that name needs another place
+_HINTS: Mapping[str, Any] = {**typing.get_type_hints(LimitSettings), **typing.get_type_hints(AgentSettings)}
+
+
+def add_agent_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...] = ()) -> None:
+    """Add a flag for every setting, except those that the command explains itself."""
+    group = parser.add_argument_group(
+        "agent settings", "each is explained in docs/settings.md; numbers, `auto` and `none` as it says there"
+    )
+    for record in (LimitSettings, AgentSettings):
+        for field in dataclasses.fields(record):
+            if field.name not in without:
+                default = "none" if field.default in (None, ()) else field.default
+                flag = f"--{field.name.replace('_', '-')}"
+                group.add_argument(flag, dest=_DEST + field.name, metavar="X", help=f"default: {default}")
+    group.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="NAME=X", help="the same by a setting's name"
+    )
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given, as keywords of `RewardAgent`."""
+    given: dict[str, str] = {}
+    for setting in args.settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InvalidInput(f"--set takes NAME=X, got {setting!r}")
+        given[name.strip().replace("-", "_")] = text
+    check_names(given, (*LIMIT_NAMES, *AGENT_NAMES))
+    flags = {name: getattr(args, _DEST + name, None) for name in _HINTS}
+    given |= {name: text for name, text in flags.items() if text is not None}
+    return {name: parse(name, text) for name, text in given.items()}
+
+
+def parse(name: str, text: str) -> Any:
+    """A setting's value from its text; whether it keeps the setting's rule is for the setting to say."""
+    hints = typing.get_args(_HINTS[name]) or (_HINTS[name],)
+    text = text.strip()
+    if type(None) in hints and text.lower() in ("none", "null"):
+        return None
+    if bool in hints:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if name == "endpoints":
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    for number in (int, float):
+        if number in hints or (number is int and float in hints):
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    return text

@@ -1,0 +1,146 @@
+"""`rewardflow score`: judges a file of answers with the whole agent behind it, and writes a file of verdicts.
+
+Always true: whatever happens to the calls, the output has one row for each input row, in order, and none of them a
+made-up number; a verdict that was paid for is in the journal, so that the same command, started again, goes on where
+the last one stopped. An interrupt leaves the output as it was; an outage or a spent budget writes what was reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import rewardflow as rf
+from rewardflow.answers import Answer, BadRow, Judged, check_format, first_rows, read_answers, write_verdicts
+from rewardflow.cli.display import safe, stderr_console
+from rewardflow.cli.options import add_agent_flags, options_of
+from rewardflow.cli.score_report import report, summarise
+from rewardflow.cli.scoring import Scoring, place_of, score_all
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.services.reward_file import load_reward_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ALL_SCORED = 0
+SOME_FAILED = 3
+BAD_ROWS_NAMED = 20
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "score",
+        help="judge a file of answers with a reward and write the verdicts beside them",
+        description=(
+            "Judges every row of a JSONL or parquet file and writes one output row for each, in order. Ctrl-C ends in\n"
+            "order, and the same command goes on where it stopped. Exit code 0 if all were scored, 3 if some failed,\n"
+            "2 for bad usage, 130 if interrupted."
+        ),
+    )
+    parser.add_argument("answers", metavar="ANSWERS", help="the file of answers, .jsonl or .parquet")
+    parser.add_argument("--reward", required=True, metavar="R", help="judge.yaml, file.py:name or package.module:name")
+    parser.add_argument("--out", required=True, metavar="FILE", help="where verdicts go, .jsonl or .parquet")
+    parser.add_argument(
+        "--journal",
+        dest="agent_journal",
+        metavar="PATH",
+        help="the file that keeps what was paid for (OUT.journal.db); `none` for no journal",
+    )
+    parser.add_argument("--run", dest="agent_run", metavar="NAME", help="the run's name in the journal (default)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows, and the rest of their groups")
+    parser.add_argument("--strict", action="store_true", help="stop before the first call if there are bad rows")
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    add_agent_flags(parser, without=("journal", "run"))
+
+
+def run(args: argparse.Namespace) -> int:
+    answers_path, out = Path(args.answers), Path(args.out)
+    agent, journal = make_agent(args, out)
+    _check_paths(answers_path, out)
+    rows = _read(answers_path, limit=args.limit)
+    _name_bad_rows(rows, answers_path, strict=args.strict)
+    answers = [row for row in rows if isinstance(row, Answer)]
+    console = stderr_console()
+    kept = f"; the journal is {safe(str(journal))}" if journal else "; there is no journal"
+    console.print(f"scoring {len(answers):,} answers with {safe(args.reward)}{kept}", soft_wrap=True)
+    try:
+        scoring = asyncio.run(score_all(agent, answers, console))
+    except KeyboardInterrupt:
+        console.print(_how_to_resume(journal), soft_wrap=True)
+        raise
+    judged = _judged(rows, scoring)
+    write_verdicts(out, judged, source=answers_path)
+    _tell_problems(scoring, journal, console)
+    outcome = summarise(judged, scoring, out=out, journal=journal)
+    report(outcome, as_json=args.json)
+    return ALL_SCORED if outcome.scored == len(rows) else SOME_FAILED
+
+
+# ---- before the first call ----------------------------------------------------------------------------------------
+
+
+def make_agent(args: argparse.Namespace, out: Path) -> tuple[rf.RewardAgent, Path | None]:
+    """The agent that the arguments describe, and where its journal is. A flag goes before the file's own choice."""
+    reward: Any = args.reward
+    options: dict[str, Any] = {}
+    if args.reward.endswith((".yaml", ".yml")):
+        loaded = load_reward_file(args.reward)
+        reward, options = loaded.parts, loaded.options
+    # Running again is how people repair failures: a wrong key, a judge that was down.
+    options = {"journal": f"{out}.journal.db", "replay_failures": False, **options, **options_of(args)}
+    agent = rf.RewardAgent(reward, **cast("Any", options))
+    return agent, None if options["journal"] is None else Path(options["journal"])
+
+
+def _check_paths(answers_path: Path, out: Path) -> None:
+    """What would only show when everything was paid for."""
+    check_format(answers_path)
+    check_format(out)
+    if not out.absolute().parent.is_dir():
+        raise InvalidInput(f"--out must lie in a folder that exists, got {out}")
+    if out.is_dir() or (out.exists() and answers_path.exists() and out.samefile(answers_path)):
+        raise InvalidInput(f"--out must be a file other than the answers, got {out}")
+
+
+def _read(path: Path, *, limit: int | None) -> list[Answer | BadRow]:
+    if limit is not None and limit < 1:
+        raise InvalidInput(f"--limit must be at least 1, got {limit}")
+    rows = list(read_answers(path))
+    return rows if limit is None else first_rows(rows, limit)
+
+
+def _name_bad_rows(rows: Sequence[Answer | BadRow], path: Path, *, strict: bool) -> None:
+    bad = [row for row in rows if isinstance(row, BadRow)]
+    console = stderr_console()
+    for row in bad[:BAD_ROWS_NAMED]:
+        console.print(safe(f"{path}, line {row.line}: {row.why}"), soft_wrap=True)
+    if len(bad) > BAD_ROWS_NAMED:
+        console.print(f"and {len(bad) - BAD_ROWS_NAMED:,} more bad rows", soft_wrap=True)
+    if bad and strict:
+        raise InvalidInput(f"with --strict every row must be good, got {len(bad):,} bad of {len(rows):,}; nothing sent")
+
+
+# ---- after the last call ------------------------------------------------------------------------------------------
+
+
+def _judged(rows: Sequence[Answer | BadRow], scoring: Scoring) -> list[Judged]:
+    return [Judged(row, scoring.rewards[place_of(row.rollout)] if isinstance(row, Answer) else None) for row in rows]
+
+
+def _tell_problems(scoring: Scoring, journal: Path | None, console: Console) -> None:
+    if scoring.journal_problem is not None:
+        console.print(
+            f"the output is complete, but the journal is not: {safe(scoring.journal_problem)}", soft_wrap=True
+        )
+    if scoring.halted is not None:
+        console.print(f"stopped early: {safe(str(scoring.halted))}", soft_wrap=True)
+        console.print(_how_to_resume(journal), soft_wrap=True)
+
+
+def _how_to_resume(journal: Path | None) -> str:
+    if journal is None:
+        return "there is no journal, so the same command would start over"
+    return f"what was paid for is kept in {safe(str(journal))}; the same command goes on where this one stopped"

@@ -1,0 +1,64 @@
+"""The calls of `rewardflow score`: answers go to the agent, verdicts come back, people watch.
+
+Always true: unless it is interrupted, every answer has a verdict at the end, also when the agent had to stop early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import rewardflow as rf
+from rewardflow.answers import Answer
+from rewardflow.cli.display import AgentView
+from rewardflow.errors import JournalWriteFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Place = tuple[int, str, int]
+
+
+@dataclass(slots=True)
+class Scoring:
+    """What came of the calls."""
+
+    statistics: rf.AgentStatistics
+    rewards: dict[Place, rf.Reward] = field(default_factory=dict)
+    spent_before_usd: float = 0.0
+    elapsed_s: float = 0.0
+    halted: rf.AgentHalted | None = None
+    journal_problem: str | None = None
+
+    def take(self, groups: Iterable[rf.ScoredGroup]) -> None:
+        for group in groups:
+            for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+                self.rewards[place_of(rollout)] = reward
+
+
+async def score_all(agent: rf.RewardAgent, answers: Sequence[Answer], console: Console) -> Scoring:
+    """Every answer's verdict; an agent that had to stop is no error here, because what it reached counts."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    try:
+        async with agent:
+            scoring = Scoring(agent.statistics())
+            scoring.spent_before_usd = scoring.statistics.ledger.spent_usd
+            async with AgentView(agent, len(answers), console).shown():
+                try:
+                    async for group in agent.submit(answer.rollout for answer in answers):
+                        scoring.take([group])
+                except rf.AgentHalted as halted:
+                    scoring.take(halted.groups)
+                    scoring.halted = halted
+            scoring.elapsed_s = loop.time() - began_s
+            scoring.statistics = agent.statistics()
+    except JournalWriteFailed as error:  # delivered all the same: the output has them
+        scoring.journal_problem = str(error)
+    return scoring
+
+
+def place_of(rollout: rf.Rollout) -> Place:
+    return rollout.step, rollout.group_id, rollout.index

@@ -1,0 +1,115 @@
+"""What a mock judge counts.
+
+Always true: every call that came is in flight or has one outcome, so calls = in_flight + the sum of the outcomes. Only
+the judge's own thread counts; any thread may look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockJudgeStatistics:
+    """The counts at one moment.
+
+    `outcomes` by name: `answered`, each fault, `down`, `limited_concurrency`, `limited_requests`, `limited_tokens`,
+    `bad_request`, `disconnected` (the client went away first). `admitted_again[n]`: how many requests were admitted
+    for the (n + 1)th time, so that [0] is how many different ones there were.
+    """
+
+    calls: int
+    in_flight: int
+    peak_in_flight: int
+    outcomes: Mapping[str, int]
+    admitted_again: Mapping[int, int]
+    prompt_tokens: int
+    completion_tokens: int
+    is_down: bool
+
+    @property
+    def different_requests(self) -> int:
+        return self.admitted_again.get(0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "calls": self.calls,
+            "in_flight": self.in_flight,
+            "peak_in_flight": self.peak_in_flight,
+            "outcomes": dict(self.outcomes),
+            "different_requests": self.different_requests,
+            "admitted_again": {str(times): count for times, count in self.admitted_again.items()},
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "is_down": self.is_down,
+        }
+
+
+class CallRecord:
+    """How one call went, to be filled in while it lasts."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        self.outcome = "disconnected"  # unless somebody says otherwise before the call ends
+
+
+class Counts:
+    """Counts the calls of one judge."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self._calls = 0
+        self._in_flight = 0
+        self._peak_in_flight = 0
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        self._outcomes: Counter[str] = Counter()
+        self._admitted_again: Counter[int] = Counter()
+        self._times_admitted: dict[bytes, int] = {}
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[CallRecord]:
+        record = CallRecord()
+        self._calls += 1
+        self._in_flight += 1
+        self._peak_in_flight = max(self._peak_in_flight, self._in_flight)
+        try:
+            yield record
+        finally:
+            self._outcomes[record.outcome] += 1
+            self._in_flight -= 1
+
+    def admit(self, key: bytes) -> int:
+        """How often this request was admitted before; counts it."""
+        times_before = self._times_admitted.get(key, 0)
+        self._times_admitted[key] = times_before + 1
+        self._admitted_again[times_before] += 1
+        return times_before
+
+    def times_admitted(self, key: bytes) -> int:
+        return self._times_admitted.get(key, 0)
+
+    def times_by_request(self) -> dict[str, int]:
+        return {key.hex(): times for key, times in self._times_admitted.copy().items()}
+
+    def add_tokens(self, prompt: int, completion: int) -> None:
+        self._prompt_tokens += prompt
+        self._completion_tokens += completion
+
+    def statistics(self) -> MockJudgeStatistics:
+        # Copying a dict is one step for other threads; walking through it is not.
+        return MockJudgeStatistics(
+            calls=self._calls,
+            in_flight=self._in_flight,
+            peak_in_flight=self._peak_in_flight,
+            outcomes=dict(self._outcomes),
+            admitted_again=dict(self._admitted_again),
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            is_down=self.is_down,
+        )

@@ -1,0 +1,101 @@
+"""Named distributions of latency, as one writes them on a command line.
+
+Always true: a distribution is a function from a number in [0, 1) to seconds, and never goes down. It draws nothing
+itself, so that whoever brings the number decides what it depends on.
+
+    constant:2              always 2 s
+    uniform:1,40            between 1 and 40 s
+    lognormal:5,1           median 5 s, sigma 1: one in six is above 13.6 s, one in forty above 37 s
+    bimodal:1,30,0.1        medians 1 and 30 s, a tenth of the calls slow; each mode spreads by a quarter
+    bimodal                 the same
+    journal:run.db          as the calls of a journal were
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Final
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal_reader import JournalReader
+
+Latency = Callable[[float], float]
+
+_MODE_SIGMA: Final = 0.25
+_LEAST_LUCK: Final = 1e-6  # the normal distribution has no end, and a call must have one
+_NUM_QUANTILES: Final = 1001
+_FORMS: Final = "constant:S, uniform:LOW,HIGH, lognormal:MEDIAN,SIGMA, bimodal[:FAST,SLOW,SLOW_SHARE] or journal:PATH"
+_BIMODAL: Final = "bimodal:1,30,0.1"
+
+
+def parse_latency(text: str) -> Latency:
+    """The distribution of that name; `InvalidInput` says what is wrong with it."""
+    kind, _, rest = (_BIMODAL if text == "bimodal" else text).partition(":")
+    match kind, None if kind == "journal" else _numbers(text, rest):
+        case "journal", None if rest:
+            return from_journal(rest)
+        case "constant", (seconds,):
+            return lambda _: seconds
+        case "uniform", (low, high):
+            _require(low <= high, "of uniform:LOW,HIGH LOW must be at most HIGH", text)
+            return lambda luck: low + luck * (high - low)
+        case "lognormal", (median, sigma):
+            return _lognormal(median, sigma)
+        case "bimodal", (fast, slow, slow_share):
+            _require(fast <= slow, "of bimodal:FAST,SLOW,SLOW_SHARE FAST must be at most SLOW", text)
+            _require(0 < slow_share < 1, "of bimodal:FAST,SLOW,SLOW_SHARE the share must lie in (0, 1)", text)
+            return _bimodal(fast, slow, slow_share)
+    raise InvalidInput(f"latency must be {_FORMS}, got {text!r}")
+
+
+def from_journal(path: str) -> Latency:
+    """As the calls of this journal were: those that needed one attempt, because the others hold waits and retries."""
+    with JournalReader(path) as reader:
+        latencies = [(row.latency_s, row.attempts) for row in reader.rows(scored_only=True)]
+    first_try = [latency_s for latency_s, attempts in latencies if attempts == 1]
+    seconds = sorted(first_try or [latency_s for latency_s, _ in latencies])
+    if not seconds:
+        raise InvalidInput(f"a journal that gives the latency must hold scored verdicts, got none in {path}")
+    points = [interpolate(seconds, index / (_NUM_QUANTILES - 1)) for index in range(_NUM_QUANTILES)]
+    return lambda luck: interpolate(points, luck)
+
+
+def interpolate(ordered: Sequence[float], share: float) -> float:
+    """The value at this share of the way through; between two neighbours, on the line from one to the other."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _lognormal(median: float, sigma: float) -> Latency:
+    normal = NormalDist()
+    return lambda luck: median * math.exp(sigma * normal.inv_cdf(min(max(luck, _LEAST_LUCK), 1 - _LEAST_LUCK)))
+
+
+def _bimodal(fast: float, slow: float, slow_share: float) -> Latency:
+    fast_mode, slow_mode = _lognormal(fast, _MODE_SIGMA), _lognormal(slow, _MODE_SIGMA)
+    fast_share = 1 - slow_share
+
+    def latency(luck: float) -> float:
+        if luck < fast_share:
+            return fast_mode(luck / fast_share)
+        return slow_mode((luck - fast_share) / slow_share)
+
+    return latency
+
+
+def _numbers(text: str, rest: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in rest.split(","))
+    except ValueError:
+        raise InvalidInput(f"latency must be {_FORMS}, got {text!r}") from None
+    _require(all(math.isfinite(number) and number >= 0 for number in numbers), "its numbers must be at least 0", text)
+    return numbers
+
+
+def _require(holds: bool, rule: str, text: str) -> None:
+    if not holds:
+        raise InvalidInput(f"latency: {rule}, got {text!r}")

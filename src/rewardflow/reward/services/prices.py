@@ -1,0 +1,96 @@
+"""What a call cost: its tokens times the prices in the configuration, or those that `genai-prices` knows.
+
+Always true: a price is never guessed. A model or a host that nobody has a price for costs nothing, and the log says so
+once.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.settings import check_names
+
+logger = logging.getLogger(__name__)
+
+_MILLION = 1_000_000
+_SAMPLE_TOKENS = 1000  # small enough for the first tier of a price that depends on the length of the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars per million tokens. Without a price of its own, cached input costs as much as other input."""
+
+    input_usd_per_million: float
+    output_usd_per_million: float
+    cached_usd_per_million: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is None and name == "cached_usd_per_million":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise InvalidInput(f"{name} must be a number of at least 0, got {value!r}")
+
+    @classmethod
+    def of(cls, prices: Prices | Mapping[str, float] | None) -> Prices | None:
+        """Prices as they are, or from a mapping as a configuration file has it."""
+        if prices is None or isinstance(prices, Prices):
+            return prices
+        if not isinstance(prices, Mapping):
+            raise InvalidInput(f"prices must be a mapping of {', '.join(cls.__slots__)}, got {prices!r}")
+        check_names(prices, cls.__slots__)
+        missing = [name for name in cls.__slots__[:2] if name not in prices]
+        if missing:
+            raise InvalidInput(f"prices must name input and output, {' and '.join(missing)} is missing")
+        return cls(**prices)
+
+    def cost_usd(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        cached_price = (
+            self.input_usd_per_million if self.cached_usd_per_million is None else self.cached_usd_per_million
+        )
+        cached = min(cached_tokens, prompt_tokens)
+        return (
+            (prompt_tokens - cached) * self.input_usd_per_million
+            + cached * cached_price
+            + completion_tokens * self.output_usd_per_million
+        ) / _MILLION
+
+
+FREE = Prices(0.0, 0.0)
+
+
+@functools.lru_cache(maxsize=256)
+def known_prices(model: str, base_url: str) -> Prices:
+    """By `genai-prices`, if it is installed and knows who serves at this address; otherwise free, with a warning."""
+    try:
+        genai_prices: Any = importlib.import_module("genai_prices")
+    except ImportError:
+        return _free(model, "genai-prices is not installed")
+
+    def usd_per_million(**tokens: int) -> float:
+        usage = genai_prices.Usage(**tokens)
+        price = genai_prices.calc_price(usage, model_ref=model, provider_api_url=base_url)
+        return float(price.total_price) * (_MILLION / _SAMPLE_TOKENS)
+
+    try:
+        return Prices(
+            usd_per_million(input_tokens=_SAMPLE_TOKENS),
+            usd_per_million(output_tokens=_SAMPLE_TOKENS),
+            usd_per_million(input_tokens=_SAMPLE_TOKENS, cache_read_tokens=_SAMPLE_TOKENS),
+        )
+    except LookupError:  # a local server, or a model that is newer than the table
+        return _free(model, "genai-prices has none for this address")
+
+
+def _free(model: str, why: str) -> Prices:
+    """A limit on cost would hold nothing back, which nobody should find out from a bill."""
+    logger.warning("no price is known for %s (%s): its calls count as free; set prices to count them", model, why)
+    return FREE

@@ -1,0 +1,50 @@
+"""Settings are valid or refused, with the rule and the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rewardflow.errors import InvalidInput
+from rewardflow.mock_judge.settings import FAULTS, MockJudgeSettings, parse_faults
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("faults", {"500": 0.6, "502": 0.6}, r"must add up to at most 1, got \{'500': 0.6, '502': 0.6\}, that is 1.2"),
+        ("faults", {"500": -0.1}, r"must lie in \[0, 1\], got 500=-0.1"),
+        ("faults", {"500": float("nan")}, r"must lie in \[0, 1\], got 500=nan"),
+        ("faults", {"418": 0.1}, r"a fault must be one of 429, .*huge_body, got '418'"),
+        ("latency", "weibull:1,2", r"latency must be constant:S, .* got 'weibull:1,2'"),
+        ("scale", 0, "scale must be a positive number, got 0"),
+        ("scale", float("inf"), "scale must be a positive number, got inf"),
+        ("rpm", 0, "rpm must be a positive number, got 0"),
+        ("tpm", -5, "tpm must be a positive number, got -5"),
+        ("max_concurrency", 0, "max_concurrency must be a whole number of at least 1, got 0"),
+        ("max_concurrency", 1.5, "max_concurrency must be a whole number of at least 1, got 1.5"),
+        ("port", 70_000, "port must be a whole number of at least 0 and at most 65535, got 70000"),
+        ("seed", "x", "seed must be a whole number, got 'x'"),
+        ("hang_s", True, "hang_s must be a positive number, got True"),
+        ("model", "", "model must be a name"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_rule_and_value(setting: str, value: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        MockJudgeSettings(**{setting: value})
+
+
+def test_shares_may_add_up_to_exactly_one() -> None:
+    assert sum(MockJudgeSettings(faults=dict.fromkeys(FAULTS[:10], 0.1)).faults.values()) == pytest.approx(1.0)
+
+
+def test_faults_are_written_as_names_and_shares() -> None:
+    assert parse_faults("429=0.05, hang=0.01,") == {"429": 0.05, "hang": 0.01}
+    assert parse_faults("") == {}
+
+
+@pytest.mark.parametrize("text", ["hang", "hang=", "hang=often", "hang=0.1,hang=0.2"])
+def test_faults_written_otherwise_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="hang"):
+        parse_faults(text)
