@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
@@ -133,6 +134,12 @@ def test_the_python_of_a_document_runs(path: Path, tmp_path: Path, monkeypatch: 
 def test_the_commands_of_a_document_exist(path: Path) -> None:
     complaints = wrong_commands(path)
     assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_yaml_of_a_document_can_be_read(path: Path) -> None:
+    for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        assert yaml.safe_load(block) is not None
 
 
 # -- the checks can fail, and allow what they should --

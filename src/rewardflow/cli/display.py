@@ -277,7 +277,7 @@ def _of_account(account: DispatchStatistics, statistics: AgentStatistics, text: 
 
 def num_retries(statistics: AgentStatistics) -> int:
     """Calls that ended in a fault which another call may repair; exact counts are in the run's events."""
-    faults = ("rate_limited", "service", "timeout")
+    faults = ("rate_limited", "service", "timeout", "unparsable")
     ended = sum(account.outcomes.get(kind, 0) for account in statistics.accounts for kind in faults)
     return max(0, ended - sum(statistics.verdicts.failed.get(kind, 0) for kind in faults))
 

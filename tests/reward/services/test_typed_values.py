@@ -112,7 +112,7 @@ def test_a_value_takes_the_form_of_its_field(name: str, value: Any, fitted: Any)
         ({"leaves": [{"name": "x", "weight": "high"}]}, "leaves[0]: weight must be a number, got 'high'"),
         ({"leaves": [{"name": "x", "weigth": 2}]}, "leaves[0]: there is no setting 'weigth'; did you mean 'weight'?"),
         ({"leaves": [{}]}, "leaves[0]: name must be given, got nothing"),
-        ({"leaves": [{"name": "x", "weight": -1}]}, "leaves[0]: weight must not be negative, got -1.0"),
+        ({"leaves": [{"name": "x", "weight": -1}]}, "leaves[0]: weight must not be negative, got -1"),
         ({"prices": {"in": "dear"}}, "prices.in must be a number, got 'dear'"),
         ({"sampling": [1]}, "sampling must be a mapping, got [1]"),
         ({"leaf": 3}, "leaf must be a mapping or text or null, got 3; put it in quotes to make it text"),

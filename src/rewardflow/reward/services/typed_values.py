@@ -83,7 +83,7 @@ class Fitting:
                 return self.build(hint, value)
         if _is_path(hint):
             return self.path(value)
-        return float(value) if hint is float else value
+        return value  # a whole number stays one where any number may stand: scales of whole numbers are told by it
 
     def path(self, value: str) -> str:
         return os.path.join(self.folder, os.path.expanduser(value))
