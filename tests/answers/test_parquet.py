@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rewardflow import Reward
 from rewardflow.answers import Answer, BadRow, Judged, read_answers, write_verdicts
 from rewardflow.errors import InvalidInput
-
-pa: Any = pytest.importorskip("pyarrow")
-pq: Any = pytest.importorskip("pyarrow.parquet")
 
 
 def score_all(rows: list[Answer | BadRow]) -> list[Judged]:

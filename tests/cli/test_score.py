@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rewardflow.cli.main import main
@@ -159,7 +161,6 @@ def test_a_limit_scores_the_first_rows(here: Path) -> None:
 
 
 def test_parquet_goes_in_and_out(here: Path) -> None:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"response": ["1", "fail", "2"]}), "answers.parquet")
     assert main(["score", "answers.parquet", "--reward", "reward.py:judge", "--out", "out.parquet"]) == 3
     table = pq.read_table("out.parquet")

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,7 +173,6 @@ def test_the_bytes_are_the_same_in_every_process() -> None:
 
 
 def test_arrays_of_numpy_count_by_their_items() -> None:
-    numpy = pytest.importorskip("numpy")
     tenths = numpy.arange(10_000, dtype="float32") / 10
     for items in (numpy.arange(5000), tenths[::2], numpy.array(["a", None], dtype=object)):
         changed = items.copy()

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +32,6 @@ from rewardflow.reward.services.retrieval import (
     merge,
     read_collection,
 )
-
-pytest.importorskip("bm25s")
 
 FACTS = {
     "otters": "Sea otters hold hands while they sleep so that they do not drift apart.",
@@ -167,8 +167,6 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path, line: str, problem: str)
 
 
 def test_parquet_is_read_by_column(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"body": ["one", "two"], "id": ["a", None], "other": [1, 2]}), path)
     assert list(read_collection(path, "body")) == [Passage("a", "one"), Passage("2", "two")]

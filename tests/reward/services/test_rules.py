@@ -206,12 +206,10 @@ def test_exponents_and_groups_of_three_digits_belong_to_the_last_number(text: st
     ],
 )
 def test_math_compares_expressions(truth: object, response: str, value: float) -> None:
-    pytest.importorskip("math_verify")
     assert Math().compute_score(rollout(response, truth)).value == value
 
 
 def test_math_works_in_threads() -> None:
-    pytest.importorskip("math_verify")
     values: list[float | None] = []
 
     def judge(number: int) -> None:
@@ -227,7 +225,6 @@ def test_math_works_in_threads() -> None:
 
 
 def test_math_cannot_decide_without_an_answer_or_a_truth() -> None:
-    pytest.importorskip("math_verify")
     assert Math().decide(rollout("no idea", "42")) is None
     assert Math().decide(rollout("42", None)) is None
     with pytest.raises(InvalidInput, match="ground truth"):
