@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
