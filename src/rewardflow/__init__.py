@@ -11,6 +11,7 @@ from rewardflow.errors import (
     AgentHalted,
     BudgetExhausted,
     CallError,
+    FlowError,
     IncompleteGroup,
     InvalidInput,
     JournalError,
@@ -21,6 +22,7 @@ from rewardflow.errors import (
     ServiceOutage,
     Unparsable,
 )
+from rewardflow.flow.schedule import Schedule
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
 from rewardflow.reward.blocking import score
 from rewardflow.reward.call import Call, current_call, report_headers, report_usage
@@ -38,6 +40,7 @@ __all__ = [
     "Call",
     "CallError",
     "FailureKind",
+    "FlowError",
     "IncompleteGroup",
     "InvalidInput",
     "JournalError",
@@ -47,6 +50,7 @@ __all__ = [
     "RewardLoadError",
     "RewardflowError",
     "Rollout",
+    "Schedule",
     "ScoredGroup",
     "ServiceError",
     "ServiceOutage",

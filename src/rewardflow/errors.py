@@ -13,6 +13,7 @@
     │   └── AgentHalted                  the agent stopped sending; carries the groups it could not finish
     │       ├── ServiceOutage            the service stayed down longer than `outage_give_up_s`
     │       └── BudgetExhausted          the next call could pass `max_cost_usd`
+    ├── FlowError                        generator or trainer broke what the loop relies on
     └── JournalError
         ├── NotAJournal                  the file is something else
         ├── NewerJournal                 written by a later rewardflow
@@ -128,6 +129,10 @@ class ServiceOutage(AgentHalted):
 
 class BudgetExhausted(AgentHalted):
     """The next call could pass `max_cost_usd`."""
+
+
+class FlowError(RewardflowError):
+    """A generator or trainer broke what the loop relies on; training on would be training on something else."""
 
 
 class JournalError(RewardflowError):

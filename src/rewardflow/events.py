@@ -145,6 +145,16 @@ class AgentClosed(Event):
     statistics: Mapping[str, Any] = EMPTY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWorked(Event):
+    """A device was held for one piece of work (`generate`, `log_probs`, `update`, `publish`) until `at_s`."""
+
+    device: str
+    work: str
+    step: int
+    started_s: float
+
+
 class EventSink(Protocol):
     """Where events go."""
 

@@ -1,0 +1,113 @@
+"""One thread that computes, so that the event loop never waits for a device.
+
+Always true: what is handed in runs one after another, in order; whoever waits for it is told its result or its error;
+a cancelled wait ends only when the computation has ended too, so that nothing computes behind anybody's back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from rewardflow.clock import hold
+from rewardflow.errors import InvalidInput
+
+T = TypeVar("T")
+
+
+class DeviceThread:
+    """`with DeviceThread("trainer") as thread: await thread.run(compute)`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._work, name=f"rewardflow-{self.name}", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing can be running by now: whoever waited for it has seen it end."""
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    async def run(self, compute: Callable[[], T]) -> T:
+        """Compute on the thread. A cancellation is passed on when the computation has ended."""
+        loop = asyncio.get_running_loop()
+        with hold(loop):
+            return await _outlast(self._begin(loop, compute))
+
+    async def stream(self, compute: Callable[[Emitter[T]], None]) -> AsyncGenerator[T]:
+        """What `compute` emits, as it does; `compute` should end soon after `emitter.is_stopped`. Close the stream."""
+        loop = asyncio.get_running_loop()
+        emitter: Emitter[T] = Emitter(loop)
+        with hold(loop):
+            ended = self._begin(loop, lambda: compute(emitter))
+            ended.add_done_callback(lambda _: emitter.results.put_nowait(None))
+            try:
+                while (result := await emitter.results.get()) is not None:
+                    yield result[0]
+            finally:
+                emitter.is_stopped = True
+                await _outlast(ended)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, compute: Callable[[], T]) -> asyncio.Future[T]:
+        if self._thread is None or not self._thread.is_alive():
+            raise InvalidInput(f"the thread {self.name!r} must be entered before it computes")
+        ended: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            try:
+                result = compute()
+            except BaseException as error:
+                _tell(loop, ended.set_exception, error)
+            else:
+                _tell(loop, ended.set_result, result)
+
+        self._jobs.put(job)
+        return ended
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+class Emitter(Generic[T]):
+    """Given to a computation that has results on its way."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_stopped = False  # nobody wants more
+        self.results: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
+        self._loop = loop
+
+    def emit(self, result: T) -> None:
+        _tell(self._loop, self.results.put_nowait, (result,))
+
+
+async def _outlast(ended: asyncio.Future[T]) -> T:
+    """Wait to the end, and only then be cancelled."""
+    is_cancelled = False
+    while not ended.done():
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            is_cancelled = True
+    if is_cancelled:
+        ended.exception()  # seen: the cancellation is what the caller gets
+        raise asyncio.CancelledError
+    return ended.result()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    with suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(callback, *args)

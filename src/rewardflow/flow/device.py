@@ -1,0 +1,103 @@
+"""The lease on a device: who may compute on it, one at a time, in order of importance.
+
+Always true: at most one holder; of those who wait, generating goes first, then log-probs, then updates; work that was
+announced goes before anything less important, even if it has not asked yet; between a step's first update and its
+publishing nothing is generated, because the weights are no version then.
+
+Where generation and training share a device they share one `Device`; where they do not, each has its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+from rewardflow.events import DeviceWorked, EventSink
+from rewardflow.flow.usage import Usage, Work
+
+_IMPORTANCE: dict[Work, int] = {"generate": 0, "log_probs": 1, "update": 2, "publish": 2}
+
+
+class Device:
+    def __init__(self, name: str, *, sink: EventSink | None = None) -> None:
+        self.name = name
+        self.usage = Usage()
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._is_held = False
+        self._num_updating = 0
+        self._announced: Counter[Work] = Counter()
+        self._waiting: list[tuple[int, int, Work, asyncio.Future[None]]] = []
+        self._num_asked = 0
+
+    @contextlib.asynccontextmanager
+    async def lease(self, work: Work, step: int) -> AsyncIterator[None]:
+        """Hold the device for one piece of work."""
+        await self._acquire(work)
+        started_s = self._loop.time()
+        try:
+            with self.usage.working(work):
+                yield
+        finally:
+            self._is_held = False
+            if self._sink is not None:
+                now = self._loop.time()
+                self._sink.emit(DeviceWorked(at_s=now, device=self.name, work=work, step=step, started_s=started_s))
+            self._grant()
+
+    def announce(self, work: Work, count: int = 1) -> None:
+        """This work will be asked for; what is less important waits for it until then."""
+        self._announced[work] += count
+
+    def retract(self, work: Work) -> None:
+        """Announced work was asked for, or will not be."""
+        self._announced[work] -= 1
+        self._grant()
+
+    @contextlib.contextmanager
+    def updating(self) -> Iterator[None]:
+        """From a step's first update to its publishing."""
+        self._num_updating += 1
+        try:
+            yield
+        finally:
+            self._num_updating -= 1
+            self._grant()
+
+    async def _acquire(self, work: Work) -> None:
+        ticket: asyncio.Future[None] = self._loop.create_future()
+        self._num_asked += 1
+        heapq.heappush(self._waiting, (_IMPORTANCE[work], self._num_asked, work, ticket))
+        self._grant()
+        try:
+            await ticket
+        except asyncio.CancelledError:
+            if ticket.done() and not ticket.cancelled():  # granted and cancelled in the same turn
+                self._is_held = False
+            ticket.cancel()
+            self._grant()
+            raise
+
+    def _grant(self) -> None:
+        if self._is_held:
+            return
+        put_off = []
+        while self._waiting:
+            entry = heapq.heappop(self._waiting)
+            if entry[3].done():  # its owner was cancelled
+                continue
+            if self._may_start(entry[2]):
+                self._is_held = True
+                entry[3].set_result(None)
+                break
+            put_off.append(entry)
+        for entry in put_off:
+            heapq.heappush(self._waiting, entry)
+
+    def _may_start(self, work: Work) -> bool:
+        if work == "generate":
+            return not self._num_updating
+        return not any(count > 0 and _IMPORTANCE[due] < _IMPORTANCE[work] for due, count in self._announced.items())

@@ -1,0 +1,162 @@
+"""One step between its admission and its publishing: what was generated, what is judged, what can be trained.
+
+Always true: every group that was asked for has exactly one fate: trained, dropped with a reason, or never judged
+because it stayed in reserve; the verdicts of a group are the ones that its own ticket delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rewardflow.flow.records import DropReason, GroupRequest, LogProbs, Prompt, num_tokens
+from rewardflow.flow.schedule import Schedule
+from rewardflow.flow.shares import Share, Shares
+from rewardflow.flow.usage import Usage
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.ticket import Ticket
+from rewardflow.types import Rollout, ScoredGroup
+
+
+class OpenStep:
+    """Filled by generation and by verdicts, emptied by training."""
+
+    def __init__(self, step: int, first_number: int, schedule: Schedule, agent: RewardAgent, usage: Usage) -> None:
+        self.step = step
+        self.ticket: Ticket = agent.open()
+        self._agent = agent
+        self.is_generated = asyncio.Event()
+        self.num_rounds = 0
+        self.dropped: Counter[DropReason] = Counter()
+        self.scored: dict[int, ScoredGroup] = {}
+        self._schedule = schedule
+        self._usage = usage
+        self._first_number = self._next_number = first_number
+        self._requests: dict[int, GroupRequest] = {}
+        self._rollouts: dict[int, dict[int, Rollout]] = {}
+        self._log_probs: dict[tuple[int, int], LogProbs] = {}
+        self._in_reserve: set[int] = set()
+        self._shares = Shares(range(first_number, first_number + schedule.groups_per_step), schedule.order)
+        self._changed = asyncio.Event()
+
+    # -- generation --------------------------------------------------------------------------------------------------
+
+    def ask(self, prompts: Sequence[Prompt], group_size: int) -> list[GroupRequest]:
+        """Requests for the step's groups, and for its reserves after them; or for one more round of reserves."""
+        requests = [
+            GroupRequest(number=self._next_number + i, step=self.step, prompt=prompt, group_size=group_size)
+            for i, prompt in enumerate(prompts)
+        ]
+        self._next_number += len(requests)
+        self._requests |= {request.number: request for request in requests}
+        reserves = [r.number for r in requests if r.number >= self._first_number + self._schedule.groups_per_step]
+        self._in_reserve.update(reserves)
+        if reserves:
+            self._start(self._shares.add_reserves(range(reserves[0], reserves[-1] + 1)))
+        if self._schedule.refill_rounds == 0:
+            self._shares.end_refill()
+        return requests
+
+    def generated(self, rollout: Rollout) -> None:
+        """A rollout has ended: its reward call starts now, unless its group is kept in reserve."""
+        number = int(rollout.group_id)
+        self._rollouts.setdefault(number, {})[rollout.index] = rollout
+        if number not in self._in_reserve:
+            self._submit([rollout])
+
+    def rollouts(self) -> list[Rollout]:
+        """All of them, in the order of their groups and indices: the same however generation ended them."""
+        return [group[index] for _, group in sorted(self._rollouts.items()) for index in sorted(group)]
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the step's groups without reserves."""
+        last = self._first_number + self._schedule.groups_per_step
+        groups = (group for number, group in self._rollouts.items() if number < last)
+        return sum(num_tokens(rollout) for group in groups for rollout in group.values())
+
+    # -- verdicts ----------------------------------------------------------------------------------------------------
+
+    async def receive(self) -> None:
+        """Take the groups from the ticket as they come, to its end."""
+        try:
+            async for group in self.ticket:
+                self._settle(group)
+        finally:
+            if not self.ticket.is_over and self._agent.is_open:
+                self.ticket.cancel()  # the loop is leaving: nobody wants what is out
+
+    def _settle(self, group: ScoredGroup) -> None:
+        self._usage.add_verdicts_out(-len(group.rollouts))
+        reason = self._reason_to_drop(group)
+        number = int(group.group_id)
+        self.scored[number] = group
+        if reason is not None:
+            self.dropped[reason] += 1
+        reserve = self._shares.settle(number, is_kept=reason is None)
+        self._start([] if reserve is None else [reserve])
+        self._changed.set()
+
+    def give_up_stragglers(self) -> None:
+        """Cancel what is out; what was scored of those groups stays."""
+        self.ticket.cancel()
+
+    def _reason_to_drop(self, group: ScoredGroup) -> DropReason | None:
+        values = [reward.value for reward in group.rewards if reward.value is not None]
+        if len(values) < self._schedule.min_group:
+            return "too_few_verdicts"
+        if self._schedule.drop_equal_scores and min(values) == max(values):
+            return "equal_scores"
+        return None
+
+    def _start(self, reserves: Iterable[int]) -> None:
+        for number in reserves:
+            self._in_reserve.discard(number)
+            self._submit(list(self._rollouts.get(number, {}).values()))
+
+    def _submit(self, rollouts: Sequence[Rollout]) -> None:
+        if rollouts:
+            self._usage.add_verdicts_out(len(rollouts))
+            self.ticket.submit(rollouts)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_ready(self) -> int:
+        return self._shares.num_ready
+
+    @property
+    def num_untaken(self) -> int:
+        return self._shares.num_untaken
+
+    @property
+    def lacks_reserves(self) -> bool:
+        """Shares wait for reserves that are not there."""
+        return self._shares.num_unfilled > 0
+
+    async def wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def end_refill(self) -> None:
+        self._shares.end_refill()
+
+    def take(self, count: int) -> list[Share]:
+        return [self._shares.take() for _ in range(count)]
+
+    def log_probs_of(self, rollout: Rollout) -> LogProbs:
+        return self._log_probs.get((int(rollout.group_id), rollout.index), _NONE)
+
+    def set_log_probs(self, rollout: Rollout, log_probs: LogProbs) -> None:
+        self._log_probs[int(rollout.group_id), rollout.index] = log_probs
+
+    def unused_prompts(self) -> list[Prompt]:
+        return [self._requests[number].prompt for number in self._shares.unused()]
+
+    @property
+    def num_reserves_used(self) -> int:
+        return len(self._requests) - self._schedule.groups_per_step - len(self._shares.unused())
+
+
+_NONE = LogProbs()

@@ -1,0 +1,61 @@
+"""What a flow is made of, given once and never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rewardflow.errors import InvalidInput
+from rewardflow.events import EventSink
+from rewardflow.flow.device import Device
+from rewardflow.flow.schedule import Schedule
+from rewardflow.flow.seams import Advantages, Generator, PromptSource, Trainer
+from rewardflow.reward.agent import RewardAgent
+
+_HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """`takes_reference` and `takes_behaviour` say which log-probs the trainer takes besides those of the loss."""
+
+    schedule: Schedule
+    prompts: PromptSource
+    generator: Generator
+    agent: RewardAgent
+    trainer: Trainer
+    advantages: Advantages
+    group_size: int
+    micro_batch_tokens: int = 16384
+    takes_reference: bool = False
+    takes_behaviour: bool = False
+
+    def __post_init__(self) -> None:
+        if _HOW_MUCH[self.advantages.needs] > _HOW_MUCH[self.schedule.stream]:
+            raise InvalidInput(
+                f"these advantages need a whole {self.advantages.needs} before the first, which stream="
+                f"{self.schedule.stream} does not wait for; choose stream={self.advantages.needs}"
+            )
+        if self.takes_behaviour and self.schedule.placement == "separate":
+            raise InvalidInput(
+                "the trainer can take behaviour log-probs only while it has the weights that generated, which "
+                "placement=separate does not promise; take the engine's, or choose placement=colocated"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Where training and generation compute: one device that they share, or one each."""
+
+    trainer: Device
+    generator: Device
+
+    @classmethod
+    def of(cls, schedule: Schedule, sink: EventSink | None) -> Devices:
+        trainer = Device("trainer", sink=sink)
+        if schedule.placement == "colocated":
+            return cls(trainer, trainer)
+        return cls(trainer, Device("generator", sink=sink))
+
+    @property
+    def are_one(self) -> bool:
+        return self.trainer is self.generator

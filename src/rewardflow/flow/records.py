@@ -1,0 +1,90 @@
+"""What travels through the flow: a prompt becomes a request, rollouts, a scored group, samples, an update.
+
+Always true: records are frozen, and what belongs together travels together: a sample has its rollout, its verdict, its
+advantage and its log-probs, so nothing can be put on another's tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rewardflow.types import EMPTY, Reward, Rollout
+
+DropReason = Literal["too_few_verdicts", "equal_scores"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One task of the data set. `uid` names it there; the same prompt may come again in another epoch."""
+
+    uid: str
+    messages: Sequence[Mapping[str, Any]] = ()
+    text: str = ""  # the prompt as it is, for models without a chat template; used where there are no messages
+    ground_truth: Any = None
+    data_source: str = ""
+    extra_info: Mapping[str, Any] = EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """Ask for `group_size` rollouts of one prompt. `number` counts groups over the whole run and seeds the sampling."""
+
+    number: int
+    step: int
+    prompt: Prompt
+    group_size: int
+
+    @property
+    def group_id(self) -> str:
+        return str(self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogProbs:
+    """Log-probs of one rollout's tokens, as the trainer keeps them; the flow only carries them."""
+
+    old: Any = None  # under the weights before the step's first update
+    reference: Any = None
+    behaviour: Any = None  # under the weights that generated, if the trainer took them and not the engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One rollout, ready to train on. A failed one stays in its place, with advantage 0 and no weight anywhere."""
+
+    rollout: Rollout
+    reward: Reward
+    advantage: Any  # a number, or one for each token of the response
+    log_probs: LogProbs
+
+    @property
+    def is_scored(self) -> bool:
+        return self.reward.value is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward and backward. With several ranks, gradients are reduced after the last one of an update."""
+
+    step: int
+    mini_batch: int
+    samples: tuple[Sample, ...]
+    is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """What one optimizer step did: sums over its samples, already divided; `metrics` by name."""
+
+    num_sequences: int
+    num_tokens: int
+    grad_norm: float
+    lr: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def num_tokens(rollout: Rollout) -> int:
+    """Prompt and response; what a forward pass has to look at."""
+    return len(rollout.token_ids or ())

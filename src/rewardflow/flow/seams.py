@@ -1,0 +1,61 @@
+"""The seams of the loop: what it asks of prompts, generator, trainer and algorithm.
+
+Always true: each has at least two implementations, one of them the fake that ships (`rewardflow.flow.fakes`); none of
+them knows the schedule. A rollout's `token_ids` are prompt and response together; `response_mask` and `log_probs` have
+the same length, with 0 where the token was not sampled by the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol
+
+from rewardflow.flow.records import GroupRequest, MicroBatch, Prompt, UpdateReport
+from rewardflow.types import Rollout, ScoredGroup
+
+
+class PromptSource(Protocol):
+    """Prompts for ever, epoch after epoch, in an order that the seed fixes."""
+
+    def take(self, count: int) -> Sequence[Prompt]:
+        """The next ones."""
+
+    def give_back(self, prompts: Sequence[Prompt]) -> None:
+        """Prompts that were taken and not used; they come next."""
+
+
+class Generator(Protocol):
+    """Makes rollouts with the weights that were published last."""
+
+    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        """Every rollout of every request, each as soon as it has ended, stamped with the version that made it."""
+
+    async def publish(self, version: int) -> None:
+        """From now on generate with the trainer's present weights, under this version."""
+
+
+class Trainer(Protocol):
+    """Four verbs. Gradients accumulate over `forward_backward`; `optim_step` divides, clips, steps and clears them."""
+
+    def step(self, number: int) -> AbstractAsyncContextManager[None]:
+        """A step's lifetime: loads offloaded state on entry; offloads and advances the learning rate on exit."""
+
+    async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
+        """One entry for each rollout, in order."""
+
+    async def forward_backward(self, batch: MicroBatch) -> None:
+        """Add the gradient of the batch's numerators, and its share of the denominator, to what has accumulated."""
+
+    async def optim_step(self) -> UpdateReport: ...
+
+
+class Advantages(Protocol):
+    """Gives each rollout of a group its advantage; a failed one gets 0 and has no say in the others'."""
+
+    @property
+    def needs(self) -> Literal["group", "mini_batch", "batch"]:
+        """How many groups must be known before the first advantage is."""
+
+    def __call__(self, groups: Sequence[ScoredGroup]) -> Sequence[Sequence[object]]:
+        """For each group one advantage per rollout: a number, or one for each token of the response."""

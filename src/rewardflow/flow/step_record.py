@@ -1,0 +1,71 @@
+"""Notes what happens in a step, and makes its report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from rewardflow.flow.open_step import OpenStep
+from rewardflow.flow.records import Sample, UpdateReport
+from rewardflow.flow.reports import StepReport, mean_of
+from rewardflow.flow.usage import Usage
+
+
+class StepRecord:
+    def __init__(self, step: int, usage: Usage) -> None:
+        self._step = step
+        self._usage = usage
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._before = usage.totals()
+        self._first_update_s: float | None = None
+        self._updates: list[UpdateReport] = []
+        self._staleness: list[int] = []
+        self._num_groups = 0
+        self._response_tokens: list[int] = []
+
+    def trained(self, samples: Sequence[Sample]) -> None:
+        self._num_groups += len({sample.rollout.group_id for sample in samples})
+        for sample in samples:
+            rollout = sample.rollout
+            if rollout.policy_version is not None:
+                self._staleness.append(self._step - rollout.policy_version)
+            if rollout.response_mask is not None:
+                self._response_tokens.append(sum(rollout.response_mask))
+
+    def updated(self, report: UpdateReport) -> None:
+        if self._first_update_s is None:
+            self._first_update_s = self._loop.time() - self._began_s
+        self._updates.append(report)
+
+    def report(self, open_step: OpenStep, version: int) -> StepReport:
+        rewards = [reward for group in open_step.scored.values() for reward in group.rewards]
+        scored = [reward for reward in rewards if reward.value is not None]
+        components: defaultdict[str, list[float]] = defaultdict(list)
+        for reward in scored:
+            for name, value in reward.components.items():
+                if value is not None:
+                    components[name].append(value)
+        now = self._loop.time()
+        return StepReport(
+            step=self._step,
+            version=version,
+            ended_s=now,
+            duration_s=now - self._began_s,
+            first_update_s=self._first_update_s,
+            usage=self._usage.totals().since(self._before),
+            updates=tuple(self._updates),
+            num_groups=self._num_groups,
+            num_reserves_used=open_step.num_reserves_used,
+            dropped={str(reason): count for reason, count in open_step.dropped.items()},
+            num_scored=len(scored),
+            failed=dict(Counter(reward.kind or "user_error" for reward in rewards if reward.value is None)),
+            score_mean=mean_of(reward.value for reward in scored if reward.value is not None),
+            component_means={name: sum(values) / len(values) for name, values in components.items()},
+            response_tokens_mean=mean_of(self._response_tokens),
+            staleness_mean=mean_of(self._staleness),
+            staleness_max=max(self._staleness, default=None),
+            reward_latency_mean_s=mean_of(reward.latency_s for reward in rewards if not reward.cached),
+            cost_usd=sum(reward.cost_usd for reward in rewards),
+        )

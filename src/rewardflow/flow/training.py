@@ -1,0 +1,138 @@
+"""Trains one open step: takes its shares as they are ready, in mini-batches, and updates the weights.
+
+Always true: how much must be scored before the device starts is all that `stream` decides; a mini-batch ends in one
+update; old log-probs are of the weights before the step's first update, and no reserves are asked for after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from rewardflow.flow.generation import generate_reserves
+from rewardflow.flow.log_prob_passes import take_log_probs
+from rewardflow.flow.micro_batches import plan_micro_batches
+from rewardflow.flow.open_step import OpenStep
+from rewardflow.flow.parts import Devices, Parts
+from rewardflow.flow.records import MicroBatch, Sample
+from rewardflow.flow.shares import Share
+from rewardflow.flow.step_record import StepRecord
+
+
+class StepTraining:
+    """`await StepTraining(parts, devices, open_step, record).run()`; publishing is the caller's."""
+
+    def __init__(self, parts: Parts, devices: Devices, open_step: OpenStep, record: StepRecord) -> None:
+        self._parts = parts
+        self._schedule = parts.schedule
+        self._devices = devices
+        self._step = open_step
+        self._record = record
+        self._shares: list[Share] = []  # taken so far, in the order of training
+        self._samples: dict[int, tuple[Sample, ...]] = {}
+        self._has_updated = False
+
+    async def run(self, updating: contextlib.ExitStack) -> None:
+        """Every update of the step. From the first on `updating` keeps generation away, until the caller closes it."""
+        await self._take_old_log_probs()
+        for epoch in range(self._schedule.epochs):
+            for index in range(self._schedule.mini_batches):
+                await self._wait_for_mini_batch(index)
+                await self._train_mini_batch(index, epoch)
+                if not self._has_updated:
+                    self._has_updated = True
+                    self._step.end_refill()
+                    updating.enter_context(self._devices.trainer.updating())
+                await self._update()
+
+    async def _train_mini_batch(self, index: int, epoch: int) -> None:
+        size = self._schedule.groups_per_mini_batch
+        num_tokens = self._step.num_tokens // self._schedule.mini_batches
+        counts = plan_micro_batches(size, num_tokens, self._parts.micro_batch_tokens)
+        first = index * size
+        for i, count in enumerate(counts):
+            await self._wait_for(first + count)
+            samples = self._samples_of(self._shares[first : first + count])
+            batch = MicroBatch(step=self._step.step, mini_batch=index, samples=samples, is_last=i == len(counts) - 1)
+            async with self._devices.trainer.lease("update", self._step.step):
+                await self._parts.trainer.forward_backward(batch)
+            if epoch == 0:
+                self._record.trained(samples)
+            first += count
+
+    async def _update(self) -> None:
+        async with self._devices.trainer.lease("update", self._step.step):
+            report = await self._parts.trainer.optim_step()
+        self._record.updated(report)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _wait_for_mini_batch(self, index: int) -> None:
+        """Wait for as much as `stream` says, and work out the advantages that need that much."""
+        size = self._schedule.groups_per_mini_batch
+        match self._schedule.stream:
+            case "batch":
+                unit = range(self._schedule.groups_per_step)
+            case "mini_batch":
+                unit = range(index * size, (index + 1) * size)
+            case "micro_batch":
+                return
+        await self._wait_for(unit.stop)
+        if self._parts.advantages.needs != "group":
+            self._samples_of(self._shares[unit.start : unit.stop])
+
+    async def _wait_for(self, num_shares: int) -> None:
+        """Take shares until there are so many."""
+        with self._straggler_limit():
+            while len(self._shares) + self._step.num_ready < num_shares:
+                if self._step.lacks_reserves:
+                    await self._refill()
+                else:
+                    with self._devices.trainer.usage.waiting_for("reward"):
+                        await self._step.wait_for_change()
+        self._shares += self._step.take(max(0, num_shares - len(self._shares)))
+
+    async def _refill(self) -> None:
+        if self._has_updated or self._step.num_rounds >= self._schedule.refill_rounds:
+            self._step.end_refill()
+            return
+        await generate_reserves(self._parts, self._devices, self._step)
+        await self._take_old_log_probs()
+
+    @contextlib.contextmanager
+    def _straggler_limit(self) -> Iterator[None]:
+        """Give up what is out after so long, and what is asked instead after as long again."""
+        limit_s = self._schedule.straggler_s
+        if limit_s is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timers: list[asyncio.TimerHandle] = []
+
+        def give_up() -> None:
+            self._step.give_up_stragglers()
+            timers.append(loop.call_later(limit_s, give_up))
+
+        timers.append(loop.call_later(limit_s, give_up))
+        try:
+            yield
+        finally:
+            timers[-1].cancel()
+
+    async def _take_old_log_probs(self) -> None:
+        if self._schedule.needs_old_log_probs:
+            await take_log_probs("old", self._parts, self._devices.trainer, self._step)
+
+    # -- samples -----------------------------------------------------------------------------------------------------
+
+    def _samples_of(self, shares: Sequence[Share]) -> tuple[Sample, ...]:
+        numbers = [share.number for share in shares if share.number is not None]
+        new = [number for number in numbers if number not in self._samples]
+        groups = [self._step.scored[number] for number in new]
+        for number, group, advantages in zip(new, groups, self._parts.advantages(groups), strict=True):
+            self._samples[number] = tuple(
+                Sample(rollout=rollout, reward=reward, advantage=advantage, log_probs=self._step.log_probs_of(rollout))
+                for rollout, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
+            )
+        return tuple(sample for number in numbers for sample in self._samples[number])

@@ -1,0 +1,366 @@
+"""The loop on a clock that jumps: every schedule, random delays and failures, hours in milliseconds."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewardflow import clock
+from rewardflow.errors import FlowError, InvalidInput, ServiceOutage
+from rewardflow.events import DeviceWorked, EventList
+from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
+from rewardflow.flow.parts import Parts
+from rewardflow.flow.records import GroupRequest, Prompt
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.run import Flow
+from rewardflow.flow.schedule import Schedule
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.types import Rollout
+
+Judge = Callable[..., Any]
+
+
+class World:
+    """One run with fakes, and what was seen of it."""
+
+    def __init__(self, schedule: Schedule, judge: Judge, *, group_size: int = 4, **others: Any) -> None:
+        self.schedule = schedule
+        self.judge = judge
+        self.group_size = group_size
+        self.prompts = FakePrompts()
+        self.generator = others.pop("generator", None) or FakeGenerator(rollout_s=0.1)
+        self.trainer = others.pop("trainer", None) or FakeTrainer(
+            forward_backward_s=0.05, log_probs_s=0.01, optim_s=0.3
+        )
+        self.slots = others.pop("slots", 64)
+        self.others = others
+        self.reports: list[StepReport] = []
+        self.events = EventList()
+        self.calls_left_out = 0
+
+    def run(self, steps: int = 4, **agent_settings: Any) -> "World":
+        async def main() -> None:
+            options = {"max_concurrency": self.slots, "timeout_s": None, "max_attempts": 1, **agent_settings}
+            async with RewardAgent(self.judge, **options) as agent:
+                parts = Parts(
+                    schedule=self.schedule,
+                    prompts=self.prompts,
+                    generator=self.generator,
+                    agent=agent,
+                    trainer=self.trainer,
+                    advantages=self.others.pop("advantages", CentredScores()),
+                    group_size=self.group_size,
+                    **{"micro_batch_tokens": 60, **self.others},
+                )
+                await Flow(parts, on_step=self.reports.append, sink=self.events).run(steps=steps)
+                self.calls_left_out = agent.statistics().in_flight
+
+        clock.run(main())
+        return self
+
+    def trained(self) -> list[tuple[int, str]]:
+        return [(batch.step, s.rollout.response) for batch in self.trainer.batches for s in batch.samples]
+
+    def trained_prompts(self) -> Counter[str]:
+        return Counter(s.rollout.prompt for b in self.trainer.batches for s in b.samples if s.rollout.index == 0)
+
+
+def judge_of(seed: int, *, slow: Callable[[int], bool] = lambda _: False, failing: float = 0.0) -> Judge:
+    """Scores and delays that depend on the answer alone."""
+
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        chance = random.Random(f"{seed} {solution_str}")
+        await asyncio.sleep(chance.uniform(1, 40) * (20 if slow(int(ground_truth)) else 1))
+        if chance.random() < failing:
+            raise ValueError("no verdict")
+        return chance.random()
+
+    return compute_score
+
+
+SCHEDULES = st.builds(
+    lambda minis, size, **others: Schedule(groups_per_step=minis * size, mini_batches=minis, **others),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    stream=st.sampled_from(["batch", "mini_batch", "micro_batch"]),
+    max_staleness=st.integers(0, 3),
+    order=st.sampled_from(["completion", "fixed"]),
+    placement=st.sampled_from(["colocated", "separate"]),
+    refill=st.integers(0, 3),
+)
+
+
+@settings(max_examples=60)
+@given(SCHEDULES, st.integers(0, 99), st.sampled_from([0.0, 0.3]), st.integers(1, 40))
+def test_every_group_is_trained_or_dropped_once_and_never_stale_beyond_the_bound(
+    schedule: Schedule, seed: int, failing: float, slots: int
+) -> None:
+    world = World(schedule, judge_of(seed, failing=failing), slots=slots).run(steps=5)
+    assert [report.step for report in world.reports] == [0, 1, 2, 3, 4]
+    assert world.generator.generated == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
+    answers = world.trained()
+    assert len(set(answers)) == len(answers)
+    for report in world.reports:
+        dropped = sum(report.dropped.values())
+        empty = max(0, dropped - report.num_reserves_used)
+        assert report.num_groups == schedule.groups_per_step - empty
+        assert (report.staleness_max or 0) <= schedule.max_staleness
+        assert len(report.updates) == schedule.mini_batches
+    for batch in world.trainer.batches:
+        for sample in batch.samples:
+            assert sample.rollout.step == batch.step
+            assert batch.step - (sample.rollout.policy_version or 0) <= schedule.max_staleness
+    assert world.calls_left_out == 0
+
+
+@settings(max_examples=30)
+@given(SCHEDULES, st.integers(0, 99))
+def test_the_shared_device_generates_everything_admitted_before_it_trains(schedule: Schedule, seed: int) -> None:
+    world = World(schedule.changed(placement="colocated"), judge_of(seed)).run(steps=4)
+    done = [(event.work, event.step) for event in world.events.of(DeviceWorked)]
+    for step in range(4):
+        first_update = done.index(("update", step))
+        for later in range(step + 1, min(4, step + schedule.max_staleness + 1)):
+            assert done.index(("generate", later)) < first_update
+        for newest in range(step + schedule.max_staleness + 1, 4):
+            assert done.index(("generate", newest)) > done.index(("publish", step))
+    intervals = sorted((event.started_s, event.at_s) for event in world.events.of(DeviceWorked))
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(intervals))
+
+
+@settings(max_examples=25)
+@given(SCHEDULES, st.integers(0, 99), st.integers(100, 199), st.sampled_from([0.0, 0.3]))
+def test_with_a_fixed_order_training_is_the_same_for_every_stream_and_whatever_the_delays(
+    schedule: Schedule, one: int, other: int, failing: float
+) -> None:
+    def judge_with_delays(seed: int) -> Judge:
+        scores = judge_of(7, failing=failing)
+
+        async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+            await asyncio.sleep(random.Random(f"{seed} {solution_str}").uniform(0, 100))
+            return await scores(data_source, solution_str, ground_truth)
+
+        return compute_score
+
+    def batches(stream: str, seed: int) -> list[Any]:
+        value = schedule.changed(order="fixed", stream=stream, placement="colocated")
+        world = World(value, judge_with_delays(seed), group_size=3).run(steps=3)
+        return [
+            (b.step, b.mini_batch, b.is_last, [(s.rollout.response, s.advantage, s.log_probs) for s in b.samples])
+            for b in world.trainer.batches
+        ]
+
+    assert batches("batch", one) == batches("micro_batch", other) == batches("mini_batch", one)
+
+
+def test_slowly_judged_prompts_are_trained_as_often_as_they_stand_in_the_data() -> None:
+    for staleness in (0, 1, 3):
+        schedule = Schedule(groups_per_step=8, mini_batches=2, stream="micro_batch", max_staleness=staleness)
+        world = World(schedule, judge_of(1, slow=lambda number: number % 4 == 0), slots=16).run(steps=10)
+        prompts = world.trained_prompts()
+        assert prompts == Counter({str(number): 1 for number in range(80)})
+
+
+def test_a_group_with_too_few_verdicts_is_dropped_and_a_failed_rollout_stays_in_place() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        if prompt == 1 or (prompt == 2 and index == 0):
+            raise ValueError("the judge does not know")
+        return float(index)
+
+    world = World(Schedule(groups_per_step=4), compute_score, group_size=3).run(steps=1)
+    report = world.reports[0]
+    assert report.dropped == {"too_few_verdicts": 1}
+    assert report.failed == {"user_error": 4}
+    assert report.num_groups == 3
+    (batch,) = world.trainer.batches
+    assert [s.rollout.response for s in batch.samples if not s.is_scored] == ["2.0"]
+    assert {s.rollout.response: s.advantage for s in batch.samples}["2.0"] == 0.0
+    assert {s.rollout.response: s.advantage for s in batch.samples}["2.1"] == -0.5
+
+
+@pytest.mark.parametrize("order", ["completion", "fixed"])
+def test_groups_with_equal_scores_are_filtered_and_refilled_from_the_reserve(order: Any) -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        await asyncio.sleep(prompt % 3)
+        return 1.0 if prompt in (1, 2, 5) else float(index)
+
+    schedule = Schedule(groups_per_step=4, refill=3, drop_equal_scores=True, order=order)
+    world = World(schedule, compute_score).run(steps=1)
+    report = world.reports[0]
+    assert report.dropped == {"equal_scores": 3}
+    assert (report.num_groups, report.num_reserves_used) == (4, 3)
+    assert set(world.trained_prompts()) == {"0", "3", "4", "6"}
+
+
+def test_prompts_of_reserves_that_were_never_judged_come_again() -> None:
+    schedule = Schedule(groups_per_step=4, refill=2)
+    world = World(schedule, judge_of(0)).run(steps=3)
+    assert world.trained_prompts() == Counter({str(number): 1 for number in range(12)})
+    judged = {response for _, response in world.trained()}
+    assert len(judged) == 3 * 4 * 4
+
+
+def test_more_rounds_of_reserves_are_generated_before_the_first_update_only() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        return 1.0 if prompt < 6 else float(index)
+
+    schedule = Schedule(groups_per_step=2, refill=1, refill_rounds=5, drop_equal_scores=True, mini_batches=2)
+    world = World(schedule, compute_score).run(steps=1)
+    assert set(world.trained_prompts()) == {"6", "7"}
+    assert world.trainer.num_log_probs == 8 * 4
+    few = World(schedule.changed(refill_rounds=2), compute_score).run(steps=1)
+    assert few.reports[0].num_groups == 0
+
+
+def test_a_straggler_is_given_up_after_its_time_and_the_rest_of_its_group_trains() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        await asyncio.sleep(1e6 if (prompt, index) == (1, 2) else 1.0)
+        return float(index)
+
+    world = World(Schedule(groups_per_step=4, straggler_s=60.0), compute_score).run(steps=2)
+    assert world.reports[0].failed == {"cancelled": 1}
+    assert world.reports[0].num_groups == 4
+    assert world.reports[0].duration_s < 70
+
+
+def test_old_log_probs_are_of_the_weights_before_the_first_update_and_behaviour_of_those_that_generated() -> None:
+    schedule = Schedule(groups_per_step=4, mini_batches=2, stream="mini_batch", max_staleness=1)
+    world = World(schedule, judge_of(3), takes_behaviour=True, takes_reference=True).run(steps=4)
+    for batch in world.trainer.batches:
+        for sample in batch.samples:
+            assert sample.log_probs.old == ("policy", 2 * batch.step)
+            assert sample.log_probs.behaviour == ("policy", 2 * (sample.rollout.policy_version or 0))
+            assert sample.log_probs.reference[0] == "reference"
+
+
+def test_several_epochs_train_every_group_as_often() -> None:
+    world = World(Schedule(groups_per_step=4, mini_batches=2, epochs=3), judge_of(0)).run(steps=2)
+    assert len(world.reports[0].updates) == 6
+    assert set(Counter(world.trained()).values()) == {3}
+    assert world.reports[0].num_groups == 4
+
+
+def test_advantages_that_need_the_batch_see_all_of_it_and_are_refused_where_they_cannot() -> None:
+    seen = []
+
+    class Whitened(CentredScores):
+        def __call__(self, groups: Any) -> Any:
+            seen.append(len(groups))
+            return super().__call__(groups)
+
+    World(Schedule(groups_per_step=6, mini_batches=3), judge_of(0), advantages=Whitened(needs="batch")).run(steps=2)
+    assert [count for count in seen if count] == [6, 6]
+    with pytest.raises(InvalidInput, match="need a whole batch before the first, which stream=mini_batch"):
+        World(
+            Schedule(groups_per_step=6, stream="mini_batch"), judge_of(0), advantages=CentredScores(needs="batch")
+        ).run(steps=1)
+
+
+def test_the_last_step_is_the_last_thing_that_is_generated() -> None:
+    world = World(Schedule(groups_per_step=4, max_staleness=3), judge_of(0)).run(steps=2)
+    assert [step for step, _ in world.generator.generated] == [0, 1]
+    assert world.prompts.num_made == 8
+
+
+@pytest.mark.parametrize("placement", ["colocated", "separate"])
+def test_an_error_of_the_trainer_ends_the_run_and_leaves_no_call_out(placement: Any) -> None:
+    class Broken(FakeTrainer):
+        async def forward_backward(self, batch: Any) -> None:
+            raise RuntimeError("out of memory")
+
+    world = World(Schedule(groups_per_step=4, max_staleness=1, placement=placement), judge_of(0), trainer=Broken())
+    with pytest.raises(ExceptionGroup) as raised:
+        world.run(steps=3)
+    assert raised.group_contains(RuntimeError, match="out of memory") or "out of memory" in repr(raised.value)
+
+
+def test_a_service_that_stays_down_ends_the_run_with_the_agents_own_words() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        raise ConnectionError("refused")
+
+    world = World(Schedule(groups_per_step=32), compute_score)
+    with pytest.raises(ExceptionGroup) as raised:
+        world.run(steps=3, outage_give_up_s=60.0)
+    assert raised.group_contains(ServiceOutage)
+
+
+def test_a_cancelled_loop_ends_its_calls() -> None:
+    async def main() -> int:
+        schedule = Schedule(groups_per_step=4, max_staleness=1)
+        async with RewardAgent(judge_of(0, slow=lambda _: True), max_concurrency=64, timeout_s=None) as agent:
+            parts = Parts(
+                schedule=schedule,
+                prompts=FakePrompts(),
+                generator=FakeGenerator(rollout_s=0.1),
+                agent=agent,
+                trainer=FakeTrainer(),
+                advantages=CentredScores(),
+                group_size=4,
+            )
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(10):
+                    await Flow(parts).run(steps=3)
+            await asyncio.sleep(0)
+            return agent.statistics().in_flight
+
+    assert clock.run(main()) == 0
+
+
+@pytest.mark.parametrize("fault", ["twice", "missing", "stale"])
+def test_a_generator_that_breaks_its_promise_is_found_out(fault: str) -> None:
+    class Faulty(FakeGenerator):
+        async def generate(self, requests: Any) -> Any:
+            async for rollout in super().generate(requests):
+                if fault == "missing" and rollout.index == 1:
+                    continue
+                yield rollout
+                if fault == "twice":
+                    yield rollout
+
+        async def publish(self, version: int) -> None:
+            if fault != "stale":
+                await super().publish(version)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        World(Schedule(groups_per_step=2), judge_of(0), generator=Faulty()).run(steps=2)
+    assert "FlowError" in repr(raised.value)
+
+
+def test_rewards_stay_with_their_own_rollouts_in_whatever_order_groups_finish() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        await asyncio.sleep(random.Random(solution_str).uniform(0, 50))
+        return float(solution_str)
+
+    schedule = Schedule(groups_per_step=6, mini_batches=2, stream="micro_batch", max_staleness=2)
+    generator = FakeGenerator(num_tokens=lambda request, index: 1 + (request.number * 7 + index) % 13)
+    world = World(schedule, compute_score, generator=generator).run(steps=5)
+    for batch in world.trainer.batches:
+        for sample in batch.samples:
+            assert sample.reward.value == float(sample.rollout.response)
+
+
+def test_time_is_accounted_for_to_the_last_second() -> None:
+    for stream in ("batch", "mini_batch", "micro_batch"):
+        world = World(Schedule(groups_per_step=8, mini_batches=2, stream=stream, max_staleness=1), judge_of(2)).run()
+        for report in world.reports:
+            assert report.usage.wall_s == pytest.approx(report.duration_s)
+            line = report.to_json()
+            assert line["exposed_s"] + sum(line["busy_s"].values()) <= report.duration_s + 1e-6
+            assert line["source"] == "train"
+
+
+def test_a_record_of_each_kind_can_be_told_from_its_fields() -> None:
+    request = GroupRequest(number=7, step=1, prompt=Prompt(uid="a"), group_size=2)
+    assert request.group_id == "7"
+    assert issubclass(FlowError, Exception)
+    assert Rollout(group_id="7", response="x").token_ids is None
