@@ -2,8 +2,13 @@
 
 import importlib.util
 import os
+import sys
+from pathlib import Path
 
 from hypothesis import settings
+
+# Lets every test import the helpers that stand beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
 
 # Time limits per example measure the machine, not the code. In CI the same examples are tried every time, so that a
 # failure belongs to the change that shows it; elsewhere new ones are.

@@ -50,12 +50,13 @@ REWARD = Layer(frozenset({"reward"}), frozenset({"orjson"}))
 FLOW = Layer(frozenset({"flow"}))  # the loop knows neither torch nor ray
 FACE = Layer(frozenset({"__init__"}))  # `import rewardflow`: what users see; the library itself imports the parts
 ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
-CONFIG = Layer(frozenset({"config"}))
+CONFIG = Layer(frozenset({"config"}), frozenset({"orjson"}))
 DATA = Layer(frozenset({"data"}), frozenset({"orjson"}))
 ALGO = Layer(frozenset({"algo"}), frozenset({"torch"}))
 POLICY = Layer(frozenset({"policy"}), frozenset({"tokenizers", "torch", "transformers"}))
 GENERATE = Layer(frozenset({"generate"}), frozenset({"torch", "transformers"}))
 TRAIN = Layer(frozenset({"train"}), frozenset({"torch"}))
+SYNC = Layer(frozenset({"sync"}), frozenset({"torch"}))
 RUNTIME = Layer(frozenset({"runtime"}))  # brings the parts together; imports the heavy ones when it runs
 MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
 BENCH = Layer(frozenset({"bench"}), frozenset({"orjson"}))
@@ -74,6 +75,7 @@ LAYERS = (
     POLICY,
     GENERATE,
     TRAIN,
+    SYNC,
     RUNTIME,
     MOCK_JUDGE,
     BENCH,

@@ -12,34 +12,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_at_work import left_over, now, sleeper, with_agent
+from rollouts import group
 
 import rewardflow as rf
 from rewardflow import clock
-
-
-def group(name: str, *responses: str, step: int = 0, **fields: Any) -> list[rf.Rollout]:
-    size = len(responses)
-    return [
-        rf.Rollout(group_id=name, index=index, group_size=size, response=response, step=step, **fields)
-        for index, response in enumerate(responses)
-    ]
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def left_over(before: set[threading.Thread]) -> list[str]:
-    """Threads that did not exist before and do not end."""
-    new = set(threading.enumerate()) - before
-    for thread in new:
-        thread.join(5)
-    return [thread.name for thread in new if thread.is_alive()]
 
 
 def score(reward: Any, rollouts: Sequence[rf.Rollout], **options: Any) -> dict[str, list[float | None]]:
@@ -51,19 +33,6 @@ def score(reward: Any, rollouts: Sequence[rf.Rollout], **options: Any) -> dict[s
         return {one.group_id: [reward.value for reward in one.rewards] for one in groups}
 
     return clock.run(main())
-
-
-def with_agent(use: Callable[[rf.RewardAgent], Awaitable[None]], reward: Any, **options: Any) -> None:
-    async def main() -> None:
-        async with rf.RewardAgent(reward, **options) as agent:
-            await use(agent)
-
-    clock.run(main())
-
-
-async def sleeper(solution_str: str) -> float:
-    await asyncio.sleep(float(solution_str))
-    return float(solution_str)
 
 
 # -- the original recipe -----------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def scored(value: float, components: dict[str, float | None] | None = None, *, c
         index=0,
         status="scored",
         value=value,
+        attempts=1,
         latency_s=4.0,
         waited_s=1.0,
         cached=cached,
@@ -121,3 +122,9 @@ def test_totals_are_json_from_which_a_reader_gets_its_histograms_back(values: li
     data = json.loads(json.dumps(totals.to_json(), allow_nan=False))
     assert data == totals.to_json()
     assert Histogram.from_json(data["latency_s"]) == totals.latency_s
+
+
+def test_a_verdict_that_needed_no_call_counts_but_says_nothing_about_the_service() -> None:
+    totals = StepTotals(3)
+    totals.verdict(dataclasses.replace(scored(1.0), attempts=0, latency_s=0.0))
+    assert (totals.scored, totals.latency_s.count, totals.cached) == (1, 0, 0)

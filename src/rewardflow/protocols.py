@@ -77,6 +77,15 @@ class SupportsLog(Protocol):
     ) -> object: ...
 
 
+class SupportsDecideLocally(Protocol):
+    """Gives the verdict that needs no call, or None; it is asked before a call takes a slot, a turn or money.
+
+    It runs in a thread, or on the event loop if the reward says `decides_quickly = True`.
+    """
+
+    def decide_locally(self, rollout: Rollout, /) -> Score | None: ...
+
+
 class SupportsEstimateTokens(Protocol):
     """Says how many tokens a call will use before it is made, for limits on tokens a minute."""
 

@@ -95,9 +95,8 @@ class StepTotals:
         for name, value in event.components.items():
             if value is not None and math.isfinite(value):
                 self.components.setdefault(name, ScoreTotals()).add(value)
-        if event.cached:
-            self.cached += 1  # no call was made: its times would only make the service look fast
-        else:
+        self.cached += event.cached
+        if event.attempts and not event.cached:  # where no call was made, its times would make the service look fast
             _add_time(self.latency_s, event.latency_s)
             _add_time(self.waited_s, event.waited_s)
 

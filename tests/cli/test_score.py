@@ -47,6 +47,16 @@ async def down(response):
 class Ranking:
     async def score_group(self, rollouts):
         return [rollout.index / rollout.group_size for rollout in rollouts]
+
+
+class Lenient:
+    """Every failure is worth 0, by the choice of whoever wrote this."""
+
+    async def compute_score(self, response):
+        return await judge(response)
+
+    def post_process_scores(self, scores):
+        return [0.0 if score != score else score for score in scores]
 '''
 
 
@@ -110,6 +120,23 @@ def test_some_failed_is_exit_code_3_and_a_failure_is_no_number(here: Path) -> No
     assert column("score") == [1.0, None, 2.0]
     assert verdicts()[1]["kind"] == "service"
     assert "out of order" in verdicts()[1]["error"]
+
+
+def test_an_imputed_score_is_the_users_choice_counts_as_scored_and_is_told_apart(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(1, {"response": "fail"}, {"response": "fail"})
+    assert score("--json", reward="reward.py:Lenient") == 0
+    told = summary(capsys)
+    assert (told["rows"], told["scored"], told["imputed"], told["failed"]) == (3, 3, 2, {})
+    assert column("score") == [1.0, 0.0, 0.0]
+    assert column("imputed") == [False, True, True]
+    assert column("status") == ["scored"] * 3
+    assert column("kind") == [None, "service", "service"], "what the number stands for"
+    assert score(reward="reward.py:Lenient") == 0
+    shown = capsys.readouterr().out
+    assert "3 rows: 3 scored (2 of them imputed), 0 failed" in shown
+    assert "2  scores stand for failures" in shown
 
 
 def test_bad_rows_are_named_written_as_failed_and_stop_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,6 +323,25 @@ def test_calls_that_a_cascade_saved_are_counted(here: Path, capsys: pytest.Captu
     assert column("score") == [1.0, 0.0, 0.5]
     assert summary(capsys)["saved_by_cascade"] == 2
     assert calls() == ["0.5"]
+
+
+def test_what_the_journal_saved_is_not_counted_again_as_saved_by_the_cascade(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where another part of a weighted sum is new, so that the row as a whole does not come from the journal."""
+    file = (
+        "rewards:\n"
+        "  - {reward: cascade, name: right, first: {reward: gsm8k}, then: 'reward.py:judge'}\n"
+        "  - {reward: length, name: brief, limit: 100, buffer: 10}\n"
+    )
+    Path("sum.yaml").write_text(file)
+    answers({"response": "#### 7", "ground_truth": "7"}, {"response": "#### 8", "ground_truth": "7"})
+    assert score("--json", "--limit", "1", reward="sum.yaml") == 0
+    assert summary(capsys)["saved_by_cascade"] == 1
+    Path("sum.yaml").write_text(file.replace("100", "200"))
+    assert score("--json", reward="sum.yaml") == 0
+    again = summary(capsys)
+    assert (again["cached"], again["saved_by_cascade"]) == (0, 1)
 
 
 def test_many_different_scores_are_shown_in_ten_bins() -> None:

@@ -18,30 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_at_work import left_over, now
+from rollouts import group
 
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import JournalLocked, NewerJournal, NotAJournal
-
-
-def group(name: str, *responses: str, step: int = 0, **fields: Any) -> list[rf.Rollout]:
-    size = len(responses)
-    return [
-        rf.Rollout(group_id=name, index=index, group_size=size, response=response, step=step, **fields)
-        for index, response in enumerate(responses)
-    ]
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def left_over(before: set[threading.Thread]) -> list[str]:
-    """Threads that did not exist before and do not end."""
-    new = set(threading.enumerate()) - before
-    for thread in new:
-        thread.join(5)
-    return [thread.name for thread in new if thread.is_alive()]
 
 
 def score_all(reward: Any, batch: Sequence[rf.Rollout], **options: Any) -> list[rf.ScoredGroup]:

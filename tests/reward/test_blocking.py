@@ -13,16 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from agent_at_work import left_over
+from rollouts import group
 
 import rewardflow as rf
-
-
-def group(name: str, *responses: str, step: int = 0) -> list[rf.Rollout]:
-    size = len(responses)
-    return [
-        rf.Rollout(group_id=name, index=index, group_size=size, response=response, step=step)
-        for index, response in enumerate(responses)
-    ]
 
 
 def number(solution_str: str) -> float:
@@ -32,14 +26,6 @@ def number(solution_str: str) -> float:
 async def async_number(solution_str: str) -> float:
     await asyncio.sleep(0)
     return float(solution_str)
-
-
-def left_over(before: set[threading.Thread]) -> list[str]:
-    """Threads that did not exist before and do not end."""
-    new = set(threading.enumerate()) - before
-    for thread in new:
-        thread.join(5)
-    return [thread.name for thread in new if thread.is_alive()]
 
 
 @contextlib.contextmanager

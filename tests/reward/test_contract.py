@@ -437,7 +437,12 @@ def test_parameters_that_cannot_be_read_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("hook", "takes"),
-    [("log", "timestamps, queries, results, latencies, group_uids"), ("post_process_scores", "scores"), ("close", "")],
+    [
+        ("log", "timestamps, queries, results, latencies, group_uids"),
+        ("post_process_scores", "scores"),
+        ("decide_locally", "rollout"),
+        ("close", ""),
+    ],
 )
 def test_a_hook_that_cannot_be_called_is_refused_before_anything_is_paid(hook: str, takes: str) -> None:
     def unfit(self: Any, one: Any, two: Any) -> None: ...
@@ -445,6 +450,25 @@ def test_a_hook_that_cannot_be_called_is_refused_before_anything_is_paid(hook: s
     judge = type("Judge", (RewardAgent,), {hook: unfit})
     assert f"{hook} of" in error_of(judge)
     assert f"must take ({takes})" in error_of(judge)
+
+
+def test_a_local_decision_must_be_plain_and_about_one_rollout() -> None:
+    class Waits:
+        async def decide_locally(self, rollout: Rollout) -> float:
+            return 1.0
+
+        def compute_score(self, response: str) -> float:
+            return 1.0
+
+    class SeesGroups:
+        def decide_locally(self, rollout: Rollout) -> float:
+            return 1.0
+
+        def score_group(self, rollouts: Sequence[Rollout]) -> list[float]:
+            return []
+
+    assert "must be plain, it is async" in error_of(Waits)
+    assert "sees whole groups" in error_of(SeesGroups)
 
 
 # -- reading results --

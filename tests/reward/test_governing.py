@@ -13,13 +13,14 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from agent_at_work import now, with_agent
 from aiohttp import web
 
 import rewardflow as rf
@@ -30,10 +31,6 @@ def singles(count: int, step: int = 0, prefix: str = "") -> list[rf.Rollout]:
     return [rf.Rollout(group_id=f"{prefix}{i}", response=str(i), step=step) for i in range(count)]
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 def score(reward: Any, rollouts: list[rf.Rollout], **options: Any) -> list[rf.Reward]:
     """Score groups of one on the jumping clock; one reward for each, in order."""
 
@@ -42,14 +39,6 @@ def score(reward: Any, rollouts: list[rf.Rollout], **options: Any) -> list[rf.Re
             return [one.rewards[0] for one in await agent.submit(rollouts).all()]
 
     return clock.run(main())
-
-
-def with_agent(use: Callable[[rf.RewardAgent], Awaitable[None]], reward: Any, **options: Any) -> None:
-    async def main() -> None:
-        async with rf.RewardAgent(reward, **options) as agent:
-            await use(agent)
-
-    clock.run(main())
 
 
 class Scripted:

@@ -18,28 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_entries import an_entry, key_of, rows_of
 
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
-from rewardflow.reward.journal import MAX_ROWS_A_COMMIT, Entry, Journal, JournalReader, JournalRow
-from rewardflow.types import Reward, Rollout
-
-
-def key_of(number: int) -> bytes:
-    return number.to_bytes(16, "big")
-
-
-def an_entry(number: int = 0, verdict: Reward | None = None, *, run: str = "run", **inputs: Any) -> Entry:
-    return Entry(
-        key=key_of(number),
-        run=run,
-        reward="judge",
-        identity="c0ffee",
-        rollout=Rollout(**{"group_id": "q1", "response": "It is 42.", **inputs}),
-        verdict=verdict or Reward(value=0.5),
-        at_s=1.7e9,
-    )
+from rewardflow.reward.journal import MAX_ROWS_A_COMMIT, Entry, Journal
+from rewardflow.types import Reward
 
 
 async def save(journal: Journal, *entries: Entry) -> list[Entry]:
@@ -90,11 +75,6 @@ def spent_usd(path: Path, run: str) -> float:
     journal = Journal(path, run=run)
     asyncio.run(journal.aclose())
     return journal.spent_usd()
-
-
-def rows_of(path: Path) -> list[JournalRow]:
-    with JournalReader(path) as reader:
-        return list(reader.rows())
 
 
 @contextlib.contextmanager

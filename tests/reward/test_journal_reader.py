@@ -5,39 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from journal_entries import an_entry, rows_of
 
 from rewardflow.errors import InvalidInput, JournalError, JournalLocked
 from rewardflow.reward.journal_file import open_for_writing
-from rewardflow.reward.journal_reader import JournalReader, JournalRow, vacuum
+from rewardflow.reward.journal_reader import JournalReader, vacuum
 from rewardflow.reward.journal_rows import Entry, insert, row_of
-from rewardflow.types import Reward, Rollout
-
-
-def an_entry(
-    number: int = 0, verdict: Reward | None = None, *, run: str = "run", at_s: float = 1.7e9, **inputs: Any
-) -> Entry:
-    return Entry(
-        key=number.to_bytes(16, "big"),
-        run=run,
-        reward="judge",
-        identity="c0ffee",
-        rollout=Rollout(**{"group_id": "q1", "response": "It is 42.", **inputs}),
-        verdict=verdict or Reward(value=0.5),
-        at_s=at_s,
-    )
+from rewardflow.types import Reward
 
 
 def write(path: Path, *entries: Entry) -> None:
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
         insert(connection, [row_of(entry, "full") for entry in entries])
-
-
-def rows_of(path: Path) -> list[JournalRow]:
-    with JournalReader(path) as reader:
-        return list(reader.rows())
 
 
 @pytest.fixture

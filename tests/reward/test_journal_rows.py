@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from journal_entries import an_entry, key_of, rows_of
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal_file import open_for_writing
-from rewardflow.reward.journal_reader import JournalReader, JournalRow
 from rewardflow.reward.journal_rows import (
     REPLAYED_KINDS,
     Entry,
@@ -26,23 +26,7 @@ from rewardflow.reward.journal_rows import (
     row_of,
     spent_usd,
 )
-from rewardflow.types import FAILURE_KINDS, Reward, Rollout
-
-
-def key_of(number: int) -> bytes:
-    return number.to_bytes(16, "big")
-
-
-def an_entry(number: int = 0, verdict: Reward | None = None, *, run: str = "run", **inputs: Any) -> Entry:
-    return Entry(
-        key=key_of(number),
-        run=run,
-        reward="judge",
-        identity="c0ffee",
-        rollout=Rollout(**{"group_id": "q1", "response": "It is 42.", **inputs}),
-        verdict=verdict or Reward(value=0.5),
-        at_s=1.7e9,
-    )
+from rewardflow.types import FAILURE_KINDS, Reward
 
 
 def there_and_back(path: Path, *entries: Entry, failures: bool = True, store: Store = "full") -> Mapping[bytes, Reward]:
@@ -55,11 +39,6 @@ def there_and_back(path: Path, *entries: Entry, failures: bool = True, store: St
 def spent(path: Path, run: str) -> float:
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
         return spent_usd(connection, run)
-
-
-def rows_of(path: Path) -> list[JournalRow]:
-    with JournalReader(path) as reader:
-        return list(reader.rows())
 
 
 @pytest.fixture

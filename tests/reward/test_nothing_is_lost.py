@@ -11,15 +11,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from agent_lives import (
+    CLOSE_TIMEOUT_S,
+    GRACE_S,
+    LEAVING,
+    TAKING,
+    Fate,
+    Leaving,
+    cancel_if_open,
+    check_that_it_holds_nothing,
+    leave,
+    left_as_planned,
+    misbehave,
+    numbered_rollouts,
+    take_all,
+)
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import rewardflow as rf
 from rewardflow import clock
-
-TOO_LONG_S = 1e6  # nothing here may wait that long: whoever still does hangs
-CLOSE_TIMEOUT_S = 10.0
-GRACE_S = 5.0
 
 BEHAVIOURS = (
     "score",
@@ -27,7 +38,7 @@ BEHAVIOURS = (
     "hang",
     "nan",
     "wrong type",
-    "429",
+    "429 once",
     "503 once",
     "503",
     "raise CancelledError",
@@ -36,19 +47,7 @@ BEHAVIOURS = (
 )
 
 
-LEAVING = ("the end of the block", "an error", "being cancelled")
-
-
 # -- plans ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What the service does to the call for one rollout; a call for a whole group has the fate of its first."""
-
-    behaviour: str = "score"
-    delay_s: float = 0.0
-    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,15 +87,7 @@ class Plan:
     one_by_one: bool = False
 
     def rollouts(self) -> list[rf.Rollout]:
-        """Each response is its number."""
-        rollouts: list[rf.Rollout] = []
-        for number, group in enumerate(self.groups):
-            size, step = len(group.fates), group.step
-            rollouts += [
-                rf.Rollout(group_id=f"g{number}", index=i, group_size=size, response=str(len(rollouts) + i), step=step)
-                for i in range(size)
-            ]
-        return rollouts
+        return numbered_rollouts((len(group.fates), group.step) for group in self.groups)
 
 
 # Calls are hedged once 20 have been scored.
@@ -118,7 +109,7 @@ plans = st.builds(
     cancels=st.lists(st.builds(Cancel, times, st.none() | st.just(["g0", "g2", "no such group"])), max_size=2),
     close_at_s=st.none() | times,
     leaves_by=st.sampled_from(LEAVING),
-    takes=st.sampled_from(["one by one", "three at a time", "all"]),
+    takes=st.sampled_from(TAKING),
     one_by_one=st.booleans(),
 )
 
@@ -170,27 +161,7 @@ class Service:
         self.meter.reported_usd += fate.cost_usd
 
     async def misbehave(self, behaviour: str, *, is_first: bool) -> None:
-        if behaviour == "hang":
-            await asyncio.sleep(2 * TOO_LONG_S)
-        if behaviour == "swallow cancellation":
-            while asyncio.get_running_loop().time() < TOO_LONG_S:
-                try:
-                    await asyncio.sleep(1000)
-                except asyncio.CancelledError:
-                    continue
-        if behaviour == "answer when cancelled":
-            try:
-                await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                return
-        if behaviour == "raise CancelledError":
-            raise asyncio.CancelledError
-        if behaviour == "raise":
-            raise ValueError("a bug")
-        if behaviour == "429" and is_first:
-            raise rf.RateLimited(retry_after_s=1.0)
-        if behaviour == "503" or (behaviour == "503 once" and is_first):
-            raise rf.ServiceError("down", status=503)
+        await misbehave(behaviour, is_first=is_first)
 
 
 @dataclass(frozen=True)
@@ -238,38 +209,10 @@ class Outcome:
         return self.agent.statistics()
 
 
-class Leaving(Exception):
-    """How the block of an agent ends when the training code has a bug."""
-
-
-async def leave(how: str) -> None:
-    if how == "an error":
-        raise Leaving
-    task = asyncio.current_task()
-    if how == "being cancelled" and task is not None:
-        task.cancel()
-        await asyncio.sleep(0)
-
-
-async def take_all(ticket: rf.Ticket, taken: list[rf.ScoredGroup], how: str = "one by one") -> None:
-    """Everything the ticket will ever give, whichever way it comes out. A ticket that hangs fails the test."""
-    try:
-        async with asyncio.timeout(TOO_LONG_S) as limit:
-            if how == "all":
-                taken += await ticket.all()
-            while groups := await ticket.take(3 if how == "three at a time" else 1):
-                taken += groups
-    except rf.AgentHalted as halted:
-        taken += halted.groups
-    except TimeoutError:
-        raise AssertionError("a ticket hangs") from None
-    assert not limit.expired()
-
-
 async def live(agent: rf.RewardAgent, plan: Plan) -> Outcome:
     """Open the agent, do what the plan says, close it, and take what is left."""
     loop, outcome = asyncio.get_running_loop(), Outcome([], agent)
-    try:
+    with left_as_planned():
         async with agent:
             ticket = agent.open()
             try:
@@ -285,13 +228,6 @@ async def live(agent: rf.RewardAgent, plan: Plan) -> Outcome:
                 event("cancelled while its rollouts came")
             outcome.left_at_s = loop.time()
             await leave(plan.leaves_by)
-    except Leaving:
-        pass
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 1, "nobody cancelled this"
-        task.uncancel()
     outcome.closed_at_s = loop.time()
     await take_all(ticket, outcome.groups)
     return outcome
@@ -306,11 +242,6 @@ async def submit(ticket: rf.Ticket, rollouts: Sequence[rf.Rollout], *, one_by_on
         await asyncio.sleep(0.1)
 
 
-def cancel_if_open(agent: rf.RewardAgent, ticket: rf.Ticket, group_ids: list[str] | None) -> None:
-    if agent.is_open:
-        ticket.cancel(group_ids)
-
-
 def check_that_nothing_is_lost(outcome: Outcome, num_submitted: int) -> None:
     """Each rollout came out once, in its place, with one verdict; and the agent holds nothing any more."""
     delivered = [int(rollout.response) for group in outcome.groups for rollout in group.rollouts]
@@ -321,13 +252,8 @@ def check_that_nothing_is_lost(outcome: Outcome, num_submitted: int) -> None:
         assert len(group.rewards) == len(group.rollouts)
         for reward in group.rewards:
             assert reward.is_scored or reward.kind in rf.FAILURE_KINDS
-    statistics = outcome.statistics
-    assert statistics.in_flight == 0
-    assert statistics.verdicts.submitted == num_submitted
-    assert statistics.verdicts.pending_groups == 0
-    assert statistics.ledger.reserved_usd == 0
-    for account in statistics.accounts:
-        assert all(endpoint.in_flight == 0 for endpoint in account.governors.endpoints)
+    assert outcome.statistics.verdicts.submitted == num_submitted
+    check_that_it_holds_nothing(outcome.statistics)
     assert outcome.closed_at_s - outcome.left_at_s <= CLOSE_TIMEOUT_S + GRACE_S
 
 
@@ -443,7 +369,7 @@ torn_plans = st.builds(
     order=st.lists(st.integers(0, 30), min_size=1, max_size=20),
     pause_s=st.sampled_from([0.0, 0.1, 5.0]),
     part=parts,
-    takes=st.sampled_from(["one by one", "three at a time", "all"]),
+    takes=st.sampled_from(TAKING),
     comes_late=st.booleans(),
 )
 

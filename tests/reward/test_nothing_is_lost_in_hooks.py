@@ -7,15 +7,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agent_lives import (
+    CLOSE_TIMEOUT_S,
+    GRACE_S,
+    LEAVING,
+    cancel_if_open,
+    check_that_it_holds_nothing,
+    leave,
+    left_as_planned,
+    misbehave,
+    take_all,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rewardflow as rf
 from rewardflow import clock
 
-TOO_LONG_S = 1e6  # nothing here may wait that long: whoever still does hangs
-CLOSE_TIMEOUT_S = 10.0
-GRACE_S = 5.0
 LATE_S = 10_000.0  # when all is over, if calls and hooks have a time limit
 IMPUTED = -7.0
 UNDECIDED = ("cancelled", "budget")
@@ -93,7 +101,7 @@ plans = st.builds(
     timeout_s=st.sampled_from([None, 3.0, 30.0]),
     cancel_at_s=st.none() | st.floats(0.0, 40.0),
     close_at_s=st.floats(0.0, 40.0) | st.just(LATE_S),
-    leaves_by=st.sampled_from(["the end of the block", "an error", "being cancelled"]),
+    leaves_by=st.sampled_from(LEAVING),
 )
 
 
@@ -184,14 +192,7 @@ class Judge:
         try:
             if behaviour == "be slow":
                 await asyncio.sleep(8.0)
-            if behaviour == "hang":
-                await asyncio.sleep(2 * TOO_LONG_S)
-            while behaviour == "swallow cancellation" and asyncio.get_running_loop().time() < TOO_LONG_S:
-                try:
-                    await asyncio.sleep(1000)
-                except asyncio.CancelledError:
-                    continue
-            raise_if_planned(behaviour)
+            await misbehave(behaviour)
         finally:
             self.num_inside -= 1
 
@@ -222,22 +223,6 @@ class Outcome:
     tickets: list[rf.Ticket] = field(default_factory=list)
 
 
-class Leaving(Exception):
-    """How the block of an agent ends when the training code has a bug."""
-
-
-async def take_all(ticket: rf.Ticket, taken: list[rf.ScoredGroup]) -> None:
-    """Everything the ticket will ever give. A ticket that hangs fails the test."""
-    try:
-        async with asyncio.timeout(TOO_LONG_S):
-            async for group in ticket:
-                taken.append(group)
-    except rf.AgentHalted as halted:
-        taken += halted.groups
-    except TimeoutError:
-        raise AssertionError("a ticket hangs") from None
-
-
 async def live(plan: Plan, judge: Judge) -> Outcome:
     """Open an agent, do what the plan says, close it, and take what is left."""
     loop = asyncio.get_running_loop()
@@ -253,7 +238,7 @@ async def live(plan: Plan, judge: Judge) -> Outcome:
     batches = plan.tickets()
     outcome = Outcome([[] for _ in batches])
     left_at_s = 0.0
-    try:
+    with left_as_planned():
         async with agent:
             outcome.tickets = [agent.submit(batch) for batch in batches]
             for ticket in outcome.tickets[::2] if plan.cancel_at_s is not None else ():
@@ -267,32 +252,11 @@ async def live(plan: Plan, judge: Judge) -> Outcome:
                 pass
             left_at_s = loop.time()
             await leave(plan.leaves_by)
-    except Leaving:
-        pass
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 1, "nobody cancelled this"
-        task.uncancel()
     outcome.closing_s = loop.time() - left_at_s
     outcome.statistics = agent.statistics()
     for ticket, taken in zip(outcome.tickets, outcome.groups, strict=True):
         await take_all(ticket, taken)
     return outcome
-
-
-def cancel_if_open(agent: rf.RewardAgent, ticket: rf.Ticket) -> None:
-    if agent.is_open:
-        ticket.cancel()
-
-
-async def leave(how: str) -> None:
-    if how == "an error":
-        raise Leaving
-    task = asyncio.current_task()
-    if how == "being cancelled" and task is not None:
-        task.cancel()
-        await asyncio.sleep(0)
 
 
 # -- what must hold ------------------------------------------------------------------------------------------------
@@ -308,8 +272,7 @@ def check_that_nothing_is_lost(plan: Plan, outcome: Outcome) -> None:
             for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
                 check_reward(plan, rollout, reward, is_cut_short=any(one.kind in UNDECIDED for one in group.rewards))
     assert outcome.statistics is not None
-    assert outcome.statistics.in_flight == 0
-    assert outcome.statistics.verdicts.pending_groups == 0
+    check_that_it_holds_nothing(outcome.statistics)
 
 
 def check_reward(plan: Plan, rollout: rf.Rollout, reward: rf.Reward, *, is_cut_short: bool) -> None:

@@ -13,30 +13,28 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from agent_lives import (
+    CLOSE_TIMEOUT_S,
+    GRACE_S,
+    Fate,
+    cancel_if_open,
+    check_that_it_holds_nothing,
+    misbehave,
+    numbered_rollouts,
+    take_all,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rewardflow as rf
 from rewardflow import clock
 
-TOO_LONG_S = 1e6  # nothing here may wait that long: whoever still does hangs
-CLOSE_TIMEOUT_S = 10.0
-GRACE_S = 5.0
 UNDECIDED = ("cancelled", "budget", "outage")
 
 BEHAVIOURS = ("score", "raise", "hang", "nan", "429 once", "503 once", "503")
 
 
 # -- plans ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What the service does to the call for one rollout; a call for a whole group has the fate of its first."""
-
-    behaviour: str = "score"
-    delay_s: float = 0.0
-    cost_usd: float = 0.0  # half of it is reported when the call begins, half when it is answered
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,7 @@ class Plan:
     down_from_s: float | None = None  # of the first life, which then halts
 
     def rollouts(self) -> list[rf.Rollout]:
-        """Each response is its number."""
-        rollouts: list[rf.Rollout] = []
-        for number, group in enumerate(self.groups):
-            for i in range(len(group)):
-                rollouts.append(
-                    rf.Rollout(group_id=f"g{number}", index=i, group_size=len(group), response=str(len(rollouts)))
-                )
-        return rollouts
+        return numbered_rollouts((len(group), 0) for group in self.groups)
 
     def fates(self) -> list[Fate]:
         return [fate for group in self.groups for fate in group]
@@ -133,14 +124,7 @@ class Service:
     async def misbehave(self, behaviour: str, *, is_first: bool) -> None:
         if asyncio.get_running_loop().time() >= self.down_from_s:
             raise rf.ServiceError("down for good", status=503)
-        if behaviour == "hang":
-            await asyncio.sleep(2 * TOO_LONG_S)
-        if behaviour == "raise":
-            raise ValueError("a bug")
-        if behaviour == "429 once" and is_first:
-            raise rf.RateLimited(retry_after_s=1.0)
-        if behaviour == "503" or (behaviour == "503 once" and is_first):
-            raise rf.ServiceError("down", status=503)
+        await misbehave(behaviour, is_first=is_first)
 
 
 class Singly:
@@ -183,19 +167,6 @@ class Outcome:
         }
 
 
-async def take_all(ticket: rf.Ticket, outcome: Outcome) -> None:
-    """Everything the ticket will ever give, whichever way it comes out. A ticket that hangs fails the test."""
-    try:
-        async with asyncio.timeout(TOO_LONG_S):
-            async for group in ticket:
-                outcome.groups.append(group)
-    except rf.AgentHalted as halted:
-        outcome.groups += halted.groups
-        outcome.halted = halted
-    except TimeoutError:
-        raise AssertionError("a ticket hangs") from None
-
-
 def live(judge: Any, service: Service, rollouts: Sequence[rf.Rollout], life: Life, **options: Any) -> Outcome:
     """One agent from its beginning to its end, on a clock of its own."""
     Singly.service = Grouped.service = service
@@ -210,23 +181,18 @@ def live(judge: Any, service: Service, rollouts: Sequence[rf.Rollout], life: Lif
                 loop.call_later(life.cancel_at_s, cancel_if_open, agent, ticket, life.cancelled)
             try:
                 async with asyncio.timeout(life.close_at_s):
-                    await take_all(ticket, outcome)
+                    outcome.halted = await take_all(ticket, outcome.groups)
             except TimeoutError:
                 pass
             left_at_s = loop.time()
         outcome.closing_s = loop.time() - left_at_s
-        await take_all(ticket, outcome)
+        outcome.halted = await take_all(ticket, outcome.groups) or outcome.halted
         outcome.statistics = agent.statistics()
 
     clock.run(main())
     check_that_nothing_is_lost(outcome, rollouts)
     assert not any(service.inside.values())
     return outcome
-
-
-def cancel_if_open(agent: rf.RewardAgent, ticket: rf.Ticket, group_ids: Sequence[str] | None) -> None:
-    if agent.is_open:
-        ticket.cancel(group_ids)
 
 
 def check_that_nothing_is_lost(outcome: Outcome, rollouts: Sequence[rf.Rollout]) -> None:
@@ -239,9 +205,7 @@ def check_that_nothing_is_lost(outcome: Outcome, rollouts: Sequence[rf.Rollout])
             assert reward.value in (None, int(rollout.response) + 0.5), "a reward on another's rollout"
             assert reward.is_scored or reward.kind in rf.FAILURE_KINDS
     assert outcome.statistics is not None
-    assert outcome.statistics.in_flight == 0
-    assert outcome.statistics.verdicts.pending_groups == 0
-    assert outcome.statistics.ledger.reserved_usd == 0
+    check_that_it_holds_nothing(outcome.statistics)
     assert outcome.closing_s <= CLOSE_TIMEOUT_S + GRACE_S
 
 

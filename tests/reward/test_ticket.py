@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_at_work import now, sleeper, with_agent
+from rollouts import group
 
 import rewardflow as rf
 from rewardflow import clock
-
-
-def group(name: str, *responses: str, step: int = 0) -> list[rf.Rollout]:
-    size = len(responses)
-    return [
-        rf.Rollout(group_id=name, index=index, group_size=size, response=response, step=step)
-        for index, response in enumerate(responses)
-    ]
 
 
 def singles(*delays_s: float) -> list[rf.Rollout]:
@@ -30,27 +24,8 @@ def singles(*delays_s: float) -> list[rf.Rollout]:
     return [rollout for delay_s in delays_s for rollout in group(f"{delay_s:g}", str(delay_s))]
 
 
-async def sleeper(solution_str: str) -> float:
-    await asyncio.sleep(float(solution_str))
-    return float(solution_str)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 def names(groups: list[rf.ScoredGroup]) -> list[str]:
     return [one.group_id for one in groups]
-
-
-def with_agent(use: Callable[[rf.RewardAgent], Awaitable[None]], reward: Any = sleeper, **options: Any) -> None:
-    """Run a coroutine with an open agent on the jumping clock."""
-
-    async def main() -> None:
-        async with rf.RewardAgent(reward, **options) as agent:
-            await use(agent)
-
-    clock.run(main())
 
 
 @contextlib.contextmanager

@@ -50,15 +50,27 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise InvalidInput(f"{path} must be a parquet file that pyarrow can read: {error}") from error
 
 
-def write_rows(file: BinaryIO, rows: Sequence[Mapping[str, Any]], *, source: Path | None) -> None:
+def write_rows(file: BinaryIO, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as they are; a column that a row lacks is null there."""
+    _write(file, rows, known={}, spelled={})
+
+
+def write_verdict_rows(file: BinaryIO, rows: Sequence[Mapping[str, Any]], *, source: Path | None) -> None:
     """Write rows, each with the same verdict columns and any others; `source` is the parquet file they came from."""
     pyarrow, pq = _pyarrow()
     known = _verdict_types(pyarrow) | ({} if source is None else _types_of(pq, source))
-    names = dict.fromkeys(name for row in rows for name in row) | dict.fromkeys(VERDICT_TYPES)
+    _write(file, rows, known=known, spelled=VERDICT_TYPES)
+
+
+def _write(
+    file: BinaryIO, rows: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any], spelled: Mapping[str, str]
+) -> None:
+    """`known` are the types of columns; those in `spelled` are written even where no row has them."""
+    pyarrow, pq = _pyarrow()
     columns = {}
-    for name in names:
+    for name in dict.fromkeys(name for row in rows for name in row) | dict.fromkeys(spelled):
         values = [row.get(name) for row in rows]
-        if VERDICT_TYPES.get(name) == "json":
+        if spelled.get(name) == "json":
             columns[name] = _as_json_text(pyarrow, values)
         else:
             columns[name] = _column(pyarrow, values, known.get(name))

@@ -75,9 +75,9 @@ def _draft(line: int, row: Mapping[str, Any]) -> Draft:
         "response": _response(row),
         "prompt": prompt,
         "messages": messages,
-        "ground_truth": _ground_truth(row),
-        "data_source": _typed(row, "data_source", str, "text", ""),
-        "extra_info": _typed(row, "extra_info", Mapping, "an object", EMPTY),
+        "ground_truth": ground_truth_of(row),
+        "data_source": typed_column(row, "data_source", str, "text", ""),
+        "extra_info": typed_column(row, "extra_info", Mapping, "an object", EMPTY),
     }
     step = _whole(row, "step", at_least=0)
     group_id = row.get("group_id")
@@ -133,12 +133,12 @@ def _question(row: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]
         prompt = row.get("question")  # as in GSM8K's own files, where other columns are missing
     if prompt is not None and not isinstance(prompt, str):
         name = "question" if row.get("prompt") is None else "prompt"
-        as_messages = _messages(name, prompt, "text or a list of chat messages")
+        as_messages = messages_of(name, prompt, "text or a list of chat messages")
         prompt, messages = None, as_messages if messages is None else messages
-    return prompt or "", _messages("messages", messages, "a list of chat messages")
+    return prompt or "", messages_of("messages", messages, "a list of chat messages")
 
 
-def _messages(name: str, value: Any, rule: str) -> Sequence[Mapping[str, Any]]:
+def messages_of(name: str, value: Any, rule: str) -> Sequence[Mapping[str, Any]]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple) or not all(isinstance(message, Mapping) for message in value):
@@ -146,7 +146,7 @@ def _messages(name: str, value: Any, rule: str) -> Sequence[Mapping[str, Any]]:
     return value
 
 
-def _ground_truth(row: Mapping[str, Any]) -> Any:
+def ground_truth_of(row: Mapping[str, Any]) -> Any:
     """None where there is none: not every reward needs a reference."""
     model = row.get("reward_model")
     nested = model.get("ground_truth") if isinstance(model, Mapping) else None
@@ -154,7 +154,7 @@ def _ground_truth(row: Mapping[str, Any]) -> Any:
     return next((value for value in candidates if value is not None), None)
 
 
-def _typed(row: Mapping[str, Any], name: str, kind: type[Any], rule: str, default: Any) -> Any:
+def typed_column(row: Mapping[str, Any], name: str, kind: type[Any], rule: str, default: Any) -> Any:
     value = row.get(name)
     if value is None:
         return default

@@ -6,20 +6,15 @@ it; a column of the input that has a verdict column's name is kept as `input_` a
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rewardflow.answers import parquet
 from rewardflow.answers.parquet import VERDICT_TYPES
-from rewardflow.answers.plain_json import json_text
-from rewardflow.answers.reading import check_format
+from rewardflow.answers.row_files import check_format, replacing, write_json_lines
 from rewardflow.answers.rows import BadRow, Judged
-from rewardflow.errors import InvalidInput
 from rewardflow.types import Reward
 
 BAD_ROW = "bad_row"  # the kind of failure that no reward was asked about
@@ -31,12 +26,12 @@ def write_verdicts(
     """Replace the file as a whole. `source`, the file that was read, lets parquet columns keep their types."""
     path = Path(path)
     rows = (output_row(one) for one in judged)
-    with _replacing(path) as file:
+    with replacing(path) as file:
         if check_format(path) == "jsonl":
-            file.writelines(json_text(row).encode() + b"\n" for row in rows)
+            write_json_lines(file, rows)
         else:
             typed = Path(source) if source is not None and check_format(source) == "parquet" else None
-            parquet.write_rows(file, list(rows), source=typed)
+            parquet.write_verdict_rows(file, list(rows), source=typed)
 
 
 def output_row(judged: Judged) -> dict[str, Any]:
@@ -76,19 +71,3 @@ def _verdict(reward: Reward) -> dict[str, Any]:
 def _bad(row: BadRow) -> dict[str, Any]:
     nothing = _verdict(Reward(kind="user_error", error=f"line {row.line}: {row.why}"))
     return {**nothing, "kind": BAD_ROW}
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file beside the old one that takes its place if the block ends well."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with beside.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)

@@ -153,7 +153,7 @@ def summarise(judged: Sequence[Judged], scoring: Scoring, *, out: Path, journal:
         calls=statistics.calls,
         retries=num_retries(statistics),
         cached=sum(reward.cached for reward in rewards),
-        saved_by_cascade=sum(map(_num_decided_by_rule, rewards)),
+        saved_by_cascade=sum(decider.decided for decider in statistics.deciders.values()),
         cost_usd=ledger.spent_usd - scoring.spent_before_usd,
         run_cost_usd=ledger.spent_usd,
         tokens=ledger.tokens,
@@ -190,13 +190,6 @@ def _distributions(rewards: Sequence[rf.Reward]) -> dict[str, Distribution]:
     return {name: Distribution.of(column) for name, column in values.items() if column}
 
 
-def _num_decided_by_rule(reward: rf.Reward) -> int:
-    """How many cascades (of a weighted sum there may be several) did not ask their judge about this one."""
-    return sum(
-        value == "rule" for name, value in reward.extras.items() if name == "decided_by" or name.endswith("/decided_by")
-    )
-
-
 # ---- showing ------------------------------------------------------------------------------------------------------
 
 
@@ -208,8 +201,9 @@ def report(outcome: Outcome, *, as_json: bool) -> None:
 
 
 def show(outcome: Outcome, console: Console) -> None:
+    imputed = f" ({outcome.imputed:,} of them imputed)" if outcome.imputed else ""
     console.print(
-        f"\n{outcome.rows:,} rows: {outcome.scored:,} scored, {outcome.failed:,} failed, "
+        f"\n{outcome.rows:,} rows: {outcome.scored:,} scored{imputed}, {outcome.failed:,} failed, "
         f"in {duration(outcome.elapsed_s)}\n"
     )
     grid = Table.grid(padding=(0, 2))

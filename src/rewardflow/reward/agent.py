@@ -31,6 +31,7 @@ from rewardflow.redact import redact
 from rewardflow.reward.assembly import Assembly, AssemblyStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
 from rewardflow.reward.contract import load_reward
+from rewardflow.reward.decider import Decider, DeciderStatistics
 from rewardflow.reward.dispatch import Dispatcher, DispatchStatistics
 from rewardflow.reward.faults import describe
 from rewardflow.reward.garbage import fewer_collections
@@ -62,6 +63,7 @@ class AgentStatistics:
     verdicts: AssemblyStatistics
     ledger: LedgerStatistics
     accounts: tuple[DispatchStatistics, ...]
+    deciders: Mapping[str, DeciderStatistics]
     workers: Mapping[str, WorkerStatistics]
     journal: JournalStatistics | None
     events: LineFileStatistics | None
@@ -72,7 +74,8 @@ class AgentStatistics:
 
     @property
     def waiting(self) -> int:
-        return sum(account.waiting for account in self.accounts)
+        undecided = sum(decider.waiting + decider.running for decider in self.deciders.values())
+        return undecided + sum(account.waiting for account in self.accounts)
 
     @property
     def calls(self) -> int:
@@ -155,6 +158,7 @@ class RewardAgent:
         for part in self._parts:
             scorers.append(self._load(part))
             stack.push_async_callback(self._close_scorer, scorers[-1])
+            self._check_cap_can_be_kept(scorers[-1])
             await _check(scorers[-1])
         already_usd = 0.0
         stack.callback(self._dismiss)
@@ -190,6 +194,18 @@ class RewardAgent:
         loaded = load_reward(source)
         return Scorer(part_name(part), loaded, make_workers(source, loaded, self._limits_of(part)))
 
+    def _check_cap_can_be_kept(self, scorer: Scorer) -> None:
+        """A cap on what nobody counts would hold nothing back."""
+        settings, price_problem = self.settings, scorer.loaded.price_problem
+        if settings.max_cost_usd is None or settings.call_cost_usd is not None or price_problem is None:
+            return
+        problem = price_problem()
+        if problem is not None:
+            raise InvalidInput(
+                f"max_cost_usd={settings.max_cost_usd:g} can be kept only if the cost of every call is known, and for "
+                f"{scorer.name} {problem}"
+            )
+
     def _limits_of(self, part: Weighted) -> LimitSettings:
         return dataclasses.replace(self._limits, **(part.limits or {}))
 
@@ -216,7 +232,23 @@ class RewardAgent:
                     f"rewards of one account must have the same limits, got different ones for {account!r}"
                 )
             scorer.start(loop, dispatcher.wake)
-            self._components.append(Component(scorer.name, part.weight, scorer, dispatcher))
+            decider = self._decider_of(scorer, dispatcher)
+            self._components.append(Component(scorer.name, part.weight, scorer, dispatcher, decider))
+
+    def _decider_of(self, scorer: Scorer, dispatcher: Dispatcher) -> Decider | None:
+        loaded = scorer.loaded
+        if loaded.decide_locally is None:
+            return None
+        decider = Decider(
+            scorer.name,
+            loaded.decide_locally,
+            is_quick=loaded.decides_quickly,
+            limits=dispatcher.limits,
+            tasks=self._tasks,
+            left_open=dispatcher.add,
+        )
+        self._resources.push_async_callback(decider.aclose, self.settings.close_timeout_s)
+        return decider
 
     def _wake_all(self) -> None:
         for dispatcher in self._dispatchers.values():
@@ -338,6 +370,7 @@ class RewardAgent:
             verdicts=self.assembly.statistics(),
             ledger=self._ledger.statistics(),
             accounts=tuple(dispatcher.statistics() for dispatcher in self._dispatchers.values()),
+            deciders={one.name: one.decider.statistics() for one in self._components if one.decider is not None},
             workers=workers,
             journal=None if self._journal is None else self._journal.statistics(),
             events=None if self._recorder is None else self._recorder.statistics(),

@@ -74,6 +74,7 @@ class Assembly:
         self._logs = any(component.scorer.loaded.log is not None for component in components)
         self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
         self._on_resolved = self._resolved  # bound once, not once for every job
+        self._entrances = tuple([(one.decider or one.dispatcher).add for one in components])
         self._halted: AgentHalted | None = None
         self._is_closing = False
         self._submitted = self._delivered = self._scored = self._imputed = self._cached = 0
@@ -151,7 +152,7 @@ class Assembly:
             yield Job(component.scorer, members, group, number, context, self._on_resolved)
 
     def _begin(self, jobs: Sequence[Job]) -> None:
-        """Look in the journal first; what is not there is called."""
+        """Look in the journal first; what is not there is decided by the reward itself, or called."""
         journal, reuse = self._journal, self._settings.reuse
         if journal is None and reuse != "content":
             for job in jobs:
@@ -189,7 +190,7 @@ class Assembly:
             self._dispatch(job)
 
     def _dispatch(self, job: Job) -> None:
-        self._components[job.column].dispatcher.add(job)
+        self._entrances[job.column](job)
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -203,7 +204,8 @@ class Assembly:
         now_unix_s = time.time()
         loaded, name = job.scorer.loaded, job.scorer.name
         last = job.rollouts[-1]
-        self._components[job.column].dispatcher.saving()
+        if job.num_calls:
+            self._components[job.column].dispatcher.saving()
         for rollout, reward, key in zip(job.rollouts, rewards, job.keys, strict=True):
             entry = Entry(
                 key=key,
@@ -218,7 +220,8 @@ class Assembly:
             journal.write(entry, (lambda _: self._saved(job, rewards)) if rollout is last else _ignore)
 
     def _saved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
-        self._components[job.column].dispatcher.saved()
+        if job.num_calls:
+            self._components[job.column].dispatcher.saved()
         self._land(job, rewards)
 
     def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:
@@ -312,6 +315,8 @@ class Assembly:
                     self._complete_column(group, number)
         for component in self._components:
             component.dispatcher.prune()
+            if component.decider is not None:
+                component.decider.prune()
 
     def abandon(self) -> None:
         """Deliver what never got its last word (a journal that hangs, a hook that was cut off), and let nobody wait."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from rewardflow.errors import InvalidInput
 from rewardflow.protocols import RewardLike
+from rewardflow.reward.decider import Decider
 from rewardflow.reward.dispatch import Dispatcher
 from rewardflow.reward.scorer import Scorer
 from rewardflow.reward.settings import LIMIT_NAMES, LimitOptions, check_names
@@ -45,6 +46,7 @@ class Component:
     weight: float
     scorer: Scorer
     dispatcher: Dispatcher
+    decider: Decider | None = None  # of a reward that may need no call
 
 
 def as_parts(reward: RewardLike | Weighted | Sequence[Weighted], reward_kwargs: Mapping[str, Any]) -> list[Weighted]:

@@ -39,7 +39,10 @@ class LoadedReward:
     log: Callable[..., Any] | None
     close: Callable[[], Any] | None
     estimate_tokens: Callable[[Rollout], int] | None
+    decide_locally: Callable[[Rollout], Any] | None  # a verdict without a call, or None; never async
+    decides_quickly: bool  # so that it may run on the loop
     check: Callable[[], Any] | None  # called when the agent opens, to find what is missing before anything is sent
+    price_problem: Callable[[], str | None] | None  # why the cost of a call cannot be told, or None
     endpoints: tuple[str, ...]  # which the reward itself knows; the agent spreads its calls over them
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
@@ -81,7 +84,10 @@ def load_reward(source: RewardSource) -> LoadedReward:
         log=_hook(target, source.name, "log", "timestamps", "queries", "results", "latencies", "group_uids"),
         close=_hook(target, source.name, "aclose") or _hook(target, source.name, "close"),
         estimate_tokens=_hook(target, source.name, "estimate_tokens", "rollout"),
+        decide_locally=_decide_locally(target, source.name, plan.unit),
+        decides_quickly=bool(getattr(target, "decides_quickly", False)),
         check=_hook(target, source.name, "check"),
+        price_problem=_hook(target, source.name, "price_problem"),
         endpoints=_endpoints(target, source.name),
         fills=plan.fills,
         call_kwargs=found.call_kwargs,
@@ -94,6 +100,17 @@ def _endpoints(target: Any, name: str) -> tuple[str, ...]:
     if isinstance(endpoints, str) or not all(isinstance(endpoint, str) for endpoint in endpoints):
         raise RewardLoadError(f"endpoints of {name} must be a sequence of texts, got {endpoints!r}")
     return tuple(endpoints)
+
+
+def _decide_locally(target: Any, name: str, unit: Unit) -> Callable[[Rollout], Any] | None:
+    hook = _hook(target, name, "decide_locally", "rollout")
+    if hook is None:
+        return None
+    if is_coroutine_function(hook):
+        raise RewardLoadError(f"decide_locally of {name} must be plain, it is async; what has to wait is a call")
+    if unit == "group":
+        raise RewardLoadError(f"decide_locally is for rewards that score one rollout, and {name} sees whole groups")
+    return hook
 
 
 def is_coroutine_function(function: Any) -> bool:

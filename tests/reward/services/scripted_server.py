@@ -33,9 +33,11 @@ Answer = Callable[[Request], Any]
 
 @dataclass
 class ScriptedServer:
-    """`requests` holds everything that was asked."""
+    """`requests` holds everything that was asked for a verdict; a GET is answered by `look`, and kept in `looks`."""
 
     answer: Answer
+    look: Answer = lambda _: web.Response(status=404)
+    looks: list[Request] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     url: str = ""
     port: int = 0  # any that is free
@@ -55,9 +57,11 @@ class ScriptedServer:
         await self._runner.cleanup()
 
     async def _handle(self, http_request: web.Request) -> web.StreamResponse:
-        request = Request(http_request.path, await http_request.json(), http_request.headers)
-        self.requests.append(request)
-        answer = self.answer(request)
+        is_look = http_request.method == "GET"
+        body = None if is_look else await http_request.json()
+        request = Request(http_request.path, body, http_request.headers)
+        (self.looks if is_look else self.requests).append(request)
+        answer = (self.look if is_look else self.answer)(request)
         if isinstance(answer, Awaitable):
             answer = await answer
         return answer if isinstance(answer, web.StreamResponse) else web.json_response(answer)
@@ -70,9 +74,11 @@ async def raw_server(
     """A server below HTTP, for answers that no HTTP server would give."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await handle(reader, writer)
-        writer.close()
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await handle(reader, writer)
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:

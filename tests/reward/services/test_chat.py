@@ -14,7 +14,7 @@ from scripted_server import Request, ScriptedServer, completion
 from rewardflow import clock
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.call import Call, enter_call
-from rewardflow.reward.services.chat import ChatAnswer, ChatClient, chat_url
+from rewardflow.reward.services.chat import ChatAnswer, ChatClient, chat_url, models_url
 from rewardflow.reward.services.prices import Prices
 
 KEY = "correct-horse-battery-9"
@@ -123,7 +123,7 @@ def test_a_missing_key_is_named_and_nothing_is_sent(value: str | None, monkeypat
         monkeypatch.setenv("JUDGE_KEY_X", value)
     client = ChatClient(base_urls=["http://127.0.0.1:9"], model="m", api_key_env="JUDGE_KEY_X")
     with pytest.raises(InvalidInput, match="JUDGE_KEY_X"):
-        client.check()
+        asyncio.run(client.check())
     with pytest.raises(InvalidInput, match="JUDGE_KEY_X"):
         asyncio.run(client.complete(MESSAGES))
 
@@ -131,7 +131,7 @@ def test_a_missing_key_is_named_and_nothing_is_sent(value: str | None, monkeypat
 def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE", f"{KEY}\r\nX-Injected: 1")
     with pytest.raises(InvalidInput, match="plain characters") as caught:
-        ChatClient(base_urls=["http://h"], model="m", api_key_env="JUDGE").check()
+        asyncio.run(ChatClient(base_urls=["http://h"], model="m", api_key_env="JUDGE").check())
     assert KEY not in str(caught.value)
 
 
@@ -347,6 +347,62 @@ def test_cached_tokens_have_their_own_price() -> None:
     answer = completion("Hi", usage=(1000, 0))
     answer["usage"]["prompt_tokens_details"] = {"cached_tokens": 500}
     assert used(lambda: ask(lambda request: answer, prices=Prices(2.0, 0.0, 1.0))).cost_usd == pytest.approx(0.0015)
+
+
+def test_a_cost_that_the_service_tells_counts_unless_the_judge_has_prices_of_its_own() -> None:
+    answer = completion("Hi", usage=(1000, 100))
+    answer["usage"]["cost"] = 0.125
+    assert used(lambda: ask(lambda request: answer)).cost_usd == 0.125
+    assert used(lambda: ask(lambda request: answer, prices=Prices(2.0, 10.0))).cost_usd == pytest.approx(0.003)
+
+
+@pytest.mark.parametrize("cost", [None, True, -1, "1", {}])
+def test_an_odd_cost_is_none(cost: Any) -> None:
+    answer = completion("Hi", usage=(1000, 100))
+    answer["usage"]["cost"] = cost
+    call = used(lambda: ask(lambda request: answer))
+    assert (call.tokens, call.is_cost_known) == (1100, False)
+
+
+def test_a_price_is_known_if_it_is_given_and_otherwise_what_to_set_is_said() -> None:
+    unpriced = ChatClient(base_urls=["http://127.0.0.1:9"], model="m")
+    assert "set prices of the judge, or call_cost_usd of the agent" in (unpriced.price_problem() or "")
+    priced = ChatClient(base_urls=["http://127.0.0.1:9"], model="m", prices=Prices(0.0, 0.0))
+    assert priced.price_problem() is None
+
+
+@pytest.mark.parametrize(
+    ("base_url", "url"),
+    [
+        ("http://h:8000", "http://h:8000/v1/models"),
+        ("https://h/openai/v1/", "https://h/openai/v1/models"),
+        ("http://h/v1/chat/completions?a=1", "http://h/v1/models?a=1"),
+    ],
+)
+def test_models_are_listed_beside_the_chat_completions(base_url: str, url: str) -> None:
+    assert models_url(base_url) == url
+
+
+def test_checking_asks_every_address_what_it_serves_and_sends_no_question(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE", KEY)
+
+    async def run() -> None:
+        right = ScriptedServer(lambda _: {}, look=lambda _: {"data": [{"id": "m"}]})
+        wrong = ScriptedServer(lambda _: {}, look=lambda _: {"data": [{"id": "a"}, {"id": "b"}]})
+        async with right, wrong:
+            client = ChatClient(base_urls=[right.url, wrong.url], model="m", api_key_env="JUDGE")
+            await client.check()
+            await client.aclose()
+            assert right.requests == wrong.requests == []
+            assert [look.path for look in (*right.looks, *wrong.looks)] == ["/v1/models"] * 2
+            assert right.looks[0].headers["Authorization"] == f"Bearer {KEY}"
+            assert [one.getMessage() for one in caplog.records] == [
+                f"{wrong.url} does not list the model m; it lists a, b"
+            ]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from rewardflow.reward.call import Call, enter_call
 from rewardflow.reward.services import JsonScorer, LLMJudge, RewardModel
 from rewardflow.reward.services.endpoint import (
     check_addresses,
+    check_cost,
     check_headers,
     check_variable,
     endpoint_of_call,
     headers_to_send,
+    read_addresses,
 )
 
 KEY = "sk-correct-horse-battery-9"
@@ -103,3 +105,19 @@ def test_the_agents_choice_of_endpoint_counts_if_it_is_one_of_ours() -> None:
             assert endpoint_of_call(ours) == expected
     finally:
         enter_call(None)
+
+
+def test_one_address_or_several_are_read_without_a_slash_at_the_end() -> None:
+    assert read_addresses("urls", "http://a/") == ("http://a",)
+    assert read_addresses("urls", ["http://a", "http://b/v1/"]) == ("http://a", "http://b/v1")
+    assert "urls must be one or more http or https addresses, got none" in refused(read_addresses, "urls", [])
+
+
+@pytest.mark.parametrize("cost", [None, 0, 0.5])
+def test_a_cost_is_a_number_from_0_on_or_none(cost: Any) -> None:
+    check_cost("call_cost_usd", cost)
+
+
+@pytest.mark.parametrize("cost", [-1, float("inf"), float("nan"), "1", True])
+def test_another_cost_is_refused(cost: Any) -> None:
+    assert "call_cost_usd must be a number of at least 0" in refused(check_cost, "call_cost_usd", cost)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import json
+import subprocess
+import sys
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable
@@ -283,6 +286,65 @@ def test_a_loop_that_ended_without_closing_does_not_stand_in_the_way_of_the_next
     asyncio.run(run())
     asyncio.run(run())
     asyncio.run(client.aclose())
+
+
+def test_one_run_after_another_without_closing_leaves_nothing_open() -> None:
+    client = HttpClient()
+    connections: list[object] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:  # keeps the connection open, as servers do
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            connections.append(writer)
+
+    async def run() -> None:
+        async with raw_server(serve) as url:
+            assert await client.post_json(url, {}) == {}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            asyncio.run(run())
+            assert client._lifetimes == {}
+        gc.collect()
+    assert len(connections) == 3
+
+
+def test_the_http_library_is_loaded_when_a_client_is_made_and_not_in_the_first_call() -> None:
+    code = "import sys; from rewardflow.reward.services.http import HttpClient; assert 'aiohttp' not in sys.modules; "
+    code += "HttpClient(); assert 'aiohttp' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_question_without_a_body_is_answered_too() -> None:
+    async def run() -> Any:
+        async with ScriptedServer(lambda _: {}, look=lambda request: {"path": request.path}) as server:
+            client = HttpClient()
+            try:
+                return await client.get_json(f"{server.url}/v1/models")
+            finally:
+                await client.aclose()
+
+    assert asyncio.run(run()) == {"path": "/v1/models"}
+
+
+def test_a_request_goes_through_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await read_request(reader))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async def run() -> Any:
+        async with raw_server(proxy) as url:
+            monkeypatch.setenv("http_proxy", url.replace("http://", "http://me:s%40crt@"))
+            monkeypatch.delenv("no_proxy", raising=False)
+            return await post("http://judge.invalid:8000/v1/x")
+
+    assert asyncio.run(run()) == {}
+    assert heads[0].startswith(b"POST http://judge.invalid:8000/v1/x HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:s@crt") in heads[0]
 
 
 # -- keys --

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import pickle
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,9 @@ class Judge:
     def estimate_tokens(self, rollout: rf.Rollout) -> int:
         return 123
 
+    def price_problem(self) -> str | None:
+        return None
+
     async def aclose(self) -> None:
         self.is_closed = True
 
@@ -71,6 +76,50 @@ def test_the_judge_is_asked_only_where_the_rule_cannot_decide() -> None:
     assert cascade.statistics() == CascadeStatistics(decided_by_rule=2, judge_asked=1)
     assert cascade.statistics().calls_saved == 2
     assert cascade.statistics().share_saved == pytest.approx(2 / 3)
+
+
+def test_of_a_hundred_rollouts_only_those_that_the_judge_sees_are_paced() -> None:
+    def took_s(*responses: str) -> float:
+        async def run() -> float:
+            async with rf.RewardAgent(Cascade(first=GSM8K(), then=Judge()), rpm=60) as agent:
+                await agent.submit(rollouts(*responses)).all()
+                assert agent.statistics().calls == responses.count(UNMARKED)
+            return asyncio.get_running_loop().time()
+
+        return clock.run(run())
+
+    assert took_s(*[RIGHT] * 95, *[UNMARKED] * 5) == took_s(*[UNMARKED] * 5)
+    assert took_s(*[UNMARKED] * 100) > 60.0
+
+
+def test_what_the_rule_decides_does_not_wait_for_a_judge_that_hangs() -> None:
+    async def run() -> None:
+        cascade = Cascade(first=GSM8K(), then=Judge(latency_s=1e6))
+        async with rf.RewardAgent(cascade, max_concurrency=1, timeout_s=None) as agent:
+            ticket = agent.submit(rollouts(UNMARKED, UNMARKED, RIGHT, WRONG))
+            groups = await ticket.take(2)
+            assert sorted(group.rewards[0].value or 0.0 for group in groups) == [0.0, 1.0]
+            assert asyncio.get_running_loop().time() == 0.0
+            ticket.cancel()
+
+    clock.run(run())
+
+
+def test_a_resumed_run_remembers_who_decided(tmp_path: Path) -> None:
+    def run() -> tuple[list[rf.Reward], Cascade]:
+        cascade = Cascade(first=GSM8K(), then=judge_of_a_half)
+        return score(cascade, RIGHT, UNMARKED, journal=tmp_path / "journal.db"), cascade
+
+    first, _ = run()
+    second, cascade = run()
+    assert cascade.statistics() == CascadeStatistics(decided_by_rule=0, judge_asked=0)
+    assert [reward.cached for reward in second] == [True, True]
+    assert [reward.extras for reward in second] == [reward.extras for reward in first]
+    assert [reward.extras["decided_by"] for reward in second] == ["rule", "judge"]
+
+
+async def judge_of_a_half(response: str) -> float:
+    return 0.5
 
 
 def test_the_judge_may_look_at_what_the_rule_calls_wrong() -> None:
@@ -127,8 +176,9 @@ def test_a_slow_rule_runs_off_the_loop_and_a_plain_judge_too() -> None:
         return 0.5
 
     reward = score(Cascade(first=Slow(), then=blocking), UNMARKED)[0]
-    assert (reward.value, reward.cost_usd) == (0.5, 0.25)
-    assert threads == {"rewardflow-cascade"}
+    assert (reward.value, reward.cost_usd, reward.attempts) == (0.5, 0.25, 1)
+    assert len(threads) == 2
+    assert threading.current_thread().name not in threads
 
 
 def test_what_a_slow_rule_raises_reaches_the_verdict() -> None:
@@ -158,13 +208,84 @@ def test_a_rule_that_never_ends_is_timed_out_and_holds_nothing_up() -> None:
     assert (reward.value, reward.kind) == (None, "timeout")
 
 
+@pytest.mark.parametrize("first", [GSM8K(), Regex(must="four", unanswered=0.0)])
+def test_the_rule_is_asked_once_also_when_the_judge_is_asked_again(first: Any) -> None:
+    @dataclass
+    class Counted:
+        is_quick: bool
+        num_asked: int = 0
+
+        def decide(self, rollout: rf.Rollout) -> rf.Reward | None:
+            self.num_asked += 1
+            return first.decide(rollout)
+
+    rule = Counted(first.is_quick)
+    reward = score(Cascade(first=rule, then=Judge(fails=1), ask_above=-1.0), UNMARKED, backoff_s=0.01)[0]
+    assert (reward.attempts, reward.extras["decided_by"], rule.num_asked) == (2, "judge", 1)
+
+
+def test_scored_by_hand_or_inside_another_reward_a_cascade_is_both_stages() -> None:
+    judge, slow_rule = Judge(), Regex(must=r"#### \d")
+    cascades = [Cascade(first=GSM8K(), then=judge), Cascade(first=slow_rule, then=judge, ask_below=1.0)]
+
+    async def by_hand(cascade: Cascade) -> list[rf.Reward]:
+        return [await cascade.compute_score(one) for one in rollouts(RIGHT, UNMARKED)]
+
+    async def inside(cascade: Cascade) -> list[rf.Reward]:
+        async def wrapped(rollout: rf.Rollout) -> rf.Reward:
+            reward: rf.Reward = await cascade.compute_score(rollout)
+            return reward
+
+        async with rf.RewardAgent(wrapped, call_cost_usd=9.0) as agent:
+            return [group.rewards[0] for group in await agent.submit(rollouts(RIGHT, UNMARKED)).all()]
+
+    for cascade in cascades:
+        for way in (by_hand, inside):
+            rewards = clock.run(way(cascade))
+            assert [(one.value, one.extras["decided_by"]) for one in rewards] == [(1.0, "rule"), (0.7, "judge")]
+            assert rewards[0].cost_usd == 0.0
+        assert cascade.statistics() == CascadeStatistics(decided_by_rule=2, judge_asked=2)
+
+
+def test_with_a_plain_judge_a_cascade_is_plain_and_works_in_a_process() -> None:
+    cascade = Cascade(first=GSM8K(), then=GSM8K(method="flexible"))
+    assert not load_reward(RewardSource.of(cascade)).is_async
+    assert cascade.compute_score(rollouts(RIGHT)[0]).value == 1.0
+    copy = pickle.loads(pickle.dumps(cascade))
+    assert (copy.identities, copy.statistics().decided_by_rule) == (cascade.identities, 0)
+    rewards = score(cascade, RIGHT, UNMARKED, workers="process", processes=1)
+    assert [reward.extras["decided_by"] for reward in rewards] == ["rule", "judge"]
+
+
+def test_both_stages_are_checked_before_anything_is_sent() -> None:
+    class Missing(Judge):
+        def check(self) -> None:
+            raise InvalidInput("the judge needs a key")
+
+    class Lacking:
+        async def check(self) -> None:
+            raise InvalidInput("the rule needs a library")
+
+        def decide(self, rollout: rf.Rollout) -> rf.Reward | None:
+            return None
+
+    for cascade, says in [
+        (Cascade(first=GSM8K(), then=Missing()), "needs a key"),
+        (Cascade(first=GSM8K(), then=Cascade(first=GSM8K(), then=Missing())), "needs a key"),
+        (Cascade(first=Lacking(), then=Judge()), "needs a library"),
+    ]:
+        with pytest.raises(InvalidInput, match=says):
+            score(cascade, RIGHT)
+
+
 def test_what_the_agent_asks_of_the_judge_goes_through() -> None:
     judge = Judge()
     cascade = Cascade(first=GSM8K(), then=judge)
     loaded = load_reward(RewardSource.of(cascade))
     assert loaded.endpoints == ("http://a", "http://b")
     assert loaded.estimate_tokens is not None
-    assert [loaded.estimate_tokens(one) for one in rollouts(UNMARKED, RIGHT)] == [123, 0]
+    assert loaded.estimate_tokens(rollouts(UNMARKED)[0]) == 123
+    assert loaded.price_problem == judge.price_problem
     assert (loaded.log, loaded.post_process) == (None, None)
     score(cascade, RIGHT)
     assert judge.is_closed
@@ -209,4 +330,7 @@ def test_cascades_may_follow_each_other() -> None:
     strict_then_pattern = Cascade(first=GSM8K(), then=Cascade(first=Regex(must="four"), then=judge, ask_below=0.5))
     rewards = score(strict_then_pattern, RIGHT, UNMARKED, "It is five.")
     assert [reward.value for reward in rewards] == [1.0, 1.0, 0.7]
+    assert [reward.extras["decided_by"] for reward in rewards] == ["rule", "rule", "judge"]
+    assert [reward.attempts for reward in rewards] == [0, 0, 1]
     assert judge.asked == ["It is five."]
+    assert strict_then_pattern.statistics() == CascadeStatistics(decided_by_rule=2, judge_asked=1)

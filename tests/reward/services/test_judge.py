@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import json
 import pickle
 import re
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -345,6 +347,31 @@ def test_settings_are_the_judges_identity_and_survive_pickling() -> None:
     assert identity(judge) == identity(pickle.loads(pickle.dumps(judge)))
     others = [offline(criteria=["a"]), offline(model="n"), offline(version="2"), offline(sampling={"temperature": 1})]
     assert len({identity(one) for one in [judge, *others]}) == 5
+
+
+def test_the_way_to_the_model_is_no_part_of_the_identity() -> None:
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=None)), base_url="http://c")
+    ways = [
+        LLMJudge(model="m", base_urls=["http://a"]),
+        LLMJudge(model="m", base_urls=["http://b", "http://c"], api_key_env="KEY", headers={"X-Key": "$KEY"}),
+        LLMJudge(model="m", base_urls=["http://a"], prices={"input_usd_per_million": 1, "output_usd_per_million": 2}),
+        LLMJudge(model="m", client=client),
+    ]
+    assert len({RewardSource.of(one).find().identity for one in ways}) == 1
+
+
+def test_a_cap_on_what_nobody_counts_is_refused_with_what_to_set() -> None:
+    async def open_with(judge: LLMJudge, **options: Any) -> None:
+        async with rf.RewardAgent(judge, **options):
+            pass
+
+    judge = LLMJudge(model="m", base_urls=["http://127.0.0.1:9"])
+    with pytest.raises(rf.InvalidInput, match=r"max_cost_usd=5 .* set prices of the judge, or call_cost_usd"):
+        asyncio.run(open_with(judge, max_cost_usd=5))
+    asyncio.run(open_with(judge, max_cost_usd=5, call_cost_usd=0.01))
+    asyncio.run(open_with(judge))
+    prices = {"input_usd_per_million": 1, "output_usd_per_million": 2}
+    asyncio.run(open_with(dataclasses.replace(judge, prices=prices), max_cost_usd=5))
 
 
 def test_tokens_are_estimated_from_the_length_of_what_is_shown() -> None:

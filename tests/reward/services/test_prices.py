@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.services.prices import FREE, Prices, known_prices
+from rewardflow.reward.services.prices import Prices, known_prices, warn_of_no_price
 
 STAND_IN = """
 from dataclasses import dataclass
@@ -38,8 +38,10 @@ def calc_price(usage, model_ref, *, provider_api_url):
 @pytest.fixture(autouse=True)
 def no_memory() -> Iterator[None]:
     known_prices.cache_clear()
+    warn_of_no_price.cache_clear()
     yield
     known_prices.cache_clear()
+    warn_of_no_price.cache_clear()
     sys.modules.pop("genai_prices", None)
 
 
@@ -83,22 +85,19 @@ def test_genai_prices_is_asked_by_model_and_address() -> None:
 
 
 @pytest.mark.usefixtures("genai_prices")
-def test_a_model_on_a_host_of_ones_own_is_free_even_if_others_sell_it() -> None:
-    assert known_prices("gpt-x", "http://127.0.0.1:8000") == FREE
-    assert known_prices("unknown", "https://api.openai.com/v1") == FREE
+def test_a_model_on_a_host_of_ones_own_has_no_known_price_even_if_others_sell_it() -> None:
+    assert known_prices("gpt-x", "http://127.0.0.1:8000") is None
+    assert known_prices("unknown", "https://api.openai.com/v1") is None
 
 
-def test_without_genai_prices_everything_unpriced_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_genai_prices_no_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)  # as if it were not installed
-    assert known_prices("gpt-x", "https://api.openai.com/v1") == FREE
+    assert known_prices("gpt-x", "https://api.openai.com/v1") is None
 
 
-def test_a_model_without_a_price_is_told_of_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
+def test_a_model_without_a_price_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        known_prices("nobody-knows", "http://127.0.0.1:8000")
+        warn_of_no_price("nobody-knows")
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1
     assert "no price is known for nobody-knows" in told[0]

@@ -11,25 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rewardflow.reward.services import rules as rules
-    from rewardflow.reward.services.group_judges import ListwiseJudge, PairwiseJudge
     from rewardflow.reward.services.hybrids import Cascade
+    from rewardflow.reward.services.json_scorer import JsonScorer
     from rewardflow.reward.services.judge import LLMJudge
+    from rewardflow.reward.services.listwise import ListwiseJudge
+    from rewardflow.reward.services.pairwise import PairwiseJudge
     from rewardflow.reward.services.prices import Prices
     from rewardflow.reward.services.retrieval import RetrievalJudge
     from rewardflow.reward.services.reward_file import load_reward_file
-    from rewardflow.reward.services.reward_models import JsonScorer, RewardModel
+    from rewardflow.reward.services.reward_model import RewardModel
     from rewardflow.reward.services.rubric import Criterion
 
 _HOMES = {
     "Cascade": "hybrids",
     "Criterion": "rubric",
-    "JsonScorer": "reward_models",
+    "JsonScorer": "json_scorer",
     "LLMJudge": "judge",
-    "ListwiseJudge": "group_judges",
-    "PairwiseJudge": "group_judges",
+    "ListwiseJudge": "listwise",
+    "PairwiseJudge": "pairwise",
     "Prices": "prices",
     "RetrievalJudge": "retrieval",
-    "RewardModel": "reward_models",
+    "RewardModel": "reward_model",
     "load_reward_file": "reward_file",
 }
 

@@ -11,6 +11,7 @@ with a path is taken as it is, and `/chat/completions` is added to either unless
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ from rewardflow.reward.services.endpoint import (
     headers_to_send,
 )
 from rewardflow.reward.services.http import HttpClient
-from rewardflow.reward.services.prices import FREE, Prices, known_prices
+from rewardflow.reward.services.presence import look_for
+from rewardflow.reward.services.prices import Prices, known_prices, warn_of_no_price
 from rewardflow.types import EMPTY
 
 _ROUTE = "/chat/completions"
@@ -101,14 +103,26 @@ class ChatClient:
         self._client = _without_retries(client)
         self._headers = dict(headers)
         self._schema_fallback = schema_fallback
-        self._http = HttpClient()
+        self._http = HttpClient() if client is None else None
         self._takes_schema: set[str] = set()
         self._refused_schema_at: dict[str, float] = {}
         self._usual_completion_tokens = float(min(_FIRST_GUESS_TOKENS, _completion_limit(self._sampling)))
 
-    def check(self) -> None:
-        """Raise `InvalidInput` if a variable of the environment that a request needs is missing."""
-        self._headers_to_send()
+    async def check(self) -> None:
+        """Raise `InvalidInput` if a variable of the environment is missing; log what is odd about the service.
+
+        Each address is asked for its list of models, which costs nothing. A ready client is its owner's to try.
+        """
+        headers = self._headers_to_send()
+        if self._http is not None:
+            await look_for(self._http, {one: models_url(one) for one in self.endpoints}, headers, model=self._model)
+
+    def price_problem(self) -> str | None:
+        """Why what a call costs cannot be told, and what to set; None if it can."""
+        places = self.endpoints or (self._endpoint(),)
+        if self._prices is not None or all(known_prices(self._model, place) for place in places):
+            return None
+        return f"no price is known for the model {self._model}: set prices of the judge, or call_cost_usd of the agent"
 
     async def complete(
         self,
@@ -133,7 +147,8 @@ class ChatClient:
 
     async def aclose(self) -> None:
         """Close our own connections. A client that was handed over stays its owner's to close."""
-        await self._http.aclose()
+        if self._http is not None:
+            await self._http.aclose()
 
     # -- asking --
 
@@ -169,7 +184,7 @@ class ChatClient:
         return status in _SCHEMA_REFUSALS and _ABOUT_SCHEMA.search(str(refusal)) is not None
 
     async def _send(self, endpoint: str, payload: dict[str, Any]) -> Any:
-        if self._client is None:
+        if self._http is not None:
             return await self._http.post_json(self._urls[endpoint], payload, headers=self._headers_to_send())
         extra = {name: payload[name] for name in self._sampling if name not in _OPENAI_NAMES}
         arguments = {name: value for name, value in payload.items() if name not in extra}
@@ -190,12 +205,9 @@ class ChatClient:
 
     def _account_for(self, answer: _Raw, endpoint: str, is_held_to_schema: bool) -> ChatAnswer:
         usage = answer.usage
+        if usage.prompt_tokens or usage.completion_tokens or usage.cost_usd is not None:
+            report_usage(cost_usd=self._cost_usd(usage, endpoint), tokens=usage.prompt_tokens + usage.completion_tokens)
         if usage.prompt_tokens or usage.completion_tokens:
-            prices = self._prices or known_prices(self._model, endpoint)
-            cost_usd = prices.cost_usd(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-            # A price that nobody knows is not a price of nothing: the agent's call_cost_usd then stands in.
-            known_usd = None if prices is FREE else cost_usd
-            report_usage(cost_usd=known_usd, tokens=usage.prompt_tokens + usage.completion_tokens)
             self._usual_completion_tokens += _SHARE_OF_NEWEST * (
                 usage.completion_tokens - self._usual_completion_tokens
             )
@@ -210,12 +222,31 @@ class ChatClient:
             is_held_to_schema,
         )
 
+    def _cost_usd(self, usage: _Usage, endpoint: str) -> float | None:
+        """By the judge's own prices, as the service tells it, or by the price list.
+
+        A price that nobody knows is not a price of nothing: the agent's call_cost_usd then stands in.
+        """
+        if self._prices is None and usage.cost_usd is not None:
+            return usage.cost_usd
+        prices = self._prices or known_prices(self._model, endpoint)
+        if prices is None:
+            warn_of_no_price(self._model)
+            return None
+        return prices.cost_usd(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+
 
 def chat_url(base_url: str) -> str:
     """The address of chat completions, by the rule at the top of this module."""
     parts = urllib.parse.urlsplit(base_url)
     path = parts.path.rstrip("/") or "/v1"
     return parts._replace(path=path if path.endswith(_ROUTE) else path + _ROUTE).geturl()
+
+
+def models_url(base_url: str) -> str:
+    """Where a server lists what it serves: beside its chat completions."""
+    parts = urllib.parse.urlsplit(chat_url(base_url))
+    return parts._replace(path=f"{parts.path.removesuffix(_ROUTE)}/models").geturl()
 
 
 # -- settings --
@@ -254,6 +285,7 @@ class _Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cost_usd: float | None = None  # some gateways tell it
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +351,13 @@ def _read_usage(usage: Any) -> _Usage:
         _count(usage.get("prompt_tokens")),
         _count(usage.get("completion_tokens")),
         _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0,
+        _money(usage.get("cost")),
     )
+
+
+def _money(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < math.inf else None
 
 
 def _count(value: Any) -> int:

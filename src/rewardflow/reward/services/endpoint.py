@@ -6,6 +6,7 @@ was given in the place of such a name, or as a header's value, is in no message,
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import urllib.parse
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from rewardflow.errors import InvalidInput
 from rewardflow.redact import redact
 from rewardflow.reward.call import current_call
+
+UNPRICED = "no price is known: set its own call_cost_usd (0 for a server of yours), or call_cost_usd of the agent"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Headers whose values say who asks, and open nothing.
@@ -30,6 +33,12 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
         raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
+def check_cost(name: str, cost_usd: float | None) -> None:
+    is_number = isinstance(cost_usd, int | float) and not isinstance(cost_usd, bool)
+    if cost_usd is not None and not (is_number and 0 <= cost_usd < math.inf):
+        raise InvalidInput(f"{name} must be a number of at least 0, got {cost_usd!r}")
+
+
 # -- addresses --
 
 
@@ -39,6 +48,15 @@ def check_addresses(name: str, addresses: Sequence[str]) -> None:
             raise InvalidInput(f"{name} must be http or https addresses, got {redact(str(address))!r}")
     if len(set(addresses)) != len(addresses):
         raise InvalidInput(f"{name} must differ from each other, got {redact(str(list(addresses)))}")
+
+
+def read_addresses(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    """One address or several, without a slash at the end."""
+    addresses = tuple(one.rstrip("/") for one in ((given,) if isinstance(given, str) else given))
+    if not addresses:
+        raise InvalidInput(f"{name} must be one or more http or https addresses, got none")
+    check_addresses(name, addresses)
+    return addresses
 
 
 def _is_address(address: object) -> bool:

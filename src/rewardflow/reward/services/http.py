@@ -1,9 +1,10 @@
 """The one way services speak HTTP: JSON out, JSON in, and every failure told in the agent's own words.
 
-Always true: what leaves `post_json` is parsed JSON or a `CallError`; no message holds a key, neither one that was sent
-nor one the server made up; at most `max_body_bytes` of an answer are held. Nothing here retries, waits or limits,
-because the agent does, with one exception: a request that met a connection which the server had just closed for being
-idle is sent once more, on a connection of its own, before the failure counts as one.
+Always true: what comes of a request is parsed JSON or a `CallError`; no message holds a key, neither one that was sent
+nor one the server made up; at most `max_body_bytes` of an answer are held. Connections end with the loop that they were
+made on, if nobody closed them before. Nothing here retries, waits or limits, because the agent does, with one
+exception: a request that met a connection which the server had just closed for being idle is sent once more, on a
+connection of its own, before the failure counts as one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.parse
-import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from rewardflow.errors import CallError, RateLimited, ServiceError, Unparsable
 from rewardflow.redact import REDACTED, redact
 from rewardflow.reward.call import report_headers
 from rewardflow.reward.headers import read_retry_after_s
+from rewardflow.reward.services.proxies import EnvironmentProxies
 from rewardflow.types import EMPTY
 
 if TYPE_CHECKING:
@@ -43,12 +44,27 @@ class HttpClient:
     """Connections to any number of hosts, kept per event loop and made again after `aclose`."""
 
     def __init__(self, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        import aiohttp  # noqa: F401  a quarter of a second, here where nobody waits, not in the first call
+
         self._max_body_bytes = max_body_bytes
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Sessions] = weakref.WeakKeyDictionary()
+        self._lifetimes: dict[asyncio.AbstractEventLoop, _Lifetime] = {}
 
     async def post_json(self, url: str, payload: Mapping[str, Any], *, headers: Mapping[str, str] = EMPTY) -> Any:
         """The JSON that the server answered with. Whatever else happened is raised as a `CallError`."""
-        outcome = await self._post(url, _dump(payload), headers)
+        return await self._exchange("POST", url, _dump(payload), headers)
+
+    async def get_json(self, url: str, *, headers: Mapping[str, str] = EMPTY) -> Any:
+        """The same for a question without a body."""
+        return await self._exchange("GET", url, None, headers)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop, and of loops that have ended."""
+        running = asyncio.get_running_loop()
+        for loop in [loop for loop in list(self._lifetimes) if loop is running or loop.is_closed()]:
+            await self._lifetimes.pop(loop).aclose()
+
+    async def _exchange(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> Any:
+        outcome = await self._try(method, url, body, headers)
         if isinstance(outcome, CallError):  # raised here, outside the client's own exceptions: they may hold headers
             raise outcome
         report_headers(outcome.headers)
@@ -60,25 +76,19 @@ class HttpClient:
             excerpt = excerpt_of(outcome.body, headers)
         raise Unparsable(f"{_place(url)} answered {outcome.status} with what is not JSON: {excerpt}")
 
-    async def aclose(self) -> None:
-        """Close the connections of the running loop; those of loops that have ended go with it."""
-        running = asyncio.get_running_loop()
-        for loop in [loop for loop in list(self._sessions) if loop is running or loop.is_closed()]:
-            await self._sessions.pop(loop).aclose()
-
-    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> _Answer | CallError:
+    async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
         import aiohttp
 
-        sent = {**_JSON_HEADERS, **headers}
+        request = _Request(method, url, body, {**_JSON_HEADERS, **headers})
         sessions = await self._sessions_of_this_loop()
         try:
             trip = _Trip()
             try:
-                return await self._send(sessions.pooled, url, body, sent, trip)
+                return await self._send(sessions.pooled, request, sessions.proxies, trip)
             except aiohttp.ClientConnectionError:
                 if not trip.is_stale:
                     raise
-            return await self._send(sessions.fresh(), url, body, sent, _Trip())
+            return await self._send(sessions.fresh(), request, sessions.proxies, _Trip())
         except aiohttp.InvalidURL:
             return ServiceError(f"{_place(url)} is not an address", retryable=False)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
@@ -87,12 +97,24 @@ class HttpClient:
             return ServiceError(f"no answer from {_place(url)}: {_told(error, headers)}")
 
     async def _send(
-        self, session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], trip: _Trip
+        self, session: aiohttp.ClientSession, request: _Request, proxies: EnvironmentProxies, trip: _Trip
     ) -> _Answer | CallError:
         import aiohttp
 
-        async with session.post(
-            url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=trip
+        url, headers = request.url, request.headers
+        route: dict[str, Any] = {}
+        if (proxy := proxies.proxy_of(url)) is not None:
+            is_tunnel = url.startswith("https:")  # else the request itself is read by the proxy
+            route = {"proxy": proxy.url, "proxy_headers": proxy.headers if is_tunnel else None}
+            headers = headers if is_tunnel else {**headers, **proxy.headers}
+        async with session.request(
+            request.method,
+            url,
+            data=request.body,
+            headers=headers,
+            allow_redirects=False,
+            trace_request_ctx=trip,
+            **route,
         ) as response:
             trip.is_answered = True
             is_error = not 200 <= response.status < 300
@@ -111,12 +133,22 @@ class HttpClient:
 
     async def _sessions_of_this_loop(self) -> _Sessions:
         loop = asyncio.get_running_loop()
-        sessions = self._sessions.get(loop)
-        if sessions is None or sessions.is_closed:
-            sessions = self._sessions[loop] = _Sessions()
-            for ended in [other for other in list(self._sessions) if other.is_closed()]:
-                await self._sessions.pop(ended).aclose()
-        return sessions
+        lifetime = self._lifetimes.get(loop)
+        if lifetime is not None and not lifetime.sessions.is_closed:
+            return lifetime.sessions
+        lifetime = self._lifetimes[loop] = _Lifetime(self._lifetimes)
+        await lifetime.begin()
+        for ended in [other for other in list(self._lifetimes) if other.is_closed()]:
+            await self._lifetimes.pop(ended).aclose()
+        return lifetime.sessions
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    url: str
+    body: bytes | None
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +178,41 @@ class _Trip:
         return self.is_on_used_connection and not self.is_answered and is_soon
 
 
+class _Lifetime:
+    """From the first request on a loop to `aclose` or, where nobody says it, to the end of the loop.
+
+    A loop that ends closes its asynchronous generators, which is the one way to be told of its end.
+    """
+
+    def __init__(self, others: dict[asyncio.AbstractEventLoop, _Lifetime]) -> None:
+        self.sessions = _Sessions()
+        self._kept = self._keep(others, asyncio.get_running_loop())
+
+    async def begin(self) -> None:
+        await anext(self._kept)
+
+    async def aclose(self) -> None:
+        await self._kept.aclose()
+        await self.sessions.aclose()  # of a loop that ended in another way than asyncio's own
+
+    async def _keep(
+        self, others: dict[asyncio.AbstractEventLoop, _Lifetime], loop: asyncio.AbstractEventLoop
+    ) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            if others.get(loop) is self:
+                del others[loop]
+            await self.sessions.aclose()
+
+
 class _Sessions:
     """The connections of one event loop: a pool, and rarely some that are used once."""
 
     def __init__(self) -> None:
         import aiohttp
+
+        self.proxies = EnvironmentProxies()
 
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_reuseconn.append(_note_reuse)

@@ -1,7 +1,8 @@
 """A cascade: a rule first, and a judge only where the rule cannot decide, so that most calls are never made.
 
 Always true: every verdict says in its extras who gave it (`decided_by`: `rule` or `judge`); where the judge was asked
-and failed, the verdict is failed, and the rule's number does not stand in for it.
+and failed, the verdict is failed, and the rule's number does not stand in for it. The rule is asked once, before the
+call (`decide_locally`): what it decides takes no slot and no turn of the pace.
 
 A weighted sum of several rewards is `rewardflow.Weighted`; the agent makes it.
 """
@@ -9,13 +10,14 @@ A weighted sum of several rewards is `rewardflow.Weighted`; the agent makes it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
+import dataclasses
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
@@ -25,8 +27,6 @@ from rewardflow.reward.contract import LoadedReward, load_reward
 from rewardflow.reward.services.rules import Rule
 from rewardflow.reward.source import RewardSource
 from rewardflow.types import Reward, Rollout
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,21 @@ class CascadeStatistics:
 
 @dataclass(slots=True)
 class _Counts:
+    """Rules and plain judges count from threads."""
+
     decided_by_rule: int = 0
     judge_asked: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opinion:
+    """What a cascade's rule said of a rollout, and the verdict if no judge has to be asked."""
+
+    cascade: Cascade
+    rollout: Rollout
+    said: Reward | None
+    verdict: Reward | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +80,9 @@ class Cascade:
     version: str = ""
     identities: tuple[str, str] = field(init=False, repr=False)  # of both stages: an edited one judges again
 
+    # From the hook to the call. Not a module's variable, which would travel to a process, where rollouts are copies.
+    _opinions: ClassVar[contextvars.ContextVar[tuple[_Opinion, ...]]] = contextvars.ContextVar("opinions", default=())
+
     def __post_init__(self) -> None:
         if not callable(getattr(self.first, "decide", None)):
             raise InvalidInput(f"first must be a rule with decide(rollout), got {type(self.first).__name__}")
@@ -75,19 +91,26 @@ class Cascade:
             raise InvalidInput(f"then must score one rollout at a time, and {judge.name} sees whole groups")
         rule = RewardSource.of(self.first.decide).find()
         object.__setattr__(self, "identities", (rule.identity, judge.identity))
+        _ = self._counts  # made here, not by the first of several threads
 
-    async def compute_score(self, rollout: Rollout) -> Reward:
-        decided = await self._decide(rollout)
-        call = current_call()
-        is_first_attempt = call is None or call.attempt == 1
-        if decided is not None and not self._is_to_be_asked(decided):
-            self._counts.decided_by_rule += is_first_attempt
-            report_usage(cost_usd=0.0)  # no call was made, whatever one would have cost
-            return replace(decided, extras={**decided.extras, "decided_by": "rule"})
-        self._counts.judge_asked += is_first_attempt
-        reward = await self._ask(rollout)
-        about_rule = {} if decided is None else {"rule_score": decided.value, "rule_explanation": decided.explanation}
-        return replace(reward, extras={**reward.extras, **about_rule, "decided_by": "judge"})
+    def decide_locally(self, rollout: Rollout) -> Reward | None:
+        """The verdict where no judge has to be asked: the rule's, or that of a cascade behind it."""
+        opinion = self._consider(rollout)
+        if opinion.verdict is None:
+            self._opinions.set((*self._opinions.get(), opinion))
+        else:
+            self._count(decided_by_rule=1)
+        return opinion.verdict
+
+    @property
+    def decides_quickly(self) -> bool:
+        is_quick = bool(getattr(self.first, "is_quick", False))
+        return is_quick and (self._judge.decide_locally is None or self._judge.decides_quickly)
+
+    @property
+    def compute_score(self) -> Callable[[Rollout], Any]:
+        """The judge's verdict, or, where nobody has asked the rule before, that of both stages; async if `then` is."""
+        return self._compute_async if self._judge.is_async else self._compute_plain
 
     def statistics(self) -> CascadeStatistics:
         counts = self._counts
@@ -109,14 +132,26 @@ class Cascade:
 
     @property
     def estimate_tokens(self) -> Callable[[Rollout], int] | None:
-        """The judge's estimate, and nothing for a call that a quick rule will not make; None if the judge has none."""
-        return None if self._judge.estimate_tokens is None else self._estimate_tokens
+        return self._judge.estimate_tokens
+
+    @property
+    def price_problem(self) -> Callable[[], str | None] | None:
+        return self._judge.price_problem
+
+    async def check(self) -> None:
+        """Let both stages say what they lack."""
+        for check in (getattr(self.first, "check", None), self._judge.check):
+            if check is not None:
+                await _awaited(check())
 
     async def aclose(self) -> None:
         if self._judge.close is not None:
-            ended = self._judge.close()
-            if hasattr(ended, "__await__"):
-                await ended
+            await _awaited(self._judge.close())
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        """Settings travel to processes; what was loaded and counted does not."""
+        settings = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.init}
+        return functools.partial(type(self), **settings), ()
 
     # -- inside --
 
@@ -128,62 +163,67 @@ class Cascade:
     def _counts(self) -> _Counts:
         return _Counts()
 
-    @property
-    def _is_quick(self) -> bool:
-        return bool(getattr(self.first, "is_quick", False))
+    def _consider(self, rollout: Rollout) -> _Opinion:
+        said, judge = self.first.decide(rollout), self._judge
+        if said is not None and not self._is_to_be_asked(said):
+            return _Opinion(self, rollout, said, replace(said, extras={**said.extras, "decided_by": "rule"}))
+        result = None if judge.decide_locally is None else judge.decide_locally(rollout)
+        return _Opinion(self, rollout, said, None if result is None else self._judged(said, result))
 
-    def _is_to_be_asked(self, decided: Reward | None) -> bool:
-        if decided is None or decided.value is None:
+    def _is_to_be_asked(self, said: Reward) -> bool:
+        if said.value is None:
             return True
-        is_below = self.ask_below is not None and decided.value < self.ask_below
-        return is_below or (self.ask_above is not None and decided.value > self.ask_above)
+        is_below = self.ask_below is not None and said.value < self.ask_below
+        return is_below or (self.ask_above is not None and said.value > self.ask_above)
 
-    async def _decide(self, rollout: Rollout) -> Reward | None:
-        if self._is_quick:
-            return self.first.decide(rollout)
-        return await _in_thread(functools.partial(self.first.decide, rollout))
+    def _told(self, rollout: Rollout) -> _Opinion | None:
+        """What `decide_locally` heard before this call; None where nobody asked it, as when scoring by hand."""
+        opinions = self._opinions.get()
+        return next((one for one in opinions if one.cascade is self and one.rollout is rollout), None)
 
-    async def _ask(self, rollout: Rollout) -> Reward:
-        judge = self._judge
-        call = functools.partial(judge.function, **judge.arguments((rollout,)))
-        result = await (call() if judge.is_async else _in_thread(call))
-        return judge.parse(result, 1)[0]
+    def _compute_plain(self, rollout: Rollout) -> Reward:
+        opinion = self._told(rollout) or self._consider(rollout)
+        if opinion.verdict is not None:
+            return self._without_call(opinion.verdict)
+        self._count_attempt(judge_asked=1)
+        return self._judged(opinion.said, self._judge.function(**self._judge.arguments((rollout,))))
 
-    def _estimate_tokens(self, rollout: Rollout) -> int:
-        if self._is_quick and not self._is_to_be_asked(self.first.decide(rollout)):
-            return 0
-        estimate = self._judge.estimate_tokens
-        return 0 if estimate is None else estimate(rollout)
+    async def _compute_async(self, rollout: Rollout) -> Reward:
+        opinion = self._told(rollout) or await self._consider_off_loop(rollout)
+        if opinion.verdict is not None:
+            return self._without_call(opinion.verdict)
+        self._count_attempt(judge_asked=1)
+        return self._judged(opinion.said, await self._judge.function(**self._judge.arguments((rollout,))))
+
+    async def _consider_off_loop(self, rollout: Rollout) -> _Opinion:
+        if self.decides_quickly:
+            return self._consider(rollout)
+        with clock.hold(asyncio.get_running_loop()):
+            return await asyncio.to_thread(self._consider, rollout)
+
+    def _without_call(self, verdict: Reward) -> Reward:
+        self._count_attempt(decided_by_rule=1)
+        report_usage(cost_usd=0.0)  # whatever a call would have cost
+        return verdict
+
+    def _judged(self, said: Reward | None, result: Any) -> Reward:
+        """What the judge returned, beside what the rule said; a cascade behind knows better who decided."""
+        reward = self._judge.parse(result, 1)[0]
+        by = "rule" if reward.extras.get("decided_by") == "rule" else "judge"
+        about_rule = {} if said is None else {"rule_score": said.value, "rule_explanation": said.explanation}
+        return replace(reward, extras={**reward.extras, **about_rule, "decided_by": by})
+
+    def _count_attempt(self, **counts: int) -> None:
+        call = current_call()
+        if call is None or call.attempt == 1:
+            self._count(**counts)
+
+    def _count(self, *, decided_by_rule: int = 0, judge_asked: int = 0) -> None:
+        with self._counts.lock:
+            self._counts.decided_by_rule += decided_by_rule
+            self._counts.judge_asked += judge_asked
 
 
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Like `asyncio.to_thread`, but a call that never ends keeps neither the loop nor the interpreter from ending."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Callable[[], T]] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(outcome: Callable[[], T]) -> None:
-        if not ended.done():  # cancelled: nobody waits for it any more
-            ended.set_result(outcome)
-
-    def run() -> None:
-        outcome: Callable[[], T]
-        try:
-            outcome = functools.partial(_returned, context.run(function))
-        except BaseException as error:  # whatever it is, it belongs to the caller
-            outcome = functools.partial(_raised, error)
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, outcome)
-
-    with clock.hold(loop):
-        threading.Thread(target=run, name="rewardflow-cascade", daemon=True).start()
-        outcome = await ended
-    return outcome()
-
-
-def _returned(result: T) -> T:
-    return result
-
-
-def _raised(error: BaseException) -> NoReturn:
-    raise error
+async def _awaited(result: Any) -> None:
+    if inspect.isawaitable(result):
+        await result

@@ -148,9 +148,12 @@ class LLMJudge:
         num_chars += sum(min(len(text), self.max_chars) for text in texts_of(rollout).values() if text is not None)
         return self._chat.estimate_tokens(num_chars)
 
-    def check(self) -> None:
-        """Raise `InvalidInput` if the key's variable is missing. The first call does so too."""
-        self._chat.check()
+    async def check(self) -> None:
+        """Raise `InvalidInput` if the key's variable is missing; log an address or a model that seems not there."""
+        await self._chat.check()
+
+    def price_problem(self) -> str | None:
+        return self._chat.price_problem()
 
     async def aclose(self) -> None:
         await self._chat.aclose()

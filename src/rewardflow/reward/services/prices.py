@@ -1,7 +1,7 @@
 """What a call cost: its tokens times the prices in the configuration, or those that `genai-prices` knows.
 
-Always true: a price is never guessed. A model or a host that nobody has a price for costs nothing, and the log says so
-once.
+Always true: a price is never guessed. Of a model or a host that nobody has a price for nothing is said, so that the
+agent's `call_cost_usd` stands in, and the log says so once.
 """
 
 from __future__ import annotations
@@ -64,16 +64,13 @@ class Prices:
         ) / _MILLION
 
 
-FREE = Prices(0.0, 0.0)
-
-
 @functools.lru_cache(maxsize=256)
-def known_prices(model: str, base_url: str) -> Prices:
-    """By `genai-prices`, if it is installed and knows who serves at this address; otherwise free, with a warning."""
+def known_prices(model: str, base_url: str) -> Prices | None:
+    """By `genai-prices`, if it is installed and knows who serves at this address."""
     try:
         genai_prices: Any = importlib.import_module("genai_prices")
     except ImportError:
-        return _free(model, "genai-prices is not installed")
+        return None
 
     def usd_per_million(**tokens: int) -> float:
         usage = genai_prices.Usage(**tokens)
@@ -87,10 +84,14 @@ def known_prices(model: str, base_url: str) -> Prices:
             usd_per_million(input_tokens=_SAMPLE_TOKENS, cache_read_tokens=_SAMPLE_TOKENS),
         )
     except LookupError:  # a local server, or a model that is newer than the table
-        return _free(model, "genai-prices has none for this address")
+        return None
 
 
-def _free(model: str, why: str) -> Prices:
-    """A limit on cost would hold nothing back, which nobody should find out from a bill."""
-    logger.warning("no price is known for %s (%s): its calls count as free; set prices to count them", model, why)
-    return FREE
+@functools.lru_cache(maxsize=256)
+def warn_of_no_price(model: str) -> None:
+    """Once for each model: nobody should find out from a bill."""
+    logger.warning(
+        "no price is known for %s, so what its calls cost is not counted; set prices, install genai-prices if its "
+        "provider is listed there, or set the agent's call_cost_usd",
+        model,
+    )

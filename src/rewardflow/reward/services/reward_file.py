@@ -8,6 +8,7 @@ them, so that nobody needs the packages of a service that they do not use.
     model: gpt-5-mini
     base_urls: [https://api.openai.com/v1]
     api_key_env: OPENAI_API_KEY
+    prices: {input_usd_per_million: 0.25, output_usd_per_million: 2.0}
     limits: {max_concurrency: 128, max_cost_usd: 20}
 
 or, for a weighted sum, `rewards:` with a list of such mappings, each with `weight`, `name`, `account` and `limits`.
@@ -37,10 +38,10 @@ _SERVICES = "rewardflow.reward.services"
 KINDS: Mapping[str, str] = {
     "llm_judge": f"{_SERVICES}.judge:LLMJudge",
     "retrieval_judge": f"{_SERVICES}.retrieval:RetrievalJudge",
-    "listwise_judge": f"{_SERVICES}.group_judges:ListwiseJudge",
-    "pairwise_judge": f"{_SERVICES}.group_judges:PairwiseJudge",
-    "reward_model": f"{_SERVICES}.reward_models:RewardModel",
-    "json_scorer": f"{_SERVICES}.reward_models:JsonScorer",
+    "listwise_judge": f"{_SERVICES}.listwise:ListwiseJudge",
+    "pairwise_judge": f"{_SERVICES}.pairwise:PairwiseJudge",
+    "reward_model": f"{_SERVICES}.reward_model:RewardModel",
+    "json_scorer": f"{_SERVICES}.json_scorer:JsonScorer",
     "gsm8k": f"{_SERVICES}.rules:GSM8K",
     "math": f"{_SERVICES}.rules:Math",
     "regex": f"{_SERVICES}.rules:Regex",
@@ -66,6 +67,13 @@ def load_reward_file(path: str | PathLike[str], *, kinds: Mapping[str, str] = KI
     path = Path(path)
     with at(str(path)):
         return _Loader(path.absolute().parent, kinds).load(read_yaml(path))
+
+
+def load_reward_contents(
+    contents: Mapping[str, Any], *, folder: str | PathLike[str], kinds: Mapping[str, str] = KINDS
+) -> RewardFile:
+    """The same for what would stand in a file; relative paths start at the folder."""
+    return _Loader(Path(folder).absolute(), kinds).load(contents)
 
 
 class _Loader:

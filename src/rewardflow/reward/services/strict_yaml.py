@@ -1,4 +1,4 @@
-"""Reads a YAML file as plain data.
+"""Reads YAML, a file or a text, as plain data.
 
 Always true: only plain values come out (no tag builds an object, nothing is expanded from the environment); a key that
 stands twice is an error, where YAML would keep the last in silence; 1e-3 is a number, where YAML 1.1 sees text. No
@@ -27,6 +27,11 @@ def read_yaml(path: Path) -> Any:
         raise InvalidInput("the file must exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"the file must be readable text in UTF-8: {error}") from error
+    return parse_yaml(text)
+
+
+def parse_yaml(text: str, *, what: str = "the file") -> Any:
+    """The same of a text; `what` it is is for messages."""
     yaml, loader = _yaml_and_loader()
     try:
         return yaml.load(text, Loader=loader)
@@ -36,7 +41,7 @@ def read_yaml(path: Path) -> Any:
         problem = f"{error.reason} (character {error.position + 1})"
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = f"a value cannot be read ({type(error).__name__})"
-    raise InvalidInput(f"the file must be valid YAML: {problem}")  # not from the error, which quotes the line
+    raise InvalidInput(f"{what} must be valid YAML: {problem}")  # not from the error, which quotes the line
 
 
 def _told(error: Any, text: str) -> str:

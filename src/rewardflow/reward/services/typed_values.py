@@ -25,7 +25,7 @@ from rewardflow.reward.settings import check_names
 
 _SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPPINGS = (dict, collections.abc.Mapping)
-_SECRET_NAME = re.compile(r"header|key|secret|passw|auth|cookie|credential|token(?!s)", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"header|key|secret|passw|auth|cookie|credential|token(?!s|izer)", re.IGNORECASE)
 _WORDS: dict[Any, str] = {
     str: "text",
     int: "a whole number",

@@ -1,0 +1,113 @@
+"""Files of rows, JSONL and parquet, whatever the rows mean.
+
+Always true: every row of a file comes out once, in the file's order, with its line; one that cannot be read is an
+`Unreadable` and stops nothing. A file that is written takes the old one's place as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import orjson
+
+from rewardflow.answers import parquet
+from rewardflow.answers.plain_json import json_text
+from rewardflow.errors import InvalidInput
+
+Format = Literal["jsonl", "parquet"]
+
+_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """In place of a row that is no JSON."""
+
+    why: str
+
+
+def check_format(path: str | PathLike[str]) -> Format:
+    """By the file's ending; also makes sure that what its format needs is installed."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _FORMATS:
+        raise InvalidInput(f"a file of rows must end in one of {', '.join(_FORMATS)}, got {path}")
+    if _FORMATS[suffix] == "parquet":
+        parquet.check_installed()
+    return _FORMATS[suffix]
+
+
+def read_rows(path: str | PathLike[str]) -> Iterator[tuple[int, Any]]:
+    """Lines, counted from 1, with what stands there: JSON of any kind, or `Unreadable`. Rows of parquet are dicts."""
+    if check_format(path) == "parquet":
+        return enumerate(parquet.read_rows(Path(path)), start=1)
+    return _read_jsonl(Path(path))
+
+
+def write_rows(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replace the file by these rows as they are."""
+    is_parquet = check_format(path) == "parquet"
+    with replacing(Path(path)) as file:
+        if is_parquet:
+            parquet.write_rows(file, list(rows))
+        else:
+            write_json_lines(file, rows)
+
+
+def write_json_lines(file: BinaryIO, rows: Iterable[Mapping[str, Any]]) -> None:
+    file.writelines(json_text(row).encode() + b"\n" for row in rows)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file beside the old one that takes its place if the block ends well."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            text = (text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text).strip()
+            if not text:
+                continue
+            try:
+                row = _parse(text)
+            except orjson.JSONDecodeError as error:
+                row = Unreadable(f"a line must be valid JSON: {error.msg} (column {error.colno})")
+            yield number, row
+
+
+def _parse(text: bytes) -> Any:
+    """Also what Python's own writer lets pass and JSON does not: NaN, and halves of surrogate pairs from policies."""
+    try:
+        row = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        try:
+            return json.loads(text, parse_constant=lambda _: None)
+        except (ValueError, RecursionError):
+            raise error from None
+    if _LONG_NUMBER.search(text):
+        # Beyond 64 bits orjson gives floats, and a reference answer that lost its last digits is another one.
+        with contextlib.suppress(ValueError, RecursionError):  # Python reads no number of thousands of digits
+            return json.loads(text)
+    return row

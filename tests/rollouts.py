@@ -1,0 +1,21 @@
+"""Rollouts to score, for tests that only care what their responses say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rewardflow as rf
+
+
+def rollout(response: str, ground_truth: Any = None, **fields: Any) -> rf.Rollout:
+    """One that is a group of its own."""
+    return rf.Rollout(group_id="q", response=response, ground_truth=ground_truth, **fields)
+
+
+def group(name: str, *responses: str, **fields: Any) -> list[rf.Rollout]:
+    """A whole group, one rollout for each response."""
+    size = len(responses)
+    return [
+        rf.Rollout(group_id=name, index=index, group_size=size, response=response, **fields)
+        for index, response in enumerate(responses)
+    ]
