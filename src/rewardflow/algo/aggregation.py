@@ -1,0 +1,68 @@
+"""How the losses of tokens become the loss of a batch: a numerator and a denominator that both add up.
+
+Always true: numerators and denominators of micro-batches sum to those of the batch, however its rows are split, so
+gradients may be accumulated first and divided once. A failed rollout is in neither.
+
+    token_mean             sum of tokens                    / trained tokens
+    seq_mean_token_sum     sum of tokens                    / scored rollouts
+    seq_mean_token_mean    sum of each rollout's mean       / scored rollouts
+    fixed_length           sum of tokens                    / scored rollouts x max_response_tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rewardflow.algo.tables import choose
+from rewardflow.config.tree import Aggregation
+from rewardflow.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    divides_rows: bool  # each by its own number of trained tokens
+    count: Callable[[Tensor, Tensor, int], Tensor]  # of trained mask, scored rows and longest response
+
+
+_RULES: Mapping[str, _Rule] = {
+    "token_mean": _Rule(divides_rows=False, count=lambda mask_BT, scored_B, longest: mask_BT.sum()),
+    "seq_mean_token_sum": _Rule(divides_rows=False, count=lambda mask_BT, scored_B, longest: scored_B.sum()),
+    "seq_mean_token_mean": _Rule(divides_rows=True, count=lambda mask_BT, scored_B, longest: scored_B.sum()),
+    "fixed_length": _Rule(divides_rows=False, count=lambda mask_BT, scored_B, longest: scored_B.sum() * longest),
+}
+
+
+def trained_mask(sampled_BT: Tensor, scored_B: Tensor) -> Tensor:
+    """True for the tokens that train: sampled by the policy, in a rollout with a verdict."""
+    if sampled_BT.shape[:1] != scored_B.shape:
+        raise InvalidInput(
+            "scored_B must have one entry for each row of the mask, "
+            f"got {tuple(scored_B.shape)} for a mask of {tuple(sampled_BT.shape)}"
+        )
+    return sampled_BT.bool() & scored_B.bool().unsqueeze(-1)
+
+
+def token_weights(aggregation: Aggregation, mask_BT: Tensor) -> Tensor:
+    """float32 weights for `numerator`. `mask_BT` is the trained mask."""
+    weights_BT = mask_BT.bool().float()
+    if choose("aggregation", aggregation, _RULES).divides_rows:
+        return weights_BT / weights_BT.sum(dim=-1, keepdim=True).clamp(min=1)
+    return weights_BT
+
+
+def numerator(values_BT: Tensor, weights_BT: Tensor) -> Tensor:
+    """The weighted sum, in the values' dtype. What has no weight is left out, not multiplied by 0: it may be NaN."""
+    return torch.where(weights_BT > 0, values_BT * weights_BT, 0.0).sum()
+
+
+def denominator(aggregation: Aggregation, mask_BT: Tensor, scored_B: Tensor, max_response_tokens: int) -> Tensor:
+    """A float64 scalar, 0 if no rollout was scored. The mask may be the trained one or that of all sampled tokens.
+
+    A scored rollout counts even if none of its tokens train.
+    """
+    count = choose("aggregation", aggregation, _RULES).count
+    return count(trained_mask(mask_BT, scored_B), scored_B.bool(), max_response_tokens).to(torch.float64)

@@ -1,0 +1,76 @@
+"""KL estimates: per token equal to verl's in value and gradient, and silent outside the mask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from algo.policies import BEHAVIOUR_BT, MASK_BT, NEW_BT
+
+from rewardflow.algo.kl import ESTIMATORS, Estimator, kl_to_reference
+from rewardflow.errors import InvalidInput
+
+ALL_BT = torch.ones_like(MASK_BT)
+
+# verl 0.9.1, kl_penalty(NEW, BEHAVIOUR, name) with k1, k2 and low_var_kl, and the gradient of its sum.
+KL_BT = {
+    "k1": [[0.0, 0.5, 1.5, 0.1], [0.2, -0.5, 1.1, 1.0], [0.0, 23.6, 0.2, 0.0]],
+    "k2": [[0.0, 0.125, 1.125, 0.005], [0.02, 0.125, 0.605, 0.5], [0.0, 278.48, 0.02, 0.0]],
+    "k3": [
+        [0.0, 0.1065307, 0.7231302, 0.0048374],
+        [0.0187308, 0.1487212, 0.4328711, 0.3678794],
+        [0.0, 10.0, 0.0187308, 0.0],
+    ],
+}
+GRAD_BT = {
+    "k1": [[1.0] * 4] * 3,
+    "k2": [[0.0, 0.5, 1.5, 0.1], [0.2, -0.5, 1.1, 1.0], [0.0, 23.6, 0.2, 0.0]],
+    "k3": [
+        [0.0, 0.3934693, 0.7768698, 0.0951626],
+        [0.1812692, -0.6487212, 0.6671289, 0.6321205],
+        [0.0, 0.0, 0.1812692, 0.0],
+    ],
+}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_each_token_has_the_estimate_and_the_gradient_it_has_in_verl(estimator: Estimator) -> None:
+    log_probs_BT = NEW_BT.clone().requires_grad_()
+    kl_BT = kl_to_reference(log_probs_BT, BEHAVIOUR_BT, ALL_BT, estimator)
+    torch.testing.assert_close(kl_BT, torch.tensor(KL_BT[estimator]), atol=1e-6, rtol=1e-5)
+    kl_BT.sum().backward()
+    torch.testing.assert_close(log_probs_BT.grad, torch.tensor(GRAD_BT[estimator]), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_nothing_in_a_masked_row_reaches_the_estimate_or_the_gradient(estimator: Estimator) -> None:
+    log_probs_BT, reference_BT = NEW_BT.clone(), BEHAVIOUR_BT.clone()
+    log_probs_BT[0], reference_BT[1] = float("nan"), float("-inf")
+    log_probs_BT.requires_grad_()
+    mask_BT = ALL_BT.clone()
+    mask_BT[:2] = 0
+    kl_BT = kl_to_reference(log_probs_BT, reference_BT, mask_BT, estimator)
+    assert torch.equal(kl_BT[:2], torch.zeros(2, 4))
+    torch.testing.assert_close(kl_BT[2], torch.tensor(KL_BT[estimator][2]), atol=1e-6, rtol=1e-5)
+    kl_BT.sum().backward()
+    assert torch.equal(log_probs_BT.grad[:2], torch.zeros(2, 4))  # type: ignore[index]
+
+
+def test_k1_and_k3_agree_with_the_exact_divergence_in_expectation() -> None:
+    policy_V = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    reference_V = torch.tensor([0.4, 0.4, 0.1, 0.1], dtype=torch.float64)
+    exact = (policy_V * (policy_V / reference_V).log()).sum()
+    every_word = torch.ones(4)
+    for estimator in ("k1", "k3"):
+        estimates_V = kl_to_reference(policy_V.log(), reference_V.log(), every_word, estimator)
+        torch.testing.assert_close((policy_V * estimates_V).sum(), exact)
+
+
+def test_k3_is_what_one_gets_without_asking() -> None:
+    assert torch.equal(
+        kl_to_reference(NEW_BT, BEHAVIOUR_BT, ALL_BT), kl_to_reference(NEW_BT, BEHAVIOUR_BT, ALL_BT, "k3")
+    )
+
+
+def test_an_unknown_estimator_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(InvalidInput, match="estimator must be one of k1, k2, k3, got 'k4'"):
+        kl_to_reference(NEW_BT, BEHAVIOUR_BT, ALL_BT, "k4")  # type: ignore[arg-type]
