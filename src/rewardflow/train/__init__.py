@@ -1,0 +1,1 @@
+"""The trainers: what turns micro-batches into gradients, and gradients into new weights."""

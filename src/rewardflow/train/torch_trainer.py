@@ -1,0 +1,278 @@
+"""The trainer on torch: one process with a plain module, or several ranks with FSDP2.
+
+Always true: the same micro-batches in the same order give the same weights, bit for bit; how an update was cut into
+micro-batches changes its gradient by rounding alone; a failed sample has no part in it; ranks make the same number of
+passes, whatever they have to do. Weights stay on the device, where generators read them; with `offload` what only
+training needs (the optimizer's state, the reference) leaves it in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import MicroBatch, UpdateReport
+from rewardflow.train.accumulated import Accumulated, UpdateSums
+from rewardflow.train.fsdp2 import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
+from rewardflow.train.learning_rate import share
+from rewardflow.train.loss_terms import LossTerms, TrainingRow
+from rewardflow.train.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
+from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack, split_passes
+from rewardflow.train.token_log_probs import TokenScores, token_log_probs
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CPU = torch.device("cpu")
+COMPUTE_DTYPES = {None: None, "float32": None, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerStatistics:
+    """Since the trainer was made, on this rank."""
+
+    num_updates: int = 0  # that changed the weights
+    num_empty_updates: int = 0  # left out because nothing was scored
+    num_nonfinite_updates: int = 0  # left out because the gradient was not finite
+    num_passes: int = 0  # forward and backward
+    num_rows: int = 0  # that went through them
+    num_rows_without_gradient: int = 0  # that were scored and did not need to
+
+
+class TorchTrainer:
+    """`async with trainer.step(0): await trainer.forward_backward(batch); await trainer.optim_step()`.
+
+    The model comes on its device, whole and equal on every rank of `group`, with gradient checkpointing set or not; the
+    reference likewise. `uses_old` is `schedule.needs_old_log_probs`. Ranks call the same methods in the same order.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        trainer: TrainerSettings,
+        algorithm: AlgorithmSettings,
+        uses_old: bool,
+        temperature: float,
+        max_response_tokens: int,
+        total_steps: int,
+        thread: DeviceThread,
+        reference: nn.Module | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if trainer.autocast not in COMPUTE_DTYPES:
+            raise InvalidInput(
+                "training computes in float32 or bfloat16, because float16 needs its losses scaled, "
+                f"got trainer.autocast={trainer.autocast}"
+            )
+        self.model = model
+        self.reference = reference
+        self._settings = trainer
+        self._algorithm = algorithm
+        self._terms = LossTerms(algorithm=algorithm, uses_old=uses_old)
+        self._temperature = temperature
+        self._max_response_tokens = max_response_tokens
+        self._total_steps = total_steps
+        self._thread = thread
+        self._ranks = Ranks(next(model.parameters()).device, group)
+        self._compute_dtype = COMPUTE_DTYPES[trainer.autocast]
+        for whole_model in (model, reference):
+            if whole_model is not None:
+                shard(whole_model, self._ranks, compute=self._compute_dtype, offload=trainer.offload)
+        self._leaves_device = trainer.offload and not is_sharded(model)  # a sharded model is offloaded by FSDP2
+        if reference is not None and self._leaves_device:
+            reference.to(CPU)
+        self.optimizer = build_optimizer(model, trainer)
+        self._accumulated = Accumulated()
+        self._is_reduced = True
+        self._open_step: int | None = None
+        self._statistics = TrainerStatistics()
+
+    def statistics(self) -> TrainerStatistics:
+        return self._statistics
+
+    @property
+    def lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @asynccontextmanager
+    async def step(self, number: int) -> AsyncIterator[None]:
+        await self._run(partial(self._begin_step, number))
+        try:
+            yield
+        finally:
+            await self._run(partial(self._end_step, number))
+
+    async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[Tensor]:
+        """For each rollout one float32 tensor on the CPU, with an entry for each sampled token."""
+        return await self._run(partial(self._log_probs, rollouts, of))
+
+    async def forward_backward(self, batch: MicroBatch) -> None:
+        await self._run(partial(self._forward_backward, batch))
+
+    async def optim_step(self) -> UpdateReport:
+        return await self._run(self._optim_step)
+
+    async def _run(self, compute: Callable[[], T]) -> T:
+        def on_own_device() -> T:
+            with torch.accelerator.device_index(self._ranks.device.index):  # which device is current is per thread
+                return compute()
+
+        return await self._thread.run(on_own_device)
+
+    # -- on the thread: a step ---------------------------------------------------------------------------------------
+
+    def _begin_step(self, number: int) -> None:
+        if self._open_step is not None:
+            raise InvalidInput(f"one step must end before the next begins, got {number} within {self._open_step}")
+        self._open_step = number
+        self._set_learning_rate(number)
+        if self._leaves_device:
+            move_state(self.optimizer, None)
+
+    def _end_step(self, number: int) -> None:
+        """The rate is the next step's, however many updates there were; what was not stepped on is forgotten.
+
+        With several ranks, a gradient that was not yet reduced is FSDP2's own and stays: a step that ends without its
+        update there ends the run.
+        """
+        self._open_step = None
+        self.optimizer.zero_grad(set_to_none=True)
+        self._accumulated = Accumulated()
+        self._set_learning_rate(number + 1)
+        if self._leaves_device:
+            move_state(self.optimizer, CPU)
+            if self._ranks.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _set_learning_rate(self, number: int) -> None:
+        set_learning_rate(self.optimizer, self._settings.lr * share(number, self._total_steps, self._settings))
+
+    # -- on the thread: passes ---------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> list[Tensor]:
+        model = self.model if of == "policy" else self.reference
+        if model is None:
+            raise InvalidInput("log-probs of the reference need a reference model, got reference=None")
+        rows = [Row.of(rollout) for rollout in rollouts]
+        found = [torch.empty(0)] * len(rows)
+        with self._on_device(model.eval()):
+            for indices in self._passes(rows):
+                chosen = [rows[index] for index in indices] or [IDLE_ROW]
+                scores = self._score(model, pack(chosen, self._ranks.device))
+                per_row = torch.split(scores.log_probs_N.cpu(), [len(row.sampled) for row in chosen])
+                for place, index in enumerate(indices):  # what an idle pass finds is nobody's
+                    found[index] = per_row[place]
+        return found
+
+    def _forward_backward(self, batch: MicroBatch) -> None:
+        scored = [(sample, Row.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
+        self._accumulated.count([row for _, row in scored], self._algorithm.aggregation, self._max_response_tokens)
+        rows = [
+            self._terms.training_row(sample, row)
+            for sample, row in scored
+            if row.sampled and self._terms.has_gradient(sample)
+        ]
+        self._count(num_rows=len(rows), num_rows_without_gradient=len(scored) - len(rows))
+        passes = self._passes([row.row for row in rows])
+        for number, indices in enumerate(passes):
+            is_last = batch.is_last and number == len(passes) - 1
+            self._backward([rows[index] for index in indices] or [self._terms.idle_row()], reduce=is_last)
+
+    def _backward(self, rows: Sequence[TrainingRow], *, reduce: bool) -> None:
+        """One forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
+        reduce_gradients_in_next_backward(self.model, reduce)
+        packed = pack([row.row for row in rows], self._ranks.device)
+        scores = self._score(self.model.train(), packed, with_entropy=self._terms.with_entropy)
+        numerator = self._terms.numerator(rows, packed, scores)
+        numerator.value.backward()  # type: ignore[no-untyped-call]
+        self._accumulated.add(numerator.sums)
+        self._is_reduced = reduce
+        self._count(num_passes=1)
+
+    def _passes(self, rows: Sequence[Row]) -> list[list[int]]:
+        """The rows of each pass, by index; none of them where other ranks have more passes to make."""
+        passes = split_passes([row.num_tokens for row in rows], self._settings.micro_batch_tokens)
+        return passes + [[] for _ in range(self._ranks.most(len(passes)) - len(passes))]
+
+    def _score(self, model: nn.Module, packed: PackedRows, *, with_entropy: bool = False) -> TokenScores:
+        return token_log_probs(
+            model,
+            packed,
+            temperature=self._temperature,
+            with_entropy=with_entropy,
+            autocast=None if is_sharded(model) else self._compute_dtype,  # FSDP2 casts by itself
+        )
+
+    @contextmanager
+    def _on_device(self, model: nn.Module) -> Iterator[None]:
+        """With `offload` the reference is there only while it computes."""
+        leaves_device = self._leaves_device and model is self.reference
+        if leaves_device:
+            model.to(self._ranks.device)
+        try:
+            yield
+        finally:
+            if leaves_device:
+                model.to(CPU)
+
+    # -- on the thread: an update ------------------------------------------------------------------------------------
+
+    def _optim_step(self) -> UpdateReport:
+        if self._open_step is None:
+            raise InvalidInput(
+                "an update is part of a step: call optim_step() within `async with trainer.step(number)`"
+            )
+        if not self._is_reduced and self._ranks.size > 1:
+            self._backward([self._terms.idle_row()], reduce=True)  # what was to be the last pass was not needed
+        sums = self._accumulated.summed(self._ranks)
+        self._accumulated = Accumulated()
+        if sums.denominator == 0:
+            self._count(num_empty_updates=1)
+            return self._report(sums, grad_norm=0.0, skipped_empty=1.0)
+        if sums.num_passes == 0:
+            fill_with_zeros(self.optimizer)
+        # FSDP2 reduces to the mean over ranks, and the denominator is that of all of them.
+        scale = self._ranks.size / sums.denominator
+        grad_norm = update(self.optimizer, scale=scale, max_grad_norm=self._settings.max_grad_norm)
+        if math.isfinite(grad_norm):
+            self._count(num_updates=1)
+            return self._report(sums, grad_norm)
+        logger.warning(
+            "step %d: the gradient's norm is %s, so the weights stay as they are", self._open_step, grad_norm
+        )
+        self._count(num_nonfinite_updates=1)
+        return self._report(sums, grad_norm, skipped_nonfinite=1.0)
+
+    def _report(
+        self, sums: UpdateSums, grad_norm: float, *, skipped_empty: float = 0.0, skipped_nonfinite: float = 0.0
+    ) -> UpdateReport:
+        skipped = {"skipped_empty": skipped_empty, "skipped_nonfinite": skipped_nonfinite}
+        return UpdateReport(
+            num_sequences=sums.num_sequences,
+            num_tokens=sums.num_tokens,
+            grad_norm=grad_norm,
+            lr=self.lr,
+            metrics={**sums.metrics, **skipped},
+        )
+
+    def _count(self, **added: int) -> None:
+        totals = {name: getattr(self._statistics, name) + number for name, number in added.items()}
+        self._statistics = replace(self._statistics, **totals)

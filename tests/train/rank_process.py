@@ -1,0 +1,105 @@
+"""Two ranks that train the tiny model together: what a spawned process runs, and how it is spawned."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tiny_training import batch, random_samples, tiny_model, tiny_trainer
+from torch import Tensor
+
+from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
+from rewardflow.flow.records import Sample, UpdateReport
+from rewardflow.train.fsdp2 import whole
+from rewardflow.train.torch_trainer import TorchTrainer
+
+NUM_STEPS = 3
+ALGORITHM = AlgorithmSettings(kl_coef=0.3, entropy_coef=0.05, aggregation="seq_mean_token_mean")
+SKIPPING = AlgorithmSettings()  # rows with an advantage of 0 need no pass
+
+
+def samples_of(step: int) -> list[Sample]:
+    return random_samples(11, seed=step)
+
+
+def micro_batches_of(rank: int, step: int) -> list[list[Sample]]:
+    """Uneven: rank 0 has most rows, and rank 1 none at all in the last micro-batch, where nobody has in step 2."""
+    samples = samples_of(step)
+    if step == 2:
+        return [samples[:9], [], []] if rank == 0 else [samples[9:], [], []]
+    return [samples[:6], [], samples[6:8]] if rank == 0 else [samples[8:9], samples[9:], []]
+
+
+async def train(trainer: TorchTrainer, rank: int | None) -> tuple[list[UpdateReport], list[bool]]:
+    """Three steps; without a rank, as the only process, with everything in one micro-batch.
+
+    Also whether, after each micro-batch of the first step, gradients had been reduced.
+    """
+    reports, are_reduced = [], []
+    for step in range(NUM_STEPS):
+        parts = [samples_of(step)] if rank is None else micro_batches_of(rank, step)
+        async with trainer.step(step):
+            for i, part in enumerate(parts):
+                await trainer.forward_backward(batch(part, is_last=i == len(parts) - 1))
+                if step == 0:
+                    are_reduced.append(all(weight.grad is not None for weight in trainer.model.parameters()))
+            reports.append(await trainer.optim_step())
+    return reports, are_reduced
+
+
+def trained(rank: int | None, algorithm: AlgorithmSettings, settings: TrainerSettings, **others: Any) -> dict[str, Any]:
+    """What a run leaves behind, in plain records: reports, weights and log-probs."""
+    rollouts = [sample.rollout for sample in samples_of(0)]
+    mine = rollouts if rank is None else rollouts[:9] if rank == 0 else rollouts[9:]
+    with tiny_trainer(trainer=settings, algorithm=algorithm, reference=tiny_model(seed=1), **others) as trainer:
+        reports, are_reduced = asyncio.run(train(trainer, rank))
+        log_probs = asyncio.run(trainer.log_probs(mine, "policy"))
+        reference = asyncio.run(trainer.log_probs(mine, "reference"))
+        return {
+            "reports": [asdict(report) for report in reports],
+            "weights": torch.cat([whole(weight.detach()).flatten() for weight in trainer.model.parameters()]),
+            "log_probs": list(log_probs),
+            "reference": list(reference),
+            "are_reduced": are_reduced,
+            "num_passes": trainer.statistics().num_passes,
+        }
+
+
+def cases() -> dict[str, tuple[AlgorithmSettings, TrainerSettings]]:
+    # With a usual eps Adam turns the rounding of gradients that are almost 0 into steps of full size.
+    plain = TrainerSettings(lr=1e-2, micro_batch_tokens=40, eps=1e-3)
+    return {
+        "every_term": (ALGORITHM, plain),
+        "skipping": (SKIPPING, replace(plain, max_grad_norm=None)),
+        "offload": (ALGORITHM, replace(plain, offload=True)),
+        "bfloat16": (ALGORITHM, replace(plain, autocast="bfloat16")),
+    }
+
+
+def run_rank(rank: int, port: int, directory: str) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    try:
+        found = {name: trained(rank, *case, group=dist.group.WORLD) for name, case in cases().items()}
+        torch.save(found, Path(directory) / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def spawn_two(main: Callable[[int, int, str], None], directory: Path) -> list[dict[str, dict[str, Any]]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(main, args=(port, str(directory)), nprocs=2)
+    return [torch.load(directory / f"{rank}.pt") for rank in range(2)]
+
+
+def joined(ranks: list[dict[str, Any]], name: str) -> Tensor:
+    return torch.cat([entry for rank in ranks for entry in rank[name]])

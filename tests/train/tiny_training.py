@@ -1,0 +1,87 @@
+"""A model of 2 layers and 17 words, samples to train it on, and a trainer of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.records import LogProbs, MicroBatch, Sample
+from rewardflow.train.torch_trainer import TorchTrainer
+from rewardflow.types import Reward, Rollout
+
+VOCABULARY = 17
+MAX_RESPONSE_TOKENS = 9
+TEMPERATURE = 0.7
+
+
+def tiny_model(seed: int = 0, **config: Any) -> Qwen2ForCausalLM:
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return Qwen2ForCausalLM(Qwen2Config(**{**sizes, **heads, "initializer_range": 0.3, **config}))
+
+
+def rollout(prompt: Sequence[int], response: Sequence[int], **fields: Any) -> Rollout:
+    mask = [0] * len(prompt) + [1] * len(response)
+    return Rollout(
+        **{"group_id": "g", "response": "", "token_ids": [*prompt, *response], "response_mask": mask, **fields}
+    )
+
+
+def sample(of: Rollout, advantage: Any = 1.0, *, value: float | None = 1.0, **log_probs: Any) -> Sample:
+    return Sample(rollout=of, reward=Reward(value=value), advantage=advantage, log_probs=LogProbs(**log_probs))
+
+
+def random_samples(number: int, seed: int = 0) -> list[Sample]:
+    """Every third failed, every fifth with an advantage of 0, and log-probs so far off that clips are active."""
+    dice = random.Random(seed)
+    return [_random_sample(dice, is_failed=i % 3 == 2, is_zero=i % 5 == 4) for i in range(number)]
+
+
+def _random_sample(dice: random.Random, *, is_failed: bool, is_zero: bool) -> Sample:
+    prompt, response = ([dice.randrange(VOCABULARY) for _ in range(dice.randint(1, 9))] for _ in range(2))
+    guesses = {
+        name: torch.tensor([dice.uniform(-4.0, -1.0) for _ in response]) for name in ("old", "reference", "behaviour")
+    }
+    advantage = 0.0 if is_failed or is_zero else dice.uniform(-2.0, 2.0)
+    return sample(rollout(prompt, response), advantage, value=None if is_failed else 1.0, **guesses)
+
+
+def batch(samples: Sequence[Sample], *, is_last: bool = True) -> MicroBatch:
+    return MicroBatch(step=0, mini_batch=0, samples=tuple(samples), is_last=is_last)
+
+
+@contextmanager
+def tiny_trainer(
+    model: torch.nn.Module | None = None,
+    *,
+    trainer: TrainerSettings | None = None,
+    algorithm: AlgorithmSettings | None = None,
+    uses_old: bool = True,
+    total_steps: int = 10,
+    **others: Any,
+) -> Iterator[TorchTrainer]:
+    with DeviceThread("trainer") as thread:
+        yield TorchTrainer(
+            model or tiny_model(),
+            trainer=trainer or TrainerSettings(lr=1e-2),
+            algorithm=algorithm or AlgorithmSettings(),
+            uses_old=uses_old,
+            temperature=TEMPERATURE,
+            max_response_tokens=MAX_RESPONSE_TOKENS,
+            total_steps=total_steps,
+            thread=thread,
+            **others,
+        )
+
+
+def weights(model: torch.nn.Module) -> Tensor:
+    return torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
