@@ -1,0 +1,36 @@
+"""`rewardflow convert`: data sets as others publish them, in the layout that training reads.
+
+Always true: the output is complete or was not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rewardflow.cli.display import safe
+from rewardflow.data.gsm8k import convert_gsm8k
+from rewardflow.errors import InvalidInput
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "convert",
+        help="write a data set in verl's layout, for training",
+        description="Reads a data set as its authors publish it and writes JSONL or parquet in verl's column layout.",
+    )
+    datasets = parser.add_subparsers(dest="dataset", required=True, metavar="DATASET")
+    gsm8k = datasets.add_parser("gsm8k", help="GSM8K's own JSONL, with `question` and `answer`")
+    gsm8k.add_argument("source", metavar="SOURCE", help="train.jsonl or test.jsonl")
+    gsm8k.add_argument("target", metavar="TARGET", help="the file to write, .jsonl or .parquet")
+    gsm8k.add_argument("--split", metavar="NAME", help="what extra_info.split says (the name of SOURCE)")
+
+
+def run(args: argparse.Namespace) -> int:
+    source, target = Path(args.source), Path(args.target)
+    if target.exists() and source.exists() and target.samefile(source):
+        raise InvalidInput(f"TARGET must be a file other than SOURCE, got {target}")
+    num_rows = convert_gsm8k(source, target, split=args.split or source.stem)
+    sys.stdout.write(f"wrote {num_rows:,} rows to {safe(str(target))}\n")
+    return 0

@@ -1,0 +1,216 @@
+"""Every setting of a training run, once: its name, its default, its rule.
+
+Always true: a record that exists obeys its own rules; what spans several records is checked by `RunSettings`. Nothing
+here imports torch, so a mistake is told before anything heavy is loaded. The comment of a field explains it wherever
+settings are explained: it ends up in the JSON schema and in docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, Literal
+
+from rewardflow.config.reward_shape import check_reward
+from rewardflow.config.rules import at_least, check_choices, within
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.schedule import Schedule
+from rewardflow.reward.services.typed_values import at
+from rewardflow.reward.settings import split_options
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Aggregation = Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "fixed_length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSettings:
+    """Where prompts come from: exactly one of `task` (generated), `path` (a file) and `dataset` (Hugging Face)."""
+
+    task: Literal["copy_digits", "arithmetic"] | None = None  # prompts that are generated and need no file
+    path: str | PathLike[str] | None = None  # a file of prompts, .jsonl or .parquet
+    dataset: str | None = None  # a data set of the Hugging Face hub, with `:configuration` where it has several
+    split: str = "train"  # of `dataset`
+    prompt_column: str | None = None  # null: `prompt`, `messages` or `question`, whichever is there
+    answer_column: str | None = None  # null: `ground_truth`, `reward_model.ground_truth` or `answer`, if there is one
+    shuffle: bool = True  # each epoch in an order of its own, which `seed` fixes
+    limit: int | None = None  # only the first so many rows
+    num_digits: int = 3  # of the numbers in generated tasks
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        given = [name for name in ("task", "path", "dataset") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidInput(f"exactly one of task, path and dataset must be given, got {', '.join(given) or 'none'}")
+        at_least("num_digits", self.num_digits, 1)
+        if self.limit is not None:
+            at_least("limit", self.limit, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """The model that learns. `tiny` is built in code; everything else is a path that transformers can load."""
+
+    model: str = "tiny"  # `tiny`, a folder, or a name on the Hugging Face hub
+    gguf_file: str | None = None  # a file of the model's folder to read the weights from
+    tokenizer: str | None = None  # null: the model's own
+    dtype: Dtype = "float32"  # of the weights
+    chat_template: str | None = None  # a Jinja template, or a file with one; null: the tokenizer's own
+    gradient_checkpointing: bool = False  # compute activations twice instead of keeping them
+    trust_remote_code: bool = False  # run the code that comes with a model
+    attention: str | None = None  # transformers' attn_implementation
+    tiny_hidden: int = 64  # width of the tiny model
+    tiny_layers: int = 2  # depth of the tiny model
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings:
+    """How rollouts are sampled. `top_k=0` and `top_p=1.0` leave the distribution whole."""
+
+    engine: Literal["hf"] = "hf"  # what generates: transformers
+    group_size: int = 8  # rollouts of each prompt
+    temperature: float = 1.0  # of sampling
+    top_p: float = 1.0  # sample from the likeliest tokens that have this probability together
+    top_k: int = 0  # sample from this many of the likeliest tokens; 0: from all
+    max_prompt_tokens: int = 1024  # longer prompts are overlong
+    max_response_tokens: int = 1024  # a response is cut there
+    overlong_prompts: Literal["filter", "truncate", "error"] = "error"  # leave them out, keep their end, or stop
+    max_sequences: int = 256  # decoded together
+    stop: Sequence[str] = ()  # texts that end a response, beside the end token
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        for name in ("group_size", "max_prompt_tokens", "max_response_tokens", "max_sequences"):
+            at_least(name, getattr(self, name), 1)
+        at_least("top_k", self.top_k, 0)
+        within("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        within("temperature", self.temperature, 0.0, math.inf, low_open=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmSettings:
+    """What is optimised. `loss` names the policy loss, here and nowhere else.
+
+    `scale` divides a group's centred scores by the spread of the group, of the whole batch, or by nothing. `behaviour`
+    says whose log-probs stand for the policy that generated: the engine's, or the trainer's under the same weights.
+    """
+
+    advantage: Literal["grpo"] = "grpo"  # what a score is worth beside the others of its group
+    scale: Literal["group", "batch", "none"] = "group"  # whose spread divides a group's centred scores
+    discount: float = 1.0  # below 1, a token's advantage fades with its distance from the end
+    loss: Literal["ppo", "decoupled"] = "ppo"  # the policy loss; `decoupled` corrects for stale rollouts
+    clip_low: float = 0.2  # the ratio of new to old probability counts down to 1 minus this
+    clip_high: float = 0.2  # and up to 1 plus this
+    dual_clip: float | None = 3.0  # with a negative advantage the ratio counts up to this; null: without bound
+    behaviour: Literal["engine", "trainer"] = "engine"  # whose log-probs stand for the policy that generated
+    # `decoupled` leaves out tokens that the old policy finds this many times likelier than the one that generated
+    behaviour_weight_cap: float | None = 5.0
+    kl_coef: float = 0.0  # weight of the distance from the reference policy; above 0 a reference model is kept
+    entropy_coef: float = 0.0  # weight of the bonus for entropy
+    aggregation: Aggregation = "token_mean"  # how the terms of tokens become one number
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        within("discount", self.discount, 0.0, 1.0, low_open=True)
+        within("clip_low", self.clip_low, 0.0, 1.0, low_open=True)
+        within("clip_high", self.clip_high, 0.0, math.inf, low_open=True)
+        if self.dual_clip is not None:
+            within("dual_clip", self.dual_clip, 1.0, math.inf, low_open=True)
+        if self.behaviour_weight_cap is not None:
+            within("behaviour_weight_cap", self.behaviour_weight_cap, 0.0, math.inf, low_open=True)
+        within("kl_coef", self.kl_coef, 0.0, math.inf)
+        within("entropy_coef", self.entropy_coef, 0.0, math.inf)
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.kl_coef > 0
+
+    @property
+    def needs_behaviour(self) -> bool:
+        return self.loss == "decoupled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings:
+    """The optimizer, and how much goes through the model at once."""
+
+    lr: float = 1e-6  # learning rate, at its highest
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    eps: float = 1e-8  # of Adam
+    weight_decay: float = 0.0  # of AdamW
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up, over the run's steps
+    warmup_steps: int = 0  # steps in which the learning rate rises
+    min_lr_share: float = 0.0  # where `linear` and `cosine` end, as a share of `lr`
+    max_grad_norm: float | None = 1.0  # longer gradients are shortened to this; null: never
+    micro_batch_tokens: int = 16384  # prompt and response tokens of one forward and backward
+    device: str = "auto"  # as torch names it; `auto`: a GPU if there is one
+    autocast: Dtype | None = None  # null: compute in the dtype of the weights
+    offload: bool = False  # keep what only training needs off the device between steps
+    threads: int | None = None  # of torch on the CPU
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        within("lr", self.lr, 0.0, math.inf)
+        within("eps", self.eps, 0.0, math.inf, low_open=True)
+        within("weight_decay", self.weight_decay, 0.0, math.inf)
+        within("min_lr_share", self.min_lr_share, 0.0, 1.0)
+        at_least("warmup_steps", self.warmup_steps, 0)
+        at_least("micro_batch_tokens", self.micro_batch_tokens, 1)
+        for beta in self.betas:
+            within("betas", beta, 0.0, 1.0)
+        if self.max_grad_norm is not None:
+            within("max_grad_norm", self.max_grad_norm, 0.0, math.inf, low_open=True)
+        if self.threads is not None:
+            at_least("threads", self.threads, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """A whole run: what is rewarded, for how long, and where it is written down."""
+
+    # `file.py:name`, `package.module:name`, a YAML reward file, or its contents in place;
+    # in a run file also a kind of reward such as `gsm8k`
+    reward: str | Mapping[str, Any]
+    data: DataSettings
+    schedule: Schedule
+    steps: int  # how many to train; each ends in new weights
+    run_dir: str | PathLike[str] | None = None  # where everything about the run is written; null: nowhere
+    seed: int = 0  # of the order of prompts, of sampling and of weights that are built
+    reward_kwargs: Mapping[str, Any] = field(default_factory=dict)  # settings of a reward that is named
+    # where relative paths inside a reward's contents start; in a run file it is the file's folder unless given
+    reward_folder: str | PathLike[str] | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)  # settings of the reward agent, as in settings.md
+    policy: PolicySettings = PolicySettings()
+    generation: GenerationSettings = GenerationSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    trainer: TrainerSettings = TrainerSettings()
+
+    def __post_init__(self) -> None:
+        at_least("steps", self.steps, 1)
+        at_least("seed", self.seed, 0)
+        check_reward(self.reward, self.reward_kwargs)
+        with at("limits"):
+            split_options(self.limits)
+        self._check_advantage()
+        if self.schedule.min_group > self.generation.group_size:
+            raise InvalidInput(
+                "schedule.min_group must not exceed generation.group_size, or every group is dropped, "
+                f"got min_group={self.schedule.min_group}, group_size={self.generation.group_size}"
+            )
+
+    def _check_advantage(self) -> None:
+        if self.algorithm.scale == "batch" and self.schedule.stream != "batch":
+            raise InvalidInput(
+                "algorithm.scale=batch needs the scores of the whole batch before the first update, which "
+                f"schedule.stream={self.schedule.stream} does not wait for; choose schedule.stream=batch, "
+                "or algorithm.scale=group or none"
+            )
+        if self.algorithm.advantage == "grpo" and self.generation.group_size < 2:
+            raise InvalidInput(
+                "grpo compares the rollouts of a group, so generation.group_size must be at least 2, "
+                f"got group_size={self.generation.group_size}"
+            )

@@ -1,0 +1,20 @@
+"""Prompts to train on: from files, data sets and generated tasks, in an order that can be resumed.
+
+source = open_source(DataSettings(path="train.parquet"), seed=1)
+prompts = source.take(128)
+"""
+
+from rewardflow.data.cursor import CursorStatistics, PromptCursor
+from rewardflow.data.opening import open_prompts, open_source
+from rewardflow.data.prompt_set import PromptList, PromptSet
+from rewardflow.data.tasks import GeneratedTask
+
+__all__ = [
+    "CursorStatistics",
+    "GeneratedTask",
+    "PromptCursor",
+    "PromptList",
+    "PromptSet",
+    "open_prompts",
+    "open_source",
+]

@@ -1,0 +1,63 @@
+"""Tasks that need no files: prompts made from a seed and a number.
+
+Always true: prompt i is a function of (task, num_digits, seed, i) alone, so any prompt can be made at any time, on any
+machine; different numbers are independent draws.
+
+    copy_digits   "407="   answer "407"
+    arithmetic    "3+4="   answer "7": addition of two numbers of at most `num_digits` digits
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rewardflow.config.rules import at_least
+from rewardflow.data.prompt_set import Fingerprint
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import Prompt
+
+TaskName = Literal["copy_digits", "arithmetic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedTask:
+    """A `PromptSet` without end, or of the first `size` prompts."""
+
+    task: TaskName
+    num_digits: int = 3
+    seed: int = 0
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.task not in get_args(TaskName):
+            raise InvalidInput(f"task must be one of {', '.join(get_args(TaskName))}, got {self.task!r}")
+        at_least("num_digits", self.num_digits, 1)
+        if self.size is not None:
+            at_least("size", self.size, 1)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return {"task": self.task, "num_digits": self.num_digits, "task_seed": self.seed, "rows": self.size}
+
+    def __getitem__(self, index: int) -> Prompt:
+        if index < 0 or (self.size is not None and index >= self.size):
+            raise IndexError(f"there is no prompt {index} of {self.size}")
+        text, answer = self._question(index)
+        return Prompt(uid=str(index), text=text, ground_truth=answer, data_source=self.task)
+
+    def _question(self, index: int) -> tuple[str, str]:
+        if self.task == "copy_digits":
+            digits = str(self._number(index, "digits")).zfill(self.num_digits)
+            return f"{digits}=", digits
+        left, right = self._number(index, "left"), self._number(index, "right")
+        return f"{left}+{right}=", str(left + right)
+
+    def _number(self, index: int, part: str) -> int:
+        """Of at most `num_digits` digits, every one as likely as any other."""
+        key = f"{self.task}/{self.num_digits}/{self.seed}/{index}/{part}".encode()
+        # Half a byte would do for a digit; the rest makes the remainder's bias immeasurable.
+        drawn = hashlib.shake_256(key).digest(self.num_digits + 16)
+        num_choices: int = 10**self.num_digits
+        return int.from_bytes(drawn, "big") % num_choices
