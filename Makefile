@@ -55,7 +55,8 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	$(BIN)/python -m venv "$$tmp/venv"; \
 	"$$tmp/venv/bin/python" -m pip -qq --disable-pip-version-check install '.[dev]'; \
 	{ sed -n '/^#/p' constraints.txt; \
-	  "$$tmp/venv/bin/python" -m pip --disable-pip-version-check freeze --exclude rewardflow; } > "$$tmp/constraints.txt"; \
+	  "$$tmp/venv/bin/python" -m pip --disable-pip-version-check freeze --exclude rewardflow | sed 's/+cpu$$//'; } \
+	  > "$$tmp/constraints.txt"; \
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds

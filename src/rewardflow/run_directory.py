@@ -3,6 +3,9 @@
     run.json        the run's name, start and schema version
     events.jsonl    one event a line, in order; a resumed run appends
     steps.jsonl     totals of a step, one line each; the last line of a step and source counts
+    metrics.jsonl   one line for each step that was trained
+    devices.jsonl   what the devices did, as events
+    settings.json   the settings of a training run
     journal.db      paid verdicts, if the run is told to keep its journal here
 
 Always true: a directory holds one run, and one that holds anything else is refused and left alone; `run.json` is whole
@@ -29,6 +32,9 @@ from rewardflow.line_file import LineFile, LineFileStatistics, encode_line, read
 RUN_FILE = "run.json"
 EVENTS_FILE = "events.jsonl"
 STEPS_FILE = "steps.jsonl"
+METRICS_FILE = "metrics.jsonl"
+DEVICES_FILE = "devices.jsonl"
+SETTINGS_FILE = "settings.json"
 JOURNAL_FILE = "journal.db"
 
 _DRAFT = f".{RUN_FILE}.tmp"  # run.json before it is whole; all that a crash in `create` leaves behind
@@ -99,6 +105,18 @@ class RunDirectory:
     @property
     def steps_path(self) -> Path:
         return self.path / STEPS_FILE
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / METRICS_FILE
+
+    def open_metrics(self) -> LineFile[Mapping[str, Any]]:
+        """For appending one line a trained step; close it."""
+        return LineFile(self.metrics_path, dict)
+
+    def open_device_events(self) -> EventFile:
+        """For what devices do, apart from the agent's events because a file has one writer; close it."""
+        return EventFile(self.path / DEVICES_FILE)
 
     def open_events(self) -> EventFile:
         """For writing; close it."""
