@@ -254,7 +254,7 @@ def test_advantages_that_need_the_batch_see_all_of_it_and_are_refused_where_they
     seen = []
 
     class Whitened(CentredScores):
-        def __call__(self, groups: Any) -> Any:
+        def __call__(self, groups: Any, log_probs_of: Any = None) -> Any:
             seen.append(len(groups))
             return super().__call__(groups)
 

@@ -19,6 +19,11 @@ from rewardflow.reward.component import Weighted
 from rewardflow.train.torch_trainer import TorchTrainer
 from rewardflow.types import Rollout, ScoredGroup
 
+
+def _no_log_probs(rollout: Rollout) -> LogProbs:
+    return LogProbs()
+
+
 SCORES = (1.0, 3.0, None, 2.0)
 
 
@@ -56,7 +61,7 @@ async def judged(rollouts: list[Rollout], reward: Any) -> ScoredGroup:
 async def gradient_of(group: ScoredGroup, **algorithm: Any) -> torch.Tensor:
     settings = AlgorithmSettings(**algorithm)
     policy = load_policy(PolicySettings(tiny_hidden=32), seed=0)
-    (advantages,) = make_advantages(settings)([group])
+    (advantages,) = make_advantages(settings)([group], _no_log_probs)
     samples = tuple(
         Sample(rollout=one, reward=reward, advantage=advantage, log_probs=LogProbs(reference=None))
         for one, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
@@ -110,8 +115,8 @@ def test_a_group_with_a_failure_has_the_advantages_and_the_gradient_of_the_other
             rollouts=tuple(with_failure.rollouts[i] for i in kept),
             rewards=tuple(with_failure.rewards[i] for i in kept),
         )
-        (all_advantages,) = make_advantages(AlgorithmSettings())([with_failure])
-        (their_advantages,) = make_advantages(AlgorithmSettings())([alone])
+        (all_advantages,) = make_advantages(AlgorithmSettings())([with_failure], _no_log_probs)
+        (their_advantages,) = make_advantages(AlgorithmSettings())([alone], _no_log_probs)
         assert [all_advantages[i] for i in kept] == list(their_advantages)
         assert all_advantages[2] == 0.0
         one, other = await gradient_of(with_failure, **algorithm), await gradient_of(alone, **algorithm)

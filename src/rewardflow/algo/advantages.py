@@ -20,6 +20,7 @@ from torch import Tensor
 from rewardflow.config.rules import within
 from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import LogProbsOf
 from rewardflow.flow.seams import Advantages
 from rewardflow.types import Rollout, ScoredGroup
 
@@ -48,7 +49,9 @@ class GroupRelative:
     def needs(self) -> Literal["group", "mini_batch", "batch"]:
         return "batch" if self.scale == "batch" else "group"
 
-    def __call__(self, groups: Sequence[ScoredGroup]) -> Sequence[Sequence[float | Tensor]]:
+    def __call__(
+        self, groups: Sequence[ScoredGroup], log_probs_of: LogProbsOf | None = None
+    ) -> Sequence[Sequence[float | Tensor]]:
         scores_by_group = [_scores(group) for group in groups]
         of_batch = _spread([score for scores in scores_by_group for score in scores]) if self.scale == "batch" else 0.0
         return [

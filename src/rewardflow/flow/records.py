@@ -6,7 +6,7 @@ advantage and its log-probs, so nothing can be put on another's tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,6 +48,9 @@ class LogProbs:
     old: Any = None  # under the weights before the step's first update
     reference: Any = None
     behaviour: Any = None  # under the weights that generated, if the trainer took them and not the engine
+
+
+LogProbsOf = Callable[[Rollout], LogProbs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

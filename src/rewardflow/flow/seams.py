@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-from rewardflow.flow.records import GroupRequest, MicroBatch, Prompt, UpdateReport
+from rewardflow.flow.records import GroupRequest, LogProbsOf, MicroBatch, Prompt, UpdateReport
 from rewardflow.types import Rollout, ScoredGroup
 
 
@@ -57,5 +57,8 @@ class Advantages(Protocol):
     def needs(self) -> Literal["group", "mini_batch", "batch"]:
         """How many groups must be known before the first advantage is."""
 
-    def __call__(self, groups: Sequence[ScoredGroup]) -> Sequence[Sequence[object]]:
-        """For each group one advantage per rollout: a number, or one for each token of the response."""
+    def __call__(self, groups: Sequence[ScoredGroup], log_probs_of: LogProbsOf) -> Sequence[Sequence[object]]:
+        """For each group one advantage per rollout: a number, or one for each sampled token of the response.
+
+        `log_probs_of` gives what was taken of a rollout before, for those who put a KL term into the reward.
+        """

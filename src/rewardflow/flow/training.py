@@ -130,7 +130,8 @@ class StepTraining:
         numbers = [share.number for share in shares if share.number is not None]
         new = [number for number in numbers if number not in self._samples]
         groups = [self._step.scored[number] for number in new]
-        for number, group, advantages in zip(new, groups, self._parts.advantages(groups), strict=True):
+        all_advantages = self._parts.advantages(groups, self._step.log_probs_of)
+        for number, group, advantages in zip(new, groups, all_advantages, strict=True):
             self._samples[number] = tuple(
                 Sample(rollout=rollout, reward=reward, advantage=advantage, log_probs=self._step.log_probs_of(rollout))
                 for rollout, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
