@@ -114,3 +114,18 @@ def test_an_error_after_some_results_comes_after_them() -> None:
 def test_a_thread_that_was_not_entered_refuses_work() -> None:
     with pytest.raises(InvalidInput, match="must be entered"):
         asyncio.run(DeviceThread("test").run(lambda: 1))
+
+
+@pytest.mark.parametrize("error", [StopIteration(), asyncio.CancelledError()])
+def test_an_error_that_means_something_else_to_a_coroutine_still_arrives(error: BaseException) -> None:
+    def compute() -> None:
+        raise error
+
+    async def main() -> None:
+        with DeviceThread("test") as thread:
+            async with asyncio.timeout(10):
+                with pytest.raises(RuntimeError, match=type(error).__name__) as raised:
+                    await thread.run(compute)
+        assert raised.value.__cause__ is error
+
+    asyncio.run(main())

@@ -57,9 +57,11 @@ class DeviceThread:
             try:
                 while (result := await emitter.results.get()) is not None:
                     yield result[0]
-            finally:
+            except BaseException:  # the caller left; what became of the computation is nobody's concern any more
                 emitter.is_stopped = True
-                await _outlast(ended)
+                await _wait_to_the_end(ended)
+                raise
+            ended.result()
 
     def _begin(self, loop: asyncio.AbstractEventLoop, compute: Callable[[], T]) -> asyncio.Future[T]:
         if self._thread is None or not self._thread.is_alive():
@@ -69,6 +71,8 @@ class DeviceThread:
         def job() -> None:
             try:
                 result = compute()
+            except (StopIteration, asyncio.CancelledError) as error:  # these mean something else to whoever awaits
+                _tell(loop, ended.set_exception, _wrapped(error))
             except BaseException as error:
                 _tell(loop, ended.set_exception, error)
             else:
@@ -96,16 +100,27 @@ class Emitter(Generic[T]):
 
 async def _outlast(ended: asyncio.Future[T]) -> T:
     """Wait to the end, and only then be cancelled."""
+    if await _wait_to_the_end(ended):
+        raise asyncio.CancelledError
+    return ended.result()
+
+
+async def _wait_to_the_end(ended: asyncio.Future[T]) -> bool:
+    """Whether somebody wished to cancel the wait meanwhile."""
     is_cancelled = False
     while not ended.done():
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
             is_cancelled = True
-    if is_cancelled:
-        ended.exception()  # seen: the cancellation is what the caller gets
-        raise asyncio.CancelledError
-    return ended.result()
+    ended.exception()  # seen, whoever looks at it
+    return is_cancelled
+
+
+def _wrapped(error: BaseException) -> RuntimeError:
+    wrapped = RuntimeError(f"the computation raised {type(error).__name__}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:

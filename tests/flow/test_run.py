@@ -1,6 +1,7 @@
 """The loop on a clock that jumps: every schedule, random delays and failures, hours in milliseconds."""
 
 import asyncio
+import dataclasses
 import itertools
 import random
 from collections import Counter
@@ -16,7 +17,7 @@ from rewardflow.errors import FlowError, InvalidInput, ServiceOutage
 from rewardflow.events import DeviceWorked, EventList
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
 from rewardflow.flow.parts import Parts
-from rewardflow.flow.records import GroupRequest, Prompt
+from rewardflow.flow.records import Boundary, GroupRequest, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
@@ -43,6 +44,8 @@ class World:
         self.reports: list[StepReport] = []
         self.events = EventList()
         self.calls_left_out = 0
+        self.start = Boundary(next_step=0)
+        self.at_boundary: Any = None
 
     def run(self, steps: int = 4, **agent_settings: Any) -> "World":
         async def main() -> None:
@@ -58,7 +61,8 @@ class World:
                     group_size=self.group_size,
                     **{"micro_batch_tokens": 60, **self.others},
                 )
-                await Flow(parts, on_step=self.reports.append, sink=self.events).run(steps=steps)
+                flow = Flow(parts, on_step=self.reports.append, at_boundary=self.at_boundary, sink=self.events)
+                await flow.run(steps=steps, start=self.start)
                 self.calls_left_out = agent.statistics().in_flight
 
         clock.run(main())
@@ -177,7 +181,7 @@ def test_a_group_with_too_few_verdicts_is_dropped_and_a_failed_rollout_stays_in_
     world = World(Schedule(groups_per_step=4), compute_score, group_size=3).run(steps=1)
     report = world.reports[0]
     assert report.dropped == {"too_few_verdicts": 1}
-    assert report.failed == {"user_error": 4}
+    assert report.failed == {"user_error": 3, "cancelled": 1}  # the third call of group 1 no longer mattered
     assert report.num_groups == 3
     (batch,) = world.trainer.batches
     assert [s.rollout.response for s in batch.samples if not s.is_scored] == ["2.0"]
@@ -279,9 +283,8 @@ def test_an_error_of_the_trainer_ends_the_run_and_leaves_no_call_out(placement: 
             raise RuntimeError("out of memory")
 
     world = World(Schedule(groups_per_step=4, max_staleness=1, placement=placement), judge_of(0), trainer=Broken())
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(RuntimeError, match="out of memory"):
         world.run(steps=3)
-    assert raised.group_contains(RuntimeError, match="out of memory") or "out of memory" in repr(raised.value)
 
 
 def test_a_service_that_stays_down_ends_the_run_with_the_agents_own_words() -> None:
@@ -289,9 +292,8 @@ def test_a_service_that_stays_down_ends_the_run_with_the_agents_own_words() -> N
         raise ConnectionError("refused")
 
     world = World(Schedule(groups_per_step=32), compute_score)
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(ServiceOutage):
         world.run(steps=3, outage_give_up_s=60.0)
-    assert raised.group_contains(ServiceOutage)
 
 
 def test_a_cancelled_loop_ends_its_calls() -> None:
@@ -331,9 +333,8 @@ def test_a_generator_that_breaks_its_promise_is_found_out(fault: str) -> None:
             if fault != "stale":
                 await super().publish(version)
 
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(FlowError):
         World(Schedule(groups_per_step=2), judge_of(0), generator=Faulty()).run(steps=2)
-    assert "FlowError" in repr(raised.value)
 
 
 def test_rewards_stay_with_their_own_rollouts_in_whatever_order_groups_finish() -> None:
@@ -364,3 +365,130 @@ def test_a_record_of_each_kind_can_be_told_from_its_fields() -> None:
     assert request.group_id == "7"
     assert issubclass(FlowError, Exception)
     assert Rollout(group_id="7", response="x").token_ids is None
+
+
+@settings(max_examples=25)
+@given(SCHEDULES, st.integers(0, 99), st.integers(1, 4), st.sampled_from([0.0, 0.3]))
+def test_a_run_that_goes_on_from_a_boundary_trains_what_an_undisturbed_one_would(
+    schedule: Schedule, seed: int, stop_after: int, failing: float
+) -> None:
+    schedule = schedule.changed(order="fixed")
+    judge = judge_of(seed, failing=failing)
+
+    class Cut(Exception):
+        """The machine died here."""
+
+    def batches(world: World) -> list[Any]:
+        return [
+            (b.step, b.mini_batch, [(s.rollout.response, s.rollout.policy_version, s.advantage) for s in b.samples])
+            for b in world.trainer.batches
+        ]
+
+    undisturbed = World(schedule, judge).run(steps=5)
+    first, boundaries = World(schedule, judge), []
+
+    async def cut(boundary: Boundary) -> None:
+        boundaries.append(boundary)
+        if boundary.next_step == stop_after:
+            raise Cut
+
+    first.at_boundary = cut
+    with pytest.raises(Cut):
+        first.run(steps=5)
+    second = World(schedule, judge)
+    second.prompts = first.prompts
+    second.trainer.num_updates = stop_after
+    second.start = boundaries[-1]
+    second.run(steps=5)
+    assert batches(first) + batches(second) == batches(undisturbed)
+    assert first.prompts.num_made == undisturbed.prompts.num_made
+
+
+def test_a_limit_on_stragglers_spares_calls_that_wait_in_the_queue() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        await asyncio.sleep(1.0)
+        return float(solution_str)
+
+    schedule = Schedule(groups_per_step=32, mini_batches=4, stream="mini_batch", straggler_s=10.0)
+    world = World(schedule, compute_score, slots=1).run(steps=1)
+    assert world.reports[0].failed == {}
+    assert world.reports[0].num_groups == 32
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 99), st.floats(1, 60), st.integers(1, 16))
+def test_stragglers_and_rounds_of_reserves_together_give_every_group_one_fate(
+    seed: int, limit_s: float, slots: int
+) -> None:
+    schedule = Schedule(groups_per_step=4, refill=1, refill_rounds=3, drop_equal_scores=True, straggler_s=limit_s)
+    world = World(schedule, judge_of(seed, failing=0.4), slots=slots).run(steps=2)
+    for report in world.reports:
+        empty = max(0, sum(report.dropped.values()) - report.num_reserves_used)
+        assert report.num_groups == 4 - empty
+
+
+def test_the_other_calls_of_a_group_that_cannot_be_kept_are_cancelled() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        if prompt == 1 and index < 3:
+            raise ValueError("no verdict")
+        await asyncio.sleep(1e6 if prompt == 1 else 1.0)
+        return float(index)
+
+    world = World(Schedule(groups_per_step=3), compute_score).run(steps=1)
+    assert world.reports[0].dropped == {"too_few_verdicts": 1}
+    assert world.reports[0].failed == {"user_error": 3, "cancelled": 1}
+    assert world.reports[0].duration_s < 100
+
+
+def test_verdicts_that_have_landed_hide_nothing() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        return float(solution_str)
+
+    world = World(Schedule(groups_per_step=8), compute_score, generator=FakeGenerator(rollout_s=10.0)).run(steps=2)
+    assert all(report.usage.hidden_s < 1e-6 for report in world.reports)
+
+
+def test_advantages_of_a_mini_batch_see_the_same_groups_for_every_stream() -> None:
+    def sizes(stream: Any) -> list[int]:
+        seen = []
+
+        class Noted(CentredScores):
+            def __call__(self, groups: Any, log_probs_of: Any = None) -> Any:
+                seen.append(len(groups))
+                return super().__call__(groups, log_probs_of)
+
+        schedule = Schedule(groups_per_step=6, mini_batches=3, stream=stream, order="fixed")
+        World(schedule, judge_of(0), advantages=Noted(needs="mini_batch")).run(steps=1)
+        return [size for size in seen if size]
+
+    assert sizes("batch") == sizes("mini_batch") == [2, 2, 2]
+
+
+def test_a_separate_trainer_that_waits_to_publish_is_not_busy() -> None:
+    schedule = Schedule(groups_per_step=4, max_staleness=1, placement="separate")
+    world = World(schedule, judge_of(0), generator=FakeGenerator(rollout_s=10.0)).run(steps=3)
+    assert sum(report.usage.busy_s.get("publish", 0.0) for report in world.reports) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [{"step": 7}, {"group_size": 8}])
+def test_a_rollout_that_says_something_else_than_was_asked_is_found_out(wrong: dict[str, int]) -> None:
+    class Faulty(FakeGenerator):
+        async def generate(self, requests: Any) -> Any:
+            async for rollout in super().generate(requests):
+                yield dataclasses.replace(rollout, **wrong)
+
+    with pytest.raises(FlowError, match="with step=0 and group_size=4"):
+        World(Schedule(groups_per_step=2), judge_of(0), generator=Faulty()).run(steps=1)
+
+
+def test_a_prompt_source_that_runs_dry_is_told() -> None:
+    world = World(Schedule(groups_per_step=2), judge_of(0))
+    world.prompts.take = lambda count: []  # type: ignore[method-assign]
+    with pytest.raises(FlowError, match="got 0 for 2"):
+        world.run(steps=1)
+
+
+def test_a_group_that_could_never_be_kept_is_refused_at_the_start() -> None:
+    with pytest.raises(InvalidInput, match="min_group=5, group_size=4"):
+        World(Schedule(groups_per_step=2, min_group=5), judge_of(0)).run(steps=1)

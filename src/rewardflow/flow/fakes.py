@@ -85,8 +85,10 @@ class FakeTrainer:
     @contextlib.asynccontextmanager
     async def step(self, number: int) -> AsyncIterator[None]:
         self.open_step = number
-        yield
-        self.open_step = None
+        try:
+            yield
+        finally:
+            self.open_step = None
 
     async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
         await asyncio.sleep(self.log_probs_s * len(rollouts))

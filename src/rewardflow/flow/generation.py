@@ -1,7 +1,8 @@
 """Fills an open step: generates its rollouts and lets their reward calls start as they end.
 
-Always true: a step is generated as a whole, by one version of the weights, which is not older than the schedule allows;
-what is taken under these weights (behaviour log-probs) is taken before they change.
+Always true: a step and its reserves are generated as a whole, by one version of the weights, which is not older than
+the schedule allows; what is taken under these weights (behaviour log-probs) is taken before they change. A later round
+of reserves has the weights of its own day, which are newer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rewardflow.flow.log_prob_passes import take_log_probs
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
 from rewardflow.flow.records import GroupRequest, Prompt
+from rewardflow.flow.seams import PromptSource
 from rewardflow.types import Rollout
 
 
@@ -33,10 +35,17 @@ async def generate_step(parts: Parts, devices: Devices, open_step: OpenStep, pro
 async def generate_reserves(parts: Parts, devices: Devices, open_step: OpenStep) -> None:
     """One more round of reserves, with the weights of today."""
     open_step.num_rounds += 1
-    prompts = parts.prompts.take(parts.schedule.refill)
+    prompts = take_prompts(parts.prompts, parts.schedule.refill)
     async with devices.generator.lease("generate", open_step.step):
         await _generate(parts, open_step, open_step.ask(prompts, parts.group_size))
     await _take_early(parts, devices, open_step)
+
+
+def take_prompts(source: PromptSource, count: int) -> Sequence[Prompt]:
+    prompts = source.take(count)
+    if len(prompts) != count:
+        raise FlowError(f"a prompt source must give as many prompts as are taken, got {len(prompts)} for {count}")
+    return prompts
 
 
 async def _take_early(parts: Parts, devices: Devices, open_step: OpenStep) -> None:
@@ -58,10 +67,12 @@ async def _generate(parts: Parts, open_step: OpenStep, requests: Sequence[GroupR
 
 
 def _check(parts: Parts, open_step: OpenStep, rollout: Rollout, missing: set[tuple[str, int]]) -> None:
-    if (rollout.group_id, rollout.index) not in missing:
+    is_as_asked = rollout.step == open_step.step and rollout.group_size == parts.group_size
+    if not is_as_asked or (rollout.group_id, rollout.index) not in missing:
         raise FlowError(
-            "a generator must give each rollout that was asked for once, "
-            f"got group {rollout.group_id!r}, index {rollout.index}"
+            f"a generator must give each rollout that was asked for once, with step={open_step.step} and "
+            f"group_size={parts.group_size}, got group {rollout.group_id!r}, index {rollout.index}, "
+            f"step={rollout.step}, group_size={rollout.group_size}"
         )
     version = rollout.policy_version
     if version is None or not parts.schedule.may_generate(open_step.step, version):

@@ -10,13 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rewardflow.flow.records import DropReason, GroupRequest, LogProbs, Prompt, num_tokens
+from rewardflow.flow.records import DropReason, GroupRequest, LogProbs, LookedAt, Prompt, SavedStep, num_tokens
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.shares import Share, Shares
 from rewardflow.flow.usage import Usage
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.ticket import Ticket
-from rewardflow.types import Rollout, ScoredGroup
+from rewardflow.types import Reward, Rollout, ScoredGroup
 
 
 class OpenStep:
@@ -25,7 +25,10 @@ class OpenStep:
     def __init__(self, step: int, first_number: int, schedule: Schedule, agent: RewardAgent, usage: Usage) -> None:
         self.step = step
         self.ticket: Ticket = agent.open()
+        self.ticket.watch(self._landed)
         self._agent = agent
+        self._verdicts_out: Counter[int] = Counter()  # by group; one for each reward and rollout
+        self._failed: dict[int, set[int]] = {}
         self.is_generated = asyncio.Event()
         self.num_rounds = 0
         self.dropped: Counter[DropReason] = Counter()
@@ -76,6 +79,21 @@ class OpenStep:
         groups = (group for number, group in self._rollouts.items() if number < last)
         return sum(num_tokens(rollout) for group in groups for rollout in group.values())
 
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def saved(self) -> SavedStep:
+        """The step as it is before its training begins."""
+        rollouts = (LookedAt(rollout=one, log_probs=self.log_probs_of(one)) for one in self.rollouts())
+        return SavedStep(step=self.step, requests=tuple(self._requests.values()), rollouts=tuple(rollouts))
+
+    def restore(self, saved: SavedStep) -> None:
+        """Go on with a step that was generated before: its verdicts are asked for again, and the journal has most."""
+        self.ask([request.prompt for request in saved.requests], saved.requests[0].group_size)
+        for one in saved.rollouts:
+            self.set_log_probs(one.rollout, one.log_probs)
+            self.generated(one.rollout)
+        self.is_generated.set()
+
     # -- verdicts ----------------------------------------------------------------------------------------------------
 
     async def receive(self) -> None:
@@ -87,10 +105,34 @@ class OpenStep:
             if not self.ticket.is_over and self._agent.is_open:
                 self.ticket.cancel()  # the loop is leaving: nobody wants what is out
 
+    def _landed(self, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
+        """Verdicts have come of a group that is not complete yet."""
+        number = int(rollouts[0].group_id)
+        self._count_out(number, -len(rollouts))
+        failed = {rollout.index for rollout, reward in zip(rollouts, rewards, strict=True) if reward.value is None}
+        if failed and not self._agent.may_change_verdicts:
+            self._failed.setdefault(number, set()).update(failed)
+            self._give_up_if_hopeless(number)
+
+    def _give_up_if_hopeless(self, number: int) -> None:
+        """When too many have failed for the group to be kept, its other calls no longer matter."""
+        most_scored = self._requests[number].group_size - len(self._failed.get(number, ()))
+        if most_scored < self._schedule.min_group:
+            asyncio.get_running_loop().call_soon(self._give_up, number)
+
+    def _give_up(self, number: int) -> None:
+        is_whole = len(self._rollouts[number]) == self._requests[number].group_size
+        if is_whole and number not in self.scored and self._agent.is_open:
+            self.ticket.cancel([str(number)])
+
+    def _count_out(self, number: int, count: int) -> None:
+        self._verdicts_out[number] += count
+        self._usage.add_verdicts_out(count)
+
     def _settle(self, group: ScoredGroup) -> None:
-        self._usage.add_verdicts_out(-len(group.rollouts))
         reason = self._reason_to_drop(group)
         number = int(group.group_id)
+        self._count_out(number, -self._verdicts_out[number])  # those that were cancelled before a call was made
         self.scored[number] = group
         if reason is not None:
             self.dropped[reason] += 1
@@ -99,8 +141,8 @@ class OpenStep:
         self._changed.set()
 
     def give_up_stragglers(self) -> None:
-        """Cancel what is out; what was scored of those groups stays."""
-        self.ticket.cancel()
+        """Cancel the groups whose calls are out; what was scored of them stays, and those in the queue may begin."""
+        self.ticket.cancel(self.ticket.started)
 
     def _reason_to_drop(self, group: ScoredGroup) -> DropReason | None:
         values = [reward.value for reward in group.rewards if reward.value is not None]
@@ -117,8 +159,10 @@ class OpenStep:
 
     def _submit(self, rollouts: Sequence[Rollout]) -> None:
         if rollouts:
-            self._usage.add_verdicts_out(len(rollouts))
+            self._count_out(int(rollouts[0].group_id), len(rollouts) * self._agent.num_rewards)
             self.ticket.submit(rollouts)
+            if self._failed:
+                self._give_up_if_hopeless(int(rollouts[0].group_id))
 
     # -- training ----------------------------------------------------------------------------------------------------
 

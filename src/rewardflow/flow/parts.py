@@ -35,6 +35,11 @@ class Parts:
                 f"these advantages need a whole {self.advantages.needs} before the first, which stream="
                 f"{self.schedule.stream} does not wait for; choose stream={self.advantages.needs}"
             )
+        if self.schedule.min_group > self.group_size:
+            raise InvalidInput(
+                "min_group must not exceed group_size, or every group is dropped, "
+                f"got min_group={self.schedule.min_group}, group_size={self.group_size}"
+            )
         if self.takes_behaviour and self.schedule.placement == "separate":
             raise InvalidInput(
                 "the trainer can take behaviour log-probs only while it has the weights that generated, which "

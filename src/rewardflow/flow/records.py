@@ -6,6 +6,7 @@ advantage and its log-probs, so nothing can be put on another's tokens.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -50,6 +51,31 @@ class LogProbs:
     behaviour: Any = None  # under the weights that generated, if the trainer took them and not the engine
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedAt:
+    """A rollout with the log-probs that were taken of it."""
+
+    rollout: Rollout
+    log_probs: LogProbs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedStep:
+    """A step that was generated and not trained, for a resumed run to go on with. Its verdicts are in the journal."""
+
+    step: int
+    requests: tuple[GroupRequest, ...]
+    rollouts: tuple[LookedAt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """Where a run stands when a step was published and the next is not admitted: nothing is half done."""
+
+    next_step: int
+    open_steps: tuple[SavedStep, ...] = ()
+
+
 LogProbsOf = Callable[[Rollout], LogProbs]
 
 
@@ -86,6 +112,14 @@ class UpdateReport:
     grad_norm: float
     lr: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def num_sampled_tokens(rollout: Rollout) -> int:
+    """Without a loop in Python: responses may have thousands of tokens, and a step thousands of responses."""
+    mask = rollout.response_mask
+    if mask is None:
+        return 0
+    return mask.tobytes().count(1) if isinstance(mask, array) and mask.itemsize == 1 else sum(mask)
 
 
 def num_tokens(rollout: Rollout) -> int:

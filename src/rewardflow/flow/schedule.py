@@ -31,8 +31,8 @@ class Schedule:
 
     `stream` says how much must be scored before the device starts on it. `order` is the order in which groups are
     trained within a step: as they complete, or always the same. `refill` reserve groups are generated with each step
-    and judged only when a group drops out; `refill_rounds` more are generated when these do not suffice. After
-    `straggler_s` of waiting for a step's last verdicts they are given up.
+    and judged only when a group drops out; `refill_rounds` more are generated when these do not suffice. When
+    the device has waited `straggler_s` and no group was completed, the calls that are out are given up.
     """
 
     groups_per_step: int

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rewardflow.flow.open_step import OpenStep
-from rewardflow.flow.records import Sample, UpdateReport
+from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.reports import StepReport, mean_of
 from rewardflow.flow.usage import Usage
 
@@ -32,7 +32,7 @@ class StepRecord:
             if rollout.policy_version is not None:
                 self._staleness.append(self._step - rollout.policy_version)
             if rollout.response_mask is not None:
-                self._response_tokens.append(sum(rollout.response_mask))
+                self._response_tokens.append(num_sampled_tokens(rollout))
 
     def updated(self, report: UpdateReport) -> None:
         if self._first_update_s is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rewardflow.flow.generation import generate_reserves
 from rewardflow.flow.log_prob_passes import take_log_probs
@@ -69,56 +69,41 @@ class StepTraining:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def _wait_for_mini_batch(self, index: int) -> None:
-        """Wait for as much as `stream` says, and work out the advantages that need that much."""
+        """Wait for as much as `stream` says, and work out the advantages that need as much."""
         size = self._schedule.groups_per_mini_batch
-        match self._schedule.stream:
-            case "batch":
-                unit = range(self._schedule.groups_per_step)
-            case "mini_batch":
-                unit = range(index * size, (index + 1) * size)
-            case "micro_batch":
-                return
-        await self._wait_for(unit.stop)
-        if self._parts.advantages.needs != "group":
-            self._samples_of(self._shares[unit.start : unit.stop])
+        whole, own = (0, self._schedule.groups_per_step), (index * size, (index + 1) * size)
+        if self._schedule.stream != "micro_batch":
+            await self._wait_for(whole[1] if self._schedule.stream == "batch" else own[1])
+        needs = self._parts.advantages.needs
+        if needs != "group":
+            first, last = whole if needs == "batch" else own
+            self._samples_of(self._shares[first:last])
 
     async def _wait_for(self, num_shares: int) -> None:
         """Take shares until there are so many."""
-        with self._straggler_limit():
-            while len(self._shares) + self._step.num_ready < num_shares:
-                if self._step.lacks_reserves:
-                    await self._refill()
-                else:
-                    with self._devices.trainer.usage.waiting_for("reward"):
-                        await self._step.wait_for_change()
+        while len(self._shares) + self._step.num_ready < num_shares:
+            if self._step.lacks_reserves:
+                await self._refill()
+            else:
+                await self._wait_for_verdicts()
         self._shares += self._step.take(max(0, num_shares - len(self._shares)))
+
+    async def _wait_for_verdicts(self) -> None:
+        """Wait until a group has its outcome; when none has for too long, give up those that are being judged."""
+        with self._devices.trainer.usage.waiting_for("reward"):
+            try:
+                async with asyncio.timeout(self._schedule.straggler_s):
+                    await self._step.wait_for_change()
+            except TimeoutError:
+                self._step.give_up_stragglers()
 
     async def _refill(self) -> None:
         if self._has_updated or self._step.num_rounds >= self._schedule.refill_rounds:
             self._step.end_refill()
             return
-        await generate_reserves(self._parts, self._devices, self._step)
+        with self._devices.trainer.usage.waiting_for("generation"):
+            await generate_reserves(self._parts, self._devices, self._step)
         await self._take_old_log_probs()
-
-    @contextlib.contextmanager
-    def _straggler_limit(self) -> Iterator[None]:
-        """Give up what is out after so long, and what is asked instead after as long again."""
-        limit_s = self._schedule.straggler_s
-        if limit_s is None:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        timers: list[asyncio.TimerHandle] = []
-
-        def give_up() -> None:
-            self._step.give_up_stragglers()
-            timers.append(loop.call_later(limit_s, give_up))
-
-        timers.append(loop.call_later(limit_s, give_up))
-        try:
-            yield
-        finally:
-            timers[-1].cancel()
 
     async def _take_old_log_probs(self) -> None:
         if self._schedule.needs_old_log_probs:

@@ -2,7 +2,7 @@
 
 Always true: every second since the start has exactly one label: the work that was done, or the cause of doing none;
 the labels' seconds add up to the time that passed. Time in which the device waited for verdicts is exposed reward
-time; all other time in which verdicts were out is hidden.
+time; all other time in which a verdict was out, of a rollout that had ended, is hidden.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Work = Literal["generate", "log_probs", "update", "publish"]
-Cause = Literal["reward", "generation", "weights", "other"]
+Cause = Literal["reward", "generation", "checkpoint", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,6 +313,16 @@ class RewardAgent:
         return "+".join(part_name(part) for part in self._parts)
 
     @property
+    def num_rewards(self) -> int:
+        """How many rewards make a verdict."""
+        return len(self._parts)
+
+    @property
+    def may_change_verdicts(self) -> bool:
+        """Whether a reward sees a whole group's scores before they are final (`post_process_scores`)."""
+        return any(component.scorer.loaded.post_process is not None for component in self._components)
+
+    @property
     def assembly(self) -> Assembly:
         if self._assembly is None:
             raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")

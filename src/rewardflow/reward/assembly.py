@@ -233,6 +233,7 @@ class Assembly:
             for rollout in job.rollouts:
                 group.notes[rollout.index] = note
         is_complete = group.land(group.columns[number], job.rollouts, rewards)
+        group.ticket._landed(job.rollouts, rewards)
         if self._sharing is not None and len(job.keys) == 1:
             self._release_followers(self._sharing, job, rewards[0])
         if is_complete:

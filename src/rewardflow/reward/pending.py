@@ -88,6 +88,11 @@ class PendingGroup:
         """Verdicts that are still to come of calls that could be made."""
         return sum(self.num_in - column.num_in for column in self.columns if column.is_called)
 
+    @property
+    def has_started(self) -> bool:
+        """Whether a call was made for any of its rollouts."""
+        return any(job.started_s >= 0 for job in self.jobs)
+
     def missing(self) -> tuple[int, ...]:
         """The indices nobody has submitted yet."""
         return () if self.is_whole else tuple(i for i, rollout in enumerate(self.rollouts) if rollout is None)

@@ -11,16 +11,18 @@ import concurrent.futures
 import contextlib
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rewardflow.errors import AgentClosed, AgentHalted, IncompleteGroup, InvalidInput
-from rewardflow.types import Rollout, ScoredGroup
+from rewardflow.types import Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
     from rewardflow.reward.agent import RewardAgent
     from rewardflow.reward.pending import PendingGroup
+
+Watcher = Callable[[Sequence[Rollout], Sequence[Reward]], None]
 
 
 class Ticket:
@@ -38,6 +40,8 @@ class Ticket:
         self._is_closed = False
         self._waiters: list[asyncio.Future[None]] = []
         self._fewest_wanted = math.inf  # ready groups that make waking worth while
+        self._lacking: deque[PendingGroup] = deque()  # groups that may lack rollouts; whole ones leave when looked at
+        self._watcher: Watcher | None = None
 
     # -- taking groups -----------------------------------------------------------------------------------------------
 
@@ -96,6 +100,10 @@ class Ticket:
         """Say that no more rollouts will come; the ticket ends when its last group has left."""
         self._agent.on_loop(self._seal)
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of verdicts as they land, before their group is complete; post-processing may still change them."""
+        self._watcher = watcher
+
     def cancel(self, group_ids: Iterable[str] | None = None) -> None:
         """Stop what is out; those rollouts get a failed verdict of kind `cancelled`. By default everything."""
         wanted = None if group_ids is None else set(group_ids)
@@ -131,10 +139,20 @@ class Ticket:
         """For each group that lacks rollouts, the indices nobody has submitted yet."""
         return {group.group_id: group.missing() for group in list(self._pending) if not group.is_whole}
 
+    @property
+    def started(self) -> frozenset[str]:
+        """Groups that are not complete although all of their rollouts are here and a call of theirs has started."""
+        return frozenset(group.group_id for group in list(self._pending) if group.is_whole and group.has_started)
+
     # -- for the agent -----------------------------------------------------------------------------------------------
 
     def _adopt(self, group: PendingGroup) -> None:
         self._pending[group] = None
+        self._lacking.append(group)
+
+    def _landed(self, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
+        if self._watcher is not None:
+            self._watcher(rollouts, rewards)
 
     def _disown(self, group: PendingGroup) -> None:
         self._pending.pop(group, None)
@@ -216,7 +234,7 @@ class Ticket:
     async def _wait_for_change(self, count: int | None) -> None:
         patience_s = self._patience_s()
         wanted = math.inf if count is None else count
-        if any(not group.is_whole for group in self._pending):
+        if self._lacks_rollouts():
             wanted = 0  # every change may be the one after which nothing more can come
         self._fewest_wanted = min(self._fewest_wanted, wanted)
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -226,6 +244,11 @@ class Ticket:
                 await waiter
         except TimeoutError:
             raise IncompleteGroup(self._missing_text(f"nothing came for {patience_s:g} s")) from None
+
+    def _lacks_rollouts(self) -> bool:
+        while self._lacking and (self._lacking[0].is_whole or self._lacking[0] not in self._pending):
+            self._lacking.popleft()
+        return bool(self._lacking)
 
     def _missing_text(self, when: str) -> str:
         lacking = [f"{name!r} lacks index {', '.join(map(str, indices))}" for name, indices in self.missing.items()]

@@ -6,7 +6,7 @@ copy happens while neither side computes, because the loop holds both devices fo
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,7 @@ from rewardflow.flow.seams import Generator
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class CopiedWeights:
@@ -38,7 +38,10 @@ class CopiedWeights:
 
     @torch.no_grad()
     def _copy_weights(self) -> None:
-        for mine, theirs in zip(self._copy.parameters(), self._original.parameters(), strict=True):
+        for mine, theirs in zip(_tensors(self._copy), _tensors(self._original), strict=True):
             mine.copy_(theirs)
-        for mine, theirs in zip(self._copy.buffers(), self._original.buffers(), strict=True):
-            mine.copy_(theirs)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()

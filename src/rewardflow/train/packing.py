@@ -9,6 +9,7 @@ Shapes: B rows, L tokens of the longest, T sampled tokens of the longest respons
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ class Row:
                 "a rollout to train on needs token_ids and response_mask of the same length, "
                 f"got lengths {sizes[0]} and {sizes[1]} in {rollout_name(rollout)}"
             )
-        sampled = [position for position, is_sampled in enumerate(mask) if is_sampled]
+        sampled = list(itertools.compress(range(len(mask)), mask))
         if sampled and sampled[0] == 0:
             raise InvalidInput(
                 "the first token of a rollout cannot be sampled, because nothing comes before it to sample it from, "

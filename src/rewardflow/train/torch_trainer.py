@@ -113,8 +113,8 @@ class TorchTrainer:
 
     @asynccontextmanager
     async def step(self, number: int) -> AsyncIterator[None]:
-        await self._run(partial(self._begin_step, number))
         try:
+            await self._run(partial(self._begin_step, number))
             yield
         finally:
             await self._run(partial(self._end_step, number))
