@@ -1,0 +1,114 @@
+"""Draws one token for each row of logits, and says how probable it was.
+
+Always true: a rollout's random numbers are a function of seed, group number, index and position, so what it draws does
+not depend on who else is in the batch or when it came; a token that top-k or top-p excludes is never drawn; log-probs
+are those of the whole distribution at the given temperature, which is the one that training computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# splitmix64: consecutive multiples of this odd number, mixed, pass every statistical test known for 64-bit generators.
+_STRIDE = 0x9E3779B97F4A7C15 - 2**64
+_FIRST_FACTOR = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND_FACTOR = 0x94D049BB133111EB - 2**64
+
+_BLOCK = 512
+
+
+def random_streams(seed: int, numbers: Sequence[int], indices: Sequence[int]) -> Tensor:
+    """For each rollout (group number, index in the group) the state that its random numbers start from."""
+    start = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64)
+    by_group = _mix(_mix(start) ^ torch.tensor(numbers, dtype=torch.int64))
+    return _mix(by_group ^ torch.tensor(indices, dtype=torch.int64))
+
+
+def uniforms(streams: Tensor, positions: Tensor) -> Tensor:
+    """For each stream its number at this position: float64 in [0, 1)."""
+    bits = _mix(streams + (positions + 1) * _STRIDE)
+    return _shift(bits, 11).double() * 2.0**-53
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One entry a row. A log-prob is NaN where the logits were not finite."""
+
+    tokens: Tensor  # int64
+    log_probs: Tensor  # float32
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """`top_k=0` and `top_p=1.0` leave the distribution whole; with both, top-p looks at what top-k left."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def draw(self, logits: Tensor, uniform: Tensor) -> Drawn:
+        """`logits` has a row for each number in `uniform`, by which the row's cumulative distribution is inverted."""
+        scaled = logits.float() / self.temperature
+        scaled = scaled - scaled.amax(-1, keepdim=True)
+        weights = scaled.exp()
+        log_total = weights.sum(-1, keepdim=True, dtype=torch.float64).log()
+        tokens = _invert(self.restrict(weights), uniform[:, None])
+        log_probs = scaled.gather(-1, tokens) - log_total
+        return Drawn(tokens.squeeze(-1), log_probs.squeeze(-1).float())
+
+    def restrict(self, weights: Tensor) -> Tensor:
+        """The weights with 0 for what may not be drawn. Ties at the limit all stay."""
+        if 0 < self.top_k < weights.shape[-1]:
+            least = weights.topk(self.top_k, -1).values[:, -1:]
+            weights = weights.where(weights >= least, 0.0)
+        if self.top_p < 1.0:
+            ordered = weights.sort(-1, descending=True).values
+            sums = ordered.cumsum(-1, dtype=torch.float64)
+            is_within = sums - ordered < self.top_p * sums[:, -1:]  # of the mass before it
+            least = ordered.gather(-1, is_within.sum(-1, keepdim=True) - 1)
+            weights = weights.where(weights >= least, 0.0)
+        return weights
+
+
+def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
+    """The index at which each row's cumulative sum passes that share of its total, in float64.
+
+    A large vocabulary is summed in blocks, and only the block that is hit is looked at one by one: a cumulative sum of
+    all of it in float64 would move several times the memory of the logits themselves.
+    """
+    num_rows, width = weights.shape
+    if width <= 2 * _BLOCK:
+        return _pass(weights, uniform)
+    blocks = F.pad(weights, (0, -width % _BLOCK)).view(num_rows, -1, _BLOCK)
+    sums = blocks.sum(-1, dtype=torch.float64)
+    block = _pass(sums, uniform)
+    before = (sums.cumsum(-1) - sums).gather(-1, block)
+    within = (uniform * sums.sum(-1, keepdim=True) - before) / sums.gather(-1, block)
+    hit = blocks.gather(1, block[:, :, None].expand(-1, 1, _BLOCK)).squeeze(1)
+    return block * _BLOCK + _pass(hit, within.clamp(0.0, 1.0))
+
+
+def _pass(weights: Tensor, share: Tensor) -> Tensor:
+    """The first index whose cumulative sum is above the share; below the total, so that it has a weight."""
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    total = sums[:, -1:]
+    target = torch.minimum(share * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(sums, target, right=True).clamp_(max=weights.shape[-1] - 1)
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """splitmix64's finaliser; products wrap, as they must."""
+    bits = (bits ^ _shift(bits, 30)) * _FIRST_FACTOR
+    bits = (bits ^ _shift(bits, 27)) * _SECOND_FACTOR
+    return bits ^ _shift(bits, 31)
+
+
+def _shift(bits: Tensor, count: int) -> Tensor:
+    """To the right, filling with zeros, which torch's own shift of signed numbers does not."""
+    mask: int = 2 ** (64 - count) - 1
+    return (bits >> count) & mask
