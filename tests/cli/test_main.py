@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from rewardflow.cli.display import logging_to_stderr
 from rewardflow.cli.main import COMMANDS, build_parser, exit_code_of, main
-from rewardflow.errors import InvalidInput
+from rewardflow.errors import InvalidInput, ServiceOutage
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "Authorization: Bearer abcdefghijklmnop"
@@ -103,6 +104,25 @@ def test_an_error_that_a_task_group_wrapped_is_told_like_any_other(capsys: pytes
     wrapped = ExceptionGroup("unhandled errors in a TaskGroup", [ExceptionGroup("again", [InvalidInput("the rule")])])
     assert exit_code_of(wrapped) == 2
     assert capsys.readouterr().err == "rewardflow: the rule\n"
+
+
+def test_of_errors_that_came_together_the_first_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """As when an agent halts and every step that waits for it fails, some of them by being cancelled."""
+    steps = [ExceptionGroup("a step", [ServiceOutage("it is down")]), ServiceOutage("it is down")]
+    wrapped = BaseExceptionGroup("the loop", [asyncio.CancelledError(), BaseExceptionGroup("steps", steps)])
+    assert exit_code_of(wrapped) == 2
+    assert capsys.readouterr().err == "rewardflow: it is down\n"
+
+
+def test_a_bug_among_errors_is_not_hidden_by_the_others() -> None:
+    with pytest.raises(ExceptionGroup):
+        exit_code_of(ExceptionGroup("the loop", [InvalidInput("the rule"), ZeroDivisionError("a bug")]))
+
+
+@pytest.mark.parametrize("leaf", [KeyboardInterrupt(), asyncio.CancelledError()])
+def test_an_interrupt_among_errors_is_an_interrupt(leaf: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(BaseExceptionGroup("the loop", [asyncio.CancelledError(), leaf])) == 130
+    assert capsys.readouterr().err == "rewardflow: interrupted\n"
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), OSError(5, "no file was named")])

@@ -1,0 +1,105 @@
+"""`rewardflow train`: a run from one file of settings, watched in the terminal.
+
+Always true: a mistake in the settings is told before torch is imported; Ctrl-C and SIGTERM end the run in order, with
+everything about the steps so far in its directory and no call left out; `--check` starts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rewardflow.cli.display import safe, stderr_console
+from rewardflow.cli.train_report import TrainOutcome, report_outcome, report_preflight, write_json
+from rewardflow.cli.train_view import TrainView
+from rewardflow.config.loading import load_run
+from rewardflow.config.schema import json_schema
+from rewardflow.config.tree import RunSettings
+from rewardflow.errors import InvalidInput
+from rewardflow.run_directory import METRICS_FILE
+from rewardflow.runtime.embedded import check_installed, check_run_dir, embedded
+from rewardflow.runtime.preflight import preflight
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WELL = 0
+SAMPLE_FAILED = 3
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "train",
+        help="train a policy with a reward, as one file of settings says",
+        description=(
+            "Reads the settings of a run (docs/configuration.md) and trains. KEY=VALUE changes a setting of the file,\n"
+            "such as trainer.lr=1e-5. Before anything is loaded the reward is asked about one sample, so that a judge\n"
+            "that is down is told in seconds. Exit code 0 when done, 2 for a mistake, 3 if the sample of --check has\n"
+            "no score, 130 if interrupted."
+        ),
+    )
+    parser.add_argument("run_file", nargs="?", metavar="RUN", help="the settings, a .yaml file")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="a setting to change")
+    parser.add_argument("--check", action="store_true", help="say what the run would need and cost, and start nothing")
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of a run file, for editors")
+    parser.add_argument("--no-probe", action="store_true", help="start without asking the reward about a sample")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.schema:
+        write_json(json_schema())
+        return WELL
+    if args.run_file is None:
+        raise InvalidInput("train needs a file of settings, as in `rewardflow train run.yaml`, got none")
+    settings = load_run(args.run_file, args.overrides)
+    check_installed()
+    check_run_dir(settings)
+    if args.check:
+        return check(settings, as_json=args.json)
+    return train(settings, probes=not args.no_probe, as_json=args.json)
+
+
+def check(settings: RunSettings, *, as_json: bool) -> int:
+    found = asyncio.run(preflight(settings))
+    report_preflight(found, as_json=as_json)
+    if found.problem is None:
+        return WELL
+    stderr_console().print(f"the reward failed on a sample: {safe(found.problem)}", soft_wrap=True)
+    return SAMPLE_FAILED
+
+
+def train(settings: RunSettings, *, probes: bool, as_json: bool) -> int:
+    console = stderr_console()
+    view = TrainView(settings.steps, console)
+    try:
+        outcome = asyncio.run(_train(settings, view, console, probes=probes))
+    except BaseException:
+        if view.totals.num_steps:
+            kept = "" if settings.run_dir is None else f"; their metrics are in {safe(str(_metrics(settings)))}"
+            console.print(f"stopped after {view.totals.num_steps:,} of {settings.steps:,} steps{kept}", soft_wrap=True)
+        raise
+    report_outcome(outcome, as_json=as_json)
+    return WELL
+
+
+async def _train(settings: RunSettings, view: TrainView, console: Console, *, probes: bool) -> TrainOutcome:
+    asking = "asking the reward about a sample, then " if probes else ""
+    console.print(f"{asking}loading {safe(settings.policy.model)}", soft_wrap=True)
+    async with embedded(settings, on_step=view.add, probes=probes) as run:
+        async with view.shown(run):
+            await run.train()
+        statistics = run.agent.statistics()
+    return TrainOutcome(
+        totals=view.totals,
+        num_steps=settings.steps,
+        calls=statistics.calls,
+        cost_usd=statistics.ledger.spent_usd,
+        metrics=_metrics(settings),
+    )
+
+
+def _metrics(settings: RunSettings) -> Path | None:
+    return None if settings.run_dir is None else Path(settings.run_dir) / METRICS_FILE

@@ -1,0 +1,151 @@
+"""What `rewardflow train` says when it is done: how a run went, or what `--check` found out.
+
+Always true: with `--json` there is one JSON object on stdout and nothing else there; texts that come from elsewhere
+cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from rich.table import Table
+
+from rewardflow.cli.display import dollars, duration, safe, stdout_console
+from rewardflow.cli.train_totals import TrainTotals
+from rewardflow.cli.train_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
+
+if TYPE_CHECKING:
+    from rewardflow.runtime.memory import MemoryEstimate
+    from rewardflow.runtime.preflight import Preflight
+
+Row = tuple[str, str, str]
+
+_GIB, _MIB = 2**30, 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOutcome:
+    """A run that has ended."""
+
+    totals: TrainTotals
+    num_steps: int  # that it was to have
+    calls: int
+    cost_usd: float
+    metrics: Path | None
+
+    def to_json(self) -> dict[str, Any]:
+        metrics = None if self.metrics is None else str(self.metrics)
+        return {**self.totals.to_json(), "calls": self.calls, "cost_usd": self.cost_usd, "metrics": metrics}
+
+
+def report_outcome(outcome: TrainOutcome, *, as_json: bool) -> None:
+    if as_json:
+        write_json(outcome.to_json())
+    else:
+        _show(_outcome_rows(outcome, ascii_only=stdout_console().options.ascii_only))
+
+
+def report_preflight(preflight: Preflight, *, as_json: bool) -> None:
+    if as_json:
+        write_json(preflight.to_json())
+    else:
+        _show([*_sample_rows(preflight), *_memory_rows(preflight.memory)])
+
+
+def write_json(data: Mapping[str, Any]) -> None:
+    sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def _show(rows: Iterable[Row]) -> None:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    stdout_console().print(grid)
+
+
+# ---- a run --------------------------------------------------------------------------------------------------------
+
+
+def _outcome_rows(outcome: TrainOutcome, *, ascii_only: bool) -> Iterator[Row]:
+    totals = outcome.totals
+    yield "steps", f"{totals.num_steps:,}", f"of {outcome.num_steps:,}, in {duration(totals.duration_s)}"
+    if totals.mean_step_s is not None:
+        yield "step time", duration(totals.mean_step_s), "in the mean"
+    if totals.busy_share is not None:
+        yield "device", f"{totals.busy_share:.0%}", f"busy ({_seconds_by(totals.busy_s)})"
+        yield "", f"{1 - totals.busy_share:.0%}", f"idle, waiting for ({_seconds_by(totals.idle_s)})"
+    yield "reward time", duration(totals.exposed_s), "exposed: the device waited for verdicts"
+    yield "", duration(totals.hidden_s), "hidden: it had other work meanwhile"
+    if totals.scores:
+        curve = reward_curve(totals.scores, CURVE_WIDTH, ascii_only=ascii_only)
+        yield "score", f"{totals.scores[-1]:.3g}", f"in the last step, {totals.scores[0]:.3g} in the first  {curve}"
+    yield "verdicts", f"{totals.num_scored:,}", "scored"
+    for kind, count in totals.failed.most_common():
+        yield "", f"{count:,}", f"failed: {safe(kind)}"
+    for reason, count in totals.dropped.most_common():
+        yield "dropped", f"{count:,}", f"groups: {safe(reason.replace('_', ' '))}"
+    if totals.staleness_max is not None:
+        yield "staleness", str(totals.staleness_max), "at most"
+    yield "cost", dollars(outcome.cost_usd), f"for {outcome.calls:,} calls"
+    if outcome.metrics is not None:
+        yield "metrics", "", safe(str(outcome.metrics))
+
+
+def _seconds_by(seconds: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{safe(name)} {duration(spent_s)}" for name, spent_s in seconds.items() if spent_s >= SHOWN_FROM_S
+    )
+
+
+# ---- --check ------------------------------------------------------------------------------------------------------
+
+
+def _sample_rows(preflight: Preflight) -> Iterator[Row]:
+    sample, calls, prompts = preflight.sample, preflight.calls, preflight.prompts
+    if preflight.problem is None:
+        scores = ", ".join(f"{reward.value:.3g}" for reward in sample.rewards if reward.value is not None)
+        yield "sample", scores, f"after {duration(sample.elapsed_s)}, for {safe(repr(sample.rollouts[0].response))}"
+    else:
+        yield "sample", "FAILED", safe(preflight.problem)
+    size = "no end" if prompts.num_prompts is None else f"{prompts.num_prompts:,}"
+    fits = "all fit" if not prompts.num_too_long else f"{prompts.num_too_long:,} are too long and left out"
+    yield "prompts", size, f"{prompts.num_read:,} read: {fits}"
+    more = f", at most {calls.most_a_step:,} with reserves" if calls.most_a_step > calls.a_step else ""
+    yield "calls", f"{calls.a_step:,}", f"a step{more}"
+    yield "", f"{calls.a_run:,}", "for the run"
+    if preflight.cost is None:
+        yield "cost", "unknown", "the sample told no price"
+    else:
+        yield "cost", dollars(preflight.cost.a_step_usd), "a step, if each verdict costs what the sample did"
+        yield "", dollars(preflight.cost.a_run_usd), "for the run"
+
+
+def _memory_rows(memory: MemoryEstimate) -> Iterator[Row]:
+    yield "model", f"{memory.num_parameters:,}", f"parameters, on {memory.device}"
+    yield "memory", _size(memory.weights), "weights"
+    parts = (
+        (memory.gradients, "gradients"),
+        (memory.optimizer, "Adam's state"),
+        (memory.reference, "reference model"),
+        (memory.generator_copy, "the generator's copy of the weights"),
+        (memory.key_values, "keys and values of the responses that are generated together"),
+        (memory.logits, "logits of a micro-batch, with their gradients"),
+    )
+    for size, name in parts:
+        if size:
+            yield "", _size(size), name
+    has = "" if memory.device_bytes is None else f"; {memory.device} has {_size(memory.device_bytes)}"
+    warning = ", which is TOO LITTLE" if memory.fits is False else ""
+    yield "", _size(memory.at_once), f"at once, without activations{has}{warning}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:,.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / _MIB:,.1f} MiB"

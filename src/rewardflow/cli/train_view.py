@@ -1,0 +1,210 @@
+"""A training run, for people: a live picture on a terminal, elsewhere a line for each step.
+
+Always true: progress goes to stderr; what is shown is read from `statistics()` and from the steps' reports; lines come
+at most every few seconds and, when steps are long, at least every half minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rewardflow.cli.display import (
+    PLAIN_EVERY_S,
+    TICK_S,
+    dollars,
+    duration,
+    limits_text,
+    safe,
+    sparkline,
+    waiting_for,
+)
+from rewardflow.cli.train_totals import TrainTotals
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.run import FlowStatistics
+from rewardflow.reward.agent import AgentStatistics
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rewardflow.runtime.embedded import EmbeddedRun
+
+HEARTBEAT_S = 30.0
+CURVE_WIDTH = 60
+SHOWN_FROM_S = 0.0005  # less would be shown as 0 ms
+WORK_SHOWN = {"generate": "generating", "log_probs": "taking log-probs", "update": "updating", "publish": "publishing"}
+CAUSE_SHOWN = {
+    "reward": "waits for verdicts",
+    "generation": "waits for generation",
+    "weights": "waits for weights",
+    "other": "is idle",
+}
+
+
+class TrainView:
+    """`add` takes the reports; `shown` shows them while its block lasts."""
+
+    def __init__(self, num_steps: int, console: Console) -> None:
+        self.totals = TrainTotals()
+        self._num_steps = num_steps
+        self._console = console
+        self._run: EmbeddedRun | None = None
+        self._last_line_s = -math.inf
+
+    def add(self, report: StepReport) -> None:
+        self.totals.add(report)
+        if self._run is not None and not self._is_live:
+            self._print_line(self._run, at_least_after_s=PLAIN_EVERY_S)
+
+    @contextlib.asynccontextmanager
+    async def shown(self, run: EmbeddedRun) -> AsyncIterator[None]:
+        self._run = run
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch(run))
+            try:
+                yield
+            finally:
+                watching.cancel()
+
+    @property
+    def _is_live(self) -> bool:
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
+    async def _watch(self, run: EmbeddedRun) -> None:
+        """By the clock: verdicts come by the thousand, and steps may take minutes."""
+        while not self._is_live:
+            await asyncio.sleep(HEARTBEAT_S)
+            self._print_line(run, at_least_after_s=HEARTBEAT_S)
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                live.update(self.picture(run.flow.statistics(), run.agent.statistics()), refresh=True)
+                await asyncio.sleep(TICK_S)
+
+    # ---- lines ----------------------------------------------------------------------------------------------------
+
+    def _print_line(self, run: EmbeddedRun, *, at_least_after_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._last_line_s >= at_least_after_s:
+            self._last_line_s = now
+            self._console.print(self.line(run.flow.statistics(), run.agent.statistics()), soft_wrap=True)
+
+    def line(self, flow: FlowStatistics, agent: AgentStatistics) -> str:
+        last, totals = self.totals.last, self.totals
+        parts = [f"step {totals.num_steps:,} of {self._num_steps:,}"]
+        if last is not None:
+            parts += [
+                f"score {_number(last.score_mean)}",
+                f"{duration(last.duration_s)} ({_split(last)})",
+                f"reward {duration(last.usage.exposed_s)} exposed, {duration(last.usage.hidden_s)} hidden",
+                f"staleness {_staleness(last)}",
+                _lost(last.failed, last.dropped),
+            ]
+        parts += [f"device {_doing(flow)}", f"{flow.verdicts_out:,} verdicts out", *_agent_parts(agent), self._left()]
+        return "; ".join(part for part in parts if part)
+
+    def _left(self) -> str:
+        left_s = self.totals.left_s(self._num_steps - self.totals.num_steps)
+        return "" if left_s is None else f"about {duration(left_s)} left"
+
+    # ---- picture --------------------------------------------------------------------------------------------------
+
+    def picture(self, flow: FlowStatistics, agent: AgentStatistics) -> RenderableType:
+        head = Table.grid(padding=(0, 2), expand=True)
+        head.add_column(ratio=1)
+        head.add_row(
+            ProgressBar(total=self._num_steps, completed=self.totals.num_steps),
+            Text(f"step {self.totals.num_steps:,} of {self._num_steps:,}", "bold"),
+            Text(self._left()),
+        )
+        body = Table.grid(padding=(0, 2))
+        body.add_column(style="dim", no_wrap=True)
+        for label, text in self._rows(flow, agent):
+            body.add_row(label, text)
+        return Group(head, body)
+
+    def _rows(self, flow: FlowStatistics, agent: AgentStatistics) -> Iterator[tuple[str, RenderableType]]:
+        last = self.totals.last
+        scores = self.totals.scores
+        if scores:
+            curve = reward_curve(scores, CURVE_WIDTH, ascii_only=self._console.options.ascii_only)
+            ends = f" {_number(scores[0])} -> {_number(scores[-1])}"
+            yield "score", Text.assemble((curve, "green"), ends, no_wrap=True, overflow="crop")
+        ready = f"{flow.num_ready:,} of {flow.num_untrained:,} groups ready"
+        yield "device", Text(f"{_doing(flow)}   {flow.verdicts_out:,} verdicts out   {ready}", _style(flow))
+        if last is not None:
+            yield "step time", Text(f"{duration(last.duration_s)}   {_split(last)}")
+            usage = last.usage
+            yield "reward time", Text(f"{duration(usage.exposed_s)} exposed   {duration(usage.hidden_s)} hidden")
+            yield "staleness", Text(_staleness(last))
+        totals = self.totals
+        lost = _lost(totals.failed, totals.dropped)
+        yield "lost", Text(lost or "nothing", "red" if lost else "")
+        yield "agent", Text("   ".join(_agent_parts(agent)), no_wrap=True, overflow="ellipsis")
+        for account in agent.accounts:
+            if account.in_flight or account.waiting:
+                yield "waits for", Text(waiting_for(account), no_wrap=True, overflow="ellipsis")
+
+
+def reward_curve(scores: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """The scores over the steps, from the lowest to the highest; several steps share a place where there are many."""
+    num_places = min(len(scores), width)
+    starts = [place * len(scores) // num_places for place in range(num_places + 1)]
+    means = [sum(scores[start:stop]) / (stop - start) for start, stop in itertools.pairwise(starts)]
+    lowest = min(means)
+    return sparkline([mean - lowest for mean in means], ascii_only=ascii_only)
+
+
+def _doing(flow: FlowStatistics) -> str:
+    if flow.work is not None:
+        return WORK_SHOWN.get(flow.work, flow.work)
+    return CAUSE_SHOWN.get(flow.waits_for, flow.waits_for)
+
+
+def _style(flow: FlowStatistics) -> str:
+    return "yellow" if flow.work is None and flow.waits_for == "reward" else ""
+
+
+def _split(report: StepReport) -> str:
+    """What the device did in the step, without what took no time."""
+    names = {"generate": "generate", "log_probs": "log-probs", "update": "update", "publish": "publish"}
+    busy_s = report.usage.busy_s.items()
+    parts = [f"{names.get(work, work)} {duration(spent_s)}" for work, spent_s in busy_s if spent_s >= SHOWN_FROM_S]
+    return ", ".join([*parts, f"idle {duration(sum(report.usage.idle_s.values()))}"])
+
+
+def _staleness(report: StepReport) -> str:
+    if report.staleness_max is None or report.staleness_mean is None:
+        return "none"
+    return f"{report.staleness_mean:.3g} (at most {report.staleness_max})"
+
+
+def _lost(failed: Mapping[str, int], dropped: Mapping[str, int]) -> str:
+    told = [f"{count:,} {safe(kind)}" for kind, count in sorted(failed.items())]
+    parts = [f"{sum(failed.values()):,} verdicts failed ({', '.join(told)})"] if told else []
+    parts += [f"{count:,} groups dropped ({reason.replace('_', ' ')})" for reason, count in sorted(dropped.items())]
+    return ", ".join(parts)
+
+
+def _agent_parts(agent: AgentStatistics) -> list[str]:
+    names = [f"{safe(account.account)}: " if len(agent.accounts) > 1 else "" for account in agent.accounts]
+    limits = [f"{name}{limits_text(account)}" for name, account in zip(names, agent.accounts, strict=True)]
+    return [
+        f"{agent.in_flight:,} in flight",
+        f"{agent.waiting:,} waiting",
+        *limits,
+        dollars(agent.ledger.spent_usd),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"

@@ -1,0 +1,1 @@
+"""Brings the parts of a run together: on one machine, in one process."""

@@ -1,0 +1,151 @@
+"""All that can be known about a run before it starts: whether it would start, what it needs, what it will cost.
+
+Always true: nothing is loaded, trained or written; one sample of the reward is asked for, outside of the run's journal
+and ledger. What would stop the run from starting is raised; what the reward said about the sample is reported, also
+where it failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.data.opening import open_prompts
+from rewardflow.data.prompt_set import PromptSet
+from rewardflow.device_thread import DeviceThread
+from rewardflow.runtime.embedded import (
+    check_installed,
+    check_run_dir,
+    device_of,
+    folder_of,
+    make_engine,
+    rehearse,
+)
+from rewardflow.runtime.memory import MemoryEstimate, estimate_memory
+from rewardflow.runtime.probe import SampleVerdict, ask_about_sample
+from rewardflow.runtime.reward_of_run import build_agent
+
+if TYPE_CHECKING:
+    from rewardflow.policy.loading import Policy
+
+MAX_PROMPTS_READ = 10_000  # of which each is turned into tokens; of a set that is larger, the first
+PATIENCE_S = 120.0  # with the sample; a judge may take a minute
+_MAX_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptCheck:
+    """`num_prompts` is None for tasks that are generated without end."""
+
+    num_prompts: int | None
+    num_read: int
+    num_too_long: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPlan:
+    """Calls to the reward. `most` counts the reserve groups (`schedule.refill`) as if all of them were needed."""
+
+    a_step: int
+    most_a_step: int
+    a_run: int
+    most_a_run: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostPlan:
+    """What verdicts cost if each costs what the sample did."""
+
+    a_verdict_usd: float
+    a_step_usd: float
+    a_run_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """What was found out. `cost` is None where the sample told no price."""
+
+    sample: SampleVerdict
+    prompts: PromptCheck
+    memory: MemoryEstimate
+    calls: CallPlan
+    cost: CostPlan | None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the sample has no score; None where it has."""
+        failure = self.sample.failure
+        if self.sample.unreachable is not None:
+            return f"no connection to {self.sample.unreachable}"
+        if failure is not None:
+            return f"{failure.kind}: {failure.error}"
+        return None if self.sample.rewards else f"no answer within {PATIENCE_S:g} s"
+
+    def to_json(self) -> dict[str, Any]:
+        sample = self.sample
+        return {
+            "ok": self.problem is None,
+            "sample": {
+                "response": sample.rollouts[0].response[:_MAX_SHOWN_CHARS],
+                "scores": [reward.value for reward in sample.rewards],
+                "problem": self.problem,
+                "calls": sample.num_calls,
+                "elapsed_s": sample.elapsed_s,
+                "cost_usd": sample.cost_usd,
+                "tokens": sample.tokens,
+            },
+            "prompts": asdict(self.prompts),
+            "memory": self.memory.to_json(),
+            "calls": asdict(self.calls),
+            "cost": None if self.cost is None else asdict(self.cost),
+        }
+
+
+async def preflight(settings: RunSettings, *, folder: Path | None = None) -> Preflight:
+    """The model is only outlined."""
+    check_installed()
+    check_run_dir(settings)
+    folder = folder or folder_of(settings)
+    build_agent(settings, folder=folder, keeps=False)  # for its mistakes, which are told at once
+    prompt_set = open_prompts(settings.data, seed=settings.seed)
+    with DeviceThread("check") as thread:
+        policy = await thread.run(lambda: rehearse(settings, prompt_set))
+        prompts = await thread.run(lambda: _check_prompts(settings, prompt_set, policy))
+        memory = await thread.run(lambda: estimate_memory(settings, policy, device_of(settings)))
+    sample = await ask_about_sample(settings, prompt_set[0], folder=folder, patience_s=PATIENCE_S)
+    return Preflight(
+        sample=sample,
+        prompts=prompts,
+        memory=memory,
+        calls=plan_calls(settings, sample.units),
+        cost=plan_cost(settings, sample),
+    )
+
+
+def plan_calls(settings: RunSettings, units: tuple[str, ...]) -> CallPlan:
+    """`units` are those of the rewards that make the score: a group is one call to a reward that judges groups."""
+    schedule = settings.schedule
+    a_group = sum(1 if unit == "group" else settings.generation.group_size for unit in units)
+    a_step = schedule.groups_per_step * a_group
+    most_a_step = (schedule.groups_per_step + schedule.refill * (1 + schedule.refill_rounds)) * a_group
+    return CallPlan(
+        a_step=a_step, most_a_step=most_a_step, a_run=a_step * settings.steps, most_a_run=most_a_step * settings.steps
+    )
+
+
+def plan_cost(settings: RunSettings, sample: SampleVerdict) -> CostPlan | None:
+    if not sample.cost_usd:
+        return None
+    a_verdict_usd = sample.cost_usd / len(sample.rollouts)
+    a_step_usd = a_verdict_usd * settings.schedule.groups_per_step * settings.generation.group_size
+    return CostPlan(a_verdict_usd=a_verdict_usd, a_step_usd=a_step_usd, a_run_usd=a_step_usd * settings.steps)
+
+
+def _check_prompts(settings: RunSettings, prompt_set: PromptSet, policy: Policy) -> PromptCheck:
+    """Whether prompts fit; one that does not is an error where the settings say so."""
+    num_read = 1 if prompt_set.size is None else min(prompt_set.size, MAX_PROMPTS_READ)
+    encoder = make_engine(settings, policy, DeviceThread("prompts")).encoder
+    fitting = encoder.fit([prompt_set[number] for number in range(num_read)])
+    return PromptCheck(num_prompts=prompt_set.size, num_read=num_read, num_too_long=fitting.num_filtered)

@@ -1,0 +1,53 @@
+"""The settings of a run as they stand in its directory: all of them, as they were resolved, without secrets.
+
+Always true: what may be a secret by its name, or looks like one, is not written; everything else can be read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.redact import REDACTED, redact
+from rewardflow.reward.services.typed_values import may_be_secret
+
+
+def write_settings(settings: RunSettings, path: Path) -> None:
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(shown_settings(settings), indent=2) + "\n", "utf-8")
+
+
+def shown_settings(settings: RunSettings) -> dict[str, Any]:
+    """As plain JSON, in the layout of a run file."""
+    return {field.name: _shown(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+
+
+def _shown(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if dataclasses.is_dataclass(value):
+        # The tree's own settings have no secrets, and "max_prompt_tokens" need not be told from "token".
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: _plain(getattr(value, name)) for name in names}
+    if may_be_secret(name):
+        return REDACTED
+    if isinstance(value, Mapping):
+        return {str(key): _shown(str(key), inside) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(name, inside) for inside in value]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PathLike):
+        return redact(str(value))
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if value is None or isinstance(value, int | float) else redact(repr(value))

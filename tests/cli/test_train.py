@@ -1,0 +1,189 @@
+"""`rewardflow train`: from a file of settings to a directory with a run in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_run import calls_in, write_run_file
+
+from rewardflow.cli.main import build_parser, main
+from rewardflow.run_directory import read_events
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_run_file(tmp_path)
+    return tmp_path
+
+
+def start(*arguments: str, first: str = "") -> subprocess.Popen[str]:
+    """The command in a process of its own, after a statement."""
+    code = f"import sys; {first or 'pass'}; from rewardflow.cli.main import main; sys.exit(main())"
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**environment, "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def metrics() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path("run/metrics.jsonl").read_text("utf-8").splitlines()]
+
+
+# ---- a run --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_a_table_of_what_it_was_like(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run.yaml"]) == 0
+    said = capsys.readouterr()
+    assert "step 1 of 3; score -" in said.err
+    for label in ("steps", "step time", "device", "reward time", "score", "verdicts", "staleness", "cost", "metrics"):
+        assert f"\n{label} " in f"\n{said.out}"
+    assert "$0.4800  for 48 calls" in said.out
+    assert str(here / "run" / "metrics.jsonl") in said.out
+    assert len(metrics()) == 3
+
+
+def test_a_program_gets_one_json_object_and_overrides_count(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "steps=1", "--json", "run.yaml"]) == 2  # the file stands first
+    capsys.readouterr()
+    assert main(["train", "run.yaml", "--json", "steps=2", "--no-probe", "schedule.max_staleness=0"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["steps"], told["scored"], told["calls"], told["staleness_max"]) == (2, 32, 32, 0)
+    assert told["score_last"] == pytest.approx(metrics()[-1]["score_mean"])
+    assert told["exposed_s"] == pytest.approx(sum(line["exposed_s"] for line in metrics()))
+    assert 0 < told["busy_share"] <= 1
+    assert len(calls_in(here)) == 32
+
+
+@pytest.mark.parametrize(
+    "words", [["run.yaml", "a=1", "--check"], ["run.yaml", "--check", "a=1"], ["--check", "run.yaml", "a=1"]]
+)
+def test_options_stand_anywhere_among_the_words(words: list[str]) -> None:
+    args = build_parser().parse_args(["train", *words])
+    assert (args.run_file, args.overrides, args.check) == ("run.yaml", ["a=1"], True)
+
+
+def test_an_error_in_the_loop_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A budget that ends in the middle of several steps at once."""
+    assert main(["train", "run.yaml", "limits.max_cost_usd=0.2"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("rewardflow: ")
+    assert "max_cost_usd=0.2" in said[-1]
+    assert not any("Traceback" in line for line in said)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_in_order_with_all_steps_so_far_on_disk(signum: signal.Signals, here: Path) -> None:
+    process = start("train", "run.yaml", "steps=1000000")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step "):
+            break
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    stopped, interrupted = err.splitlines()[-2:]
+    assert interrupted == "rewardflow: interrupted"
+    lines = metrics()
+    assert stopped.startswith(f"stopped after {len(lines)} of 1,000,000 steps")
+    assert [line["step"] for line in lines] == list(range(len(lines)))
+    *_, last = read_events("run")
+    statistics = last.statistics  # type: ignore[union-attr]
+    assert sum(account["in_flight"] for account in statistics["accounts"]) == 0
+    assert statistics["verdicts"]["pending_groups"] == 0
+
+
+# ---- --check and --schema -----------------------------------------------------------------------------------------
+
+
+def test_check_says_what_a_run_needs_and_starts_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run.yaml", "--check"]) == 0
+    said = capsys.readouterr().out
+    for label in ("sample", "prompts", "calls", "cost", "model", "memory"):
+        assert f"\n{label} " in f"\n{said}"
+    assert "$0.1600  a step" in said
+    assert "83,520" in said
+    assert not Path("run").exists()
+    assert len(calls_in(here)) == 1
+
+
+def test_check_for_programs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run.yaml", "--check", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["calls"]["a_step"], told["memory"]["fits"]) == (True, 16, True)
+
+
+def test_check_ends_with_3_and_the_reason_if_the_reward_failed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run.yaml", "--check", "reward=rewards.py:refusing"]) == 3
+    said = capsys.readouterr()
+    assert "FAILED" in said.out
+    assert "answered 401" in said.err
+
+
+def test_the_schema_needs_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--schema"]) == 0
+    assert "schedule" in json.loads(capsys.readouterr().out)["properties"]
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_judge_that_is_down_ends_the_start_and_leaves_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("judge.yaml").write_text("reward: llm_judge\nmodel: m\nbase_urls: ['http://127.0.0.1:9']\n")
+    assert main(["train", "run.yaml", "reward=judge.yaml"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("rewardflow: the reward must answer a sample before the run starts")
+    assert "127.0.0.1:9" in last
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "needs a file of settings"),
+        (["nowhere.yaml"], "nowhere.yaml"),
+        (["run.yaml", "trainer.lrr=1"], "did you mean"),
+        (["run.yaml", "schedule.groups_per_step=3"], "divisible"),
+        (["run.yaml", "reward=nowhere.yaml"], "nowhere.yaml"),
+        (["run.yaml", "data.task=null", "data.path=nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_a_mistake_is_told_and_is_exit_code_2(
+    here: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *arguments]) == 2
+    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("run").exists()
+
+
+def test_mistakes_are_told_before_torch_is_imported(here: Path) -> None:
+    """A torch that cannot be imported is not missed: it is found, but nobody gets so far as to load it."""
+    Path("torch.py").write_text("raise SystemExit('torch was imported')")
+    process = start("train", "run.yaml", "reward=rewards.py:broken", first="sys.path.insert(0, '.')")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "user_error" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_a_missing_package_is_named_with_what_installs_it(here: Path, package: str) -> None:
+    process = start("train", "run.yaml", first=f"sys.modules[{package!r}] = None")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err == f"rewardflow: training needs {package}: pip install 'rewardflow[train]'\n"

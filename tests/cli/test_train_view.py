@@ -1,0 +1,124 @@
+"""What people see of a run: numbers from its reports and its statistics, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+from rich.console import Console
+
+from rewardflow.cli.train_view import TrainView, reward_curve
+from rewardflow.flow.records import UpdateReport
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.run import FlowStatistics
+from rewardflow.flow.usage import UsageTotals
+from rewardflow.reward.agent import AgentStatistics, RewardAgent
+
+WAITING = FlowStatistics(
+    step=1, version=1, num_steps=10, num_ready=3, num_untrained=8, work=None, waits_for="reward", verdicts_out=1234
+)
+UPDATING = FlowStatistics(
+    step=1, version=1, num_steps=10, num_ready=3, num_untrained=8, work="update", waits_for="other", verdicts_out=0
+)
+
+
+def report(step: int = 0, **fields: Any) -> StepReport:
+    usage = UsageTotals(
+        busy_s={"generate": 2.0, "log_probs": 0.5, "update": 1.0, "publish": 0.0},
+        idle_s={"reward": 0.3, "other": 0.2},
+        hidden_s=3.0,
+    )
+    defaults: dict[str, Any] = {
+        "step": step,
+        "version": step + 1,
+        "ended_s": 4.0,
+        "duration_s": 4.0,
+        "first_update_s": 3.0,
+        "usage": usage,
+        "updates": (UpdateReport(num_sequences=1, num_tokens=1, grad_norm=1.0, lr=1e-6),),
+        "num_groups": 8,
+        "num_reserves_used": 0,
+        "dropped": {"too_few_verdicts": 2},
+        "num_scored": 60,
+        "failed": {"timeout": 3, "service": 1},
+        "score_mean": 0.25,
+        "component_means": {},
+        "response_tokens_mean": 5.0,
+        "staleness_mean": 0.5,
+        "staleness_max": 1,
+        "reward_latency_mean_s": 1.0,
+        "cost_usd": 0.6,
+    }
+    return StepReport(**{**defaults, **fields})
+
+
+def agent_statistics() -> AgentStatistics:
+    async def run() -> AgentStatistics:
+        async with RewardAgent(lambda response: 1.0, max_concurrency=5) as agent:
+            return agent.statistics()
+
+    return asyncio.run(run())
+
+
+def shown(view: TrainView, flow: FlowStatistics) -> str:
+    console = Console(file=io.StringIO(), width=110, force_terminal=False)
+    with console.capture() as captured:
+        console.print(view.picture(flow, agent_statistics()))
+    return captured.get()
+
+
+def a_view(*reports: StepReport, num_steps: int = 10) -> TrainView:
+    view = TrainView(num_steps, Console(file=io.StringIO(), width=110))
+    for one in reports:
+        view.add(one)
+    return view
+
+
+def test_a_line_says_all_about_the_last_step() -> None:
+    line = a_view(report()).line(WAITING, agent_statistics())
+    assert line == (
+        "step 1 of 10; score 0.25; 4.0 s (generate 2.0 s, log-probs 0.5 s, update 1.0 s, idle 0.5 s); "
+        "reward 0.3 s exposed, 3.0 s hidden; staleness 0.5 (at most 1); "
+        "4 verdicts failed (1 service, 3 timeout), 2 groups dropped (too few verdicts); "
+        "device waits for verdicts; 1,234 verdicts out; 0 in flight; 0 waiting; "
+        "5 at once, no rate limit met so far; $0.00; about 36 s left"
+    )
+
+
+def test_before_the_first_step_there_is_only_what_is_going_on() -> None:
+    line = a_view().line(UPDATING, agent_statistics())
+    assert line.startswith("step 0 of 10; device updating; 0 verdicts out; 0 in flight")
+    assert "left" not in line
+    assert "score" not in shown(a_view(), UPDATING)
+
+
+def test_the_picture_has_the_curve_the_wait_and_what_was_lost() -> None:
+    picture = shown(a_view(report(0, score_mean=-1.0), report(1, score_mean=0.0), report(2, score_mean=1.0)), WAITING)
+    assert "▁▅█ -1 -> 1" in picture
+    assert "step 3 of 10" in picture
+    assert "waits for verdicts   1,234 verdicts out   3 of 8 groups ready" in picture
+    assert "12 verdicts failed (3 service, 9 timeout), 6 groups dropped" in picture
+    assert "0.3 s exposed   3.0 s hidden" in picture
+
+
+def test_a_step_without_scores_and_rollouts_can_be_shown() -> None:
+    view = a_view(report(score_mean=None, staleness_mean=None, staleness_max=None, failed={}, dropped={}))
+    assert "score none" in view.line(WAITING, agent_statistics())
+    assert "nothing" in shown(view, WAITING)
+
+
+def test_a_curve_runs_from_the_lowest_to_the_highest_score() -> None:
+    assert reward_curve([-3.0, -2.0, -1.0], 60) == "▁▅█"
+    assert reward_curve([0.5, 0.5], 60, ascii_only=True) == ".."
+
+
+def test_steps_share_a_place_where_there_are_more_than_places() -> None:
+    assert reward_curve([0, 2, 4, 6, 10, 12], 3) == "▁▄█"
+    assert len(reward_curve(list(range(1001)), 60)) == 60
+
+
+def test_time_left_follows_the_latest_steps() -> None:
+    slow = [report(i, duration_s=100.0) for i in range(5)]
+    fast = [report(i, duration_s=2.0) for i in range(5, 25)]
+    assert a_view(*slow, *fast, num_steps=35).line(WAITING, agent_statistics()).endswith("about 20 s left")

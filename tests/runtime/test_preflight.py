@@ -1,0 +1,177 @@
+"""`--check` as a function: what a run would need and cost, found out without starting it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_run import calls_in, settings_in
+
+from rewardflow.config.tree import (
+    AlgorithmSettings,
+    DataSettings,
+    GenerationSettings,
+    PolicySettings,
+    RunSettings,
+    TrainerSettings,
+)
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.schedule import Schedule
+from rewardflow.policy.loading import load_policy, outline_policy
+from rewardflow.runtime.memory import MemoryEstimate, estimate_memory
+from rewardflow.runtime.preflight import Preflight, plan_calls, preflight
+
+torch.set_num_threads(1)
+
+
+def found(settings: RunSettings) -> Preflight:
+    return asyncio.run(preflight(settings))
+
+
+def memory(settings: RunSettings) -> MemoryEstimate:
+    return estimate_memory(settings, outline_policy(settings.policy), torch.device("cpu"))
+
+
+# ---- the whole ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_well_is_told_what_it_costs_and_nothing_is_started(tmp_path: Path) -> None:
+    check = found(settings_in(tmp_path, run_dir=tmp_path / "run"))
+    assert check.problem is None
+    assert check.cost is not None
+    assert check.cost.a_step_usd == pytest.approx(0.01 * 4 * 4)
+    assert check.cost.a_run_usd == pytest.approx(0.01 * 4 * 4 * 3)
+    assert calls_in(tmp_path) == [f"sample {check.sample.rollouts[0].ground_truth}"]
+    assert not (tmp_path / "run").exists()
+    assert json.loads(json.dumps(check.to_json()))["ok"] is True
+
+
+def test_a_sample_that_failed_is_reported_with_its_reason(tmp_path: Path) -> None:
+    check = found(settings_in(tmp_path, "broken"))
+    assert check.problem is not None
+    assert check.problem.startswith("user_error: ")
+    assert check.cost is None
+    assert check.to_json()["sample"]["problem"] == check.problem
+
+
+def test_a_group_costs_by_its_rollouts(tmp_path: Path) -> None:
+    check = found(settings_in(tmp_path, "Ranking"))
+    assert check.calls.a_step == 4
+    assert check.cost is not None
+    assert check.cost.a_step_usd == pytest.approx(0.04 / 2 * 4 * 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"policy": PolicySettings(model="./nowhere")}, r"policy\.model"),
+        ({"policy": PolicySettings(dtype="bfloat16")}, "float32"),
+        ({"trainer": TrainerSettings(autocast="float16")}, r"trainer\.autocast"),
+        ({"trainer": TrainerSettings(device="cuda:99")}, r"trainer\.device"),
+        ({"generation": GenerationSettings(max_prompt_tokens=4096)}, "positions"),
+        ({"generation": GenerationSettings(max_prompt_tokens=2)}, "max_prompt_tokens=2"),
+        ({"reward": "rewards.py:nothing"}, "nothing"),
+        ({"data": DataSettings(path="nowhere.jsonl")}, "nowhere.jsonl"),
+    ],
+)
+def test_what_would_stop_the_run_is_raised(tmp_path: Path, fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        found(settings_in(tmp_path, **fields))
+
+
+def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(InvalidInput, match="holds a run already"):
+        found(settings_in(tmp_path, run_dir=tmp_path / "run"))
+
+
+def test_prompts_that_are_too_long_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": "1=", "ground_truth": "1"}, {"prompt": "1" * 20, "ground_truth": "1"}]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = settings_in(tmp_path, data=DataSettings(path=tmp_path / "data.jsonl"))
+    with pytest.raises(InvalidInput, match="at most max_prompt_tokens=8"):
+        found(settings)
+    filtering = dataclasses.replace(settings.generation, overlong_prompts="filter")
+    prompts = found(dataclasses.replace(settings, generation=filtering)).prompts
+    assert (prompts.num_prompts, prompts.num_read, prompts.num_too_long) == (2, 2, 1)
+
+
+# ---- calls --------------------------------------------------------------------------------------------------------
+
+
+def test_reserves_count_as_what_may_be_needed_at_most(tmp_path: Path) -> None:
+    schedule = Schedule(groups_per_step=4, refill=2, refill_rounds=3)
+    plan = plan_calls(settings_in(tmp_path, schedule=schedule), ("rollout", "group"))
+    assert (plan.a_step, plan.a_run) == (4 * (4 + 1), 3 * 4 * (4 + 1))
+    assert (plan.most_a_step, plan.most_a_run) == ((4 + 2 * 4) * 5, 3 * (4 + 2 * 4) * 5)
+
+
+# ---- memory -------------------------------------------------------------------------------------------------------
+
+
+def test_weights_gradients_and_moments_are_those_of_the_model_that_would_be_loaded(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, policy=PolicySettings(tiny_hidden=32, tiny_layers=3))
+    weights = list(load_policy(settings.policy, seed=0).model.parameters())
+    size = sum(weight.nbytes for weight in weights)
+    estimate = memory(settings)
+    assert estimate.num_parameters == sum(weight.numel() for weight in weights)
+    assert (estimate.weights, estimate.gradients, estimate.optimizer) == (size, size, 2 * size)
+    assert (estimate.reference, estimate.generator_copy) == (0, 0)
+
+
+def test_a_model_in_a_folder_is_outlined_without_its_weights(tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(), seed=0)
+    policy.model.save_pretrained(tmp_path / "model")
+    policy.tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    outline = outline_policy(PolicySettings(model=str(tmp_path / "model")))
+    shapes = {name: weight.shape for name, weight in policy.model.named_parameters()}
+    assert {name: weight.shape for name, weight in outline.model.named_parameters()} == shapes
+    assert outline.model.device.type == "meta"
+
+
+def test_the_reference_and_a_generator_of_its_own_are_copies_of_the_weights(tmp_path: Path) -> None:
+    schedule = Schedule(groups_per_step=4, placement="separate")
+    estimate = memory(settings_in(tmp_path, schedule=schedule, algorithm=AlgorithmSettings(kl_coef=0.1)))
+    assert (estimate.reference, estimate.generator_copy) == (estimate.weights, estimate.weights)
+
+
+def test_keys_and_values_grow_with_the_rows_that_are_decoded_together(tmp_path: Path) -> None:
+    lengths = {"group_size": 4, "max_prompt_tokens": 100, "max_response_tokens": 100}
+    few, many, more_than_asked = (
+        memory(settings_in(tmp_path, generation=GenerationSettings(**lengths, max_sequences=rows))).key_values
+        for rows in (4, 16, 1000)
+    )
+    # 2 layers, 2 heads of 16 channels, keys and values, float32, and half as much again in reserve
+    assert few == 4 * 300 * 2 * 2 * 2 * 16 * 4
+    assert many == more_than_asked == 4 * few
+
+
+def test_logits_are_bounded_by_the_micro_batch(tmp_path: Path) -> None:
+    generation = GenerationSettings(group_size=4, max_prompt_tokens=8, max_response_tokens=1000)
+    large, small = (
+        memory(settings_in(tmp_path, generation=generation, trainer=TrainerSettings(micro_batch_tokens=tokens)))
+        for tokens in (2000, 1000)
+    )
+    assert large.logits == 2 * small.logits
+
+
+def test_what_is_there_in_turns_is_not_added_up(tmp_path: Path) -> None:
+    sizes = {"weights": 1, "gradients": 1, "optimizer": 2, "reference": 1, "generator_copy": 0}
+    generates = dataclasses.replace(memory(settings_in(tmp_path)), **sizes, key_values=10, logits=5)
+    updates = dataclasses.replace(generates, key_values=3)
+    assert generates.at_once == 1 + 2 + 1 + 10
+    assert updates.at_once == 1 + 2 + 1 + (1 + 5)
+
+
+def test_a_device_that_is_too_small_is_told(tmp_path: Path) -> None:
+    estimate = memory(settings_in(tmp_path))
+    assert estimate.fits is True
+    assert dataclasses.replace(estimate, device_bytes=estimate.at_once - 1).fits is False
+    assert dataclasses.replace(estimate, device_bytes=None).fits is None

@@ -1,0 +1,75 @@
+"""docs/training.md explains every field of metrics.jsonl, and none that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import settings_in
+
+from rewardflow.config.tree import AlgorithmSettings
+from rewardflow.flow.reports import StepReport
+from rewardflow.runtime.embedded import embedded
+
+torch.set_num_threads(1)
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "training.md"
+
+
+def fields_explained(page: str) -> list[str]:
+    """Of the table under the heading of the file, in order."""
+    section = page.partition("### metrics.jsonl\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \| [^|]+ \|$", section, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def complaints_about(page: str, written: set[str]) -> list[str]:
+    explained = fields_explained(page)
+    complaints = [f"{name} is not explained" for name in sorted(written - set(explained))]
+    complaints += [f"there is no field {name}" for name in sorted(set(explained) - written)]
+    return complaints + [f"{name} is explained twice" for name in {n for n in explained if explained.count(n) > 1}]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[StepReport]:
+    """Of a run with every term of the loss."""
+    folder = tmp_path_factory.mktemp("run")
+    algorithm = AlgorithmSettings(kl_coef=0.01, entropy_coef=0.01, loss="decoupled")
+    found: list[StepReport] = []
+
+    async def train() -> None:
+        async with embedded(settings_in(folder, algorithm=algorithm), on_step=found.append) as run:
+            await run.train()
+
+    asyncio.run(train())
+    return found
+
+
+def test_every_field_of_a_step_is_explained(reports: list[StepReport]) -> None:
+    lines = [json.loads(json.dumps(report.to_json())) for report in reports]
+    complaints = complaints_about(PAGE.read_text("utf-8"), {name for line in lines for name in line})
+    assert not complaints, "\n".join(complaints)
+
+
+def test_the_fields_of_mini_batches_are_those_from_trained_tokens_on(reports: list[StepReport]) -> None:
+    explained = fields_explained(PAGE.read_text("utf-8"))
+    of_updates = explained[explained.index("trained_tokens") : explained.index("mini_batches")]
+    assert set(reports[-1].to_json()["mini_batches"][0]) == set(of_updates)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("| `hidden_s` |", "| hidden_s |", "hidden_s is not explained"),
+        ("| `hidden_s` |", "| `hidden` |", "there is no field hidden"),
+        ("| `entropy` |", "| `kl` |", "kl is explained twice"),
+    ],
+)
+def test_a_page_that_is_wrong_is_found(reports: list[StepReport], old: str, new: str, complaint: str) -> None:
+    page = PAGE.read_text("utf-8")
+    assert page.count(old) == 1
+    assert complaint in complaints_about(page.replace(old, new), set(reports[-1].to_json()))
