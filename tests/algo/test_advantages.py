@@ -1,138 +1,143 @@
-"""Advantages: equal to GRPO's on scored rollouts, and failures neither get one nor have a say."""
+"""The table of estimators: settings make what they name, and failures have no say in any of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
+from algo.groups import ScoredBatch, scored_group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.algo.advantages import GroupRelative, make_advantages
+from rewardflow.algo.advantages import ESTIMATORS, make_advantages
+from rewardflow.algo.earned import Estimator
+from rewardflow.algo.estimators.gae import AgainstValues
+from rewardflow.algo.estimators.grpo import GroupRelative
+from rewardflow.algo.estimators.reinforce_plus_plus import WhitenedReturns
+from rewardflow.algo.reward_kl import KlInReward
+from rewardflow.config.algorithms import ADVANTAGES
 from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.seams import Advantages
-from rewardflow.types import Reward, Rollout, ScoredGroup
+from rewardflow.types import Rollout
 
-BY_GROUP = GroupRelative(scale="group", discount=1.0)
-UNSCALED = GroupRelative(scale="none", discount=1.0)
-BY_BATCH = GroupRelative(scale="batch", discount=1.0)
-
-scores_lists = st.lists(st.floats(-100, 100, allow_subnormal=False), min_size=1, max_size=8)
+WIDTH = 5
+SCORES = st.lists(st.floats(-100, 100, allow_subnormal=False), min_size=1, max_size=6)
+MASKS = st.lists(st.integers(0, 1), min_size=WIDTH, max_size=WIDTH)
 
 
-def scored_group(*scores: float | None, masks: Sequence[Sequence[int]] | None = None) -> ScoredGroup:
-    """None is a failure."""
-    return ScoredGroup(
-        group_id="q",
-        step=0,
-        group_size=len(scores),
-        rollouts=tuple(
-            Rollout(
-                group_id="q",
-                index=index,
-                group_size=len(scores),
-                response="",
-                response_mask=None if masks is None else masks[index],
-            )
-            for index in range(len(scores))
-        ),
-        rewards=tuple(Reward(value=score) for score in scores),
-    )
+def values_of(rollout: Rollout) -> torch.Tensor:
+    """Of a critic that expects more towards the end."""
+    return torch.arange(sum(rollout.response_mask or ())) * 0.1
 
 
-# verl 0.9.1, compute_grpo_outcome_advantage on one token per response, index [0, 0, 0, 0, 1, 1, 1, 2, 2],
-# with norm_adv_by_std_in_grpo=True and then False.
-SCORES = ((1.0, 0.0, 0.5, 0.25), (3.0, -1.0, 2.0), (7.0, 7.0))
-VERL_NORMED = ((1.317462, -1.0246927, 0.1463847, -0.439154), (0.8006404, -1.1208967, 0.3202561), (0.0, 0.0))
-VERL_CENTRED = ((0.5625, -0.4375, 0.0625, -0.1875), (1.6666666, -2.3333335, 0.6666666), (0.0, 0.0))
+def made(name: str, **settings: Any) -> Estimator:
+    if name == "gae":
+        return AgainstValues(values_of=values_of, **settings)
+    return make_advantages(AlgorithmSettings(advantage=name, **settings))  # type: ignore[arg-type, return-value]
 
 
-@pytest.mark.parametrize(("advantages", "expected"), [(BY_GROUP, VERL_NORMED), (UNSCALED, VERL_CENTRED)])
-def test_advantages_of_scored_groups_are_those_of_verl(
-    advantages: GroupRelative, expected: Sequence[Sequence[float]]
-) -> None:
-    groups = [scored_group(*scores) for scores in SCORES]
-    for got, wanted in zip(advantages(groups), expected, strict=True):
-        assert got == pytest.approx(wanted, rel=1e-6, abs=1e-7)
+def as_lists(advantages: Any) -> list[list[Any]]:
+    return [[torch.as_tensor(one).tolist() for one in group] for group in advantages]
 
 
-def test_the_spread_of_the_batch_is_that_of_all_its_scores_while_each_group_keeps_its_own_mean() -> None:
-    groups = [scored_group(1.0, 0.0, None), scored_group(4.0, None, 8.0)]
-    spread = torch.tensor([1.0, 0.0, 4.0, 8.0], dtype=torch.float64).std().item() + 1e-6
-    first, second = BY_BATCH(groups)
-    assert first == pytest.approx((0.5 / spread, -0.5 / spread, 0.0))
-    assert second == pytest.approx((-2.0 / spread, 0.0, 2.0 / spread))
+@pytest.mark.parametrize("name", ADVANTAGES)
+@given(data=st.data())
+def test_failures_get_exactly_zero_and_change_nothing_for_the_others(name: str, data: st.DataObject) -> None:
+    alone, withal, places = [], [], []
+    for number in range(data.draw(st.integers(1, 3))):
+        scores = data.draw(SCORES)
+        rows: list[tuple[float | None, list[int]]] = [(score, data.draw(MASKS)) for score in scores]
+        alone.append(scored_group(*scores, masks=[mask for _, mask in rows], group_id=str(number), greedy=0))
+        for _ in range(data.draw(st.integers(0, 2))):
+            rows.insert(data.draw(st.integers(1, len(rows))), (None, data.draw(MASKS)))
+        mixed = scored_group(*(score for score, _ in rows), masks=[mask for _, mask in rows], greedy=0)
+        withal.append(mixed)
+        places.append([score is not None for score, _ in rows])
+    expected, found = as_lists(made(name)(alone)), as_lists(made(name)(withal))
+    kept = [
+        [one for one, is_scored in zip(group, group_places, strict=True) if is_scored]
+        for group, group_places in zip(found, places, strict=True)
+    ]
+    left = [
+        one
+        for group, group_places in zip(found, places, strict=True)
+        for one, is_scored in zip(group, group_places, strict=True)
+        if not is_scored
+    ]
+    assert kept == expected
+    assert all(one == 0.0 for one in left)
 
 
-@given(scores=scores_lists, places=st.lists(st.integers(0, 7), max_size=4))
-@pytest.mark.parametrize("advantages", [BY_GROUP, UNSCALED, BY_BATCH], ids=lambda advantages: advantages.scale)
-def test_failures_get_exactly_zero_and_change_nothing_for_the_others(
-    advantages: GroupRelative, scores: list[float], places: list[int]
-) -> None:
-    mixed: list[float | None] = list(scores)
-    for place in places:
-        mixed.insert(place, None)
-    [without] = advantages([scored_group(*scores)])
-    [withal] = advantages([scored_group(*mixed)])
-    assert [got for got, score in zip(withal, mixed, strict=True) if score is not None] == list(without)
-    assert all(got == 0.0 for got, score in zip(withal, mixed, strict=True) if score is None)
+@pytest.mark.parametrize("name", [name for name, kind in ADVANTAGES.items() if kind.compares_group])
+def test_a_rollout_whose_siblings_all_failed_has_nothing_to_be_compared_with(name: str) -> None:
+    masks = [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
+    assert made(name)([scored_group(None, 3.0, None, masks=masks, greedy=0)]) == [[0.0, 0.0, 0.0]]
 
 
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_groups_without_a_verdict_are_all_zero(name: str) -> None:
+    masks = [[1, 1], [1, 0]]
+    assert made(name)([scored_group(None, None, masks=masks, greedy=0)] * 2) == [[0.0, 0.0]] * 2
+    assert list(made(name)([])) == []
+
+
+@pytest.mark.parametrize("name", ["grpo", "grpo_passk", "rloo", "opo", "gpg", "remax"])
 @given(score=st.floats(-1e6, 1e6), size=st.integers(1, 9))
-@pytest.mark.parametrize("advantages", [BY_GROUP, UNSCALED, BY_BATCH], ids=lambda advantages: advantages.scale)
-def test_a_group_of_equal_scores_gets_exactly_zero(advantages: GroupRelative, score: float, size: int) -> None:
-    equal, _ = advantages([scored_group(*[score] * size, None), scored_group(0.0, 1.0)])
-    assert list(equal) == [0.0] * (size + 1)
+def test_a_group_of_equal_scores_gets_exactly_zero(name: str, score: float, size: int) -> None:
+    masks = [[1] * (1 + i % 3) + [0] * (2 - i % 3) for i in range(size)]
+    equal, _ = made(name)(
+        [scored_group(*[score] * size, masks=masks, greedy=0), scored_group(0.0, 1.0, masks=[[1], [1]], greedy=0)]
+    )
+    assert list(equal) == [0.0] * size
 
 
-def test_a_rollout_whose_siblings_all_failed_has_nothing_to_be_compared_with() -> None:
-    for advantages in (BY_GROUP, UNSCALED, BY_BATCH):
-        assert advantages([scored_group(None, 3.0, None)]) == [[0.0, 0.0, 0.0]]
+@pytest.mark.parametrize("name", [name for name in ADVANTAGES if name.startswith("reinforce")])
+def test_what_is_whitened_is_exactly_zero_where_the_whole_batch_is_equal(name: str) -> None:
+    masks = [[1, 1, 1], [1, 0, 0]]
+    equal = made(name)([scored_group(0.1, 0.1, masks=masks)] * 3)
+    assert not any(torch.as_tensor(one).any() for group in equal for one in group)
 
 
-def test_a_group_without_a_verdict_is_all_zero() -> None:
-    for advantages in (BY_GROUP, UNSCALED, BY_BATCH):
-        assert advantages([scored_group(None, None)]) == [[0.0, 0.0]]
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_is_made_needs_what_the_table_says(name: str) -> None:
+    assert made(name).needs == ADVANTAGES[name].needs
+    if ADVANTAGES[name].takes_scale:
+        assert made(name, scale="batch").needs == "batch"
 
 
-def test_without_discount_advantages_are_plain_numbers() -> None:
-    [advantages] = BY_GROUP([scored_group(1.0, None, 0.0)])
-    assert [type(advantage) for advantage in advantages] == [float, float, float]
-
-
-def test_a_discount_fades_over_the_sampled_tokens_as_returns_do_in_verl() -> None:
-    # verl 0.9.1, the returns of compute_reinforce_plus_plus_outcome_advantage with gamma=0.9 and rewards 2 and -1 on
-    # the last sampled tokens, under masks [1, 1, 0, 0, 1, 1] and [1, 1, 1, 1, 0, 0]; the zeros of the masks left out.
-    masks = ([0, 1, 1, 0, 0, 1, 1], [0, 1, 1, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 0])
-    [[first, second, failed]] = GroupRelative(scale="none", discount=0.9)([scored_group(3.5, 0.5, None, masks=masks)])
-    torch.testing.assert_close(first, torch.tensor([1.458, 1.62, 1.8, 2.0]) * 1.5 / 2)
-    torch.testing.assert_close(second, torch.tensor([-0.729, -0.81, -0.9, -1.0]) * 1.5)
-    assert torch.equal(failed, torch.zeros(1))
-
-
-def test_a_faded_advantage_is_float32_and_as_long_as_what_was_sampled() -> None:
-    masks = ([0, 0, 1, 1, 1], [0, 0, 0, 0, 0])
-    [[sampled, empty]] = GroupRelative(scale="group", discount=0.5)([scored_group(1.0, 0.0, masks=masks)])
-    assert (sampled.dtype, sampled.shape, empty.shape) == (torch.float32, (3,), (0,))
-
-
-def test_a_discount_without_masks_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="response_mask"):
-        GroupRelative(scale="none", discount=0.5)([scored_group(1.0, 0.0)])
-
-
-def test_only_the_spread_of_the_batch_has_to_wait_for_it() -> None:
-    assert [advantages.needs for advantages in (BY_GROUP, UNSCALED, BY_BATCH)] == ["group", "group", "batch"]
+def test_the_table_has_every_estimator() -> None:
+    assert list(ESTIMATORS) == list(ADVANTAGES)
 
 
 def test_settings_make_the_advantages_they_name() -> None:
-    made: Advantages = make_advantages(AlgorithmSettings(scale="batch", discount=0.5))
-    assert made == GroupRelative(scale="batch", discount=0.5)
+    plain: Advantages = make_advantages(AlgorithmSettings(scale="batch", discount=0.5))
+    assert plain == GroupRelative(scale="batch", discount=0.5)
+    penalised = make_advantages(AlgorithmSettings(advantage="reinforce_plus_plus", discount=0.9, reward_kl_coef=0.1))
+    assert isinstance(penalised, KlInReward)
+    assert penalised.estimator == WhitenedReturns(discount=0.9)
 
 
-@pytest.mark.parametrize("wrong", [{"scale": "std", "discount": 1.0}, {"scale": "group", "discount": 0.0}])
-def test_settings_that_mean_nothing_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput, match=r"(scale|discount) must be"):
-        GroupRelative(**wrong)  # type: ignore[arg-type]
+def test_gae_cannot_be_made_without_a_critic() -> None:
+    with pytest.raises(InvalidInput, match="advantage=gae needs a critic's values"):
+        make_advantages(AlgorithmSettings(advantage="gae"))
+
+
+def test_lengths_that_are_not_known_are_asked_for() -> None:
+    for name in ("opo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"):
+        with pytest.raises(InvalidInput, match="need the response_mask of every rollout"):
+            made(name)([scored_group(1.0, 0.0)])
+
+
+@given(seed=st.integers(0, 1000))
+def test_a_penalty_of_zero_changes_nothing(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    groups = [
+        scored_group(1.0, None, 0.25, masks=[[1, 1, 0], [1, 0, 0], [1, 1, 1]], greedy=0),
+        scored_group(3.0, 0.0, masks=[[1, 1, 1], [1, 0, 1]], greedy=1),
+    ]
+    batch = ScoredBatch.of(groups, generator)
+    for name in ADVANTAGES:
+        free = made(name)(groups, None, lambda rollout: torch.zeros(sum(rollout.response_mask or ())))
+        torch.testing.assert_close(batch.tokens_of(free), batch.tokens_of(made(name)(groups)))

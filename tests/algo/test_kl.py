@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import pytest
 import torch
 from algo.policies import BEHAVIOUR_BT, MASK_BT, NEW_BT
 
-from rewardflow.algo.kl import ESTIMATORS, Estimator, kl_to_reference
+from rewardflow.algo.kl import ESTIMATORS, kl_to_reference
+from rewardflow.config.tree import AlgorithmSettings, KlEstimator
 from rewardflow.errors import InvalidInput
 
 ALL_BT = torch.ones_like(MASK_BT)
 
-# verl 0.9.1, kl_penalty(NEW, BEHAVIOUR, name) with k1, k2 and low_var_kl, and the gradient of its sum.
+# verl 0.9.1, kl_penalty(NEW, BEHAVIOUR, name) with k1, k2, low_var_kl and abs, and the gradient of its sum.
 KL_BT = {
     "k1": [[0.0, 0.5, 1.5, 0.1], [0.2, -0.5, 1.1, 1.0], [0.0, 23.6, 0.2, 0.0]],
     "k2": [[0.0, 0.125, 1.125, 0.005], [0.02, 0.125, 0.605, 0.5], [0.0, 278.48, 0.02, 0.0]],
@@ -20,6 +23,7 @@ KL_BT = {
         [0.0187308, 0.1487212, 0.4328711, 0.3678794],
         [0.0, 10.0, 0.0187308, 0.0],
     ],
+    "abs": [[0.0, 0.5, 1.5, 0.1], [0.2, 0.5, 1.1, 1.0], [0.0, 23.6, 0.2, 0.0]],
 }
 GRAD_BT = {
     "k1": [[1.0] * 4] * 3,
@@ -29,11 +33,12 @@ GRAD_BT = {
         [0.1812692, -0.6487212, 0.6671289, 0.6321205],
         [0.0, 0.0, 0.1812692, 0.0],
     ],
+    "abs": [[0.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 0.0]],
 }
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_each_token_has_the_estimate_and_the_gradient_it_has_in_verl(estimator: Estimator) -> None:
+def test_each_token_has_the_estimate_and_the_gradient_it_has_in_verl(estimator: KlEstimator) -> None:
     log_probs_BT = NEW_BT.clone().requires_grad_()
     kl_BT = kl_to_reference(log_probs_BT, BEHAVIOUR_BT, ALL_BT, estimator)
     torch.testing.assert_close(kl_BT, torch.tensor(KL_BT[estimator]), atol=1e-6, rtol=1e-5)
@@ -42,7 +47,7 @@ def test_each_token_has_the_estimate_and_the_gradient_it_has_in_verl(estimator: 
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_nothing_in_a_masked_row_reaches_the_estimate_or_the_gradient(estimator: Estimator) -> None:
+def test_nothing_in_a_masked_row_reaches_the_estimate_or_the_gradient(estimator: KlEstimator) -> None:
     log_probs_BT, reference_BT = NEW_BT.clone(), BEHAVIOUR_BT.clone()
     log_probs_BT[0], reference_BT[1] = float("nan"), float("-inf")
     log_probs_BT.requires_grad_()
@@ -72,5 +77,10 @@ def test_k3_is_what_one_gets_without_asking() -> None:
 
 
 def test_an_unknown_estimator_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InvalidInput, match="estimator must be one of k1, k2, k3, got 'k4'"):
+    with pytest.raises(InvalidInput, match="estimator must be one of k1, k2, k3, abs, got 'k4'"):
         kl_to_reference(NEW_BT, BEHAVIOUR_BT, ALL_BT, "k4")  # type: ignore[arg-type]
+
+
+def test_the_table_has_every_estimator_of_the_settings() -> None:
+    hints = get_type_hints(AlgorithmSettings)
+    assert set(ESTIMATORS) == set(get_args(hints["kl_estimator"])) == set(get_args(hints["reward_kl_estimator"]))

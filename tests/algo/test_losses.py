@@ -30,6 +30,13 @@ GRAD_BT = {
     "decoupled": [[-0.8, 0.0, 0.0, -0.8841368], [1.4656836, 0.0, 0.0, 0.0], [-0.5, 0.0, 0.0, 0.0]],
 }
 CASES = {"ppo": PPO, "asymmetric": ASYMMETRIC, "decoupled": DECOUPLED}
+ALL = {
+    **CASES,
+    "gspo": AlgorithmSettings(loss="gspo"),
+    "policy_gradient": AlgorithmSettings(loss="policy_gradient"),
+    "weighed_by_response": AlgorithmSettings(loss="gspo", behaviour_weights="sequence", above_cap="truncate"),
+    "rejected": AlgorithmSettings(loss="policy_gradient", reject="sequence_mean", reject_outside=(0.1, 3.0)),
+}
 
 
 def loss_of(settings: AlgorithmSettings, log_probs_BT: Tensor = NEW_BT, **changes: Tensor | None) -> TokenLoss:
@@ -79,9 +86,9 @@ def test_sums_of_behaviour_weights_are_of_those_that_were_applied() -> None:
     assert sums["behaviour_capped"].item() == 2
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ALL)
 def test_sums_are_scalars_without_gradient(case: str) -> None:
-    sums = loss_of(CASES[case], NEW_BT.clone().requires_grad_()).sums
+    sums = loss_of(ALL[case], NEW_BT.clone().requires_grad_()).sums
     assert all(
         total.shape == () and total.dtype == torch.float64 and not total.requires_grad for total in sums.values()
     )
@@ -100,11 +107,13 @@ def test_without_dual_clip_a_bad_token_that_became_likely_is_pushed_in_full() ->
     assert loss.sums["clipped_dual"].item() == 0
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ALL)
 def test_nothing_in_a_masked_row_reaches_the_loss_the_sums_or_the_gradient(case: str) -> None:
     mask_BT = MASK_BT.clone()
     mask_BT[1] = 0
-    clean = loss_of(CASES[case], mask_BT=mask_BT)
+    clean_BT = NEW_BT.clone().requires_grad_()
+    clean = loss_of(ALL[case], clean_BT, mask_BT=mask_BT)
+    clean.loss_BT.sum().backward()
     poison = {"old_BT": OLD_BT, "behaviour_BT": BEHAVIOUR_BT, "advantages_BT": ADVANTAGES_BT}
     poisoned = {name: tensor.clone() for name, tensor in poison.items()}
     log_probs_BT = NEW_BT.clone()
@@ -112,14 +121,45 @@ def test_nothing_in_a_masked_row_reaches_the_loss_the_sums_or_the_gradient(case:
         tensor[1] = torch.tensor([float("nan"), float("inf"), float("-inf"), 1e30])
     log_probs_BT.requires_grad_()
 
-    loss = loss_of(CASES[case], log_probs_BT, mask_BT=mask_BT, **poisoned)
+    loss = loss_of(ALL[case], log_probs_BT, mask_BT=mask_BT, **poisoned)
     assert torch.equal(loss.loss_BT, clean.loss_BT)
     assert loss.sums == clean.sums
     loss.loss_BT.sum().backward()
-    expected_BT = torch.tensor(GRAD_BT[case])
-    expected_BT[1] = 0.0
-    torch.testing.assert_close(log_probs_BT.grad, expected_BT)
+    assert torch.equal(log_probs_BT.grad, clean_BT.grad)  # type: ignore[arg-type]
     assert torch.equal(log_probs_BT.grad[1], torch.zeros(4))  # type: ignore[index]
+    assert log_probs_BT.grad[0].any()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("case", ["gspo", "weighed_by_response", "rejected"])
+def test_what_belongs_to_a_response_does_not_depend_on_which_rows_are_together(case: str) -> None:
+    whole = loss_of(ALL[case])
+    rows = [
+        loss_of(
+            ALL[case],
+            NEW_BT[row : row + 1],
+            old_BT=OLD_BT[row : row + 1],
+            behaviour_BT=BEHAVIOUR_BT[row : row + 1],
+            advantages_BT=ADVANTAGES_BT[row : row + 1],
+            mask_BT=MASK_BT[row : row + 1],
+        )
+        for row in range(3)
+    ]
+    assert torch.equal(torch.cat([one.loss_BT for one in rows]), whole.loss_BT)
+    for name, total in whole.sums.items():
+        assert sum(one.sums[name].item() for one in rows) == pytest.approx(total.item())
+
+
+def test_all_tokens_of_a_response_have_one_ratio_in_gspo() -> None:
+    sums = loss_of(ALL["gspo"], mask_BT=torch.tensor([[1, 1, 1, 1], [0] * 4, [0] * 4])).sums
+    assert sums["ratio"].item() == pytest.approx(4 * torch.tensor(0.1 / 4).exp().item())  # log-ratios add up to 0.1
+
+
+def test_on_the_present_policy_every_loss_has_the_gradient_of_the_policy_gradient() -> None:
+    for name in LOSSES:
+        log_probs_BT = NEW_BT.clone().requires_grad_()
+        settings = AlgorithmSettings(loss=name)  # type: ignore[arg-type]
+        loss_of(settings, log_probs_BT, old_BT=log_probs_BT, behaviour_BT=NEW_BT).loss_BT.sum().backward()
+        torch.testing.assert_close(log_probs_BT.grad, -ADVANTAGES_BT * MASK_BT)
 
 
 def test_old_log_probs_may_be_the_present_ones_and_still_give_a_gradient() -> None:
@@ -140,9 +180,11 @@ def test_half_precision_log_probs_are_compared_in_float32() -> None:
     assert loss.loss_BT.dtype == torch.float32
 
 
-def test_a_loss_that_needs_behaviour_log_probs_is_refused_without_them() -> None:
-    with pytest.raises(InvalidInput, match="loss=decoupled weighs tokens by behaviour log-probs"):
+def test_what_needs_behaviour_log_probs_is_refused_without_them() -> None:
+    with pytest.raises(InvalidInput, match="loss=decoupled with behaviour_weights=token, reject=None compares"):
         loss_of(DECOUPLED, behaviour_BT=None)
+    with pytest.raises(InvalidInput, match="loss=gspo with behaviour_weights=None, reject=token compares policies"):
+        loss_of(AlgorithmSettings(loss="gspo", reject="token"), behaviour_BT=None)
     loss_of(PPO, behaviour_BT=None)
 
 
@@ -151,12 +193,5 @@ def test_one_advantage_per_row_is_refused_and_not_spread_by_broadcasting() -> No
         loss_of(PPO, advantages_BT=ADVANTAGES_BT[:, :1])
 
 
-def test_an_unknown_loss_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InvalidInput, match="loss must be one of ppo, decoupled, got 'reinforce'"):
-        loss_of(AlgorithmSettings(loss="reinforce"))  # type: ignore[arg-type]
-
-
-def test_the_table_has_every_loss_of_the_settings_and_agrees_on_what_it_needs() -> None:
+def test_the_table_has_every_loss_of_the_settings() -> None:
     assert set(LOSSES) == set(get_args(get_type_hints(AlgorithmSettings)["loss"]))
-    for name, kind in LOSSES.items():
-        assert AlgorithmSettings(loss=name).needs_behaviour == kind.needs_behaviour  # type: ignore[arg-type]

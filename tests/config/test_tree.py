@@ -45,7 +45,15 @@ def test_a_run_needs_little() -> None:
         (GenerationSettings, {"overlong_prompts": "cut"}, "overlong_prompts must be one of filter, truncate, error"),
         (GenerationSettings, {"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got top_p=0.0"),
         (GenerationSettings, {"temperature": float("nan")}, "temperature must be a number above 0"),
-        (AlgorithmSettings, {"loss": "reinforce"}, "loss must be one of ppo, decoupled, got 'reinforce'"),
+        (AlgorithmSettings, {"loss": "reinforce"}, "loss must be one of ppo, decoupled, gspo, policy_gradient, got"),
+        (AlgorithmSettings, {"advantage": "rloo", "scale": "none"},
+         "scale is for grpo, grpo_passk, got advantage=rloo, scale=none"),
+        (AlgorithmSettings, {"advantage": "opo", "discount": 0.9},
+         "a discount below 1 is for grpo, reinforce_plus_plus, gae, got advantage=opo, discount=0.9"),
+        (AlgorithmSettings, {"reward_kl_target": 0.1}, "reward_kl_target moves reward_kl_coef, which must start"),
+        (AlgorithmSettings, {"reward_kl_coef": -1.0}, "reward_kl_coef must be a number of at least 0"),
+        (AlgorithmSettings, {"reject_outside": (1.1, 2.0)}, "reject_outside[0] must be a number above 0 and at most 1"),
+        (AlgorithmSettings, {"reject_outside": (0.5, 0.9)}, "reject_outside[1] must be a number of at least 1"),
         (AlgorithmSettings, {"dual_clip": 1.0}, "dual_clip must be a number above 1"),
         (TrainerSettings, {"autocast": "int8"}, "autocast must be one of float32, bfloat16, float16, null, got 'int8'"),
         (TrainerSettings, {"betas": (0.9, 2.0)}, "betas must be a number of at least 0 and at most 1, got betas=2.0"),
@@ -67,6 +75,9 @@ def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[
         ({"generation": GenerationSettings(group_size=1), "schedule": Schedule(groups_per_step=8, min_group=1)},
          "grpo compares the rollouts of a group"),
         ({"schedule": Schedule(groups_per_step=8, min_group=9)}, "schedule.min_group must not exceed"),
+        ({"algorithm": AlgorithmSettings(advantage="remax")}, "algorithm.advantage=remax needs an engine that adds"),
+        ({"algorithm": AlgorithmSettings(advantage="gae")}, "algorithm.advantage=gae needs a critic"),
+        ({"algorithm": AlgorithmSettings(reward_kl_coef=0.1)}, "algorithm.reward_kl_coef compares old log-probs"),
         ({"algorithm": AlgorithmSettings(scale="batch"), "schedule": Schedule(groups_per_step=8, stream="micro_batch")},
          "algorithm.scale=batch needs the scores of the whole batch"),
     ],
@@ -75,3 +86,44 @@ def test_what_spans_records_is_checked_by_the_run(changes: dict[str, Any], probl
     with pytest.raises(InvalidInput) as caught:
         run(**changes)
     assert str(caught.value).startswith(problem)
+
+
+def test_what_needs_the_whole_batch_is_refused_with_words_that_say_what_to_choose() -> None:
+    streaming = Schedule(groups_per_step=8, mini_batches=2, stream="mini_batch")
+    adaptive = AlgorithmSettings(reward_kl_coef=0.1, reward_kl_target=0.1)
+    for algorithm, start, end in (
+        (AlgorithmSettings(advantage="gpg"), "algorithm.advantage=gpg counts the scores",
+         "choose schedule.stream=batch, or algorithm.advantage=grpo or grpo_passk or rloo or opo"),
+        (AlgorithmSettings(scale="batch"), "algorithm.scale=batch needs", "or algorithm.scale=group or none"),
+        (adaptive, "algorithm.reward_kl_target needs", "or algorithm.reward_kl_target=null"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput) as caught:
+            run(algorithm=algorithm, schedule=streaming)
+        assert str(caught.value).startswith(start)
+        assert str(caught.value).endswith(end)
+        run(algorithm=algorithm, schedule=streaming.changed(stream="batch"))
+
+
+def test_groups_of_one_are_for_advantages_that_compare_no_siblings() -> None:
+    alone = {
+        "generation": GenerationSettings(group_size=1),
+        "schedule": Schedule(groups_per_step=8, min_group=1),
+    }
+    assert run(algorithm=AlgorithmSettings(advantage="reinforce_plus_plus"), **alone).generation.group_size == 1
+    with pytest.raises(InvalidInput, match="rloo compares the rollouts of a group"):
+        run(algorithm=AlgorithmSettings(advantage="rloo"), **alone)
+
+
+def test_decoupled_is_ppo_that_weighs_by_token() -> None:
+    assert AlgorithmSettings(loss="decoupled").weigh_by == "token"
+    assert AlgorithmSettings(loss="decoupled", behaviour_weights="sequence").weigh_by == "sequence"
+    assert AlgorithmSettings().weigh_by is None
+
+
+def test_settings_say_which_log_probs_they_compare_with() -> None:
+    assert not AlgorithmSettings().needs_behaviour
+    assert AlgorithmSettings(behaviour_weights="token").needs_behaviour
+    assert AlgorithmSettings(reject="sequence").needs_behaviour
+    assert not AlgorithmSettings().needs_reference
+    assert AlgorithmSettings(kl_coef=0.1).needs_reference
+    assert AlgorithmSettings(reward_kl_coef=0.1).needs_reference

@@ -47,6 +47,24 @@ def test_a_row_carries_what_its_loss_needs_and_nothing_else() -> None:
     assert set(columns(EVERYTHING, **SAVED)) == {"advantage", "old", "reference", "behaviour"}
 
 
+def test_kl_in_the_reward_is_no_term_of_the_loss() -> None:
+    terms = LossTerms(algorithm=AlgorithmSettings(reward_kl_coef=0.1), uses_old=True)
+    assert set(columns(terms, **SAVED)) == {"advantage", "old"}
+    assert not terms.has_gradient(sample(OF, 0.0))
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", 1.0), ("k2", 0.5), ("abs", 1.0), ("k3", 0.367879)])
+def test_kl_in_the_loss_is_estimated_as_the_settings_say(estimator: Any, expected: float) -> None:
+    terms = LossTerms(algorithm=AlgorithmSettings(kl_coef=0.1, kl_estimator=estimator), uses_old=False)
+    row = Row.of(OF)
+    packed = pack([row], torch.device("cpu"))
+    scores = token_log_probs(tiny_model(), packed, temperature=1.0)
+    one_below = (scores.log_probs_N - 1).detach()
+    training_row = terms.training_row(sample(OF, 1.0, reference=one_below), row)
+    numerator = terms.numerator([training_row], packed, scores)
+    assert numerator.sums.weighted["kl"].item() == pytest.approx(2 * expected, rel=1e-4)
+
+
 def test_the_engines_log_probs_stand_for_the_behaviour_unless_the_trainer_took_them() -> None:
     assert columns(EVERYTHING, **SAVED)["behaviour"] == [-0.5, -0.75]
     assert columns(EVERYTHING, **SAVED, behaviour=torch.tensor([-9.0, -8.0]))["behaviour"] == [-9.0, -8.0]
@@ -58,6 +76,8 @@ def test_the_engines_log_probs_stand_for_the_behaviour_unless_the_trainer_took_t
         ("old", {}, "several updates a step"),
         ("reference", {"kl_coef": 0.1}, "kl_coef=0.1"),
         ("behaviour", {"loss": "decoupled", "behaviour": "trainer"}, "loss=decoupled and behaviour=trainer"),
+        ("behaviour", {"reject": "token", "behaviour": "trainer"}, "reject=token and behaviour=trainer"),
+        ("behaviour", {"behaviour_weights": "sequence", "behaviour": "trainer"}, "behaviour_weights=sequence and"),
     ],
 )
 def test_log_probs_that_are_missing_are_named_with_what_needs_them(
@@ -65,7 +85,7 @@ def test_log_probs_that_are_missing_are_named_with_what_needs_them(
 ) -> None:
     given = {**SAVED, "behaviour": torch.zeros(2), missing: None}
     terms = LossTerms(algorithm=AlgorithmSettings(**settings), uses_old=True)
-    with pytest.raises(InvalidInput, match=f"{cause} needs its {missing} log-probs, got none for rollout 0"):
+    with pytest.raises(InvalidInput, match=f"{cause}.* needs its {missing} log-probs, got none for rollout 0"):
         columns(terms, **given)
 
 
@@ -81,7 +101,7 @@ def test_an_idle_row_reaches_every_weight_with_a_gradient_of_0() -> None:
     model = tiny_model()
     row = EVERYTHING.idle_row()
     packed = pack([row.row], torch.device("cpu"))
-    scores = token_log_probs(model, packed, temperature=1.0, with_entropy=True)
+    scores = token_log_probs(model, packed, temperature=1.0, entropy="trained")
     numerator = EVERYTHING.numerator([row], packed, scores)
     numerator.value.backward()
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())

@@ -36,7 +36,7 @@ def gradient(model: nn.Module, value: Tensor) -> Tensor:
 def test_padded_rows_have_the_log_probs_and_entropy_of_each_row_alone(attention: str, temperature: float) -> None:
     model = tiny_model(attn_implementation=attention)
     expected, expected_entropy = row_by_row(model, ROWS, temperature)
-    scores = token_log_probs(model, pack(ROWS, CPU), temperature=temperature, with_entropy=True)
+    scores = token_log_probs(model, pack(ROWS, CPU), temperature=temperature, entropy="trained")
     assert scores.entropy_N is not None
     torch.testing.assert_close(scores.log_probs_N, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(scores.entropy_N, expected_entropy, rtol=1e-5, atol=1e-5)
@@ -47,7 +47,7 @@ def test_gradients_are_those_of_each_row_alone() -> None:
     factors = torch.linspace(-1.0, 2.0, sum(len(row.sampled) for row in ROWS))
     log_probs, entropy = row_by_row(model, ROWS, TEMPERATURE)
     expected = gradient(model, (factors * log_probs + factors.flip(0) * entropy).sum())
-    scores = token_log_probs(model, pack(ROWS, CPU), temperature=TEMPERATURE, with_entropy=True)
+    scores = token_log_probs(model, pack(ROWS, CPU), temperature=TEMPERATURE, entropy="trained")
     assert scores.entropy_N is not None
     found = gradient(model, (factors * scores.log_probs_N + factors.flip(0) * scores.entropy_N).sum())
     assert (found - expected).norm() <= 1e-5 * expected.norm()
@@ -106,3 +106,15 @@ def test_a_model_that_makes_its_logits_some_other_way_is_refused() -> None:
     packed: PackedRows = pack(ROWS, CPU)
     with pytest.raises(InvalidInput, match=r"get_output_embeddings\(\)"):
         token_log_probs(Other(), packed, temperature=1.0)
+
+
+def test_entropy_that_is_only_measured_has_the_same_value_and_no_gradient() -> None:
+    model = tiny_model()
+    packed = pack(ROWS, CPU)
+    trained = token_log_probs(model, packed, temperature=1.0, entropy="trained")
+    measured = token_log_probs(model, packed, temperature=1.0, entropy="measured")
+    assert trained.entropy_N is not None
+    assert measured.entropy_N is not None
+    assert torch.equal(trained.entropy_N, measured.entropy_N)
+    assert trained.entropy_N.requires_grad
+    assert not measured.entropy_N.requires_grad

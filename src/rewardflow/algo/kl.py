@@ -1,11 +1,12 @@
 """How far the policy is from the reference, estimated from the sampled tokens alone.
 
 Always true: every estimate is exactly 0 outside the mask, in value and gradient. With r = p_reference / p and tokens
-sampled from p, these estimate KL(p, p_reference):
+sampled from p, these estimate KL(p, p_reference), except `abs`, which only measures a distance:
 
     k1    -log r            unbiased; may be negative, and the mean of its gradient is 0
     k2    (log r)^2 / 2     biased, with the right gradient
     k3    r - 1 - log r     unbiased, never negative, of small variance; at most 10, against outliers
+    abs   |log r|           never negative
 
 See http://joschu.net/blog/kl-approx.html.
 """
@@ -13,20 +14,21 @@ See http://joschu.net/blog/kl-approx.html.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rewardflow.algo.log_ratio import bounded, log_ratio
 from rewardflow.algo.tables import choose
+from rewardflow.config.tree import KlEstimator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Estimator = Literal["k1", "k2", "k3"]
-
 MAX_K3 = 10.0
 
 
-def kl_to_reference(log_probs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, estimator: Estimator = "k3") -> Tensor:
+def kl_to_reference(
+    log_probs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, estimator: KlEstimator = "k3"
+) -> Tensor:
     """The estimate of each token, with the estimator's own gradient."""
     return choose("estimator", estimator, ESTIMATORS)(log_ratio(log_probs_BT, reference_BT, mask_BT))
 
@@ -44,5 +46,9 @@ def _k3(log_ratio_BT: Tensor) -> Tensor:
     return (backwards_BT.exp() - 1 - backwards_BT).clamp(max=MAX_K3)
 
 
+def _abs(log_ratio_BT: Tensor) -> Tensor:
+    return log_ratio_BT.abs()
+
+
 # Each takes log p - log p_reference.
-ESTIMATORS: Mapping[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k3": _k3}
+ESTIMATORS: Mapping[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k3": _k3, "abs": _abs}

@@ -1,13 +1,16 @@
-"""Policy losses per token, not yet reduced: the clipped objective of PPO, and its decoupled form for stale rollouts.
+"""Policy losses per token, not yet reduced: what pulls the policy along its advantages.
 
 Always true: `loss_BT` and every sum are exactly 0 for tokens outside the mask, and so is their gradient. `LOSSES` is
-the one list of what there is and what it needs.
+the one list of what there is.
 
-    ppo          max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)), r = p / p_old; for A < 0 at most -A dual_clip
-    decoupled    the same times w = p_old / p_behaviour, without the tokens whose w is above behaviour_weight_cap
+    ppo               max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)), r = p / p_old; for A < 0 at most -A dual_clip
+    decoupled         the same, weighed by w = p_old / p_behaviour of each token unless the settings weigh otherwise
+    gspo              as ppo without dual_clip, r being the geometric mean of p / p_old over the response
+    policy_gradient   -A log p
 
-In the decoupled form `old` is the proximal policy, the one that updates must stay close to, and w corrects for the
-rollouts having come from another. A token above the cap adds nothing to the numerator and stays in the denominator.
+Every one of them can be weighed for rollouts that another policy made, and leave out what is too far off
+(`correction`). In the decoupled form `old` is the proximal policy, the one that updates must stay close to, and w
+corrects for the rollouts having come from another.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rewardflow.algo.correction import correction
 from rewardflow.algo.log_ratio import bounded, log_ratio
 from rewardflow.algo.tables import choose
 from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
+
+MAX_LOG_SEQUENCE_RATIO = 10.0  # of a response's mean; beyond it there is no gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +36,8 @@ class TokenLoss:
 
     `sums` are float64, without gradient: `tokens`; `ratio`; `kl_old_k1` and `kl_old_k3`, estimates of the KL from the
     old policy to this one; `clipped_low`, `clipped_high` and `clipped_dual`, tokens that a clip keeps from pulling
-    further. With behaviour log-probs also `behaviour_weight` and `behaviour_weight_squared` of the weights as they were
-    applied, and `behaviour_capped`, tokens left out for their weight.
+    further. With behaviour weights also `behaviour_weight` and `behaviour_weight_squared` of the weights as they were
+    applied, and `behaviour_capped`, tokens whose weight was above the cap. With rejection `rejected`, tokens left out.
     """
 
     loss_BT: Tensor
@@ -40,10 +46,11 @@ class TokenLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossKind:
-    """An entry of the table."""
+    """An entry of the table; `formula` and `log_probs` are for people."""
 
     compute: Callable[[AlgorithmSettings, Tokens], TokenLoss]
-    needs_behaviour: bool
+    formula: str
+    log_probs: str  # that it compares with; every loss also with those of behaviour where the settings say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +86,11 @@ def policy_loss(
     Where the old policy is the present one, because nothing was updated since, `old_BT` may be `log_probs_BT` itself.
     """
     kind = choose("loss", settings.loss, LOSSES)
-    if behaviour_BT is None and kind.needs_behaviour:
-        raise InvalidInput(f"loss={settings.loss} weighs tokens by behaviour log-probs, got behaviour_BT=None")
+    if behaviour_BT is None and settings.needs_behaviour:
+        raise InvalidInput(
+            f"loss={settings.loss} with behaviour_weights={settings.weigh_by}, reject={settings.reject} compares "
+            "policies by behaviour log-probs, got behaviour_BT=None"
+        )
     tokens = Tokens(
         log_probs_BT=log_probs_BT,
         old_BT=old_BT,
@@ -88,7 +98,11 @@ def policy_loss(
         advantages_BT=advantages_BT.detach(),
         mask_BT=mask_BT.bool(),
     )
-    return kind.compute(settings, tokens)
+    loss = kind.compute(settings, tokens)
+    if not settings.needs_behaviour:
+        return loss
+    corrected = correction(settings, tokens.old_BT, tokens.behaviour_BT, tokens.mask_BT)
+    return TokenLoss(loss_BT=corrected.apply(loss.loss_BT), sums={**loss.sums, **corrected.sums})
 
 
 def _ppo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
@@ -105,10 +119,7 @@ def _ppo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
         loss_BT = torch.where(is_bad_BT, torch.minimum(loss_BT, -advantages_BT * settings.dual_clip), loss_BT)
         dual_BT = is_bad_BT & (ratio_BT > settings.dual_clip)
     sums = {
-        "tokens": mask_BT,
-        "ratio": torch.where(mask_BT, ratio_BT, 0.0),
-        "kl_old_k1": -log_ratio_BT,
-        "kl_old_k3": ratio_BT - 1 - log_ratio_BT,
+        **_distances(log_ratio_BT, mask_BT),
         "clipped_low": is_bad_BT & (ratio_BT < lowest),
         "clipped_high": (advantages_BT > 0) & (ratio_BT > highest),
         "clipped_dual": dual_BT,
@@ -116,27 +127,67 @@ def _ppo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
     return TokenLoss(loss_BT=loss_BT, sums=_summed(sums))
 
 
-def _decoupled(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
-    proximal = _ppo(settings, tokens)
+def _gspo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
+    mask_BT = tokens.mask_BT
+    log_ratio_BT = log_ratio(tokens.log_probs_BT, tokens.old_BT, mask_BT)
     with torch.no_grad():
-        weights_BT = bounded(log_ratio(tokens.old_BT, tokens.behaviour_BT, tokens.mask_BT)).exp()
-        capped_BT = torch.zeros_like(tokens.mask_BT)
-        if settings.behaviour_weight_cap is not None:
-            capped_BT = tokens.mask_BT & (weights_BT > settings.behaviour_weight_cap)
-        weights_BT = torch.where(tokens.mask_BT & ~capped_BT, weights_BT, 0.0)
+        of_response_B1 = log_ratio_BT.sum(dim=-1, keepdim=True) / mask_BT.sum(dim=-1, keepdim=True).clamp(min=1)
+    # In value the response's ratio, in gradient that of each of its tokens.
+    through_token_BT = log_ratio(tokens.log_probs_BT, tokens.log_probs_BT, mask_BT)
+    ratio_BT = (through_token_BT + of_response_B1).clamp(max=MAX_LOG_SEQUENCE_RATIO).exp()
+    advantages_BT = torch.where(mask_BT, tokens.advantages_BT.to(ratio_BT.dtype), 0.0)
+    lowest, highest = 1 - settings.clip_low, 1 + settings.clip_high
+
+    loss_BT = torch.maximum(-advantages_BT * ratio_BT, -advantages_BT * ratio_BT.clamp(lowest, highest))
     sums = {
-        "behaviour_weight": weights_BT,
-        "behaviour_weight_squared": weights_BT.double().square(),
-        "behaviour_capped": capped_BT,
+        **_distances(bounded(log_ratio_BT), mask_BT),
+        "ratio": torch.where(mask_BT, ratio_BT, 0.0),
+        "clipped_low": (advantages_BT < 0) & (ratio_BT < lowest),
+        "clipped_high": (advantages_BT > 0) & (ratio_BT > highest),
     }
-    return TokenLoss(loss_BT=proximal.loss_BT * weights_BT, sums={**proximal.sums, **_summed(sums)})
+    return TokenLoss(loss_BT=loss_BT, sums=_summed(sums))
+
+
+def _policy_gradient(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
+    mask_BT = tokens.mask_BT
+    log_probs_BT = log_ratio(tokens.log_probs_BT, torch.zeros_like(tokens.log_probs_BT), mask_BT)
+    advantages_BT = torch.where(mask_BT, tokens.advantages_BT.to(log_probs_BT.dtype), 0.0)
+    distances = _distances(bounded(log_ratio(tokens.log_probs_BT, tokens.old_BT, mask_BT)), mask_BT)
+    return TokenLoss(loss_BT=-advantages_BT * log_probs_BT, sums=_summed(distances))
+
+
+def _distances(log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, Tensor]:
+    """Of the policy from the old one; all 0 outside the mask."""
+    ratio_BT = log_ratio_BT.exp()
+    return {
+        "tokens": mask_BT,
+        "ratio": torch.where(mask_BT, ratio_BT, 0.0),
+        "kl_old_k1": -log_ratio_BT,
+        "kl_old_k3": ratio_BT - 1 - log_ratio_BT,
+    }
 
 
 def _summed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: values_BT.detach().sum(dtype=torch.float64) for name, values_BT in values.items()}
 
 
+_PPO = "max(-A r, -A clip(r, 1 - `clip_low`, 1 + `clip_high`))"
+
 LOSSES: Mapping[str, LossKind] = {
-    "ppo": LossKind(compute=_ppo, needs_behaviour=False),
-    "decoupled": LossKind(compute=_decoupled, needs_behaviour=True),
+    "ppo": LossKind(
+        compute=_ppo,
+        formula=f"{_PPO} with r = p / p_old; where A < 0, at most -A `dual_clip`",
+        log_probs="old",
+    ),
+    "decoupled": LossKind(
+        compute=_ppo,
+        formula="as `ppo`, with `behaviour_weights: token` where that is null",
+        log_probs="old, behaviour",
+    ),
+    "gspo": LossKind(
+        compute=_gspo,
+        formula=f"{_PPO} with r the geometric mean of p / p_old over the response",
+        log_probs="old",
+    ),
+    "policy_gradient": LossKind(compute=_policy_gradient, formula="-A log p", log_probs="none"),
 }

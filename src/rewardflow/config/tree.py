@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Literal
 
+from rewardflow.config.algorithms import ADVANTAGES, STREAMS, AdvantageKind
 from rewardflow.config.reward_shape import check_reward
 from rewardflow.config.rules import at_least, check_choices, within
 from rewardflow.errors import InvalidInput
@@ -22,6 +23,21 @@ from rewardflow.reward.settings import split_options
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Aggregation = Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "fixed_length"]
+AdvantageName = Literal[
+    "grpo",
+    "grpo_passk",
+    "rloo",
+    "opo",
+    "gpg",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "remax",
+    "gae",
+]
+KlEstimator = Literal["k1", "k2", "k3", "abs"]
+WeighBy = Literal["token", "sequence"]
+RejectBy = Literal["token", "sequence", "sequence_mean"]
+AboveCap = Literal["leave_out", "truncate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,23 +109,39 @@ class GenerationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmSettings:
-    """What is optimised. `loss` names the policy loss, here and nowhere else.
+    """What is optimised, in the order in which it is computed; the formulas are in algorithms.md.
 
-    `scale` divides a group's centred scores by the spread of the group, of the whole batch, or by nothing. `behaviour`
-    says whose log-probs stand for the policy that generated: the engine's, or the trainer's under the same weights.
+    The behaviour policy is the one that generated; `behaviour` says whose log-probs stand for it: the engine's, or the
+    trainer's under the same weights. The old policy is that of the trainer before a step's first update.
     """
 
-    advantage: Literal["grpo"] = "grpo"  # what a score is worth beside the others of its group
-    scale: Literal["group", "batch", "none"] = "group"  # whose spread divides a group's centred scores
-    discount: float = 1.0  # below 1, a token's advantage fades with its distance from the end
-    loss: Literal["ppo", "decoupled"] = "ppo"  # the policy loss; `decoupled` corrects for stale rollouts
+    advantage: AdvantageName = "grpo"  # what a score is worth beside others
+    # whose spread divides the scores of `grpo` and `grpo_passk`: of the group, of the whole batch, or nobody's
+    scale: Literal["group", "batch", "none"] = "group"
+    discount: float = 1.0  # below 1, a reward fades with the sampled tokens between it and a token
+    reward_kl_coef: float = 0.0  # what each token pays, off the reward, for its KL from the reference policy
+    reward_kl_estimator: KlEstimator = "k1"  # how that KL is estimated
+    reward_kl_target: float | None = None  # `reward_kl_coef` moves to keep that KL here; null: it stays
+    reward_kl_horizon: int = 10_000  # rollouts over which it moves; more: slower
+
+    loss: Literal["ppo", "decoupled", "gspo", "policy_gradient"] = "ppo"  # how advantages pull
     clip_low: float = 0.2  # the ratio of new to old probability counts down to 1 minus this
     clip_high: float = 0.2  # and up to 1 plus this
     dual_clip: float | None = 3.0  # with a negative advantage the ratio counts up to this; null: without bound
+
     behaviour: Literal["engine", "trainer"] = "engine"  # whose log-probs stand for the policy that generated
-    # `decoupled` leaves out tokens that the old policy finds this many times likelier than the one that generated
-    behaviour_weight_cap: float | None = 5.0
+    # weigh the loss by how much likelier the old policy finds a token, or the whole response, than the policy that
+    # generated; null: by `token` with `decoupled`, else not
+    behaviour_weights: WeighBy | None = None
+    behaviour_weight_cap: float | None = 5.0  # the largest such weight; null: without bound
+    above_cap: AboveCap = "leave_out"  # what becomes of tokens or responses with larger weights
+    # leave out tokens, or responses by the product or the geometric mean of their tokens, where old and behaviour
+    # policy differ too much; null: none
+    reject: RejectBy | None = None
+    reject_outside: tuple[float, float] = (0.5, 2.0)  # the ratios of old to behaviour probability that `reject` keeps
+
     kl_coef: float = 0.0  # weight of the distance from the reference policy; above 0 a reference model is kept
+    kl_estimator: KlEstimator = "k3"  # how that distance is estimated
     entropy_coef: float = 0.0  # weight of the bonus for entropy
     aggregation: Aggregation = "token_mean"  # how the terms of tokens become one number
 
@@ -122,16 +154,62 @@ class AlgorithmSettings:
             within("dual_clip", self.dual_clip, 1.0, math.inf, low_open=True)
         if self.behaviour_weight_cap is not None:
             within("behaviour_weight_cap", self.behaviour_weight_cap, 0.0, math.inf, low_open=True)
-        within("kl_coef", self.kl_coef, 0.0, math.inf)
-        within("entropy_coef", self.entropy_coef, 0.0, math.inf)
+        low, high = self.reject_outside
+        within("reject_outside[0]", low, 0.0, 1.0, low_open=True)
+        within("reject_outside[1]", high, 1.0, math.inf)
+        for name in ("reward_kl_coef", "kl_coef", "entropy_coef"):
+            within(name, getattr(self, name), 0.0, math.inf)
+        if self.reward_kl_target is not None:
+            within("reward_kl_target", self.reward_kl_target, 0.0, math.inf, low_open=True)
+        at_least("reward_kl_horizon", self.reward_kl_horizon, 1)
+        self._check_unused()
+
+    def _check_unused(self) -> None:
+        """A setting that would change nothing is a misunderstanding."""
+        if self.scale != "group" and not self.kind.takes_scale:
+            raise InvalidInput(
+                f"scale is for {_named('takes_scale')}, got advantage={self.advantage}, scale={self.scale}"
+            )
+        if self.discount != 1.0 and not self.kind.takes_discount:
+            raise InvalidInput(
+                f"a discount below 1 is for {_named('takes_discount')}, "
+                f"got advantage={self.advantage}, discount={self.discount}"
+            )
+        if self.reward_kl_target is not None and self.reward_kl_coef == 0:
+            raise InvalidInput(
+                "reward_kl_target moves reward_kl_coef, which must start above 0, "
+                f"got reward_kl_target={self.reward_kl_target}, reward_kl_coef=0"
+            )
+
+    @property
+    def kind(self) -> AdvantageKind:
+        return ADVANTAGES[self.advantage]
+
+    @property
+    def weigh_by(self) -> WeighBy | None:
+        """What `behaviour_weights` comes to."""
+        return "token" if self.behaviour_weights is None and self.loss == "decoupled" else self.behaviour_weights
 
     @property
     def needs_reference(self) -> bool:
-        return self.kl_coef > 0
+        return self.kl_coef > 0 or self.reward_kl_coef > 0
 
     @property
     def needs_behaviour(self) -> bool:
-        return self.loss == "decoupled"
+        return self.weigh_by is not None or self.reject is not None
+
+    @property
+    def why_batch(self) -> str:
+        """What takes the whole batch's scores before the first update, in words; empty if nothing does."""
+        if self.kind.why_batch:
+            return f"algorithm.advantage={self.advantage} {self.kind.why_batch}, so it"
+        if self.scale == "batch":
+            return "algorithm.scale=batch"
+        return "algorithm.reward_kl_target" if self.reward_kl_target is not None else ""
+
+
+def _named(trait: str) -> str:
+    return ", ".join(name for name, kind in ADVANTAGES.items() if getattr(kind, trait))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +247,26 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """When a run is saved, to go on after a crash. They need `run_dir`, and a run that has one is saved at its end."""
+
+    every: int | None = None  # steps from one checkpoint to the next; null: no more than the others here ask for
+    keep: int = 2  # how many of the latest stay
+    keep_best_by: str | None = None  # a number of metrics.jsonl; the checkpoint with the highest stays as well
+    on_signal: bool = True  # save after the step that is under way when SIGUSR1 comes
+    max_hours: float | None = None  # save and end the run before it has taken so long; null: it takes what it needs
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            at_least("every", self.every, 1)
+        at_least("keep", self.keep, 1)
+        if self.keep_best_by is not None and not self.keep_best_by:
+            raise InvalidInput("keep_best_by must name a number of metrics.jsonl, got an empty text")
+        if self.max_hours is not None:
+            within("max_hours", self.max_hours, 0.0, math.inf, low_open=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """A whole run: what is rewarded, for how long, and where it is written down."""
 
@@ -188,6 +286,7 @@ class RunSettings:
     generation: GenerationSettings = GenerationSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     trainer: TrainerSettings = TrainerSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)
@@ -196,21 +295,48 @@ class RunSettings:
         with at("limits"):
             split_options(self.limits)
         self._check_advantage()
+        self._check_checkpoint()
         if self.schedule.min_group > self.generation.group_size:
             raise InvalidInput(
                 "schedule.min_group must not exceed generation.group_size, or every group is dropped, "
                 f"got min_group={self.schedule.min_group}, group_size={self.generation.group_size}"
             )
 
+    def _check_checkpoint(self) -> None:
+        asked = [name for name in ("every", "keep_best_by", "max_hours") if getattr(self.checkpoint, name) is not None]
+        if asked and self.run_dir is None:
+            raise InvalidInput(f"checkpoint.{asked[0]} needs a run_dir to save to, got run_dir=null")
+
     def _check_advantage(self) -> None:
-        if self.algorithm.scale == "batch" and self.schedule.stream != "batch":
+        algorithm, schedule = self.algorithm, self.schedule
+        if algorithm.kind.missing:
             raise InvalidInput(
-                "algorithm.scale=batch needs the scores of the whole batch before the first update, which "
-                f"schedule.stream={self.schedule.stream} does not wait for; choose schedule.stream=batch, "
-                "or algorithm.scale=group or none"
+                f"algorithm.advantage={algorithm.advantage} needs {algorithm.kind.missing}, which a run does not have "
+                f"yet; choose one of {', '.join(name for name, kind in ADVANTAGES.items() if not kind.missing)}"
             )
-        if self.algorithm.advantage == "grpo" and self.generation.group_size < 2:
+        if algorithm.why_batch and schedule.stream not in STREAMS["batch"]:
             raise InvalidInput(
-                "grpo compares the rollouts of a group, so generation.group_size must be at least 2, "
+                f"{algorithm.why_batch} needs the scores of the whole batch before the first update, which "
+                f"schedule.stream={schedule.stream} does not wait for; choose schedule.stream=batch, "
+                f"or {_instead(algorithm)}"
+            )
+        if algorithm.kind.compares_group and self.generation.group_size < 2:
+            raise InvalidInput(
+                f"{algorithm.advantage} compares the rollouts of a group, so generation.group_size must be at least 2, "
                 f"got group_size={self.generation.group_size}"
             )
+        if algorithm.reward_kl_coef > 0 and not schedule.needs_old_log_probs:
+            raise InvalidInput(
+                "algorithm.reward_kl_coef compares old log-probs with the reference's, and old ones are taken only "
+                "where a step has several updates: schedule.mini_batches x schedule.epochs must be at least 2, or "
+                f"choose algorithm.kl_coef, which is part of the loss; got reward_kl_coef={algorithm.reward_kl_coef}, "
+                f"mini_batches={schedule.mini_batches}, epochs={schedule.epochs}"
+            )
+
+
+def _instead(algorithm: AlgorithmSettings) -> str:
+    """What does not need the whole batch, where this does."""
+    if algorithm.kind.why_batch:
+        fitting = [name for name, kind in ADVANTAGES.items() if not kind.why_batch and not kind.missing]
+        return f"algorithm.advantage={' or '.join(fitting)}"
+    return "algorithm.scale=group or none" if algorithm.scale == "batch" else "algorithm.reward_kl_target=null"

@@ -20,7 +20,7 @@ from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample
 from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, rollout_name
-from rewardflow.train.token_log_probs import TokenScores
+from rewardflow.train.token_log_probs import Entropy, TokenScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +56,16 @@ class LossTerms:
     uses_old: bool
 
     @property
-    def with_entropy(self) -> bool:
-        return self.algorithm.entropy_coef > 0
+    def entropy(self) -> Entropy:
+        """Always looked at: a policy that loses it stops exploring, whether or not the loss has a term for it."""
+        return "trained" if self.algorithm.entropy_coef > 0 else "measured"
 
     @property
     def column_names(self) -> tuple[str, ...]:
         needed = {
             "advantage": True,
             "old": self.uses_old,
-            "reference": self.algorithm.needs_reference,
+            "reference": self.algorithm.kl_coef > 0,
             "behaviour": self.algorithm.needs_behaviour,
         }
         return tuple(name for name, is_needed in needed.items() if is_needed)
@@ -72,7 +73,7 @@ class LossTerms:
     def has_gradient(self, sample: Sample) -> bool:
         """Whether a scored sample needs a forward and backward pass: with an advantage of 0, other terms decide."""
         is_pulled = bool(torch.as_tensor(sample.advantage).any())
-        return is_pulled or self.algorithm.kl_coef > 0 or self.with_entropy
+        return is_pulled or self.algorithm.kl_coef > 0 or self.algorithm.entropy_coef > 0
 
     def training_row(self, sample: Sample, row: Row) -> TrainingRow:
         return TrainingRow(row=row, columns={name: self._column(name, sample, row) for name in self.column_names})
@@ -102,12 +103,13 @@ class LossTerms:
         terms = {"policy_loss": aggregation.numerator(loss.loss_BT, weights_BT)}
         total = terms["policy_loss"]
         if "reference" in columns:
-            kl_BT = kl_to_reference(log_probs_BT, columns["reference"], mask_BT)
+            kl_BT = kl_to_reference(log_probs_BT, columns["reference"], mask_BT, self.algorithm.kl_estimator)
             terms["kl"] = aggregation.numerator(kl_BT, weights_BT)
             total = total + self.algorithm.kl_coef * terms["kl"]
         if scores.entropy_N is not None:
             terms["entropy"] = aggregation.numerator(packed.by_row(scores.entropy_N), weights_BT)
-            total = total - self.algorithm.entropy_coef * terms["entropy"]
+            if self.entropy == "trained":
+                total = total - self.algorithm.entropy_coef * terms["entropy"]
         weighted = {name: term.detach().double() for name, term in terms.items()}
         return Numerator(value=total, sums=PassSums(weighted=weighted, counted=loss.sums))
 
@@ -134,9 +136,14 @@ class LossTerms:
         causes = {
             "old": "several updates a step",
             "reference": f"kl_coef={self.algorithm.kl_coef}",
-            "behaviour": f"loss={self.algorithm.loss} and behaviour={self.algorithm.behaviour}",
+            "behaviour": f"{self._why_behaviour()} and behaviour={self.algorithm.behaviour}",
         }
         return causes[name]
+
+    def _why_behaviour(self) -> str:
+        if self.algorithm.behaviour_weights is not None:
+            return f"behaviour_weights={self.algorithm.behaviour_weights}"
+        return "loss=decoupled" if self.algorithm.loss == "decoupled" else f"reject={self.algorithm.reject}"
 
 
 def _engine_log_probs(sample: Sample, row: Row) -> Sequence[Any] | None:

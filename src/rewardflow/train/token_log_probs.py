@@ -9,7 +9,7 @@ Shapes: B rows, L tokens of the longest, N sampled tokens of all rows, C of them
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from rewardflow.algo.entropy import token_entropy
 from rewardflow.errors import InvalidInput
 from rewardflow.train.packing import PackedRows
+
+Entropy = Literal["none", "measured", "trained"]  # measured: without a gradient
 
 LOGITS_AT_A_TIME = 1 << 25  # 128 MiB in float32
 
@@ -35,7 +37,7 @@ def token_log_probs(
     packed: PackedRows,
     *,
     temperature: float,
-    with_entropy: bool = False,
+    entropy: Entropy = "none",
     autocast: torch.dtype | None = None,
     logits_at_a_time: int = LOGITS_AT_A_TIME,
 ) -> TokenScores:
@@ -43,7 +45,7 @@ def token_log_probs(
     logits_NV = _logits(model, packed, autocast)
     chunk = max(1, logits_at_a_time // logits_NV.shape[-1])
     pieces = [
-        _score(logits_CV, token_ids_C, temperature, with_entropy)
+        _score(logits_CV, token_ids_C, temperature, entropy)
         for logits_CV, token_ids_C in zip(
             torch.split(logits_NV, chunk), torch.split(packed.token_ids_N, chunk), strict=True
         )
@@ -73,14 +75,14 @@ def _logits(model: nn.Module, packed: PackedRows, autocast: torch.dtype | None) 
     return logits_NV
 
 
-def _score(logits_CV: Tensor, token_ids_C: Tensor, temperature: float, with_entropy: bool) -> TokenScores:
+def _score(logits_CV: Tensor, token_ids_C: Tensor, temperature: float, entropy: Entropy) -> TokenScores:
     # Recomputed in the backward pass, because the float32 copies weigh several times what the logits do.
     log_probs_C, entropy_C = checkpoint(
         _softmax_terms,
         logits_CV,
         token_ids_C,
         temperature,
-        with_entropy,
+        entropy,
         use_reentrant=False,
         preserve_rng_state=False,
     )
@@ -88,13 +90,13 @@ def _score(logits_CV: Tensor, token_ids_C: Tensor, temperature: float, with_entr
 
 
 def _softmax_terms(
-    logits_CV: Tensor, token_ids_C: Tensor, temperature: float, with_entropy: bool
+    logits_CV: Tensor, token_ids_C: Tensor, temperature: float, entropy: Entropy
 ) -> tuple[Tensor, Tensor | None]:
     scaled_CV = logits_CV.float()
     if temperature != 1.0:
         scaled_CV = scaled_CV / temperature
     normalizer_C = scaled_CV.logsumexp(-1)
     log_probs_C = scaled_CV.gather(-1, token_ids_C[:, None]).squeeze(-1) - normalizer_C
-    if not with_entropy:
+    if entropy == "none":
         return log_probs_C, None
-    return log_probs_C, token_entropy(scaled_CV)
+    return log_probs_C, token_entropy(scaled_CV if entropy == "trained" else scaled_CV.detach())

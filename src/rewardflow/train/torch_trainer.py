@@ -29,7 +29,7 @@ from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import LossTerms, TrainingRow
 from rewardflow.train.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
 from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack, split_passes
-from rewardflow.train.token_log_probs import TokenScores, token_log_probs
+from rewardflow.train.token_log_probs import Entropy, TokenScores, token_log_probs
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
@@ -156,6 +156,10 @@ class TorchTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         self._accumulated = Accumulated()
         self._set_learning_rate(number + 1)
+        self.rest()
+
+    def rest(self) -> None:
+        """As between two steps: with `offload` the optimizer's state is off the device."""
         if self._leaves_device:
             move_state(self.optimizer, CPU)
             if self._ranks.device.type == "cuda":
@@ -200,7 +204,7 @@ class TorchTrainer:
         """One forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
         reduce_gradients_in_next_backward(self.model, reduce)
         packed = pack([row.row for row in rows], self._ranks.device)
-        scores = self._score(self.model.train(), packed, with_entropy=self._terms.with_entropy)
+        scores = self._score(self.model.train(), packed, entropy=self._terms.entropy)
         numerator = self._terms.numerator(rows, packed, scores)
         numerator.value.backward()  # type: ignore[no-untyped-call]
         self._accumulated.add(numerator.sums)
@@ -212,12 +216,12 @@ class TorchTrainer:
         passes = split_passes([row.num_tokens for row in rows], self._settings.micro_batch_tokens)
         return passes + [[] for _ in range(self._ranks.most(len(passes)) - len(passes))]
 
-    def _score(self, model: nn.Module, packed: PackedRows, *, with_entropy: bool = False) -> TokenScores:
+    def _score(self, model: nn.Module, packed: PackedRows, *, entropy: Entropy = "none") -> TokenScores:
         return token_log_probs(
             model,
             packed,
             temperature=self._temperature,
-            with_entropy=with_entropy,
+            entropy=entropy,
             autocast=None if is_sharded(model) else self._compute_dtype,  # FSDP2 casts by itself
         )
 

@@ -1,0 +1,92 @@
+"""What scored rollouts earned, which is all that an estimator of advantages gets to see.
+
+Always true: a failed rollout is in no list here, so it can neither vote nor train; its advantage is 0. A reward stands
+on the last sampled token, a penalty on each; tokens that the policy did not sample do not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rewardflow.config.algorithms import Needs
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import LogProbsOf, num_sampled_tokens
+from rewardflow.types import Rollout, ScoredGroup
+
+Advantage = float | Tensor  # for all tokens, or one float32 for each sampled token
+PenaltyOf = Callable[[Rollout], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """The score of one rollout, less `penalty_T`: float64, one for each sampled token, None where there is none."""
+
+    rollout: Rollout
+    score: float
+    penalty_T: Tensor | None = None
+
+    @property
+    def total(self) -> float:
+        return self.score if self.penalty_T is None else self.score - self.penalty_T.sum().item()
+
+    @property
+    def num_tokens(self) -> int:
+        return num_sampled(self.rollout)
+
+    def rewards_T(self) -> Tensor:
+        """float64, one for each sampled token."""
+        rewards_T = torch.zeros(self.num_tokens, dtype=torch.float64)
+        rewards_T[-1:] = self.score
+        return rewards_T if self.penalty_T is None else rewards_T - self.penalty_T
+
+
+EarnedGroups = Sequence[Sequence[Earned]]
+
+
+class Estimator(Protocol):
+    """The `Advantages` of the flow, which can also take penalties into account."""
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> Sequence[Sequence[Advantage]]: ...
+
+
+def over_scored(
+    groups: Sequence[ScoredGroup],
+    estimate: Callable[[EarnedGroups], Sequence[Sequence[Advantage]]],
+    penalty_of: PenaltyOf | None = None,
+) -> list[list[Advantage]]:
+    """What `estimate` gives the scored rollouts, and 0 for the others, each in its place."""
+    earned = [
+        [
+            Earned(rollout, reward.value, None if penalty_of is None else penalty_of(rollout))
+            for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+            if reward.value is not None
+        ]
+        for group in groups
+    ]
+    found = [iter(advantages) for advantages in estimate(earned)]
+    return [
+        [0.0 if reward.value is None else next(advantages) for reward in group.rewards]
+        for group, advantages in zip(groups, found, strict=True)
+    ]
+
+
+def num_sampled(rollout: Rollout) -> int:
+    if rollout.response_mask is None:
+        raise InvalidInput(
+            "advantages that differ by token or by length need the response_mask of every rollout, to know its sampled "
+            f"tokens, got none for rollout {rollout.index} of group {rollout.group_id!r}"
+        )
+    return num_sampled_tokens(rollout)

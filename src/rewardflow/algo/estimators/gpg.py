@@ -1,0 +1,43 @@
+"""Centred scores, made larger by the share of rollouts that earned nothing: the advantages of GPG.
+
+Always true: a group whose scores are all equal, or with one verdict, gets exactly 0. The factor counts the scored
+rollouts of the whole batch, those of such groups too.
+
+See https://arxiv.org/abs/2504.02546.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.moments import mean
+from rewardflow.config.algorithms import Needs
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import ScoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class NonzeroScaled:
+    """(score - mean of the group) times rollouts of the batch / those of them whose score is not 0."""
+
+    @property
+    def needs(self) -> Needs:
+        return "batch"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, _estimate, penalty_of)
+
+
+def _estimate(groups: EarnedGroups) -> list[list[float]]:
+    totals = [[earned.total for earned in group] for group in groups]
+    num_scores = sum(len(scores) for scores in totals)
+    num_nonzero = sum(score != 0 for scores in totals for score in scores)
+    factor = num_scores / max(1, num_nonzero)
+    return [[factor * (score - baseline) for score in scores] for scores in totals for baseline in [mean(scores)]]

@@ -1,0 +1,91 @@
+"""How much better than its siblings a rollout was: group-relative advantages, as in GRPO.
+
+Always true: a group whose scores are all equal gets exactly 0 throughout, so that it can be recognised and skipped. So
+does a group with a single verdict: nothing to compare, nothing to learn. (verl gives it its bare score, as if the
+baseline were 0; here that would turn the failure of its siblings into a push.)
+
+See https://arxiv.org/abs/2402.03300; with `scale="none"` it is that of Dr. GRPO, https://arxiv.org/abs/2503.20783.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.moments import SPREAD_FLOOR, mean, spread
+from rewardflow.config.algorithms import Needs
+from rewardflow.config.rules import within
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import ScoredGroup
+
+Scale = Literal["group", "batch", "none"]
+
+
+def check_scale(scale: str) -> None:
+    if scale not in get_args(Scale):
+        raise InvalidInput(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
+
+
+def divisors(scale: Scale, groups: Sequence[Sequence[float]]) -> list[float]:
+    """What divides the differences of each group's scores: the spread of the group, of all groups, or nothing."""
+    if scale == "none":
+        return [1.0] * len(groups)
+    if scale == "group":
+        return [spread(scores) + SPREAD_FLOOR for scores in groups]
+    return [spread([score for scores in groups for score in scores]) + SPREAD_FLOOR] * len(groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRelative:
+    """Score minus the group's mean, divided by the spread of the group, of the whole batch, or by nothing.
+
+    With `discount` below 1 an advantage is a float32 tensor with one entry for each sampled token of the response:
+    whole on the last one, fading with each token before it. Tokens that were not sampled do not count as distance.
+    """
+
+    scale: Scale = "group"
+    discount: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
+        within("discount", self.discount, 0.0, 1.0, low_open=True)
+
+    @property
+    def needs(self) -> Needs:
+        return "batch" if self.scale == "batch" else "group"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, self._estimate, penalty_of)
+
+    def _estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
+        totals = [[earned.total for earned in group] for group in groups]
+        return [
+            self._of_group(group, scores, divisor)
+            for group, scores, divisor in zip(groups, totals, divisors(self.scale, totals), strict=True)
+        ]
+
+    def _of_group(self, group: Sequence[Earned], scores: Sequence[float], divisor: float) -> list[Advantage]:
+        baseline = mean(scores)
+        advantages = [(score - baseline) / divisor for score in scores]
+        if self.discount == 1.0:
+            return list(advantages)
+        return [
+            _faded(advantage, self.discount, earned.num_tokens)
+            for advantage, earned in zip(advantages, group, strict=True)
+        ]
+
+
+def _faded(advantage: float, discount: float, num_tokens: int) -> Tensor:
+    distance_T = torch.arange(num_tokens - 1, -1, -1, dtype=torch.float64)
+    return (advantage * discount**distance_T).to(torch.float32)

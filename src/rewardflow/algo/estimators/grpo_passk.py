@@ -1,0 +1,52 @@
+"""Only the best of a group learns, by how far it is ahead of the second: GRPO for pass@k.
+
+Always true: at most one rollout of a group has an advantage other than 0, and it is above 0. A group whose best score
+was reached twice, or that has one verdict, teaches nothing.
+
+See https://arxiv.org/abs/2503.19595.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.estimators.grpo import Scale, check_scale, divisors
+from rewardflow.config.algorithms import Needs
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import ScoredGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOfGroup:
+    """The best score minus the second best, divided as `GroupRelative` divides."""
+
+    scale: Scale = "group"
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
+
+    @property
+    def needs(self) -> Needs:
+        return "batch" if self.scale == "batch" else "group"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, self._estimate, penalty_of)
+
+    def _estimate(self, groups: EarnedGroups) -> list[list[float]]:
+        totals = [[earned.total for earned in group] for group in groups]
+        return [_lead(scores, divisor) for scores, divisor in zip(totals, divisors(self.scale, totals), strict=True)]
+
+
+def _lead(scores: Sequence[float], divisor: float) -> list[float]:
+    advantages = [0.0] * len(scores)
+    if len(scores) > 1:
+        best, second = sorted(range(len(scores)), key=lambda i: -scores[i])[:2]
+        advantages[best] = (scores[best] - scores[second]) / divisor
+    return advantages

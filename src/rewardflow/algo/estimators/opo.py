@@ -1,0 +1,48 @@
+"""How much better than its siblings a rollout was, where long ones weigh more: the baseline of OPO.
+
+Always true: a group whose scores are all equal, or with one verdict, gets exactly 0.
+
+See https://arxiv.org/abs/2505.23585.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.config.algorithms import Needs
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import ScoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class LengthWeighted:
+    """Score minus the mean of the group's scores, each weighted by the sampled tokens of its response."""
+
+    @property
+    def needs(self) -> Needs:
+        return "group"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, _estimate, penalty_of)
+
+
+def _estimate(groups: EarnedGroups) -> list[list[float]]:
+    return [_centred(group) for group in groups]
+
+
+def _centred(group: Sequence[Earned]) -> list[float]:
+    scores = [earned.total for earned in group]
+    lengths = [earned.num_tokens for earned in group]
+    num_tokens = sum(lengths)
+    if not num_tokens or min(scores) == max(scores):
+        return [0.0] * len(scores)
+    baseline = math.fsum(length * score for length, score in zip(lengths, scores, strict=True)) / num_tokens
+    return [score - baseline for score in scores]

@@ -1,0 +1,99 @@
+"""Returns of all tokens of the batch, whitened together: REINFORCE++, and its form with the group's mean as baseline.
+
+Always true: over the trained tokens of the batch the advantages have mean 0 and spread 1, so longer responses count
+more; a batch whose returns are all equal gets exactly 0. The form without baseline compares no siblings, so groups may
+have one rollout.
+
+With the baseline, a group of equal scores gets the batch's mean taken off and so need not be 0: the mean over tokens of
+centred scores is not 0 where lengths differ.
+
+See https://arxiv.org/abs/2501.03262.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.moments import mean, whitened
+from rewardflow.config.algorithms import Needs
+from rewardflow.config.rules import within
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import ScoredGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhitenedReturns:
+    """Of each sampled token the reward from there on, discounted by the sampled tokens in between."""
+
+    discount: float = 1.0
+
+    def __post_init__(self) -> None:
+        within("discount", self.discount, 0.0, 1.0, low_open=True)
+
+    @property
+    def needs(self) -> Needs:
+        return "batch"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, self._estimate, penalty_of)
+
+    def _estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
+        return whitened_tokens([[returns(earned.rewards_T(), self.discount) for earned in group] for group in groups])
+
+
+@dataclass(frozen=True, slots=True)
+class WhitenedOutcomes:
+    """Score minus the group's mean, whitened over the tokens of the batch."""
+
+    @property
+    def needs(self) -> Needs:
+        return "batch"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, _whitened_outcomes, penalty_of)
+
+
+def returns(rewards_T: Tensor, discount: float) -> Tensor:
+    """Of each token its reward and, discounted, those after it."""
+    if discount == 1.0:
+        return rewards_T.flip(-1).cumsum(-1).flip(-1)
+    returns_T, later = torch.zeros_like(rewards_T), torch.zeros((), dtype=rewards_T.dtype)
+    for t in reversed(range(len(rewards_T))):
+        later = returns_T[t] = rewards_T[t] + discount * later
+    return returns_T
+
+
+def whitened_tokens(groups: Sequence[Sequence[Tensor]]) -> list[list[Advantage]]:
+    """Tensors of tokens, whitened together; float32."""
+    tokens = [tokens_T for group in groups for tokens_T in group]
+    if not tokens:
+        return [[] for _ in groups]
+    all_N = torch.cat(tokens)
+    whitened_N = whitened(all_N, torch.ones_like(all_N)).float()
+    parts = iter(torch.split(whitened_N, [len(tokens_T) for tokens_T in tokens]))
+    return [[next(parts) for _ in group] for group in groups]
+
+
+def _whitened_outcomes(groups: EarnedGroups) -> list[list[float]]:
+    totals = [[earned.total for earned in group] for group in groups]
+    centred = [score - baseline for scores in totals for baseline in [mean(scores)] for score in scores]
+    counts = [earned.num_tokens for group in groups for earned in group]
+    if not centred:
+        return [[] for _ in groups]
+    values = iter(whitened(torch.tensor(centred, dtype=torch.float64), torch.tensor(counts)).tolist())
+    return [[next(values) for _ in group] for group in groups]

@@ -1,0 +1,69 @@
+"""How much better than the policy's greedy response a rollout was: ReMax.
+
+Always true: the baseline is a verdict, never a number made up for one; if the greedy response has none, there is
+nothing to compare with and the group gets 0. The greedy response itself gets 0.
+
+It arrives as a rollout of the group that whoever generated it marked with `extra_info={"greedy": True}`. Its penalty,
+if any, is not part of the baseline, as in verl. It must not train: whoever makes samples of a group leaves it out.
+
+See https://arxiv.org/abs/2310.10505.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.estimators.reinforce_plus_plus import returns
+from rewardflow.config.algorithms import Needs
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import Rollout, ScoredGroup
+
+GREEDY = "greedy"
+
+
+def is_greedy(rollout: Rollout) -> bool:
+    return bool(rollout.extra_info.get(GREEDY))
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstGreedy:
+    """Score minus the score of the greedy response; with a penalty, each token's return minus that score."""
+
+    @property
+    def needs(self) -> Needs:
+        return "group"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        for group in groups:
+            num_greedy = sum(map(is_greedy, group.rollouts))
+            if num_greedy != 1:
+                raise InvalidInput(
+                    'remax needs one greedy rollout in each group, marked by extra_info={"greedy": True}, '
+                    f"got {num_greedy} in group {group.group_id!r}"
+                )
+        return over_scored(groups, _estimate, penalty_of)
+
+
+def _estimate(groups: EarnedGroups) -> list[list[Advantage]]:
+    return [_of_group(group) for group in groups]
+
+
+def _of_group(group: Sequence[Earned]) -> list[Advantage]:
+    baseline = next((earned.score for earned in group if is_greedy(earned.rollout)), None)
+    if baseline is None:
+        return [0.0] * len(group)
+    return [0.0 if is_greedy(earned.rollout) else _above(baseline, earned) for earned in group]
+
+
+def _above(baseline: float, earned: Earned) -> Advantage:
+    if earned.penalty_T is None:
+        return earned.score - baseline
+    return (returns(earned.rewards_T(), 1.0) - baseline).float()

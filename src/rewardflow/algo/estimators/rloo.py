@@ -1,0 +1,45 @@
+"""How much better than the mean of the others a rollout was: leave-one-out, as in RLOO.
+
+Always true: a rollout has no part in its own baseline, so the estimate is unbiased. A group with a single verdict gets
+0, as in verl's `rloo_vectorized`; its `rloo` uses the bare score.
+
+See https://arxiv.org/abs/2402.14740.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.moments import mean
+from rewardflow.config.algorithms import Needs
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import ScoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOneOut:
+    """(score - mean) n / (n - 1), which is the score minus the mean of the other n - 1."""
+
+    @property
+    def needs(self) -> Needs:
+        return "group"
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, _estimate, penalty_of)
+
+
+def _estimate(groups: EarnedGroups) -> list[list[float]]:
+    return [_against_the_others([earned.total for earned in group]) for group in groups]
+
+
+def _against_the_others(scores: Sequence[float]) -> list[float]:
+    baseline = mean(scores)
+    share = len(scores) / max(1, len(scores) - 1)
+    return [(score - baseline) * share for score in scores]

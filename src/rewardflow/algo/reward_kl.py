@@ -1,0 +1,99 @@
+"""KL in the reward: each sampled token pays for being likelier under the old policy than under the reference.
+
+Always true: failed rollouts pay nothing and do not steer the coefficient. Estimators that look at outcomes take the
+score less the sum of the payments, those that look at tokens take each where it falls, as in verl.
+
+A coefficient may follow the KL to a target (https://arxiv.org/abs/1909.08593). It moves once a batch, so such
+advantages need the whole batch; it is the only thing here that changes from call to call, and a run that is resumed
+has to put `controller` back.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from rewardflow.algo.earned import Advantage, Estimator, num_sampled
+from rewardflow.algo.kl import kl_to_reference
+from rewardflow.config.algorithms import Needs
+from rewardflow.config.tree import KlEstimator
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_ERROR = 0.2  # of a batch's KL relative to the target, beyond which the coefficient does not move faster
+
+
+@dataclass(frozen=True, slots=True)
+class FixedKl:
+    coef: float
+
+    def after(self, kl: float, num_rollouts: int) -> FixedKl:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveKl:
+    """`after` a batch above the target the coefficient is larger, below it smaller; slower for a larger horizon."""
+
+    coef: float
+    target: float
+    horizon: int
+
+    def after(self, kl: float, num_rollouts: int) -> AdaptiveKl:
+        error = min(max(kl / self.target - 1, -MAX_ERROR), MAX_ERROR)
+        return replace(self, coef=self.coef * (1 + error * num_rollouts / self.horizon))
+
+
+class KlInReward:
+    """Wraps the estimator whose rewards are to be less by `coef` times the KL of each sampled token."""
+
+    def __init__(
+        self, estimator: Estimator, *, controller: FixedKl | AdaptiveKl, kl_estimator: KlEstimator = "k1"
+    ) -> None:
+        self.estimator = estimator
+        self.controller = controller
+        self._kl_estimator = kl_estimator
+
+    @property
+    def needs(self) -> Needs:
+        return "batch" if isinstance(self.controller, AdaptiveKl) else self.estimator.needs
+
+    def __call__(self, groups: Sequence[ScoredGroup], log_probs_of: LogProbsOf) -> Sequence[Sequence[Advantage]]:
+        coef = self.controller.coef
+        means: list[float] = []
+
+        def penalty_of(rollout: Rollout) -> Tensor:
+            kl_T = self._kl_of(rollout, log_probs_of)
+            means.append(kl_T.mean().item() if len(kl_T) else 0.0)
+            return coef * kl_T
+
+        advantages = self.estimator(groups, log_probs_of, penalty_of)
+        if means:
+            self.controller = self.controller.after(statistics.fmean(means), len(means))
+        return advantages
+
+    def _kl_of(self, rollout: Rollout, log_probs_of: LogProbsOf) -> Tensor:
+        """float64, one for each sampled token."""
+        taken = log_probs_of(rollout)
+        missing = [name for name in ("old", "reference") if getattr(taken, name) is None]
+        if missing:
+            raise InvalidInput(
+                "KL in the reward compares old and reference log-probs, "
+                f"got no {' and no '.join(missing)} for rollout {rollout.index} of group {rollout.group_id!r}"
+            )
+        old_T, reference_T = (torch.as_tensor(one).detach().cpu().double() for one in (taken.old, taken.reference))
+        if old_T.shape != reference_T.shape or old_T.shape != (num_sampled(rollout),):
+            raise InvalidInput(
+                "log-probs must have one entry for each sampled token, "
+                f"got {tuple(old_T.shape)} old and {tuple(reference_T.shape)} reference ones for "
+                f"{num_sampled(rollout)} tokens of rollout {rollout.index} of group {rollout.group_id!r}"
+            )
+        return kl_to_reference(old_T, reference_T, torch.ones_like(old_T), self._kl_estimator)
