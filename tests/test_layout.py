@@ -57,6 +57,7 @@ POLICY = Layer(frozenset({"policy"}), frozenset({"tokenizers", "torch", "transfo
 GENERATE = Layer(frozenset({"generate"}), frozenset({"torch", "transformers"}))
 TRAIN = Layer(frozenset({"train"}), frozenset({"torch"}))
 SYNC = Layer(frozenset({"sync"}), frozenset({"torch"}))
+CHECKPOINT = Layer(frozenset({"checkpoint"}), frozenset({"safetensors", "torch"}))
 RUNTIME = Layer(frozenset({"runtime"}))  # brings the parts together; imports the heavy ones when it runs
 MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
 BENCH = Layer(frozenset({"bench"}), frozenset({"orjson"}))
@@ -76,6 +77,7 @@ LAYERS = (
     GENERATE,
     TRAIN,
     SYNC,
+    CHECKPOINT,
     RUNTIME,
     MOCK_JUDGE,
     BENCH,

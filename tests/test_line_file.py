@@ -154,3 +154,12 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path: Path) ->
 
 def test_a_file_that_does_not_exist_has_no_lines(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "lines.jsonl")) == []
+
+
+def test_after_a_flush_everything_appended_before_is_in_the_file_in_order(tmp_path: Path) -> None:
+    with LineFile[dict[str, int]](tmp_path / "lines.jsonl", dict) as file:
+        for number in range(5000):
+            file.append({"n": number})
+            if number % 1000 == 7:
+                file.flush()
+                assert [line["n"] for _, line in read_lines(file.path)] == list(range(number + 1))

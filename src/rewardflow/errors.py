@@ -14,6 +14,7 @@
     │       ├── ServiceOutage            the service stayed down longer than `outage_give_up_s`
     │       └── BudgetExhausted          the next call could pass `max_cost_usd`
     ├── FlowError                        generator or trainer broke what the loop relies on
+    ├── CheckpointError                  a checkpoint cannot be written or read
     └── JournalError
         ├── NotAJournal                  the file is something else
         ├── NewerJournal                 written by a later rewardflow
@@ -133,6 +134,10 @@ class BudgetExhausted(AgentHalted):
 
 class FlowError(RewardflowError):
     """A generator or trainer broke what the loop relies on; training on would be training on something else."""
+
+
+class CheckpointError(RewardflowError):
+    """A checkpoint cannot be written or read; those from before are as they were."""
 
 
 class JournalError(RewardflowError):

@@ -62,6 +62,7 @@ class LineFile(Generic[T]):
         self._enough = threading.Event()  # there is enough to write it now, or this is the end
         self._closed = False
         self._complained = False
+        self._draining = threading.Lock()
         try:
             self._file: int | None = _open_for_append(self.path)
         except OSError as error:
@@ -83,6 +84,10 @@ class LineFile(Generic[T]):
 
     def statistics(self) -> LineFileStatistics:
         return LineFileStatistics(written=self._written, waiting=len(self._queue), failed=self.failed)
+
+    def flush(self) -> None:
+        """Return when everything appended so far is in the file, or counted as failed. Waits for the disk."""
+        self._drain()
 
     def close(self) -> None:
         """Write what is waiting, then let go of the file. Waits for the disk; closing twice is fine."""
@@ -118,16 +123,20 @@ class LineFile(Generic[T]):
             self._drain()
 
     def _drain(self) -> None:
-        while self._queue:
-            lines = []
-            for _ in range(min(len(self._queue), BATCH_LINES)):
-                record = self._queue.popleft()
-                try:
-                    lines.append(encode_line(self._to_json(record)))
-                except Exception as error:  # one record that cannot be encoded must not end the thread
-                    self._fail(1, f"{type(record).__name__} cannot be encoded: {error!r}")
-            if lines:
-                self._write(b"".join(lines), len(lines))
+        with self._draining:  # lines stay in order, and whoever comes second sees the first one's written
+            while self._queue:
+                self._write_batch()
+
+    def _write_batch(self) -> None:
+        lines = []
+        for _ in range(min(len(self._queue), BATCH_LINES)):
+            record = self._queue.popleft()
+            try:
+                lines.append(encode_line(self._to_json(record)))
+            except Exception as error:  # one record that cannot be encoded must not end the thread
+                self._fail(1, f"{type(record).__name__} cannot be encoded: {error!r}")
+        if lines:
+            self._write(b"".join(lines), len(lines))
 
     def _write(self, data: bytes, num_lines: int) -> None:
         left = memoryview(data)

@@ -7,6 +7,7 @@
     devices.jsonl   what the devices did, as events
     settings.json   the settings of a training run
     journal.db      paid verdicts, if the run is told to keep its journal here
+    checkpoints/    where a training run can go on from
 
 Always true: a directory holds one run, and one that holds anything else is refused and left alone; `run.json` is whole
 or not there; what a later rewardflow wrote is refused. The files of lines keep what `line_file` promises.
@@ -36,6 +37,7 @@ METRICS_FILE = "metrics.jsonl"
 DEVICES_FILE = "devices.jsonl"
 SETTINGS_FILE = "settings.json"
 JOURNAL_FILE = "journal.db"
+CHECKPOINTS_FOLDER = "checkpoints"
 
 _DRAFT = f".{RUN_FILE}.tmp"  # run.json before it is whole; all that a crash in `create` leaves behind
 # What a directory may hold before it is a run's: the journal may be older than the wish for one, and SQLite keeps

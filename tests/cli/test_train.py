@@ -109,6 +109,47 @@ def test_an_interrupt_ends_in_order_with_all_steps_so_far_on_disk(signum: signal
     assert statistics["verdicts"]["pending_groups"] == 0
 
 
+# ---- --resume -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_says_when_it_is_finished(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.yaml", "checkpoint.max_hours=1e-9"]) == 0
+    assert "are up before step 1 of 3: the same command with --resume goes on" in capsys.readouterr().err
+    assert main(["train", "run.yaml", "--resume", "--json"]) == 0
+    said = capsys.readouterr()
+    assert f"going on with step 1 of 3, from {here / 'run' / 'checkpoints' / 'step_000001'}" in said.err
+    assert "\nstep 2 of 3; " in said.err
+    told = json.loads(said.out)
+    assert (told["steps"], told["trained"]) == (2, 3)
+    assert [line["step"] for line in metrics()] == [0, 1, 2]
+    num_calls = len(calls_in(here))
+    assert main(["train", "run.yaml", "--resume", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "is finished: 3 of 3 steps are trained" in said.err
+    assert json.loads(said.out) == {"steps": 0, "trained": 3}
+    assert len(calls_in(here)) == num_calls
+
+
+def test_without_a_checkpoint_a_run_starts_again_and_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run.yaml", "--no-probe", "limits.max_cost_usd=0.3"]) == 2
+    assert main(["train", "run.yaml", "--no-probe", "--resume"]) == 0
+    assert "there is no checkpoint in" in capsys.readouterr().err
+    assert [line["step"] for line in metrics()] == [0, 1, 2]
+    assert main(["train", "run.yaml"]) == 2
+    assert "--resume goes on with it" in capsys.readouterr().err
+
+
+def test_other_settings_than_those_of_the_checkpoint_are_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.yaml", "steps=1"]) == 0
+    assert main(["train", "run.yaml", "--resume", "trainer.lr=0.5"]) == 2
+    assert "trainer.lr was 0.001 and is 0.5" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["train", "run.yaml", "--resume", "--check"]) == 0
+
+
 # ---- --check and --schema -----------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from rewardflow.config.tree import (
     AlgorithmSettings,
+    CheckpointSettings,
     DataSettings,
     GenerationSettings,
     PolicySettings,
@@ -57,6 +58,10 @@ def test_a_run_needs_little() -> None:
         (AlgorithmSettings, {"dual_clip": 1.0}, "dual_clip must be a number above 1"),
         (TrainerSettings, {"autocast": "int8"}, "autocast must be one of float32, bfloat16, float16, null, got 'int8'"),
         (TrainerSettings, {"betas": (0.9, 2.0)}, "betas must be a number of at least 0 and at most 1, got betas=2.0"),
+        (CheckpointSettings, {"every": 0}, "every must be a whole number of at least 1, got every=0"),
+        (CheckpointSettings, {"keep": 0}, "keep must be a whole number of at least 1"),
+        (CheckpointSettings, {"keep_best_by": ""}, "keep_best_by must name a number of metrics.jsonl"),
+        (CheckpointSettings, {"max_hours": 0.0}, "max_hours must be a number above 0"),
     ],
 )  # fmt: skip
 def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[str, Any], problem: str) -> None:
@@ -72,6 +77,7 @@ def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[
         ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"reward": "gsm"}, "reward must be a reward file"),
         ({"limits": {"rpm": -1}}, "limits: rpm must be a positive number"),
+        ({"checkpoint": CheckpointSettings(every=5)}, "checkpoint.every needs a run_dir to save to"),
         ({"generation": GenerationSettings(group_size=1), "schedule": Schedule(groups_per_step=8, min_group=1)},
          "grpo compares the rollouts of a group"),
         ({"schedule": Schedule(groups_per_step=8, min_group=9)}, "schedule.min_group must not exceed"),

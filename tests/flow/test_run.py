@@ -404,6 +404,44 @@ def test_a_run_that_goes_on_from_a_boundary_trains_what_an_undisturbed_one_would
     assert first.prompts.num_made == undisturbed.prompts.num_made
 
 
+def test_a_run_that_goes_on_takes_the_reference_log_probs_that_were_not_taken_when_it_was_saved() -> None:
+    """With devices of their own, a step may be published while another's are being taken."""
+
+    async def note(boundary: Boundary) -> None:
+        boundaries.append(boundary)
+
+    schedule = Schedule(groups_per_step=6, max_staleness=1, placement="separate", order="fixed")
+    boundaries: list[Boundary] = []
+    slow = FakeGenerator(rollout_s=60.0)  # so that publishing waits for it, and comes right after
+    first = World(schedule, judge_of(0), generator=slow, takes_reference=True)
+    first.at_boundary = note
+    first.run(steps=3)
+    taken = [one.log_probs.reference is not None for saved in boundaries[0].open_steps for one in saved.rollouts]
+    assert set(taken) == {True, False}
+    second = World(schedule, judge_of(0), takes_reference=True)
+    second.prompts.num_made = 12
+    second.start = boundaries[0]
+    second.run(steps=3)
+    samples = [sample for batch in second.trainer.batches for sample in batch.samples]
+    assert len(samples) == 48
+    assert all(sample.log_probs.reference is not None for sample in samples)
+
+
+def test_a_step_is_reported_before_its_boundary_whose_time_is_the_next_ones() -> None:
+    world = World(Schedule(groups_per_step=4), judge_of(0))
+    reported = []
+
+    async def wait(boundary: Boundary) -> None:
+        reported.append(len(world.reports))
+        await asyncio.sleep(1000.0)
+
+    world.at_boundary = wait
+    world.run(steps=3)
+    assert reported == [1, 2, 3]
+    assert [report.usage.idle_s.get("checkpoint", 0.0) for report in world.reports] == [0.0, 1000.0, 1000.0]
+    assert all(report.usage.wall_s == pytest.approx(report.duration_s) for report in world.reports)
+
+
 def test_a_limit_on_stragglers_spares_calls_that_wait_in_the_queue() -> None:
     async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
         await asyncio.sleep(1.0)

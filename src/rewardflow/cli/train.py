@@ -1,7 +1,8 @@
 """`rewardflow train`: a run from one file of settings, watched in the terminal.
 
 Always true: a mistake in the settings is told before torch is imported; Ctrl-C and SIGTERM end the run in order, with
-everything about the steps so far in its directory and no call left out; `--check` starts nothing.
+everything about the steps so far in its directory and no call left out; `--check` starts nothing. Where a run ended
+before its time and can go on, the way to do so is told.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.cli.display import safe, stderr_console
 from rewardflow.cli.train_report import TrainOutcome, report_outcome, report_preflight, write_json
 from rewardflow.cli.train_view import TrainView
@@ -21,6 +23,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.run_directory import METRICS_FILE
 from rewardflow.runtime.embedded import check_installed, check_run_dir, embedded
 from rewardflow.runtime.preflight import preflight
+from rewardflow.runtime.resuming import find_checkpoint
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,13 +39,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=(
             "Reads the settings of a run (docs/configuration.md) and trains. KEY=VALUE changes a setting of the file,\n"
             "such as trainer.lr=1e-5. Before anything is loaded the reward is asked about one sample, so that a judge\n"
-            "that is down is told in seconds. Exit code 0 when done, 2 for a mistake, 3 if the sample of --check has\n"
-            "no score, 130 if interrupted."
+            "that is down is told in seconds. --resume goes on with a run that was killed (docs/resume.md); SIGUSR1\n"
+            "makes a run save itself after the step that is under way. Exit code 0 when done or when the\n"
+            "checkpoint.max_hours are up, 2 for a mistake, 3 if the sample of --check has no score, 130 if\n"
+            "interrupted."
         ),
     )
     parser.add_argument("run_file", nargs="?", metavar="RUN", help="the settings, a .yaml file")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="a setting to change")
     parser.add_argument("--check", action="store_true", help="say what the run would need and cost, and start nothing")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in run_dir, from its last checkpoint")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of a run file, for editors")
     parser.add_argument("--no-probe", action="store_true", help="start without asking the reward about a sample")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -56,14 +62,19 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput("train needs a file of settings, as in `rewardflow train run.yaml`, got none")
     settings = load_run(args.run_file, args.overrides)
     check_installed()
-    check_run_dir(settings)
+    check_run_dir(settings, resumes=args.resume)
+    checkpoint = find_checkpoint(settings) if args.resume else None
+    if checkpoint is not None and checkpoint.step >= settings.steps:
+        return _finished(checkpoint, settings, as_json=args.json)
     if args.check:
-        return check(settings, as_json=args.json)
-    return train(settings, probes=not args.no_probe, as_json=args.json)
+        return check(settings, resumes=args.resume, as_json=args.json)
+    if args.resume:
+        stderr_console().print(_where_from(checkpoint, settings), soft_wrap=True)
+    return train(settings, resume=checkpoint or args.resume, probes=not args.no_probe, as_json=args.json)
 
 
-def check(settings: RunSettings, *, as_json: bool) -> int:
-    found = asyncio.run(preflight(settings))
+def check(settings: RunSettings, *, resumes: bool, as_json: bool) -> int:
+    found = asyncio.run(preflight(settings, resumes=resumes))
     report_preflight(found, as_json=as_json)
     if found.problem is None:
         return WELL
@@ -71,30 +82,59 @@ def check(settings: RunSettings, *, as_json: bool) -> int:
     return SAMPLE_FAILED
 
 
-def train(settings: RunSettings, *, probes: bool, as_json: bool) -> int:
-    console = stderr_console()
-    view = TrainView(settings.steps, console)
-    try:
-        outcome = asyncio.run(_train(settings, view, console, probes=probes))
-    except BaseException:
-        if view.totals.num_steps:
-            kept = "" if settings.run_dir is None else f"; their metrics are in {safe(str(_metrics(settings)))}"
-            console.print(f"stopped after {view.totals.num_steps:,} of {settings.steps:,} steps{kept}", soft_wrap=True)
-        raise
-    report_outcome(outcome, as_json=as_json)
+def _where_from(checkpoint: Checkpoint | None, settings: RunSettings) -> str:
+    if checkpoint is not None:
+        return f"going on with step {checkpoint.step:,} of {settings.steps:,}, from {safe(str(checkpoint.path))}"
+    run_dir = safe(str(settings.run_dir))
+    return f"there is no checkpoint in {run_dir}: starting from the beginning, with the verdicts of its journal"
+
+
+def _finished(checkpoint: Checkpoint, settings: RunSettings, *, as_json: bool) -> int:
+    told = (
+        f"the run in {safe(str(settings.run_dir))} is finished: {checkpoint.step:,} of {settings.steps:,} steps are "
+        f"trained, and the model is in {safe(str(checkpoint.path))} (rewardflow export writes it for transformers)"
+    )
+    stderr_console().print(told, soft_wrap=True)
+    if as_json:
+        write_json({"steps": 0, "trained": checkpoint.step})
     return WELL
 
 
-async def _train(settings: RunSettings, view: TrainView, console: Console, *, probes: bool) -> TrainOutcome:
+def train(settings: RunSettings, *, resume: Checkpoint | bool = False, probes: bool, as_json: bool) -> int:
+    console = stderr_console()
+    view = TrainView(settings.steps, console)
+    try:
+        outcome = asyncio.run(_train(settings, view, console, probes=probes, resume=resume))
+    except BaseException:
+        if view.totals.num_steps:
+            kept = "" if settings.run_dir is None else f"; metrics are in {safe(str(_metrics(settings)))}"
+            goes_on = "" if settings.run_dir is None else "; --resume goes on with the run"
+            told = f"stopped after {view.num_trained:,} of {settings.steps:,} steps{kept}{goes_on}"
+            console.print(told, soft_wrap=True)
+        raise
+    report_outcome(outcome, as_json=as_json)
+    if outcome.num_trained < settings.steps:
+        console.print(
+            f"checkpoint.max_hours={settings.checkpoint.max_hours:g} are up before step {outcome.num_trained:,} of "
+            f"{settings.steps:,}: the same command with --resume goes on",
+            soft_wrap=True,
+        )
+    return WELL
+
+
+async def _train(
+    settings: RunSettings, view: TrainView, console: Console, *, probes: bool, resume: Checkpoint | bool
+) -> TrainOutcome:
     asking = "asking the reward about a sample, then " if probes else ""
     console.print(f"{asking}loading {safe(settings.policy.model)}", soft_wrap=True)
-    async with embedded(settings, on_step=view.add, probes=probes) as run:
+    async with embedded(settings, on_step=view.add, probes=probes, resume=resume) as run:
         async with view.shown(run):
-            await run.train()
+            num_trained = await run.train()
         statistics = run.agent.statistics()
     return TrainOutcome(
         totals=view.totals,
         num_steps=settings.steps,
+        num_trained=num_trained,
         calls=statistics.calls,
         cost_usd=statistics.ledger.spent_usd,
         metrics=_metrics(settings),

@@ -34,13 +34,20 @@ class TrainOutcome:
 
     totals: TrainTotals
     num_steps: int  # that it was to have
+    num_trained: int  # of them, also before it was resumed
     calls: int
     cost_usd: float
     metrics: Path | None
 
     def to_json(self) -> dict[str, Any]:
         metrics = None if self.metrics is None else str(self.metrics)
-        return {**self.totals.to_json(), "calls": self.calls, "cost_usd": self.cost_usd, "metrics": metrics}
+        return {
+            **self.totals.to_json(),
+            "trained": self.num_trained,
+            "calls": self.calls,
+            "cost_usd": self.cost_usd,
+            "metrics": metrics,
+        }
 
 
 def report_outcome(outcome: TrainOutcome, *, as_json: bool) -> None:
@@ -76,7 +83,9 @@ def _show(rows: Iterable[Row]) -> None:
 
 def _outcome_rows(outcome: TrainOutcome, *, ascii_only: bool) -> Iterator[Row]:
     totals = outcome.totals
-    yield "steps", f"{totals.num_steps:,}", f"of {outcome.num_steps:,}, in {duration(totals.duration_s)}"
+    before = outcome.num_trained - totals.num_steps
+    resumed = f", after {before:,} before it was resumed" if before else ""
+    yield "steps", f"{totals.num_steps:,}", f"of {outcome.num_steps:,}, in {duration(totals.duration_s)}{resumed}"
     if totals.mean_step_s is not None:
         yield "step time", duration(totals.mean_step_s), "in the mean"
     if totals.busy_share is not None:

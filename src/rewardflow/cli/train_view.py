@@ -47,6 +47,7 @@ CAUSE_SHOWN = {
     "reward": "waits for verdicts",
     "generation": "waits for generation",
     "weights": "waits for weights",
+    "checkpoint": "waits for a checkpoint",
     "other": "is idle",
 }
 
@@ -59,6 +60,7 @@ class TrainView:
         self._num_steps = num_steps
         self._console = console
         self._run: EmbeddedRun | None = None
+        self._first_step = 0  # of this process, where the run was resumed
         self._last_line_s = -math.inf
 
     def add(self, report: StepReport) -> None:
@@ -69,12 +71,17 @@ class TrainView:
     @contextlib.asynccontextmanager
     async def shown(self, run: EmbeddedRun) -> AsyncIterator[None]:
         self._run = run
+        self._first_step = run.start.next_step
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch(run))
             try:
                 yield
             finally:
                 watching.cancel()
+
+    @property
+    def num_trained(self) -> int:
+        return self._first_step + self.totals.num_steps
 
     @property
     def _is_live(self) -> bool:
@@ -99,8 +106,8 @@ class TrainView:
             self._console.print(self.line(run.flow.statistics(), run.agent.statistics()), soft_wrap=True)
 
     def line(self, flow: FlowStatistics, agent: AgentStatistics) -> str:
-        last, totals = self.totals.last, self.totals
-        parts = [f"step {totals.num_steps:,} of {self._num_steps:,}"]
+        last = self.totals.last
+        parts = [f"step {self.num_trained:,} of {self._num_steps:,}"]
         if last is not None:
             parts += [
                 f"score {_number(last.score_mean)}",
@@ -113,7 +120,7 @@ class TrainView:
         return "; ".join(part for part in parts if part)
 
     def _left(self) -> str:
-        left_s = self.totals.left_s(self._num_steps - self.totals.num_steps)
+        left_s = self.totals.left_s(self._num_steps - self.num_trained)
         return "" if left_s is None else f"about {duration(left_s)} left"
 
     # ---- picture --------------------------------------------------------------------------------------------------
@@ -122,8 +129,8 @@ class TrainView:
         head = Table.grid(padding=(0, 2), expand=True)
         head.add_column(ratio=1)
         head.add_row(
-            ProgressBar(total=self._num_steps, completed=self.totals.num_steps),
-            Text(f"step {self.totals.num_steps:,} of {self._num_steps:,}", "bold"),
+            ProgressBar(total=self._num_steps, completed=self.num_trained),
+            Text(f"step {self.num_trained:,} of {self._num_steps:,}", "bold"),
             Text(self._left()),
         )
         body = Table.grid(padding=(0, 2))

@@ -92,7 +92,6 @@ class OpenStep:
         for one in saved.rollouts:
             self.set_log_probs(one.rollout, one.log_probs)
             self.generated(one.rollout)
-        self.is_generated.set()
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
 

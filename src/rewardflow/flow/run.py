@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from rewardflow.events import EventSink
-from rewardflow.flow.generation import generate_step, take_prompts
+from rewardflow.flow.generation import finish_restored, generate_step, take_prompts
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
 from rewardflow.flow.records import Boundary, Prompt, SavedStep
@@ -59,11 +59,13 @@ class Flow:
         self._open: dict[int, OpenStep] = {}
         self._version = 0
         self._num_steps = 0
+        self._record = StepRecord(0, self._devices.trainer.usage)
         self._tasks = asyncio.TaskGroup()
 
     async def run(self, *, steps: int, start: Boundary = Boundary(next_step=0)) -> None:  # noqa: B008  frozen
         """Train up to but not including step `steps`, from the beginning or from where an earlier run stood."""
         self._version, self._num_steps = start.next_step, steps
+        self._record = StepRecord(start.next_step, self._devices.trainer.usage)
         try:
             async with self._tasks:
                 await self._run_from(start)
@@ -94,7 +96,7 @@ class Flow:
         if saved.step < self._num_steps:
             open_step = self._make_open(saved.step)
             open_step.restore(saved)
-            self._tasks.create_task(open_step.receive())
+            self._tasks.create_task(self._go_on_with(open_step))
 
     def _make_open(self, step: int) -> OpenStep:
         # Numbers leave room for every reserve that a step may get, and so do not depend on which step needed them.
@@ -108,18 +110,21 @@ class Flow:
             tasks.create_task(open_step.receive())
             await generate_step(self._parts, self._devices, open_step, prompts)
 
+    async def _go_on_with(self, open_step: OpenStep) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(open_step.receive())
+            await finish_restored(self._parts, self._devices, open_step)
+
     async def _train(self, open_step: OpenStep) -> None:
-        record = StepRecord(open_step.step, self._devices.trainer.usage)
         with contextlib.ExitStack() as updating:
             await self._wait_until_generated(open_step)
             async with self._parts.trainer.step(open_step.step):
-                await StepTraining(self._parts, self._devices, open_step, record).run(updating)
+                await StepTraining(self._parts, self._devices, open_step, self._record).run(updating)
             await self._publish(open_step.step)
             self._close(open_step)
+            self._report(open_step)
             await self._tell_boundary()
             self._admit(open_step.step + self._schedule.max_steps_open)
-        if self._on_step is not None:
-            self._on_step(record.report(open_step, self._version))
 
     async def _wait_until_generated(self, open_step: OpenStep) -> None:
         """On a shared device everything that is admitted is generated first."""
@@ -141,6 +146,13 @@ class Flow:
             saved = tuple(open_step.saved() for _, open_step in sorted(self._open.items()))
             with self._devices.trainer.usage.waiting_for("checkpoint"):
                 await self._at_boundary(Boundary(next_step=self._version, open_steps=saved))
+
+    def _report(self, open_step: OpenStep) -> None:
+        """Before the boundary is told, so that what is saved there was reported. The next step's time begins here."""
+        report = self._record.report(open_step, self._version)
+        self._record = StepRecord(self._version, self._devices.trainer.usage)
+        if self._on_step is not None:
+            self._on_step(report)
 
     def _close(self, open_step: OpenStep) -> None:
         self._parts.prompts.give_back(open_step.unused_prompts())

@@ -2,36 +2,44 @@
 
 Always true: what is cheap to find wrong is found first: the settings and the data, then the reward service, then what
 can be said of the model without its weights; only then is anything written and the model loaded. Everything that was
-opened is closed in reverse order, however the run ends.
+opened is closed in reverse order, however the run ends. A run that goes on from a checkpoint is made like a new one,
+and then everything is put back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import dataclasses
 import importlib.util
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.config.tree import RunSettings
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.opening import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
-from rewardflow.events import EventSink
 from rewardflow.flow.parts import Parts
+from rewardflow.flow.records import Boundary
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.seams import Generator
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.run_directory import RUN_FILE, SETTINGS_FILE, RunDirectory
+from rewardflow.run_directory import RUN_FILE
+from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
 from rewardflow.runtime.probe import probe
+from rewardflow.runtime.resuming import find_checkpoint, store_of
 from rewardflow.runtime.reward_of_run import build_agent
-from rewardflow.runtime.settings_file import write_settings
+from rewardflow.runtime.run_records import RunRecords, open_records
+from rewardflow.runtime.run_state import RunState
+from rewardflow.runtime.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from rewardflow.generate.hf import HFEngine
@@ -43,7 +51,7 @@ OnStep = Callable[[StepReport], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedRun:
-    """A run that is ready to start: `await run.flow.run(steps=run.settings.steps)`."""
+    """A run that is ready to start, or to go on: `await run.train()`."""
 
     settings: RunSettings
     agent: RewardAgent
@@ -52,9 +60,16 @@ class EmbeddedRun:
     parts: Parts
     flow: Flow
     prompts: PromptCursor
+    start: Boundary
+    checkpointer: Checkpointer | None  # with a run directory
 
-    async def train(self) -> None:
-        await self.flow.run(steps=self.settings.steps)
+    async def train(self) -> int:
+        """How many of the run's steps are trained then: all, unless `checkpoint.max_hours` came first."""
+        try:
+            await self.flow.run(steps=self.settings.steps, start=self.start)
+        except TimeIsUp as end:
+            return end.next_step
+        return max(self.settings.steps, self.start.next_step)
 
 
 @contextlib.asynccontextmanager
@@ -65,13 +80,18 @@ async def embedded(
     on_step: OnStep | None = None,
     agent: RewardAgent | None = None,
     probes: bool = True,
+    resume: Checkpoint | bool = False,
 ) -> AsyncIterator[EmbeddedRun]:
     """Open everything that a run needs. `agent` replaces the one that the settings describe.
 
     `probes`: the reward that the settings describe is asked about one sample first, as `runtime.probe` says.
+    `resume`: go on with the run in `run_dir`, from its latest checkpoint, which `find_checkpoint` may have found
+    already; a run without one starts again, with its journal.
     """
+    budget = TimeBudget(settings.checkpoint.max_hours, started_s=asyncio.get_running_loop().time())
     check_installed()
-    check_run_dir(settings)
+    check_run_dir(settings, resumes=resume is not False)
+    checkpoint = await asyncio.to_thread(find_checkpoint, settings) if resume is True else resume or None
     folder = folder or folder_of(settings)
     is_probed = probes and agent is None
     agent = agent or build_agent(settings, folder=folder)
@@ -81,16 +101,26 @@ async def embedded(
     async with contextlib.AsyncExitStack() as stack:
         thread = stack.enter_context(DeviceThread("device"))
         await thread.run(lambda: rehearse(settings, prompt_set))
-        record, sink = _open_records(settings, stack)
+        records = open_records(settings, stack, resumes=resume is not False, checkpoint=checkpoint)
         await stack.enter_async_context(agent)
         policy = await thread.run(lambda: _load(settings))
         generator, keep = await _make_generator(settings, policy, thread, stack)
         prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=keep)
         trainer = await thread.run(lambda: _make_trainer(settings, policy, thread))
         parts = _make_parts(settings, prompts, generator, agent, trainer)
-        flow = Flow(parts, on_step=_both(record, on_step), sink=sink)
+        state = RunState(trainer=trainer, prompts=prompts, prompt_set=prompt_set, parts=parts, thread=thread)
+        start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
+        saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack)
         yield EmbeddedRun(
-            settings=settings, agent=agent, policy=policy, trainer=trainer, parts=parts, flow=flow, prompts=prompts
+            settings=settings,
+            agent=agent,
+            policy=policy,
+            trainer=trainer,
+            parts=parts,
+            flow=_make_flow(parts, records, saver, on_step),
+            prompts=prompts,
+            start=start,
+            checkpointer=saver,
         )
 
 
@@ -101,9 +131,14 @@ def check_installed() -> None:
         raise InvalidInput(f"training needs {' and '.join(missing)}: pip install 'rewardflow[train]'")
 
 
-def check_run_dir(settings: RunSettings) -> None:
-    if settings.run_dir is not None and (Path(settings.run_dir) / RUN_FILE).exists():
-        raise InvalidInput(f"run_dir must be a new directory, got {settings.run_dir}, which holds a run already")
+def check_run_dir(settings: RunSettings, *, resumes: bool = False) -> None:
+    if resumes:
+        store_of(settings)
+    elif settings.run_dir is not None and (Path(settings.run_dir) / RUN_FILE).exists():
+        raise InvalidInput(
+            f"run_dir must be a new directory, got {settings.run_dir}, which holds a run already (--resume goes on "
+            "with it)"
+        )
 
 
 def folder_of(settings: RunSettings) -> Path:
@@ -121,16 +156,6 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     make_engine(settings, policy, thread).encoder.fit([prompt_set[0]])
     _make_trainer(settings, policy, thread)
     return policy
-
-
-def _open_records(settings: RunSettings, stack: contextlib.AsyncExitStack) -> tuple[OnStep | None, EventSink | None]:
-    if settings.run_dir is None:
-        return None, None
-    directory = RunDirectory.create(settings.run_dir)
-    write_settings(settings, directory.path / SETTINGS_FILE)
-    metrics = directory.open_metrics()
-    stack.callback(metrics.close)
-    return lambda report: metrics.append(report.to_json()), stack.enter_context(directory.open_device_events())
 
 
 def _load(settings: RunSettings) -> Policy:
@@ -222,10 +247,30 @@ def _make_parts(
     )
 
 
-def _both(one: OnStep | None, other: OnStep | None) -> OnStep:
-    def on_step(report: StepReport) -> None:
-        for told in (one, other):
-            if told is not None:
-                told(report)
+def _open_checkpointer(
+    settings: RunSettings,
+    state: RunState,
+    records: RunRecords,
+    budget: TimeBudget,
+    stack: contextlib.AsyncExitStack,
+) -> Checkpointer:
+    writer = stack.enter_context(ThreadPoolExecutor(1, "rewardflow-checkpoint"))
+    checkpointer = Checkpointer(
+        settings, store_of(settings), take=state.take, flush=records.metrics.flush, writer=writer, budget=budget
+    )
+    stack.push_async_callback(checkpointer.settle)
+    if settings.checkpoint.on_signal:
+        stack.enter_context(saving_on_signal(checkpointer))
+    return checkpointer
 
-    return on_step
+
+def _make_flow(parts: Parts, records: RunRecords | None, saver: Checkpointer | None, on_step: OnStep | None) -> Flow:
+    listeners: list[OnStep] = [one.stepped for one in (records, saver) if one is not None]
+    if on_step is not None:
+        listeners.append(on_step)
+
+    def tell(report: StepReport) -> None:
+        for listener in listeners:
+            listener(report)
+
+    return Flow(parts, on_step=tell, at_boundary=saver, sink=None if records is None else records.devices)

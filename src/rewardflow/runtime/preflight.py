@@ -103,10 +103,10 @@ class Preflight:
         }
 
 
-async def preflight(settings: RunSettings, *, folder: Path | None = None) -> Preflight:
+async def preflight(settings: RunSettings, *, folder: Path | None = None, resumes: bool = False) -> Preflight:
     """The model is only outlined."""
     check_installed()
-    check_run_dir(settings)
+    check_run_dir(settings, resumes=resumes)
     folder = folder or folder_of(settings)
     build_agent(settings, folder=folder, keeps=False)  # for its mistakes, which are told at once
     prompt_set = open_prompts(settings.data, seed=settings.seed)

@@ -95,7 +95,8 @@ class TorchTrainer:
         for whole_model in (model, reference):
             if whole_model is not None:
                 shard(whole_model, self._ranks, compute=self._compute_dtype, offload=trainer.offload)
-        self._leaves_device = trainer.offload and not is_sharded(model)  # a sharded model is offloaded by FSDP2
+        # A sharded model is offloaded by FSDP2, and an outline of one has nothing to move.
+        self._leaves_device = trainer.offload and not is_sharded(model) and self._ranks.device.type != "meta"
         if reference is not None and self._leaves_device:
             reference.to(CPU)
         self.optimizer = build_optimizer(model, trainer)

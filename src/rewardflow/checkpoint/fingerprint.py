@@ -1,0 +1,57 @@
+"""The settings that make two runs the same run: only with the same ones may a checkpoint be gone on from.
+
+Always true: what changes the numbers of a run is in the fingerprint; what changes only how fast, how long, where, or at
+what cost it runs is not. A setting that did not exist when a checkpoint was written had its default then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rewardflow.config.keys import keys
+from rewardflow.config.tree import RunSettings
+from rewardflow.errors import InvalidInput
+
+_SECTIONS = ("policy", "data", "generation", "algorithm", "schedule", "trainer")
+# The data's own fingerprint is compared by its cursor, wherever the file lies now.
+_FREE = frozenset({"data.path", "trainer.threads", "trainer.device", "trainer.offload"})
+
+_GONE = "not a setting"
+
+
+def fingerprint(settings: RunSettings) -> dict[str, Any]:
+    """By dotted name, as plain JSON."""
+    found: dict[str, Any] = {"seed": settings.seed}
+    for section in _SECTIONS:
+        record = getattr(settings, section)
+        for field in dataclasses.fields(record):
+            name = f"{section}.{field.name}"
+            if name not in _FREE:
+                found[name] = _plain(getattr(record, field.name))
+    return found
+
+
+def check_same(then: Mapping[str, Any], now: Mapping[str, Any], *, where: str) -> None:
+    """`InvalidInput` that says what differs."""
+    changes = []
+    for name in {**now, **then}:
+        before, today = then.get(name, _default(name)), now.get(name, _GONE)
+        if before != today:
+            changes.append(f"{name} was {json.dumps(before)} and is {json.dumps(today)}")
+    if changes:
+        raise InvalidInput(
+            f"a run can only go on with the settings it had, but since {where} {'; '.join(changes)}. "
+            "Set them back, or start a new run in another run_dir"
+        )
+
+
+def _default(name: str) -> Any:
+    key = keys().get(name)
+    return _GONE if key is None or key.is_required else _plain(key.default)
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))

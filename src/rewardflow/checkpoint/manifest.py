@@ -1,0 +1,126 @@
+"""The file that makes a directory a checkpoint: what it is of, and what must be in it.
+
+Always true: `checkpoint.json` is written last, when everything it names is on disk; a checkpoint without a `problem`
+has every file as it was written, to the byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardflow.errors import CheckpointError, InvalidInput
+from rewardflow.run_directory import own_version
+
+MANIFEST_FILE = "checkpoint.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A directory whose manifest can be read. `step` is the next to be trained, so that many were."""
+
+    path: Path
+    step: int
+    settings: Mapping[str, Any]  # those that a resumed run must share, by dotted name
+    score: float | None  # by which the best is kept
+    written_at: float
+    files: Mapping[str, SavedFile]  # by path within the directory
+
+    def problem(self) -> str | None:
+        """What is wrong with the files; None if they are what was written. Reads all of them."""
+        for name, saved in self.files.items():
+            try:
+                found = _saved(self.path / name)
+            except OSError as error:
+                return f"{name} cannot be read: {error.strerror or error}"
+            if found.num_bytes != saved.num_bytes:
+                return f"{name} has {found.num_bytes:,} bytes and was written with {saved.num_bytes:,}"
+            if found != saved:
+                return f"{name} is not what was written: its SHA-256 differs"
+        return None
+
+
+def write_manifest(folder: Path, *, step: int, settings: Mapping[str, Any], score: float | None) -> None:
+    """Everything else is in the folder; with this it is a checkpoint."""
+    files = list(files_in(folder))
+    for file in files:
+        sync(file)
+    for inner in sorted({file.parent for file in files}):
+        sync(inner)
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "rewardflow_version": own_version(),
+        "written_at": time.time(),
+        "step": step,
+        "score": score,
+        "settings": dict(settings),
+        "files": {file.relative_to(folder).as_posix(): _file_to_json(_saved(file)) for file in files},
+    }
+    path = folder / MANIFEST_FILE
+    path.write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+    sync(path)
+    sync(folder)
+
+
+def read_manifest(folder: Path) -> Checkpoint:
+    """`CheckpointError` if there is none that can be read; `InvalidInput` if a later rewardflow wrote it."""
+    path = folder / MANIFEST_FILE
+    try:
+        manifest = json.loads(path.read_bytes())
+        version = int(manifest["schema_version"])
+        if version > SCHEMA_VERSION:
+            raise InvalidInput(
+                f"a checkpoint must have a schema version of at most {SCHEMA_VERSION}, got {version} in {path}: it was "
+                f"written by rewardflow {manifest.get('rewardflow_version', 'of a later version')}"
+            )
+        return Checkpoint(
+            path=folder,
+            step=int(manifest["step"]),
+            settings=dict(manifest["settings"]),
+            score=None if manifest["score"] is None else float(manifest["score"]),
+            written_at=float(manifest["written_at"]),
+            files={
+                str(name): SavedFile(num_bytes=int(file["bytes"]), sha256=str(file["sha256"]))
+                for name, file in manifest["files"].items()
+            },
+        )
+    except InvalidInput:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}") from error
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def sync(path: Path) -> None:
+    """What was written to this file, or the names in this directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _saved(path: Path) -> SavedFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return SavedFile(num_bytes=file.tell(), sha256=digest)
+
+
+def _file_to_json(file: SavedFile) -> dict[str, Any]:
+    return {"bytes": file.num_bytes, "sha256": file.sha256}

@@ -1,0 +1,131 @@
+"""Weights and optimizer state on disk, through torch.distributed.checkpoint.
+
+Always true: what is read back is what was written, bit for bit, whatever the number of ranks then and now; saving
+changes nothing. The names are the model's own, so that a checkpoint of another model is told by the names and shapes
+that differ.
+
+The state is put together here and not by torch's `get_optimizer_state_dict`, which lets an optimizer that has not
+stepped yet step once to learn what its state looks like: a run that was saved would differ from one that was not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from rewardflow.errors import CheckpointError, InvalidInput
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.optim import Optimizer
+
+State = Mapping[str, Tensor]
+
+_MODEL, _OPTIMIZER = "model.", "optimizer."
+_MAX_TOLD = 5
+
+
+def state_of(model: nn.Module, optimizer: Optimizer) -> State:
+    """The tensors themselves, by name; on several ranks each has its shards."""
+    names = _names(model)
+    state = {_MODEL + name: tensor for name, tensor in _weights(model).items()}
+    for weight, remembered in optimizer.state.items():
+        state |= {f"{_OPTIMIZER}{names[weight]}.{field}": value for field, value in remembered.items()}
+    return state
+
+
+def copied(state: State) -> State:
+    """In host memory, so that training may go on while it is written."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+
+
+def write_state(state: State, folder: Path, *, group: dist.ProcessGroup | None = None) -> None:
+    """On several ranks all of them call this. `CheckpointError` if the disk does not take it."""
+    with _explained(f"{folder} could not be written"):
+        writer = FileSystemWriter(folder)
+        save(dict(state), storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
+
+
+def read_state(
+    folder: Path, model: nn.Module, optimizer: Optimizer | None = None, *, group: dist.ProcessGroup | None = None
+) -> None:
+    """Into the model, and into the optimizer if there is one. On several ranks all of them call this."""
+    with _explained(f"{folder} could not be read"):
+        reader = FileSystemReader(folder)
+        saved = {
+            name: cast("TensorStorageMetadata", entry)
+            for name, entry in reader.read_metadata().state_dict_metadata.items()
+        }
+    wanted = {_MODEL + name: tensor for name, tensor in _weights(model).items()}
+    _check_same_model(folder, saved, wanted)
+    places = {} if optimizer is None else _optimizer_places(saved, model)
+    for weight, remembered in places.items():
+        wanted |= {f"{_OPTIMIZER}{_names(model)[weight]}.{field}": value for field, value in remembered.items()}
+    with _explained(f"{folder} could not be read"):
+        load(wanted, storage_reader=reader, process_group=group, no_dist=not dist.is_initialized())
+    if optimizer is not None:
+        optimizer.state.clear()
+        optimizer.state.update(places)
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, each once: weights that are tied have one name."""
+    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor for name, tensor in model.state_dict().items() if name in once}
+
+
+def _names(model: nn.Module) -> dict[Tensor, str]:
+    return {weight: name for name, weight in model.named_parameters()}
+
+
+def _optimizer_places(saved: Mapping[str, TensorStorageMetadata], model: nn.Module) -> dict[Tensor, dict[str, Tensor]]:
+    """Room for what the optimizer remembered of each weight: spread like it if it has its shape."""
+    weights = dict(model.named_parameters())
+    places: dict[Tensor, dict[str, Tensor]] = {}
+    for name, entry in saved.items():
+        if name.startswith(_OPTIMIZER):
+            owner, _, field = name.removeprefix(_OPTIMIZER).rpartition(".")
+            weight, dtype = weights[owner], entry.properties.dtype
+            is_like_weight = entry.size == weight.shape and entry.size != torch.Size(())
+            room = (
+                torch.zeros_like(weight.detach(), dtype=dtype)
+                if is_like_weight
+                else torch.zeros(entry.size, dtype=dtype)
+            )
+            places.setdefault(weight, {})[field] = room
+    return places
+
+
+def _check_same_model(folder: Path, saved: Mapping[str, TensorStorageMetadata], wanted: State) -> None:
+    then = {name: tuple(entry.size) for name, entry in saved.items() if name.startswith(_MODEL)}
+    now = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
+    odd = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if odd:
+        told = [f"{name.removeprefix(_MODEL)} was {then.get(name)} and is {now.get(name)}" for name in odd[:_MAX_TOLD]]
+        more = f", and {len(odd) - _MAX_TOLD} others" if len(odd) > _MAX_TOLD else ""
+        raise InvalidInput(f"a checkpoint must be of the same model, but in {folder} {', '.join(told)}{more}")
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """torch tells all that goes wrong by an exception that nobody catches, and warns where there is one rank."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+            yield
+    except CheckpointException as error:
+        cause = next(iter(error.failures.values()))[0]
+        raise CheckpointError(f"{what}: {type(cause).__name__}: {str(cause).partition(chr(10))[0]}") from cause
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"{what}: {error}") from error

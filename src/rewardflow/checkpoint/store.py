@@ -1,0 +1,122 @@
+"""The checkpoints of a run: a directory for each, named by its step.
+
+    checkpoints/step_000012/     whole, because it was renamed to this when it was
+    checkpoints/.step_000014     being written or deleted, or what a crash left of that
+
+Always true: a checkpoint that was whole stays so until a newer one is: a save that fails, for a full disk or a kill,
+changes nothing but what it was writing; one that is torn or damaged is never given out. The latest `keep` stay, and the
+best.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rewardflow.checkpoint.manifest import Checkpoint, read_manifest, sync, write_manifest
+from rewardflow.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"step_\d{6,}")
+
+
+class CheckpointStore:
+    """The folder is made when the first checkpoint is. One writer a folder."""
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Checkpoint]:
+        """Those with a manifest, the oldest first. Their files may be damaged all the same."""
+        found = []
+        for path in self._directories():
+            try:
+                found.append(read_manifest(path))
+            except CheckpointError as error:
+                logger.warning("a checkpoint is skipped: %s", error)
+        return sorted(found, key=lambda one: one.step)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest that is intact. Reads all of its files, and those of newer ones that are not."""
+        return _first_intact(reversed(self.all()))
+
+    def best(self) -> Checkpoint | None:
+        """The intact one with the highest score, of equal ones the newest; None if none has a score."""
+        scored = [one for one in self.all() if one.score is not None]
+        return _first_intact(sorted(scored, key=_rank, reverse=True))
+
+    def _directories(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def save(
+        self, step: int, fill: Callable[[Path], None], *, settings: Mapping[str, Any], score: float | None = None
+    ) -> Checkpoint:
+        """`fill` writes the contents into a directory. `CheckpointError` if the disk does not take them."""
+        target = self.folder / f"step_{step:06d}"
+        draft = _hidden(target)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._sweep()
+            draft.mkdir(mode=0o700)
+            fill(draft)
+            write_manifest(draft, step=step, settings=settings, score=score)
+            if target.exists():  # of an earlier life of this run, and damaged, or it would have gone on from there
+                shutil.rmtree(target)
+            os.rename(draft, target)
+            sync(self.folder)
+            saved = read_manifest(target)
+        except (OSError, CheckpointError) as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise CheckpointError(f"{target} could not be written: {error}") from error
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        self._thin_out()
+        return saved
+
+    def _thin_out(self) -> None:
+        """What cannot be deleted today will be after the next save."""
+        known = self.all()
+        best = max((one for one in known if one.score is not None), key=_rank, default=None)
+        try:
+            for old in known[: -self._keep]:
+                if old is not best:
+                    os.rename(old.path, _hidden(old.path))  # so that what is half deleted is not taken for damaged
+            self._sweep()
+        except OSError as error:
+            logger.warning("old checkpoints in %s could not be deleted: %s", self.folder, error)
+
+    def _sweep(self) -> None:
+        for path in self.folder.iterdir():
+            if path.name.startswith(".") and _NAME.fullmatch(path.name[1:]):
+                shutil.rmtree(path)
+
+
+def _hidden(path: Path) -> Path:
+    return path.with_name(f".{path.name}")
+
+
+def _rank(checkpoint: Checkpoint) -> tuple[float, int]:
+    return (float("-inf") if checkpoint.score is None else checkpoint.score, checkpoint.step)
+
+
+def _first_intact(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
+    for checkpoint in checkpoints:
+        problem = checkpoint.problem()
+        if problem is None:
+            return checkpoint
+        logger.warning("the checkpoint %s is skipped because it is damaged: %s", checkpoint.path, problem)
+    return None

@@ -1,0 +1,43 @@
+"""`rewardflow export`: the model of a run as a folder that transformers loads.
+
+Always true: the folder is complete or was not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import get_args
+
+from rewardflow.cli.display import safe
+from rewardflow.config.tree import Dtype
+from rewardflow.runtime.embedded import check_installed
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "export",
+        help="write the model of a run or checkpoint as transformers loads it",
+        description=(
+            "Takes the latest checkpoint of a run (docs/resume.md), or one that is named, and writes its model and\n"
+            "tokenizer in the layout of the Hugging Face hub. What the run loaded its model from must still be there."
+        ),
+    )
+    parser.add_argument("source", metavar="RUN_DIR|CHECKPOINT", help="a run's directory, or one of its checkpoints")
+    parser.add_argument("target", metavar="OUT", help="the folder to write, which must be new or empty")
+    parser.add_argument("--best", action="store_true", help="the best by checkpoint.keep_best_by, not the latest")
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="of the weights (float32)")
+
+
+def run(args: argparse.Namespace) -> int:
+    check_installed()
+    from rewardflow.checkpoint.export import export_policy, find_checkpoint
+
+    target = Path(args.target)
+    checkpoint = find_checkpoint(Path(args.source), wants_best=args.best)
+    export_policy(checkpoint, target, dtype=args.dtype)
+    sys.stdout.write(
+        f"wrote the model of {safe(str(checkpoint.path))}, after {checkpoint.step:,} steps, to {safe(str(target))}\n"
+    )
+    return 0

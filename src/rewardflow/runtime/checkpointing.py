@@ -1,0 +1,153 @@
+"""Saves a run at the boundaries between its steps, and ends it there when its time is up.
+
+Always true: the device waits for the copy to memory, and for the disk only at the end of the run or when the save
+before is not done; a save that fails is a warning, and the run goes on with the checkpoints it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rewardflow.checkpoint.fingerprint import fingerprint
+from rewardflow.checkpoint.store import CheckpointStore
+from rewardflow.config.tree import RunSettings
+from rewardflow.errors import CheckpointError
+from rewardflow.flow.records import Boundary
+from rewardflow.flow.reports import StepReport
+from rewardflow.runtime.time_budget import TimeBudget
+
+if TYPE_CHECKING:
+    from rewardflow.checkpoint.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+class TimeIsUp(Exception):
+    """Ends the loop at a boundary. `next_step` is the one that a resumed run trains first."""
+
+    def __init__(self, next_step: int) -> None:
+        super().__init__(f"time is up before step {next_step}")
+        self.next_step = next_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointerStatistics:
+    """Since the start of this process."""
+
+    num_saved: int = 0
+    num_failed: int = 0
+    last_step: int | None = None  # that was saved
+    longest_save_s: float = 0.0
+
+
+class Checkpointer:
+    """The `at_boundary` of a flow. `take` copies the run's state; `flush` writes what a saved step has told."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        store: CheckpointStore,
+        *,
+        take: Callable[[Boundary], Awaitable[Snapshot]],
+        flush: Callable[[], None],
+        writer: Executor,
+        budget: TimeBudget,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._take = take
+        self._flush = flush
+        self._writer = writer
+        self._budget = budget
+        self._fingerprint = fingerprint(settings)
+        self._is_asked = False
+        self._score: float | None = None
+        self._writing: Future[None] | None = None
+        self._statistics = CheckpointerStatistics()
+
+    def statistics(self) -> CheckpointerStatistics:
+        return self._statistics
+
+    def ask(self) -> None:
+        """Save at the next boundary, whatever the settings say."""
+        self._is_asked = True
+
+    def stepped(self, report: StepReport) -> None:
+        """Told of each step, before its boundary."""
+        self._budget.stepped(report.duration_s)
+        name = self._settings.checkpoint.keep_best_by
+        if name is not None:
+            value = report.to_json().get(name)
+            self._score = float(value) if isinstance(value, int | float) else None
+            if self._score is None:
+                logger.warning("step %d has no number %r for checkpoint.keep_best_by: %r", report.step, name, value)
+
+    async def __call__(self, boundary: Boundary) -> None:
+        is_end = boundary.next_step >= self._settings.steps
+        is_time_up = not is_end and self._budget.is_up(asyncio.get_running_loop().time())
+        if is_end or is_time_up or self._is_due(boundary.next_step):
+            await self._save(boundary)
+        if is_end or is_time_up:
+            await self.settle()
+        if is_time_up:
+            raise TimeIsUp(boundary.next_step)
+
+    async def settle(self) -> None:
+        """Wait for the save that is under way."""
+        if self._writing is not None:
+            await asyncio.wrap_future(self._writing)
+
+    def _is_due(self, step: int) -> bool:
+        every = self._settings.checkpoint.every
+        return self._is_asked or (every is not None and step % every == 0)
+
+    async def _save(self, boundary: Boundary) -> None:
+        await self.settle()
+        self._is_asked = False
+        snapshot = await self._take(boundary)
+        self._writing = self._writer.submit(self._write, snapshot, self._score)
+
+    # -- on the writer's thread --------------------------------------------------------------------------------------
+
+    def _write(self, snapshot: Snapshot, score: float | None) -> None:
+        started_s = time.monotonic()
+        step, before = snapshot.boundary.next_step, self._statistics
+        try:
+            self._flush()
+            saved = self._store.save(step, snapshot.write, settings=self._fingerprint, score=score)
+        except CheckpointError as error:
+            logger.warning("NOT SAVED: %s. The run goes on, with the checkpoints it had before", error)
+            self._statistics = replace(before, num_failed=before.num_failed + 1)
+            return
+        took_s = time.monotonic() - started_s
+        self._budget.saved(took_s)
+        logger.info("saved %s in %.1f s", saved.path, took_s)
+        self._statistics = replace(
+            before,
+            num_saved=before.num_saved + 1,
+            last_step=step,
+            longest_save_s=max(before.longest_save_s, took_s),
+        )
+
+
+@contextlib.contextmanager
+def saving_on_signal(checkpointer: Checkpointer) -> Iterator[None]:
+    """SIGUSR1 asks for a save, where the system has it and this is the main thread."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGUSR1, checkpointer.ask)
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGUSR1)
