@@ -1,0 +1,132 @@
+"""What was measured of one schedule, and how it is told: as JSON, and as rows beside their yardsticks.
+
+Always true: a ratio is of the means that stand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import fmean
+from typing import Any
+
+from rewardflow.bench.rows import Row
+
+# Of the original's training time, against its own synchronous loop.
+PUBLISHED_CHANGES = {"synchronous": 0.0, "pipeline": -0.123, "one_step": -0.252, "pipeline_one_step": -0.309}
+
+# What is promised of the step over its floor, for a schedule and the place of its number of slots.
+_FLOOR_BARS = {("pipeline_one_step", 0): "<= 1.05", ("stream_0", 1): "<= 1.10"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFigures:
+    """Of one step, in the mean. `floor_s` is what no schedule can go below: all compute, or all calls in all slots."""
+
+    schedule: str
+    slots: int
+    as_original: bool
+    step_s: float
+    critical_path_s: float
+    service_s: float  # the calls' delays over the slots
+    compute_s: float  # in this run, calls and all
+    undisturbed_compute_s: float  # in a run whose rewards answer at once
+    scale: float  # seconds here for one of the original experiment
+    exposed_s: float
+    hidden_s: float
+    final_reward: float
+    change: float = 0.0  # of step_s, against `synchronous` with as many slots
+
+    @property
+    def floor_s(self) -> float:
+        return max(self.undisturbed_compute_s, self.service_s)
+
+    @property
+    def over_floor(self) -> float:
+        return self.step_s / self.floor_s
+
+    @property
+    def over_critical_path(self) -> float:
+        return self.step_s / self.critical_path_s
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule,
+            "slots": self.slots,
+            "step_s": self.step_s,
+            "critical_path_s": self.critical_path_s,
+            "over_critical_path": self.over_critical_path,
+            "floor_s": self.floor_s,
+            "over_floor": self.over_floor,
+            "change": self.change,
+            "exposed_s": self.exposed_s,
+            "hidden_s": self.hidden_s,
+            "final_reward": self.final_reward,
+            "service_s": self.service_s,
+            "compute_s": self.compute_s,
+            "undisturbed_compute_s": self.undisturbed_compute_s,
+            "scale": self.scale,
+        }
+
+
+def mean_of_seeds(figures: Sequence[ScheduleFigures]) -> ScheduleFigures:
+    """Of the same schedule, measured with several seeds."""
+    means: dict[str, Any] = {
+        field.name: fmean(getattr(one, field.name) for one in figures)
+        for field in fields(ScheduleFigures)
+        if isinstance(getattr(figures[0], field.name), float)
+    }
+    return replace(figures[0], **means)
+
+
+def report_of(figures: Iterable[ScheduleFigures]) -> dict[str, Any]:
+    """The whole benchmark as one JSON object."""
+    every = list(figures)
+    return {
+        "schedules": [one.to_json() for one in every if not one.as_original],
+        "as_original": [
+            {**one.to_json(), "published_change": PUBLISHED_CHANGES[one.schedule]} for one in every if one.as_original
+        ],
+    }
+
+
+def rows_of(figures: Iterable[ScheduleFigures]) -> Iterator[Row]:
+    """Rows for the table, as the figures come."""
+    slots_seen: list[int] = []
+    for one in figures:
+        if one.slots not in slots_seen:
+            slots_seen.append(one.slots)
+        yield from _rows(one, slots_seen.index(one.slots))
+
+
+def _rows(one: ScheduleFigures, slots_place: int) -> Iterator[Row]:
+    name = f"{'as the original, ' if one.as_original else ''}{one.schedule}, {one.slots} slots"
+    yield Row(
+        name=f"{name}: step",
+        value=one.step_s,
+        unit="s",
+        yardstick=one.critical_path_s,
+        yardstick_name="critical path",
+        bar="<= 1.05",
+        bar_on="ratio",
+    )
+    bar = "" if one.as_original else _FLOOR_BARS.get((one.schedule, slots_place), "")
+    if bar:
+        floor_name = "compute" if one.undisturbed_compute_s > one.service_s else "calls in all slots"
+        yield Row(
+            name=f"{name}: step over its floor",
+            value=one.step_s,
+            unit="s",
+            yardstick=one.floor_s,
+            yardstick_name=floor_name,
+            bar=bar,
+            bar_on="ratio",
+        )
+    if one.as_original and one.schedule != "synchronous":
+        published = PUBLISHED_CHANGES[one.schedule]
+        yield Row(
+            name=f"{name}: change of {one.change:+.1%}, published {published:+.1%}",
+            value=abs(one.change - published) * 100,
+            unit="points",
+            bar="<= 5",
+        )

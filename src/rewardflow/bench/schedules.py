@@ -1,0 +1,188 @@
+"""What each schedule's step takes beside what it must take: `rewardflow bench schedules`.
+
+The tiny model is trained for real, once under each schedule, with a reward that is delayed as in the original
+experiment: 5120 calls of 1 to 40 s a step, which take 410 s with 256 at once, beside 177 s of compute. That is what was
+left of the original's synchronous step beside its calls, and so all compute but log-probs, which it took meanwhile. A
+run whose rewards answer at once measures this machine's; the delays are scaled so that the two have the same ratio.
+
+Always true: every schedule waits for the same calls and trains on the same prompts; what a step takes is the mean over
+the steps after the first and before the last, because those two fill and drain the pipeline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from rewardflow.bench.as_original import OneBatchAtATime, WholeBatch
+from rewardflow.bench.critical_path import critical_path
+from rewardflow.bench.delayed_reward import DelayedReward
+from rewardflow.bench.observed_run import ObservedRun, observe
+from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds
+from rewardflow.config.tree import (
+    DataSettings,
+    GenerationSettings,
+    PolicySettings,
+    RunSettings,
+    TrainerSettings,
+)
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.parts import Parts
+from rewardflow.flow.schedule import Schedule, Stream
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.runtime.embedded import embedded
+
+SCHEDULES: dict[str, tuple[Stream, int]] = {
+    "synchronous": ("batch", 0),
+    "pipeline": ("mini_batch", 0),
+    "one_step": ("batch", 1),
+    "pipeline_one_step": ("mini_batch", 1),
+    "stream_0": ("micro_batch", 0),
+    "stream_1": ("micro_batch", 1),
+}
+SEEDS = (0,)
+ORIGINAL_COMPUTE_S = 177.0  # a step, without log-probs
+_MIN_STEPS = 3  # one fills, one drains, and one is left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSize:
+    """How much is trained. Slots keep the original's ratio to the calls of a step, also where both are fewer."""
+
+    groups_per_step: int = 1024
+    group_size: int = 5
+    mini_batches: int = 4
+    steps: int = 7
+    slots: tuple[int, ...] = (256, 1024)
+    micro_batch_tokens: int = 4096
+    hidden: int = 96
+
+    def __post_init__(self) -> None:
+        if self.steps < _MIN_STEPS:
+            raise InvalidInput(f"steps must be at least {_MIN_STEPS}, of which the middle counts, got {self.steps}")
+
+    @property
+    def calls_per_step(self) -> int:
+        return self.groups_per_step * self.group_size
+
+
+FULL = BenchSize()
+QUICK = BenchSize(groups_per_step=128, steps=4, slots=(32, 128), micro_batch_tokens=512, hidden=64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variant:
+    """One way to train."""
+
+    name: str
+    slots: int
+    as_original: bool = False
+
+    def schedule(self, size: BenchSize) -> Schedule:
+        stream, max_staleness = SCHEDULES[self.name]
+        return Schedule(
+            groups_per_step=size.groups_per_step,
+            mini_batches=size.mini_batches,
+            stream=stream,
+            max_staleness=max_staleness,
+        )
+
+
+def run_schedule_benchmarks(
+    *, quick: bool = False, seeds: Sequence[int] = SEEDS, size: BenchSize | None = None
+) -> Iterator[ScheduleFigures]:
+    """Figures as they are measured, each the mean over the seeds; `synchronous`, which others are held to, is first."""
+    size = size or (QUICK if quick else FULL)
+    undisturbed = {seed: measure_undisturbed(size, seed) for seed in seeds}
+    variants = [_Variant(name=name, slots=slots) for slots in size.slots for name in SCHEDULES]
+    variants += [_Variant(name=name, slots=size.slots[0], as_original=True) for name in PUBLISHED_CHANGES]
+    synchronous_s: dict[tuple[int, bool], float] = {}
+    for variant in variants:
+        measured = [_measure(variant, size, seed, undisturbed[seed]) for seed in seeds]
+        key = (variant.slots, variant.as_original)
+        figures = mean_of_seeds(measured)
+        synchronous_s.setdefault(key, figures.step_s)
+        yield replace(figures, change=figures.step_s / synchronous_s[key] - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undisturbed:
+    """What the device has to do a step, when nothing is waited for."""
+
+    compute_s: float
+    log_probs_s: float
+
+    @property
+    def scale(self) -> float:
+        """Seconds here for one of the original's."""
+        return (self.compute_s - self.log_probs_s) / ORIGINAL_COMPUTE_S
+
+
+def measure_undisturbed(size: BenchSize, seed: int) -> Undisturbed:
+    steps = _train(_Variant(name="synchronous", slots=size.slots[0]), size, seed, scale=0.0).steps[1:-1]
+    return Undisturbed(
+        compute_s=fmean(step.compute_s for step in steps), log_probs_s=fmean(step.log_probs_s for step in steps)
+    )
+
+
+def _measure(variant: _Variant, size: BenchSize, seed: int, undisturbed: Undisturbed) -> ScheduleFigures:
+    observed = _train(variant, size, seed, scale=undisturbed.scale)
+    published_s = critical_path(
+        observed.steps, variant.schedule(size), variant.slots, one_batch_at_a_time=variant.as_original
+    )
+    reports, steps = observed.reports[1:-1], observed.steps[1:-1]
+    return ScheduleFigures(
+        schedule=variant.name,
+        slots=variant.slots,
+        as_original=variant.as_original,
+        step_s=fmean(report.duration_s for report in reports),
+        critical_path_s=(published_s[-2] - published_s[0]) / len(steps),
+        service_s=fmean(step.call_s for step in steps) / variant.slots,
+        compute_s=fmean(step.compute_s for step in steps),
+        undisturbed_compute_s=undisturbed.compute_s,
+        scale=undisturbed.scale,
+        exposed_s=fmean(report.usage.exposed_s for report in reports),
+        hidden_s=fmean(report.usage.hidden_s for report in reports),
+        final_reward=observed.reports[-1].score_mean or 0.0,
+    )
+
+
+def _train(variant: _Variant, size: BenchSize, seed: int, *, scale: float) -> ObservedRun:
+    gc.collect()  # what the run before left behind is not this one's to clear away
+    return asyncio.run(_train_on_loop(variant, size, seed, scale))
+
+
+async def _train_on_loop(variant: _Variant, size: BenchSize, seed: int, scale: float) -> ObservedRun:
+    reward = DelayedReward(
+        seed=seed, scale=scale, steps=size.steps, groups_per_step=size.groups_per_step, group_size=size.group_size
+    )
+    held_back = OneBatchAtATime(reward, calls_per_step=size.calls_per_step) if variant.as_original else reward
+    agent = RewardAgent(held_back, max_concurrency=variant.slots, timeout_s=None)
+    async with embedded(_settings(variant, size, seed), agent=agent) as run:
+        parts: Parts = run.parts
+        if variant.as_original:
+            parts = replace(parts, generator=WholeBatch(parts.generator))
+        return await observe(parts, steps=size.steps, delay_of=reward.delay_s)
+
+
+def _settings(variant: _Variant, size: BenchSize, seed: int) -> RunSettings:
+    return RunSettings(
+        reward="rewardflow.bench.delayed_reward:DelayedReward",
+        data=DataSettings(task="copy_digits"),
+        schedule=variant.schedule(size),
+        steps=size.steps,
+        seed=seed,
+        policy=PolicySettings(tiny_hidden=size.hidden),
+        generation=GenerationSettings(
+            group_size=size.group_size,
+            max_prompt_tokens=16,
+            overlong_prompts="truncate",  # none is, and so none is read twice to find out
+            max_response_tokens=4,
+            max_sequences=1024,
+        ),
+        # One thread, so that the loop has a core of its own where there are two.
+        trainer=TrainerSettings(lr=3e-3, threads=1, device="cpu", micro_batch_tokens=size.micro_batch_tokens),
+    )
