@@ -32,6 +32,10 @@ class StepTraining:
         self._shares: list[Share] = []  # taken so far, in the order of training
         self._samples: dict[int, tuple[Sample, ...]] = {}
         self._has_updated = False
+        num_tokens = open_step.num_tokens // self._schedule.mini_batches
+        self._plan = plan_micro_batches(  # shares in each micro-batch of a mini-batch
+            self._schedule.groups_per_mini_batch, num_tokens, parts.micro_batch_tokens
+        )
 
     async def run(self, updating: contextlib.ExitStack) -> None:
         """Every update of the step. From the first on `updating` keeps generation away, until the caller closes it."""
@@ -47,14 +51,13 @@ class StepTraining:
                 await self._update()
 
     async def _train_mini_batch(self, index: int, epoch: int) -> None:
-        size = self._schedule.groups_per_mini_batch
-        num_tokens = self._step.num_tokens // self._schedule.mini_batches
-        counts = plan_micro_batches(size, num_tokens, self._parts.micro_batch_tokens)
-        first = index * size
-        for i, count in enumerate(counts):
+        first = index * self._schedule.groups_per_mini_batch
+        for i, count in enumerate(self._plan):
             await self._wait_for(first + count)
             samples = self._samples_of(self._shares[first : first + count])
-            batch = MicroBatch(step=self._step.step, mini_batch=index, samples=samples, is_last=i == len(counts) - 1)
+            batch = MicroBatch(
+                step=self._step.step, mini_batch=index, samples=samples, is_last=i == len(self._plan) - 1
+            )
             async with self._devices.trainer.lease("update", self._step.step):
                 await self._parts.trainer.forward_backward(batch)
             if epoch == 0:
