@@ -12,6 +12,7 @@ import contextvars
 import logging
 import time
 import types
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 2.0
 _BLOCKING_S = 0.5
+_BLOCKED_TIMES = 3
 
 
 def begin(
@@ -114,12 +116,13 @@ def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:
     return bool(awaited.done())
 
 
-_named_blocking: set[str] = set()
+_num_blocked: Counter[str] = Counter()
 
 
 def _name_blocking(name: str, blocked_s: float) -> None:
-    if name not in _named_blocking:
-        _named_blocking.add(name)
+    """Said once, at the third time: now and then another thread may hold the interpreter for as long."""
+    _num_blocked[name] += 1
+    if _num_blocked[name] == _BLOCKED_TIMES:
         logger.warning(
             "reward %s is async but blocked the event loop for %.1f s, which stops every other call; "
             "make it a plain function (it will run in threads) or await what it waits for",
