@@ -20,6 +20,7 @@ from rewardflow.events import (
     AgentOpened,
     BreakerChanged,
     CallEnded,
+    DeviceWorked,
     Event,
     EventList,
     EventSink,
@@ -62,6 +63,7 @@ ONE_OF_EACH = [
     WorkerAbandoned(at_s=8.0, reward="judge", num_abandoned=1),
     AgentOpened(at_s=0.0, rewards=("judge", "length"), settings={"max_concurrency": 64, "endpoints": ["a", "b"]}),
     AgentClosed(at_s=9.0, statistics={"calls": 7, "latency_s": {"p50": 1.5}}),
+    DeviceWorked(at_s=10.0, device="trainer", work="update", step=3, started_s=9.5),
 ]
 
 

@@ -12,7 +12,6 @@ import contextvars
 import logging
 import time
 import types
-from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -22,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 2.0
 _BLOCKING_S = 0.5
-_BLOCKED_TIMES = 3
 
 
 def begin(
@@ -116,13 +114,12 @@ def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:
     return bool(awaited.done())
 
 
-_num_blocked: Counter[str] = Counter()
+_named_blocking: set[str] = set()
 
 
 def _name_blocking(name: str, blocked_s: float) -> None:
-    """Said once, at the third time: now and then another thread may hold the interpreter for as long."""
-    _num_blocked[name] += 1
-    if _num_blocked[name] == _BLOCKED_TIMES:
+    if name not in _named_blocking:
+        _named_blocking.add(name)
         logger.warning(
             "reward %s is async but blocked the event loop for %.1f s, which stops every other call; "
             "make it a plain function (it will run in threads) or await what it waits for",
