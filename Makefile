@@ -1,5 +1,5 @@
 # Every target sets up what it needs: `make demo` on a fresh machine with python3 (3.11 or later) is enough.
-# One .venv, two degrees: .venv/.core has what a user gets (demo), .venv/.dev adds the tools (everything else).
+# One .venv, two degrees: .venv/.core has what training needs (demo), .venv/.dev adds the tools (everything else).
 
 PYTHON ?= python3
 ARGS ?=
@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
 LOCAL_JUDGE := .venv-local-judge
 EXAMPLE := examples/local_judge
+ORACLE := .venv-oracle
 
 # The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
 # run the code of the old place, and one whose python is gone would run nothing.
@@ -19,16 +20,19 @@ endif
 ifneq ($(shell test -x $(LOCAL_JUDGE)/bin/python && cat $(LOCAL_JUDGE)/.ready 2>/dev/null),$(CURDIR))
 LOCAL_JUDGE_STALE := stale
 endif
+ifneq ($(shell test -x $(ORACLE)/bin/python && cat $(ORACLE)/.ready 2>/dev/null),$(CURDIR))
+ORACLE_STALE := stale
+endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test test-local-judge check bench fix lock clean stale
+.PHONY: help demo test test-local-judge test-oracle check bench fix lock clean stale
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.core ## see the reward agent at work, no account or GPU needed
+demo: $(VENV)/.core ## train a tiny model with a slow judge, with and without waiting; no account or GPU needed
 	@$(BIN)/rewardflow demo $(ARGS)
 
 test: $(VENV)/.dev ## run the tests; ARGS="-k journal" picks some
@@ -36,6 +40,9 @@ test: $(VENV)/.dev ## run the tests; ARGS="-k journal" picks some
 
 test-local-judge: $(LOCAL_JUDGE)/.ready ## test the LLM judge with a real, small model on this machine
 	@$(LOCAL_JUDGE)/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
+
+test-oracle: $(ORACLE)/.ready ## compare the algorithms with verl's, number by number
+	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
@@ -60,12 +67,12 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds
-	@rm -rf $(VENV) $(LOCAL_JUDGE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.core: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
-	@echo "installing rewardflow into $(VENV)"
-	@$(PIP) install -c constraints.txt -e .
+	@echo "installing rewardflow and what training needs into $(VENV)"
+	@$(PIP) install -c constraints.txt -e '.[train]'
 	@printf '%s\n' '$(CURDIR)' > $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
@@ -80,6 +87,15 @@ $(LOCAL_JUDGE)/.ready: pyproject.toml constraints.txt $(EXAMPLE)/requirements.tx
 	@$(BIN)/python -m venv --clear $(LOCAL_JUDGE)
 	@$(subst $(VENV)/,$(LOCAL_JUDGE)/,$(PIP)) install --no-deps -r $(EXAMPLE)/requirements.txt
 	@$(subst $(VENV)/,$(LOCAL_JUDGE)/,$(PIP)) install -c constraints.txt -e . hypothesis pytest
+	@printf '%s\n' '$(CURDIR)' > $@
+
+# An environment of its own: verl brings hundreds of packages, and wants an older transformers than constraints.txt has.
+# Without --no-deps the package itself would ask for what nothing here imports.
+$(ORACLE)/.ready: pyproject.toml tests/oracle/requirements.txt $(ORACLE_STALE) | $(BIN)/python
+	@echo "installing rewardflow and verl into $(ORACLE)"
+	@$(BIN)/python -m venv --clear $(ORACLE)
+	@$(subst $(VENV)/,$(ORACLE)/,$(PIP)) install -r tests/oracle/requirements.txt
+	@$(subst $(VENV)/,$(ORACLE)/,$(PIP)) install --no-deps -e .
 	@printf '%s\n' '$(CURDIR)' > $@
 
 # Made only when missing; --clear also replaces one whose python is gone.

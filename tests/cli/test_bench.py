@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rewardflow.bench.rows import Row
 from rewardflow.cli.bench import holds, write_json, write_table
+from rewardflow.cli.main import main
 from rewardflow.errors import InvalidInput
 
 NEAR = Row(
@@ -83,3 +84,14 @@ def test_json_is_one_object_with_every_row(capsys: pytest.CaptureFixture[str]) -
     assert orjson.loads(capsys.readouterr().out) == {"rows": [NEAR.to_json(), FREE.to_json()]}
     assert NEAR.to_json()["ratio"] == pytest.approx(1.05)
     assert NEAR.to_json()["bar_on"] == "ratio"
+
+
+def test_seeds_are_refused_where_nothing_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "agent", "--seeds", "1"]) == 2
+    assert "--seeds is for what is trained" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seeds", ["", "1,", "1;2", "-1", "one"])
+def test_seeds_that_are_no_whole_numbers_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "schedules", f"--seeds={seeds}"]) == 2
+    assert "--seeds must be whole numbers" in capsys.readouterr().err

@@ -1,202 +1,125 @@
-"""The demo: what it scores, that it checks itself, and what it shows."""
+"""The demo of training: two short runs over HTTP, what it says of them, and where it refuses."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from collections import Counter
-from pathlib import Path
-from typing import Any
+import multiprocessing
 
 import orjson
 import pytest
 from rich.console import Console
 
-import rewardflow as rf
-from rewardflow import clock
-from rewardflow.cli import demo
-from rewardflow.cli.demo_judge import STEPS, Answer, FlakyJudge, grade, make_answers
-from rewardflow.cli.main import main
+from rewardflow.cli.demo import SCHEDULES
+from rewardflow.cli.demo_report import DemoOutcome, DemoRun, closing_words, show
+from rewardflow.cli.main import build_parser, main
+from rewardflow.cli.train_totals import TrainTotals
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.usage import UsageTotals
+
+PLAIN = StepReport(
+    step=0,
+    version=1,
+    ended_s=0.0,
+    duration_s=0.5,
+    first_update_s=None,
+    usage=UsageTotals(busy_s={"generate": 0.1, "update": 0.1}, idle_s={"reward": 0.3}, hidden_s=0.05),
+    updates=(),
+    num_groups=4,
+    num_reserves_used=0,
+    dropped={},
+    num_scored=16,
+    failed={},
+    score_mean=0.0,
+    component_means={},
+    response_tokens_mean=3.0,
+    staleness_mean=0.0,
+    staleness_max=0,
+    reward_latency_mean_s=0.2,
+    cost_usd=0.0,
+)
 
 
-def quick(run_dir: Path, *more: str) -> list[str]:
-    return ["demo", "--answers", "200", "--seconds-scale", "0.05", "--run-dir", str(run_dir), *more]
+def a_run(name: str, scores: list[float], step_s: float) -> DemoRun:
+    totals = TrainTotals()
+    for score in scores:
+        totals.add(dataclasses.replace(PLAIN, score_mean=score, duration_s=step_s))
+    return DemoRun(name=name, totals=totals, durations_s=[step_s] * len(scores))
 
 
-def play(count: int, run_dir: Path, console: Console, judge: FlakyJudge | None = None) -> demo.Outcome:
-    """The whole demo on the clock that jumps."""
-    answers, judge = make_answers(count, 0), judge or FlakyJudge(count)
-    naive = clock.run(demo.score_without_agent(answers, dataclasses.replace(judge)))
-    return clock.run(demo.play(answers, judge, run_dir, console, naive=naive))
+def an_outcome(overlapped_s: float = 0.25) -> DemoOutcome:
+    scores = [0.0, 0.5, 0.95, 1.0]
+    synchronous, overlapped = SCHEDULES.values()
+    return DemoOutcome(
+        synchronous=a_run(synchronous, scores, 0.5),
+        overlapped=a_run(overlapped, scores, overlapped_s),
+        calls_per_step=16,
+        slots=4,
+        scale=0.01,
+        service_s=0.24,
+    )
 
 
 # ---- the command --------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_ends_well_and_is_readable_without_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(quick(tmp_path / "run")) == 0
+def test_both_runs_train_on_verdicts_of_a_judge_and_the_outcome_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--steps", "3", "--json"]) == 0
     said = capsys.readouterr()
-    assert "200 answers" in said.out
-    assert "One after another" in said.out
-    assert "No failure became a number" in said.out
-    assert f"rewardflow journal ls {tmp_path / 'run' / 'journal.db'}" in said.out
-    assert "scoring 200 answers" in said.err
-    assert "\x1b" not in said.out + said.err
+    outcome = orjson.loads(said.out)
+    for run, staleness in (("synchronous", 0), ("overlapped", 1)):
+        assert outcome[run]["steps"] == 3
+        assert outcome[run]["failed"] == {}
+        assert outcome[run]["scored"] == 3 * outcome["calls_per_step"]
+        assert outcome[run]["staleness_max"] == staleness
+        assert len(outcome[run]["scores"]) == 3
+        step = outcome[run]["step"]
+        assert step["duration_s"] >= step["compute_s"] + step["exposed_s"]
+        assert step["exposed_s"] == pytest.approx(outcome[run]["exposed_s"] / 3)
+    assert outcome["synchronous"]["scores"][0] == outcome["overlapped"]["scores"][0]  # the same weights and prompts
+    assert outcome["floor_s"] == max(outcome["synchronous"]["step"]["compute_s"], outcome["service_s"])
+    assert "training, synchronous" in said.err
+    assert "step 1 of 3" in said.err
+    assert multiprocessing.active_children() == []
 
 
-def test_json_is_one_object_whose_numbers_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(quick(tmp_path / "run", "--json", "--seed", "7")) == 0
-    summary = orjson.loads(capsys.readouterr().out)
-    assert summary["scored"] + sum(summary["failed"].values()) == summary["answers"] == 200
-    assert sum(summary["scores"].values()) == summary["scored"]
-    assert set(summary["failed"]) <= set(rf.FAILURE_KINDS)
-    assert summary["reasons"].keys() == summary["failed"].keys()
-    assert summary["calls"] == 200 + summary["retries"] + summary["hedges"]
-    assert summary["cost_usd"] > 0
-    assert summary["tokens"] > 0
-    assert summary["latency_s"].keys() == {"p50", "p90", "p99"}
-    assert summary["one_by_one_s"] > 0
-    assert summary["naive"].keys() == {"died_after_s", "error", "scored"}
-    assert summary["problems"] == []
+def test_a_demo_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--steps", "0"]) == 2
+    assert "--steps" in capsys.readouterr().err
 
 
-def test_the_journal_it_names_holds_every_verdict_and_serves_the_next_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(quick(tmp_path / "run", "--json"))
-    first = orjson.loads(capsys.readouterr().out)
-    assert main(["journal", "ls", first["journal"], "--json", "--limit", "1000"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 200
-    main(quick(tmp_path / "run", "--json"))
-    second = orjson.loads(capsys.readouterr().out)
-    assert (second["calls"], second["cached"]) == (0, 200)
-    assert (second["scores"], second["failed"]) == (first["scores"], first["failed"])
+def test_the_agents_own_demo_is_a_command_of_its_own() -> None:
+    training, agent = (build_parser().parse_args(words) for words in (["demo"], ["demo", "agent"]))
+    assert training.run is not agent.run
+    assert agent.answers == 3000
 
 
-@pytest.mark.parametrize("wrong", [("--answers", "0"), ("--seconds-scale", "0"), ("--seconds-scale", "nan")])
-def test_a_demo_of_nothing_is_refused(wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", *wrong]) == 2
-    assert wrong[0] in capsys.readouterr().err
+# ---- what it says -------------------------------------------------------------------------------------------------
 
 
-def test_other_peoples_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    assert main(quick(tmp_path)) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    assert "Traceback" not in capsys.readouterr().err
+def test_the_report_shows_both_runs_beside_each_other_and_the_floor() -> None:
+    file = io.StringIO()
+    show(an_outcome(), Console(file=file, width=120))
+    lines = {line[:23].strip(): line[23:].split() for line in file.getvalue().splitlines()}
+    assert lines["step"] == ["0.50", "s", "0.25", "s"]
+    assert lines["reward time exposed"] == ["0.30", "s", "0.30", "s"]
+    assert lines["reward of 0.9 after"] == ["1.5", "s", "0.8", "s"]
+    assert lines["reward at the end"] == ["0.613", "0.613"]
+    assert lines["reward by step"] == ["▁▅██", "▁▅██"]
+    assert "floor: 0.24 s a step, the larger of compute (0.20 s) and judge (0.24 s)" in file.getvalue()
+    assert "100 times as fast" in file.getvalue().replace("\n", " ")
 
 
-# ---- the check ----------------------------------------------------------------------------------------------------
-
-
-class LyingJudge(FlakyJudge):
-    async def compute_score(self, solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> Any:
-        return 0.75
-
-
-def test_a_wrong_score_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = play(20, tmp_path / "run", Console(file=io.StringIO()), LyingJudge(20))
-    assert len(outcome.problems) == 20
-    assert demo.report(outcome, as_json=False) == 1
-    said = capsys.readouterr()
-    assert "THE CHECK FAILED" in said.out
-    assert "No failure became a number" not in said.out
-    assert "was scored 0.75" in said.err
-
-
-def group_of(answers: list[Answer], rewards: list[rf.Reward]) -> rf.ScoredGroup:
-    first = answers[0].rollout
-    return rf.ScoredGroup(
-        group_id=first.group_id,
-        step=first.step,
-        group_size=first.group_size,
-        rollouts=tuple(answer.rollout for answer in answers),
-        rewards=tuple(rewards),
+def test_the_last_sentence_says_what_was_saved_and_at_what_reward() -> None:
+    assert "saved 50% of the time (1.0 s of 2.0 s), with a final reward of 0.61 against 0.61" in closing_words(
+        an_outcome()
     )
 
 
-def test_the_check_finds_what_is_lost_doubled_made_up_or_unexplained() -> None:
-    answers = [Answer(rf.Rollout(group_id="g", index=i, group_size=3, response=""), 0.5) for i in range(3)]
-    unscorable = [dataclasses.replace(answer, truth=None) for answer in answers]
-    right = [rf.Reward(value=0.5), rf.Reward(value=0.5), rf.Reward(kind="timeout", error="no answer")]
-    assert demo.check(answers, [group_of(answers, right)]) == []
-    assert len(demo.check(answers, [])) == 3
-    assert len(demo.check(answers, [group_of(answers, right)] * 2)) == 3
-    assert len(demo.check(unscorable, [group_of(answers, right)])) == 2
-    assert len(demo.check(answers, [group_of(answers, [*right[:2], rf.Reward(kind="timeout")])])) == 1
+def test_a_run_that_took_longer_is_not_praised() -> None:
+    assert "saved nothing" in closing_words(an_outcome(overlapped_s=0.6))
 
 
-# ---- answers and judge --------------------------------------------------------------------------------------------
-
-
-def test_answers_come_in_whole_groups_of_four_or_five_over_several_steps() -> None:
-    rollouts = [answer.rollout for answer in make_answers(1000, seed=3)]
-    assert len(rollouts) == 1000
-    groups = Counter((rollout.step, rollout.group_id, rollout.group_size) for rollout in rollouts)
-    assert all(count == size for (_, _, size), count in groups.items())
-    assert [size for _, _, size in groups if size not in (4, 5)] in ([], [rollouts[-1].group_size])
-    assert [step for step, _, _ in groups] == sorted(step for step, _, _ in groups)
-    assert {rollout.step for rollout in rollouts} == set(range(STEPS))
-
-
-def test_a_seed_gives_the_same_answers_and_another_seed_others() -> None:
-    assert make_answers(50, seed=1) == make_answers(50, seed=1)
-    assert make_answers(50, seed=1) != make_answers(50, seed=2)
-
-
-def test_an_honest_judge_finds_the_truth_of_every_answer() -> None:
-    truths = Counter()
-    for answer in make_answers(3000, seed=0):
-        truths[answer.truth] += 1
-        if answer.truth is None:
-            with pytest.raises(ValueError, match="invalid literal"):
-                grade(answer.rollout.response, answer.rollout.ground_truth)
-        else:
-            assert grade(answer.rollout.response, answer.rollout.ground_truth)[0] == answer.truth
-    assert truths.keys() == {None, 0.0, 0.2, 0.5, 1.0}
-
-
-def test_without_an_agent_the_first_exception_ends_everything() -> None:
-    naive = clock.run(demo.score_without_agent(make_answers(500, 0), FlakyJudge(500)))
-    assert naive.died_after_s is not None
-    assert naive.error.startswith("RateLimited")
-    assert naive.num_scored < 500
-
-
-def test_luck_depends_on_the_answer_and_not_on_the_timing() -> None:
-    async def kinds(slots: int) -> list[str | None]:
-        judge = FlakyJudge(num_answers=1000, seed=5)  # with 400 to judge it never comes to the outage
-        rollouts = [answer.rollout for answer in make_answers(400, 5)]
-        async with rf.RewardAgent(judge, max_concurrency=slots, rpm=60 * slots, timeout_s=5, max_attempts=1) as agent:
-            groups = await agent.submit(rollouts).all()
-        return [reward.kind for group in groups for reward in group.rewards]
-
-    found = clock.run(kinds(5))
-    assert {"timeout", "service", "unparsable", "user_error", None} == set(found)
-    assert clock.run(kinds(20)) == found
-
-
-# ---- what is seen while it runs -----------------------------------------------------------------------------------
-
-
-def test_without_a_terminal_there_is_a_plain_line_every_few_seconds(tmp_path: Path) -> None:
-    file = io.StringIO()
-    outcome = play(1500, tmp_path / "run", Console(file=file, width=60))
-    first, *lines = file.getvalue().splitlines()
-    assert first.startswith("scoring 1,500 answers")
-    assert len(lines) == int(outcome.elapsed_s / 3)
-    for line in lines:
-        for word in ("of 1,500 done", "failed", "in flight", "waiting", "at once", "retries", "$", "left", "waits for"):
-            assert word in line
-    assert "\x1b" not in file.getvalue()
-
-
-def test_on_a_terminal_there_is_a_live_picture_that_says_what_it_waits_for(tmp_path: Path) -> None:
-    file = io.StringIO()
-    play(1500, tmp_path / "run", Console(file=file, width=100, force_terminal=True, legacy_windows=False))
-    shown = file.getvalue()
-    for word in ("of 1,500", "verdicts a second", "█", "a minute (learnt", "the service to come back", "the last"):
-        assert word in shown
-    assert shown.rstrip().endswith("\x1b[2K")  # it leaves nothing behind
+def test_a_reward_that_was_never_reached_is_said_so() -> None:
+    assert a_run("x", [0.1, 0.2], 1.0).reached_s(0.9) is None
+    assert a_run("x", [0.1, 0.95, 0.3], 1.0).reached_s(0.9) == 2.0

@@ -181,7 +181,7 @@ IGNORES_CTRL_C = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")  # as shells do fo
 def test_an_interrupted_command_says_so_and_exits_with_130(
     signum: signal.Signals, before: tuple[str, ...], tmp_path: Path
 ) -> None:
-    process = start("demo", "--run-dir", str(tmp_path / "run"), before=before)
+    process = start("demo", "agent", "--run-dir", str(tmp_path / "run"), before=before)
     assert process.stderr is not None
     assert "scoring" in process.stderr.readline()
     process.send_signal(signum)
@@ -195,7 +195,7 @@ def test_an_interrupted_command_says_so_and_exits_with_130(
 
 def test_a_reader_that_went_away_is_not_worth_a_word(tmp_path: Path) -> None:
     run_dir = str(tmp_path / "run")
-    process = start("demo", "--json", "--answers", "4", "--seconds-scale", "0.001", "--run-dir", run_dir)
+    process = start("demo", "agent", "--json", "--answers", "4", "--seconds-scale", "0.001", "--run-dir", run_dir)
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate(timeout=60)

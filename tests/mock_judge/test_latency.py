@@ -9,27 +9,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from journal_entries import an_entry
 
 from rewardflow.errors import InvalidInput, RewardflowError
 from rewardflow.mock_judge.latency import parse_latency
 from rewardflow.reward.journal_file import open_for_writing
-from rewardflow.reward.journal_rows import Entry, insert, row_of
-from rewardflow.types import Reward, Rollout
+from rewardflow.reward.journal_rows import insert, row_of
+from rewardflow.types import Reward
 
 EVENLY = [(number + 0.5) / 1000 for number in range(1000)]
 
 
 def write_journal(path: Path, *latencies: tuple[float, int]) -> None:
     entries = [
-        Entry(
-            key=number.to_bytes(16, "big"),
-            run="run",
-            reward="judge",
-            identity="c0ffee",
-            rollout=Rollout(group_id=str(number), response="It is 42."),
-            verdict=Reward(value=0.5, latency_s=latency_s, attempts=attempts),
-            at_s=1.7e9,
-        )
+        an_entry(number, Reward(value=0.5, latency_s=latency_s, attempts=attempts), group_id=str(number))
         for number, (latency_s, attempts) in enumerate(latencies)
     ]
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:

@@ -105,6 +105,18 @@ def test_an_answer_is_an_openai_completion_with_usage() -> None:
     with_judge(test)
 
 
+def test_a_judge_that_compares_scores_by_the_reference_and_refuses_a_prompt_without_one() -> None:
+    async def test(client: Client) -> None:
+        prompt = "<<<REFERENCE 1>>>\n407\n<<<END REFERENCE 1>>>\n<<<ANSWER 1>>>\n417\n<<<END ANSWER 1>>>"
+        verdict = orjson.loads(await client.text(a_request(prompt)))
+        assert (verdict["correctness"], verdict["calm"]) == (7, 0.67)
+        status, _, body = await client.send(a_request("How good is it?"))
+        assert status == 400
+        assert b"no REFERENCE" in body
+
+    with_judge(test, scores="graded")
+
+
 def test_every_score_equals_what_the_judge_says_it_gives() -> None:
     async def test(client: Client) -> None:
         for number in range(50):

@@ -48,3 +48,8 @@ def test_faults_are_written_as_names_and_shares() -> None:
 def test_faults_written_otherwise_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="hang"):
         parse_faults(text)
+
+
+def test_scores_must_be_of_a_kind_that_there_is() -> None:
+    with pytest.raises(InvalidInput, match="scores must be one of made_up, exact, graded, got 'right'"):
+        MockJudgeSettings(scores="right")  # type: ignore[arg-type]

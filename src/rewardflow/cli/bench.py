@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from rich.table import Table
 from rich.text import Text
 
+from rewardflow.bench import learning, schedule_figures, schedules
 from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.rows import Row
@@ -31,27 +33,68 @@ _WIDTHS = (14, 30, 7, 16, 5)
 _NARROW_WIDTHS = (11, 18, 6, 9, 5)
 _WIDE = 100
 _LEAST_NAME_WIDTH = 20
-_BENCHMARKS = {"agent": run_agent_benchmarks, "judge": run_judge_benchmarks}
 _BAR = re.compile(r"(<=|>=) *([0-9][0-9,]*(?:\.[0-9]+)?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeededBenchmark:
+    """One that trains, with each of several seeds, and has more to tell than its rows."""
+
+    measure: Callable[..., Iterator[Any]]
+    rows_of: Callable[[Iterable[Any]], Iterator[Row]]
+    report_of: Callable[[Iterable[Any]], Mapping[str, Any]]
+    seeds: Sequence[int]
+
+
+_BENCHMARKS = {"agent": run_agent_benchmarks, "judge": run_judge_benchmarks}
+_SEEDED_BENCHMARKS = {
+    "schedules": _SeededBenchmark(
+        measure=schedules.run_schedule_benchmarks,
+        rows_of=schedule_figures.rows_of,
+        report_of=schedule_figures.report_of,
+        seeds=schedules.SEEDS,
+    ),
+    "learning": _SeededBenchmark(
+        measure=learning.run_learning_benchmarks,
+        rows_of=learning.rows_of,
+        report_of=learning.report_of,
+        seeds=learning.SEEDS,
+    ),
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "bench",
-        help="measure what the agent and a call to a judge cost, and how close they come to their bounds",
+        help="measure what the agent, a call to a judge and a schedule cost, and how close they come to their bounds",
         description="Measures on this machine. Leave it alone meanwhile: a busy machine gives worse figures.",
     )
     parser.add_argument(
         "what",
-        choices=list(_BENCHMARKS),
+        choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS],
         metavar="WHAT",
-        help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge)",
+        help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge), "
+        "schedules (a step of training under each, 10 minutes), learning (what overlapping does to it, 10 minutes)",
     )
     parser.add_argument("--quick", action="store_true", help="leave out what only steadies the figures")
+    parser.add_argument(
+        "--seeds", metavar="N,...", help="of what is trained: one run with each (schedules: 0, learning: 0,1,2)"
+    )
     parser.add_argument("--json", action="store_true", help="print all rows as one JSON object at the end")
 
 
 def run(args: argparse.Namespace) -> int:
+    seeded = _SEEDED_BENCHMARKS.get(args.what)
+    if seeded is not None:
+        seeds = seeded.seeds if args.seeds is None else _parse_seeds(args.seeds)
+        figures = seeded.measure(quick=args.quick, seeds=seeds)
+        if args.json:
+            _write(seeded.report_of(figures))
+        else:
+            write_table(seeded.rows_of(figures), stdout_console())
+        return 0
+    if args.seeds is not None:
+        raise InvalidInput(f"--seeds is for what is trained ({', '.join(_SEEDED_BENCHMARKS)}), got bench {args.what}")
     rows = _BENCHMARKS[args.what](quick=args.quick)
     if args.json:
         write_json(rows)
@@ -60,8 +103,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InvalidInput(f"--seeds must be whole numbers with commas between them, got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
 def write_json(rows: Iterable[Row]) -> None:
-    report = {"rows": [row.to_json() for row in rows]}
+    _write({"rows": [row.to_json() for row in rows]})
+
+
+def _write(report: Mapping[str, Any]) -> None:
     sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from rewardflow.cli import bench, demo, journal, mock_judge, score
+from rewardflow.cli import bench, convert, demo, export, journal, mock_judge, score, train
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
 from rewardflow.run_directory import own_version
@@ -41,13 +41,15 @@ class Command:
 
 
 COMMANDS = (
-    Command("demo", demo.add_parser, demo.run, "rewardflow demo --answers 1000"),
+    Command("demo", demo.add_parser, demo.run, "rewardflow demo --steps 40"),
     Command(
         "score",
         score.add_parser,
         score.run,
         "rewardflow score answers.jsonl --reward judge.yaml --out verdicts.jsonl",
     ),
+    Command("train", train.add_parser, train.run, "rewardflow train run.yaml --check trainer.lr=1e-5"),
+    Command("export", export.add_parser, export.run, "rewardflow export runs/digits digits-model --dtype bfloat16"),
     Command("journal", journal.add_parser, journal.run, "rewardflow journal ls run.db --failed"),
     Command(
         "mock-judge",
@@ -55,12 +57,20 @@ COMMANDS = (
         mock_judge.run,
         "rewardflow mock-judge --latency uniform:1,40 --faults 429=0.05,hang=0.01 --scale 0.1",
     ),
+    Command(
+        "convert",
+        convert.add_parser,
+        convert.run,
+        "rewardflow convert gsm8k train.jsonl train.parquet",
+    ),
     Command("bench", bench.add_parser, bench.run, "rewardflow bench agent --quick"),
 )
 
 
 class _Parser(argparse.ArgumentParser):
     """Takes the common options before and after the command's name; argparse makes subparsers of the same class."""
+
+    _is_parsing = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
@@ -76,6 +86,17 @@ class _Parser(argparse.ArgumentParser):
         common.add_argument(
             "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
         )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Lets options stand between the words of a list, which argparse takes for the list's end."""
+        has_list = any(action.nargs == "*" and not action.option_strings for action in self._actions)
+        if self._is_parsing or not has_list:
+            return super().parse_known_args(args, namespace)
+        self._is_parsing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_parsing = False
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -128,10 +149,21 @@ def exit_code_of(error: BaseException, *, shows_traceback: bool = False) -> int:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """What a task group wrapped, where it wrapped one thing."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    """What task groups wrapped, if one cause explains it: of what failed together, the first that says why."""
+    causes = [leaf for leaf in _leaves(error) if not isinstance(leaf, asyncio.CancelledError)]
+    interrupts = [leaf for leaf in causes if isinstance(leaf, KeyboardInterrupt)]
+    if interrupts or not causes:
+        return next(iter(interrupts or _leaves(error)))
+    is_explained = len(causes) == 1 or all(isinstance(leaf, RewardflowError) for leaf in causes)
+    return causes[0] if is_explained else error
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for inner in error.exceptions:
+        yield from _leaves(inner)
 
 
 def _drop_stdout() -> None:

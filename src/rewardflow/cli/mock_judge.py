@@ -15,7 +15,7 @@ import orjson
 
 from rewardflow.cli.display import stderr_console
 from rewardflow.mock_judge import FAULTS, MockJudge, MockJudgeSettings
-from rewardflow.mock_judge.settings import parse_faults
+from rewardflow.mock_judge.settings import SCORES, parse_faults
 
 PORT: Final = 8077
 _DEFAULTS: Final = MockJudgeSettings()
@@ -41,6 +41,12 @@ def _add_service_options(parser: argparse.ArgumentParser) -> None:
     service = parser.add_argument_group("the service")
     service.add_argument(
         "--seed", type=int, default=_DEFAULTS.seed, metavar="N", help="of scores, delays and faults (0)"
+    )
+    service.add_argument(
+        "--scores",
+        choices=SCORES,
+        default=_DEFAULTS.scores,
+        help="made up, or by comparing the answer with the reference in the prompt (made_up)",
     )
     service.add_argument(
         "--latency",

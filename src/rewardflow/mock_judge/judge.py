@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 from rewardflow.errors import InvalidInput
 from rewardflow.mock_judge.behaviour import Behaviour, Plan
 from rewardflow.mock_judge.counts import Counts, MockJudgeStatistics
+from rewardflow.mock_judge.marking import share_of
 from rewardflow.mock_judge.settings import MockJudgeSettings
-from rewardflow.mock_judge.verdict import Verdict, draw, score_at
+from rewardflow.mock_judge.verdict import Verdict, draw, score_at, share_at
 
 if TYPE_CHECKING:
     from rewardflow.mock_judge.server import Server
@@ -60,11 +61,14 @@ class MockJudge:
         `low`, `high` and `whole` are the schema's minimum, maximum and "integer"; a criterion inside another object or
         list is named with dots, `scores.correctness` or `ranking.0`.
         """
+        share = share_of(self.settings, prompt)
+        if share is not None:
+            return share_at(share, low, high, whole=whole)
         return score_at(draw(self.settings.seed, prompt, criterion), low, high, whole=whole)
 
     def verdict_of(self, prompt: str, schema: Mapping[str, Any]) -> Any:
         """The whole answer that a prompt gets under a schema, in every call that goes well."""
-        return Verdict(schema, prompt, self.settings.seed).answer
+        return Verdict(schema, prompt, self.settings.seed, share=share_of(self.settings, prompt)).answer
 
     def plan_of(self, request: Mapping[str, Any], times_before: int = 0) -> Plan:
         """Delay and fault of this request when it was admitted so often before."""

@@ -35,20 +35,20 @@ class Completion:
         return "".join(token.text for token in self.tokens)
 
 
-def complete(chat: ChatRequest, plan: Plan, seed: int) -> Completion:
-    """What the judge says to this, with the fault that the plan has for what it says."""
-    tokens = list(_verdict_tokens(chat, plan, seed))
+def complete(chat: ChatRequest, plan: Plan, seed: int, share: float | None) -> Completion:
+    """What the judge says to this, with the fault that the plan has for what it says; `share` as in `Verdict`."""
+    tokens = list(_verdict_tokens(chat, plan, seed, share))
     if plan.fault == "malformed_verdict":
         tokens = tokens[: max(1, len(tokens) * 2 // 3)]
     is_cut = chat.max_tokens is not None and len(tokens) > chat.max_tokens
     return Completion(tokens[: chat.max_tokens], "length" if is_cut else "stop", chat.prompt_tokens)
 
 
-def _verdict_tokens(chat: ChatRequest, plan: Plan, seed: int) -> Iterator[Token] | Sequence[Token]:
+def _verdict_tokens(chat: ChatRequest, plan: Plan, seed: int, share: float | None) -> Iterator[Token] | Sequence[Token]:
     if plan.fault == "wrong_schema":
         return _WRONG_SCHEMA
     schema = chat.schema if chat.schema is not None else schema_in_prompt(chat.instructions, chat.prompt)
-    return Verdict(schema, chat.prompt, seed, _spoil(plan)).tokens()
+    return Verdict(schema, chat.prompt, seed, _spoil(plan), share).tokens()
 
 
 def _spoil(plan: Plan) -> Spoil | None:

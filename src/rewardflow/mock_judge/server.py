@@ -22,6 +22,7 @@ from rewardflow.mock_judge.behaviour import Behaviour, Plan
 from rewardflow.mock_judge.chat_request import ChatRequest, read_chat_request
 from rewardflow.mock_judge.counts import CallRecord, Counts
 from rewardflow.mock_judge.limits import Limits
+from rewardflow.mock_judge.marking import share_of
 from rewardflow.mock_judge.responses import (
     BAD_GATEWAY_PAGE,
     Completion,
@@ -124,15 +125,18 @@ class Server:
             body = await request.read()
             try:
                 chat = read_chat_request(body, takes_schema=self._settings.takes_schema)
+                share = share_of(self._settings, chat.prompt)
             except InvalidInput as error:
                 record.outcome = "bad_request"
                 return _error(400, str(error), "invalid_request_error")
             if self._counts.is_down:
                 record.outcome = "down"
                 return _down()
-            return await self._limited(request, chat, record)
+            return await self._limited(request, chat, share, record)
 
-    async def _limited(self, request: web.BaseRequest, chat: ChatRequest, record: CallRecord) -> web.StreamResponse:
+    async def _limited(
+        self, request: web.BaseRequest, chat: ChatRequest, share: float | None, record: CallRecord
+    ) -> web.StreamResponse:
         """The answer, if the limits let the call in. What it may use is held back until it is known what it did."""
         key = self._behaviour.key_of(chat.content)
         held = chat.prompt_tokens + (chat.max_tokens or 0)
@@ -144,7 +148,7 @@ class Server:
         try:
             times_before = self._counts.admit(key)
             plan = self._behaviour.plan(key, times_before)
-            completion = complete(chat, plan, self._settings.seed)
+            completion = complete(chat, plan, self._settings.seed, share)
             used = completion.prompt_tokens + len(completion.tokens)
             call = _Call(request, record, plan, completion, f"{key.hex()[:16]}-{times_before}", chat.num_log_probs)
             return await self._play(call)

@@ -32,6 +32,13 @@ Fault = Literal[
 ]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 
+Scores = Literal[
+    "made_up",  # drawn from the seed and the prompt
+    "exact",  # all for an answer that equals the reference, nothing for others
+    "graded",  # as much of the scale as characters are in their places
+]
+SCORES: Final[tuple[Scores, ...]] = get_args(Scores)
+
 _ROUNDING = 1e-9  # 0.1 ten times is a little more than 1
 
 
@@ -40,6 +47,7 @@ class MockJudgeSettings:
     """What kind of service the judge is. `docs/mock_judge.md` explains each."""
 
     seed: int = 0
+    scores: Scores = "made_up"
     latency: str = "constant:0"
     scale: float = 1.0
     faults: Mapping[str, float] = field(default_factory=dict)
@@ -62,6 +70,8 @@ class MockJudgeSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", parse_latency(self.latency))
+        if self.scores not in SCORES:
+            raise InvalidInput(f"scores must be one of {', '.join(SCORES)}, got {self.scores!r}")
         _check_faults(self.faults)
         for name in ("scale", "burst_s", "retry_after_s", "hang_s", "slow_body_s"):
             _positive(name, getattr(self, name))

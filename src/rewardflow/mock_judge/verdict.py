@@ -3,8 +3,8 @@
 Always true: what a prompt gets is a function of the seed, the prompt and the place in the answer, never of the call. So
 every answer to a prompt, first or fifth, gives the same scores, and `score_of` knows them beforehand.
 
-A number is a score on the scale that its schema gives (0 to 10 for integers and 0 to 1 for others without one). A
-text is a remark. Lists are as short as their schema allows, or one item long.
+A number is a score on the scale that its schema gives (0 to 10 for integers and 0 to 1 for others without one): drawn,
+or the given share of the scale. A text is a remark. Lists are as short as their schema allows, or one item long.
 """
 
 from __future__ import annotations
@@ -69,14 +69,32 @@ def score_at(luck: float, low: float, high: float, *, whole: bool) -> float:
     return min(max(round(low + luck * (high - low), _DECIMALS), low), high)
 
 
-class Verdict:
-    """The answer to one prompt under one schema. `spoil` replaces every score, for judges that go wrong."""
+def share_at(share: float, low: float, high: float, *, whole: bool) -> float:
+    """The score that is this share of the way from the low end of a scale to its high end."""
+    score = low + share * (high - low)
+    return min(max(round(score, None if whole else _DECIMALS), math.ceil(low) if whole else low), high)
 
-    def __init__(self, schema: Mapping[str, Any], prompt: str, seed: int, spoil: Spoil | None = None) -> None:
+
+class Verdict:
+    """The answer to one prompt under one schema.
+
+    `spoil` replaces every score, for judges that go wrong; `share` is what every score is to be of its scale, for
+    judges that look at what they judge.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        prompt: str,
+        seed: int,
+        spoil: Spoil | None = None,
+        share: float | None = None,
+    ) -> None:
         self._root = schema
         self._prompt = prompt
         self._seed = seed
         self._spoil = spoil
+        self._share = share
         self.scores: dict[str, Score] = {}
         self.answer = self._fill(schema, "", 0)
 
@@ -133,12 +151,17 @@ class Verdict:
 
     def _number(self, schema: Mapping[str, Any], place: str, *, whole: bool) -> float:
         low, high = _bounds(schema, whole=whole)
-        return self._scored(place, Score(score_at(self._luck(place), low, high, whole=whole), low, high))
+        if self._share is None:
+            return self._scored(place, Score(score_at(self._luck(place), low, high, whole=whole), low, high))
+        return self._scored(place, Score(share_at(self._share, low, high, whole=whole), low, high))
 
     def _choose(self, choices: Sequence[Any], place: str) -> Any:
         choice = choices[math.floor(self._luck(place) * len(choices)) % len(choices)]
         numbers = [item for item in choices if _is_number(item)]
         if len(numbers) == len(choices):
+            if self._share is not None:
+                wanted = min(numbers) + self._share * (max(numbers) - min(numbers))
+                choice = min(numbers, key=lambda number: abs(number - wanted))
             return self._scored(place, Score(choice, min(numbers), max(numbers)))
         return choice if self._spoil is None else _NOT_A_CHOICE
 
