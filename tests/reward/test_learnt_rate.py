@@ -13,6 +13,11 @@ class Sender:
         self.learnt = learnt
         self.now = 0.0
 
+    @property
+    def rate(self) -> float:
+        assert self.learnt.rate is not None
+        return self.learnt.rate
+
     def send(self) -> tuple[Refusals, float, int, float]:
         rate = self.learnt.rate
         if rate is not None:
@@ -34,6 +39,17 @@ class Sender:
 def searching() -> Sender:
     sender = Sender(LearntRate())
     sender.send_refused()
+    return sender
+
+
+def found() -> Sender:
+    """Holds a rate that was counted: every eleventh call is refused."""
+    sender = searching()
+    sender.send_accepted_for(8.0)
+    while sender.learnt.state != "holding":
+        for _ in range(10):
+            sender.send()
+        sender.send_refused()
     return sender
 
 
@@ -97,6 +113,44 @@ def test_an_announcement_that_refusals_overruled_is_not_believed_again() -> None
     assert sender.learnt.rate == rate
     sender.learnt.hint(20.0, sender.now)
     assert sender.learnt.rate == 0.97 * 20.0
+
+
+def test_most_calls_refused_halves_the_rate_whatever_was_accepted_before() -> None:
+    sender = searching()
+    sender.send_accepted_for(13.0)
+    rate = sender.rate
+    for _ in range(6):
+        sender.send_refused()
+    assert sender.rate == rate / 2
+
+
+def test_a_refusal_now_and_then_changes_no_rate_that_is_held() -> None:
+    sender = Sender(LearntRate())
+    sender.learnt.hint(10.0, 0.0)
+    for _ in range(50):
+        sender.send_accepted_for(15.0)
+        sender.send_refused()
+    assert sender.rate == 9.7
+
+
+def test_more_refusals_than_chance_lower_a_rate_that_is_held() -> None:
+    sender = Sender(LearntRate())
+    sender.learnt.hint(10.0, 0.0)
+    for _ in range(8):
+        sender.send_accepted_for(1.0)
+        sender.send_refused()
+    assert 8.0 < sender.rate < 9.6
+
+
+def test_a_climb_does_not_go_far_before_all_that_was_saved_up_in_idle_time_is_spent() -> None:
+    """Also when the limit is higher than before: it is found once more was accepted than could have been saved up."""
+    sender = found()
+    held = sender.rate
+    sender.now += 3600.0
+    sender.send_accepted_for(160.0)
+    assert held < sender.rate <= 1.5 * held
+    sender.send_accepted_for(120.0)
+    assert sender.rate > 2.0 * held
 
 
 def test_the_history_of_changes_is_short_and_says_why() -> None:

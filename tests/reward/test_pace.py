@@ -3,8 +3,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import random
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, RateLimited
+from rewardflow.mock_judge import MockJudgeSettings
+from rewardflow.mock_judge.limits import Limits
 from rewardflow.reward.pace import Pace, Start
 from rewardflow.reward.simulated import SimulatedService
 
@@ -282,6 +285,94 @@ def test_a_limit_that_is_halved_is_found_within_two_minutes(burst: int, rejectio
     drive(Pace("auto", None), service, slots=1024, until_s=10 * MINUTE_S, changes=[(5 * MINUTE_S, 300.0)])
     assert service.rejected_share(7 * MINUTE_S, 10 * MINUTE_S) <= 0.02
     assert service.accepted_share(7 * MINUTE_S, 10 * MINUTE_S) >= 0.9
+
+
+class NoisyService(SimulatedService):
+    """Refuses some calls by chance, below its limit too."""
+
+    def __init__(self, noise: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._noise = noise
+        self._rng = random.Random(0)
+
+    async def call(self) -> None:
+        if self._rng.random() < self._noise:
+            self.arrivals.append((asyncio.get_running_loop().time(), False))
+            raise RateLimited()
+        await super().call()
+
+
+class JudgeService(SimulatedService):
+    """As the mock judge limits its calls: a Retry-After says to the millisecond when there is room again."""
+
+    def __init__(self, rpm: float, burst: int, latency_s: float) -> None:
+        super().__init__(rpm=rpm, latency_s=latency_s)
+        self._limits = Limits(MockJudgeSettings(rpm=rpm, burst_s=burst * 60.0 / rpm))
+        self._reply_s = latency_s
+
+    async def call(self) -> None:
+        now = asyncio.get_running_loop().time()
+        refusal = self._limits.admit(now, 0)
+        self.arrivals.append((now, refusal is None))
+        if refusal is not None:
+            await asyncio.sleep(0.05)
+            raise RateLimited(retry_after_s=math.ceil(1000.0 * (refusal.retry_after_s or 0.0)) / 1000.0)
+        await asyncio.sleep(self._reply_s)
+
+
+@pytest.mark.parametrize("slots", [256, 1024])
+@pytest.mark.parametrize("replies_s", [(0.2, 0.2), (20.0, 20.0), (1.0, 40.0)])
+def test_a_whole_minute_of_saved_up_calls_does_not_hide_the_rate(slots: int, replies_s: tuple[float, float]) -> None:
+    rng = random.Random(0)
+    service = SimulatedService(rpm=600, burst=600, latency_s=lambda: rng.uniform(*replies_s))
+    drive(Pace("auto", None), service, slots, until_s=10 * MINUTE_S)
+    assert service.accepted_share(5 * MINUTE_S, 10 * MINUTE_S) >= 0.9
+    assert service.rejected_share(MINUTE_S, 10 * MINUTE_S) <= 0.02
+
+
+def test_once_the_rate_is_found_looking_for_a_higher_one_costs_few_refusals() -> None:
+    service = SimulatedService(rpm=600, burst=600, latency_s=0.3)
+    drive(Pace("auto", None), service, slots=256, until_s=20 * MINUTE_S)
+    shares = [service.rejected_share(minute * MINUTE_S, (minute + 1) * MINUTE_S) for minute in range(1, 20)]
+    assert max(shares) <= 0.02
+
+
+@pytest.mark.parametrize("burst", [1, 60, 600])
+def test_what_is_saved_up_between_batches_is_not_taken_for_a_higher_limit(burst: int) -> None:
+    service, pace = SimulatedService(rpm=600, burst=burst, latency_s=0.2), Pace("auto", None)
+
+    async def batches() -> None:
+        driver, loop = Driver(pace, service, slots=256), asyncio.get_running_loop()
+        for start_s in range(0, 20 * 60, 150):
+            await asyncio.sleep(start_s - loop.time())
+            await driver.run(start_s + 90.0)
+
+    clock.run(batches())
+    assert service.rejected_share(MINUTE_S, 20 * MINUTE_S) <= 0.01
+
+
+@pytest.mark.parametrize("burst", [1, 60, 600])
+def test_a_retry_after_that_is_exact_leaves_little_of_the_rate_unused(burst: int) -> None:
+    service = JudgeService(rpm=600, burst=burst, latency_s=0.2)
+    drive(Pace("auto", None), service, slots=256, until_s=10 * MINUTE_S)
+    assert service.accepted_share(3 * MINUTE_S, 10 * MINUTE_S) >= 0.9
+    assert service.rejected_share(MINUTE_S, 10 * MINUTE_S) <= 0.02
+
+
+@pytest.mark.parametrize("burst", [1, 60])
+def test_refusals_by_chance_do_not_wear_the_rate_down(burst: int) -> None:
+    service = NoisyService(0.005, rpm=600, burst=burst)
+    drive(Pace("auto", None), service, slots=256, until_s=20 * MINUTE_S)
+    assert service.accepted_share(MINUTE_S, 20 * MINUTE_S) >= 0.9
+    assert service.rejected_share(MINUTE_S, 20 * MINUTE_S) <= 0.02
+
+
+@pytest.mark.parametrize("burst", [1, 60])
+def test_a_limit_that_goes_back_up_is_found_within_seven_minutes(burst: int) -> None:
+    service = SimulatedService(rpm=600, burst=burst)
+    drive(Pace("auto", None), service, slots=256, until_s=28 * MINUTE_S, changes=[(600.0, 300.0), (1200.0, 600.0)])
+    assert service.accepted_share(27 * MINUTE_S, 28 * MINUTE_S) >= 0.9
+    assert service.rejected_share(MINUTE_S, 28 * MINUTE_S) <= 0.02
 
 
 def test_a_service_that_refuses_everything_for_a_while_is_used_again_soon_after() -> None:

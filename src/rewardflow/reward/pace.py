@@ -127,12 +127,11 @@ class Pace:
 
     def start(self, now: float, tokens: int = 0) -> Start:
         """Record that a call starts now, reserving `tokens`. Hand the result to one of the three methods below."""
-        interval_s = self._interval_s
+        interval_s, refusals = self._interval_s, self._refusals  # what it was sent by, whatever is chosen next
         if interval_s > 0.0:
             self._space(now)
         if self._budget is not None:
             self._budget.spend(now, tokens)
-        refusals = self._refusals
         refusals.num_sent += 1
         return Start(now, tokens, interval_s, refusals, refusals.num_sent)
 
