@@ -3,7 +3,7 @@
 The tiny model is trained for real, once under each schedule, with a reward that is delayed as in the original
 experiment: 5120 calls of 1 to 40 s a step, which take 410 s with 256 at once, beside 177 s of compute. That is what was
 left of the original's synchronous step beside its calls, and so all compute but log-probs, which it took meanwhile. A
-run whose rewards answer at once measures this machine's; the delays are scaled so that the two have the same ratio.
+synchronous run measures this machine's; the delays are scaled so that the two have the same ratio.
 
 Always true: every schedule waits for the same calls and trains on the same prompts; what a step takes is the mean over
 the steps after the first and before the last, because those two fill and drain the pipeline.
@@ -122,7 +122,17 @@ class Undisturbed:
 
 
 def measure_undisturbed(size: BenchSize, seed: int) -> Undisturbed:
-    steps = _train(_Variant(name="synchronous", slots=size.slots[0]), size, seed, scale=0.0).steps[1:-1]
+    """In a synchronous run with delays: nothing is trained while calls are out, so none of their work is beside it.
+
+    A run whose rewards answer at once says roughly how long these delays are to be. Its own compute is no measure: all
+    of a step's verdicts are worked on while it generates.
+    """
+    rough = _compute_of(size, seed, scale=0.0)
+    return _compute_of(size, seed, scale=rough.scale)
+
+
+def _compute_of(size: BenchSize, seed: int, *, scale: float) -> Undisturbed:
+    steps = _train(_Variant(name="synchronous", slots=size.slots[0]), size, seed, scale=scale).steps[1:-1]
     return Undisturbed(
         compute_s=fmean(step.compute_s for step in steps), log_probs_s=fmean(step.log_probs_s for step in steps)
     )
