@@ -6,6 +6,7 @@ on the last sampled token, a penalty on each; tokens that the policy did not sam
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -60,6 +61,24 @@ class Estimator(Protocol):
         log_probs_of: LogProbsOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> Sequence[Sequence[Advantage]]: ...
+
+
+class OverScored(ABC):
+    """An `Estimator` that is told what scored rollouts earned, and nothing of the others."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        return over_scored(groups, self.estimate, penalty_of)
+
+    @abstractmethod
+    def estimate(self, groups: EarnedGroups) -> Sequence[Sequence[Advantage]]:
+        """One advantage for each rollout of each group."""
 
 
 def over_scored(

@@ -8,19 +8,18 @@ See https://arxiv.org/abs/1506.02438.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import Advantage, EarnedGroups, OverScored
 from rewardflow.algo.estimators.reinforce_plus_plus import whitened_tokens
 from rewardflow.config.algorithms import Needs
 from rewardflow.config.rules import within
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import LogProbsOf
-from rewardflow.types import Rollout, ScoredGroup
+from rewardflow.types import Rollout
 
 
 def gae(rewards_T: Tensor, values_T: Tensor, discount: float, lam: float) -> tuple[Tensor, Tensor]:
@@ -41,7 +40,7 @@ def gae(rewards_T: Tensor, values_T: Tensor, discount: float, lam: float) -> tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgainstValues:
+class AgainstValues(OverScored):
     """`values_of` gives the critic's value at each sampled token of a rollout, before the token was chosen."""
 
     values_of: Callable[[Rollout], Tensor]
@@ -56,15 +55,7 @@ class AgainstValues:
     def needs(self) -> Needs:
         return "batch"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, self._estimate, penalty_of)
-
-    def _estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
+    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
         return whitened_tokens(
             [
                 [

@@ -8,31 +8,23 @@ See https://arxiv.org/abs/2504.02546.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import EarnedGroups, OverScored
 from rewardflow.algo.moments import mean
 from rewardflow.config.algorithms import Needs
-from rewardflow.flow.records import LogProbsOf
-from rewardflow.types import ScoredGroup
 
 
 @dataclass(frozen=True, slots=True)
-class NonzeroScaled:
+class NonzeroScaled(OverScored):
     """(score - mean of the group) times rollouts of the batch / those of them whose score is not 0."""
 
     @property
     def needs(self) -> Needs:
         return "batch"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, _estimate, penalty_of)
+    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
+        return _estimate(groups)
 
 
 def _estimate(groups: EarnedGroups) -> list[list[float]]:

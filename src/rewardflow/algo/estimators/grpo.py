@@ -16,13 +16,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored
 from rewardflow.algo.moments import SPREAD_FLOOR, mean, spread
 from rewardflow.config.algorithms import Needs
 from rewardflow.config.rules import within
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import LogProbsOf
-from rewardflow.types import ScoredGroup
 
 Scale = Literal["group", "batch", "none"]
 
@@ -42,7 +40,7 @@ def divisors(scale: Scale, groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRelative:
+class GroupRelative(OverScored):
     """Score minus the group's mean, divided by the spread of the group, of the whole batch, or by nothing.
 
     With `discount` below 1 an advantage is a float32 tensor with one entry for each sampled token of the response:
@@ -60,15 +58,7 @@ class GroupRelative:
     def needs(self) -> Needs:
         return "batch" if self.scale == "batch" else "group"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, self._estimate, penalty_of)
-
-    def _estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
+    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
         totals = [[earned.total for earned in group] for group in groups]
         return [
             self._of_group(group, scores, divisor)

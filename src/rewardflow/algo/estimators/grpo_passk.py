@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import EarnedGroups, OverScored
 from rewardflow.algo.estimators.grpo import Scale, check_scale, divisors
 from rewardflow.config.algorithms import Needs
-from rewardflow.flow.records import LogProbsOf
-from rewardflow.types import ScoredGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestOfGroup:
+class BestOfGroup(OverScored):
     """The best score minus the second best, divided as `GroupRelative` divides."""
 
     scale: Scale = "group"
@@ -31,15 +29,7 @@ class BestOfGroup:
     def needs(self) -> Needs:
         return "batch" if self.scale == "batch" else "group"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, self._estimate, penalty_of)
-
-    def _estimate(self, groups: EarnedGroups) -> list[list[float]]:
+    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
         totals = [[earned.total for earned in group] for group in groups]
         return [_lead(scores, divisor) for scores, divisor in zip(totals, divisors(self.scale, totals), strict=True)]
 

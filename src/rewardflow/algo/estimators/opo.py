@@ -11,27 +11,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import Earned, EarnedGroups, OverScored
 from rewardflow.config.algorithms import Needs
-from rewardflow.flow.records import LogProbsOf
-from rewardflow.types import ScoredGroup
 
 
 @dataclass(frozen=True, slots=True)
-class LengthWeighted:
+class LengthWeighted(OverScored):
     """Score minus the mean of the group's scores, each weighted by the sampled tokens of its response."""
 
     @property
     def needs(self) -> Needs:
         return "group"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, _estimate, penalty_of)
+    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
+        return _estimate(groups)
 
 
 def _estimate(groups: EarnedGroups) -> list[list[float]]:

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import Advantage, EarnedGroups, OverScored
 from rewardflow.algo.moments import mean, whitened
 from rewardflow.config.algorithms import Needs
 from rewardflow.config.rules import within
-from rewardflow.flow.records import LogProbsOf
-from rewardflow.types import ScoredGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhitenedReturns:
+class WhitenedReturns(OverScored):
     """Of each sampled token the reward from there on, discounted by the sampled tokens in between."""
 
     discount: float = 1.0
@@ -39,33 +37,20 @@ class WhitenedReturns:
     def needs(self) -> Needs:
         return "batch"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, self._estimate, penalty_of)
-
-    def _estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
+    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
         return whitened_tokens([[returns(earned.rewards_T(), self.discount) for earned in group] for group in groups])
 
 
 @dataclass(frozen=True, slots=True)
-class WhitenedOutcomes:
+class WhitenedOutcomes(OverScored):
     """Score minus the group's mean, whitened over the tokens of the batch."""
 
     @property
     def needs(self) -> Needs:
         return "batch"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, _whitened_outcomes, penalty_of)
+    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
+        return _whitened_outcomes(groups)
 
 
 def returns(rewards_T: Tensor, discount: float) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored, PenaltyOf
 from rewardflow.algo.estimators.reinforce_plus_plus import returns
 from rewardflow.config.algorithms import Needs
 from rewardflow.errors import InvalidInput
@@ -29,7 +29,7 @@ def is_greedy(rollout: Rollout) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class AgainstGreedy:
+class AgainstGreedy(OverScored):
     """Score minus the score of the greedy response; with a penalty, each token's return minus that score."""
 
     @property
@@ -49,11 +49,10 @@ class AgainstGreedy:
                     'remax needs one greedy rollout in each group, marked by extra_info={"greedy": True}, '
                     f"got {num_greedy} in group {group.group_id!r}"
                 )
-        return over_scored(groups, _estimate, penalty_of)
+        return OverScored.__call__(self, groups, log_probs_of, penalty_of)
 
-
-def _estimate(groups: EarnedGroups) -> list[list[Advantage]]:
-    return [_of_group(group) for group in groups]
+    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
+        return [_of_group(group) for group in groups]
 
 
 def _of_group(group: Sequence[Earned]) -> list[Advantage]:

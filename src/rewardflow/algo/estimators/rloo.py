@@ -11,28 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, over_scored
+from rewardflow.algo.earned import EarnedGroups, OverScored
 from rewardflow.algo.moments import mean
 from rewardflow.config.algorithms import Needs
-from rewardflow.flow.records import LogProbsOf
-from rewardflow.types import ScoredGroup
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveOneOut:
+class LeaveOneOut(OverScored):
     """(score - mean) n / (n - 1), which is the score minus the mean of the other n - 1."""
 
     @property
     def needs(self) -> Needs:
         return "group"
 
-    def __call__(
-        self,
-        groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
-        penalty_of: PenaltyOf | None = None,
-    ) -> list[list[Advantage]]:
-        return over_scored(groups, _estimate, penalty_of)
+    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
+        return _estimate(groups)
 
 
 def _estimate(groups: EarnedGroups) -> list[list[float]]:
