@@ -4,53 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 from scripted_server import ScriptedServer
+from served_scores import bodies, paths, rollouts, score, serving
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.contract import load_reward
 from rewardflow.reward.services.reward_model import RewardModel
 from rewardflow.reward.source import RewardSource
-
-Reply = Callable[[dict[str, Any]], Any]  # from a request's JSON to an answer's, or to a whole response
-
-
-def serving(reply: Reply) -> ScriptedServer:
-    return ScriptedServer(lambda request: reply(request.body))
-
-
-def rollouts(*responses: str, **fields: Any) -> list[rf.Rollout]:
-    return [
-        rf.Rollout(group_id="q", index=i, group_size=len(responses), prompt="2+2?", response=one, **fields)
-        for i, one in enumerate(responses)
-    ]
-
-
-def score(
-    reply: Reply, reward: Callable[[str], Any], *responses: str, **fields: Any
-) -> tuple[list[rf.Reward], ScriptedServer]:
-    """What the agent makes of a reward that is built with the server's address."""
-
-    async def run() -> tuple[list[rf.Reward], ScriptedServer]:
-        async with serving(reply) as server:
-            async with rf.RewardAgent(reward(server.url), max_attempts=2, backoff_s=0.01) as agent:
-                groups = await agent.submit(rollouts(*responses, **fields)).all()
-            return list(groups[0].rewards), server
-
-    return asyncio.run(run())
-
-
-def paths(server: ScriptedServer) -> list[str]:
-    return [request.path for request in server.requests]
-
-
-def bodies(server: ScriptedServer) -> list[Any]:
-    return [request.body for request in server.requests]
 
 
 @pytest.mark.parametrize("data", [[0.25], 0.25, [[0.5], [0.25]], [0.9, 0.25]])
