@@ -41,8 +41,8 @@ test: $(VENV)/.dev ## run the tests; ARGS="-k journal" picks some
 test-local-judge: $(LOCAL_JUDGE)/.ready ## test the LLM judge with a real, small model on this machine
 	@$(LOCAL_JUDGE)/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
 
-test-oracle: $(ORACLE)/.ready ## compare the algorithms with verl's, number by number
-	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle $(ARGS)
+test-oracle: $(ORACLE)/.ready ## compare the algorithms with verl's, number by number, and try what needs verl
+	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle tests/bench/test_verl_loop.py $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
