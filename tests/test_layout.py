@@ -89,6 +89,7 @@ HEAVY = frozenset({"aiohttp", "pyarrow", "ray", "rich", "torch", "transformers",
 
 # Modules without a test file of their own name, and the file that covers them.
 COVERED_BY: dict[str, str] = {
+    "__main__": "cli/test_main.py",
     "flow.fakes": "flow/test_run.py",
     "flow.generation": "flow/test_run.py",
     "flow.log_prob_passes": "flow/test_run.py",

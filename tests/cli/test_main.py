@@ -23,10 +23,9 @@ SECRET = "Authorization: Bearer abcdefghijklmnop"
 
 def start(*arguments: str, before: Sequence[str] = (), stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
     """The command in a process of its own."""
-    code = "import sys; from rewardflow.cli.main import main; sys.exit(main())"
     environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
     return subprocess.Popen(
-        [*before, sys.executable, "-c", code, *arguments],
+        [*before, sys.executable, "-m", "rewardflow", *arguments],
         env={**environment, "PYTHONPATH": str(ROOT / "src")},
         stdout=stdout,
         stderr=subprocess.PIPE,
