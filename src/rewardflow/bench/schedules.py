@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -58,7 +58,7 @@ class BenchSize:
     steps: int = 7
     slots: tuple[int, ...] = (256, 1024)
     micro_batch_tokens: int = 4096
-    hidden: int = 96
+    hidden: int = 192
 
     def __post_init__(self) -> None:
         if self.steps < _MIN_STEPS:
@@ -96,16 +96,26 @@ def run_schedule_benchmarks(
 ) -> Iterator[ScheduleFigures]:
     """Figures as they are measured, each the mean over the seeds; `synchronous`, which others are held to, is first."""
     size = size or (QUICK if quick else FULL)
-    undisturbed = {seed: measure_undisturbed(size, seed) for seed in seeds}
-    variants = [_Variant(name=name, slots=slots) for slots in size.slots for name in SCHEDULES]
-    variants += [_Variant(name=name, slots=size.slots[0], as_original=True) for name in PUBLISHED_CHANGES]
-    synchronous_s: dict[tuple[int, bool], float] = {}
-    for variant in variants:
-        measured = [_measure(variant, size, seed, undisturbed[seed]) for seed in seeds]
-        key = (variant.slots, variant.as_original)
-        figures = mean_of_seeds(measured)
-        synchronous_s.setdefault(key, figures.step_s)
-        yield replace(figures, change=figures.step_s / synchronous_s[key] - 1)
+    scales = {seed: _compute_of(size, seed, scale=0.0).scale for seed in seeds}
+    scales = {seed: _compute_of(size, seed, scale=scales[seed]).scale for seed in seeds}
+    blocks = [[_Variant(name=name, slots=slots) for name in SCHEDULES] for slots in size.slots]
+    blocks.append([_Variant(name=name, slots=size.slots[0], as_original=True) for name in PUBLISHED_CHANGES])
+    for block in blocks:
+        yield from _measure_block(block, size, scales)
+
+
+def _measure_block(
+    block: Sequence[_Variant], size: BenchSize, scales: Mapping[int, float]
+) -> Iterator[ScheduleFigures]:
+    """What is compared with each other, beside compute that was measured just before: the machine's speed drifts."""
+    undisturbed_s = {seed: _compute_of(size, seed, scale=scale).compute_s for seed, scale in scales.items()}
+    synchronous_s: float | None = None
+    for variant in block:
+        figures = mean_of_seeds(
+            [_measure(variant, size, seed, scale, undisturbed_s[seed]) for seed, scale in scales.items()]
+        )
+        synchronous_s = synchronous_s or figures.step_s
+        yield replace(figures, change=figures.step_s / synchronous_s - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,25 +131,22 @@ class Undisturbed:
         return (self.compute_s - self.log_probs_s) / ORIGINAL_COMPUTE_S
 
 
-def measure_undisturbed(size: BenchSize, seed: int) -> Undisturbed:
-    """In a synchronous run with delays: nothing is trained while calls are out, so none of their work is beside it.
-
-    A run whose rewards answer at once says roughly how long these delays are to be. Its own compute is no measure: all
-    of a step's verdicts are worked on while it generates.
-    """
-    rough = _compute_of(size, seed, scale=0.0)
-    return _compute_of(size, seed, scale=rough.scale)
-
-
 def _compute_of(size: BenchSize, seed: int, *, scale: float) -> Undisturbed:
+    """In a synchronous run with delays nothing is trained while calls are out, so none of their work is beside it.
+
+    With `scale=0` rewards answer at once, all of a step's verdicts are worked on while it generates, and what is found
+    only says roughly how long delays are to be.
+    """
     steps = _train(_Variant(name="synchronous", slots=size.slots[0]), size, seed, scale=scale).steps[1:-1]
     return Undisturbed(
         compute_s=fmean(step.compute_s for step in steps), log_probs_s=fmean(step.log_probs_s for step in steps)
     )
 
 
-def _measure(variant: _Variant, size: BenchSize, seed: int, undisturbed: Undisturbed) -> ScheduleFigures:
-    observed = _train(variant, size, seed, scale=undisturbed.scale)
+def _measure(
+    variant: _Variant, size: BenchSize, seed: int, scale: float, undisturbed_compute_s: float
+) -> ScheduleFigures:
+    observed = _train(variant, size, seed, scale=scale)
     published_s = critical_path(
         observed.steps, variant.schedule(size), variant.slots, one_batch_at_a_time=variant.as_original
     )
@@ -152,8 +159,8 @@ def _measure(variant: _Variant, size: BenchSize, seed: int, undisturbed: Undistu
         critical_path_s=(published_s[-2] - published_s[0]) / len(steps),
         service_s=fmean(step.call_s for step in steps) / variant.slots,
         compute_s=fmean(step.compute_s for step in steps),
-        undisturbed_compute_s=undisturbed.compute_s,
-        scale=undisturbed.scale,
+        undisturbed_compute_s=undisturbed_compute_s,
+        scale=scale,
         exposed_s=fmean(report.usage.exposed_s for report in reports),
         hidden_s=fmean(report.usage.hidden_s for report in reports),
         final_reward=observed.reports[-1].score_mean or 0.0,
