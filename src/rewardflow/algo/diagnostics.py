@@ -43,48 +43,82 @@ class OffPolicySums:
         The effective share is the share of samples that, weighed equally, would tell as much as these with weights w.
         """
         sums = {name: total.item() for name, total in self.sums.items()}
-        tokens, responses = sums["tokens"], sums["responses"]
-        if not tokens:
-            return {}
         maxima = {name: largest.item() for name, largest in self.maxima.items()}
-        return {
-            "prob_diff_mean": sums["prob_diff"] / tokens,
-            "prob_diff_max": maxima["prob_diff"],
-            "prob_diff_std": _std(sums["prob_diff"], sums["prob_diff_squared"], tokens),
-            "kl_k1": sums["kl_k1"] / tokens,
-            "kl_k3": sums["kl_k3"] / tokens,
-            "ratio_mean": sums["ratio"] / tokens,
-            "ratio_max": math.exp(maxima["log_ratio"]),
-            "ratio_min": math.exp(-maxima["neg_log_ratio"]),
-            "ratio_std": _std(sums["ratio"], sums["ratio_squared"], tokens),
-            "effective_share": sums["ratio"] ** 2 / (tokens * sums["ratio_squared"]),
-            "response_effective_share": sums["response_ratio"] ** 2 / (responses * sums["response_ratio_squared"]),
-        }
+        return {**prob_diff_measures(sums, maxima), **ratio_measures(sums, maxima)}
+
+
+def prob_diff_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
+    """Of sums and maxima as they are in `OffPolicySums`; nothing if there are no tokens."""
+    tokens = sums.get("tokens", 0.0)
+    if not tokens:
+        return {}
+    return {
+        "prob_diff_mean": sums["prob_diff"] / tokens,
+        "prob_diff_max": maxima["prob_diff"],
+        "prob_diff_std": _std(sums["prob_diff"], sums["prob_diff_squared"], tokens),
+    }
+
+
+def ratio_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
+    """As `prob_diff_measures`."""
+    tokens = sums.get("tokens", 0.0)
+    if not tokens:
+        return {}
+    responses = sums["responses"]
+    return {
+        "kl_k1": sums["kl_k1"] / tokens,
+        "kl_k3": sums["kl_k3"] / tokens,
+        "ratio_mean": sums["ratio"] / tokens,
+        "ratio_max": math.exp(maxima["log_ratio"]),
+        "ratio_min": math.exp(-maxima["neg_log_ratio"]),
+        "ratio_std": _std(sums["ratio"], sums["ratio_squared"], tokens),
+        "effective_share": sums["ratio"] ** 2 / (tokens * sums["ratio_squared"]),
+        "response_effective_share": sums["response_ratio"] ** 2 / (responses * sums["response_ratio_squared"]),
+    }
+
+
+def off_policy_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor) -> OffPolicySums:
+    """Of one micro-batch. A response without a trained token does not count."""
+    differences = prob_diff_sums(log_probs_BT, behaviour_BT, mask_BT)
+    ratios = ratio_sums(log_probs_BT, behaviour_BT, mask_BT)
+    return OffPolicySums(
+        sums={**differences.sums, **ratios.sums}, maxima={**differences.maxima, **ratios.maxima}
+    )
 
 
 @torch.no_grad()
-def off_policy_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor) -> OffPolicySums:
-    """Of one micro-batch. A response without a trained token does not count."""
+def prob_diff_sums(log_probs_BT: Tensor, other_BT: Tensor, mask_BT: Tensor) -> OffPolicySums:
+    """`tokens` and what is called `prob_diff`."""
+    mask_BT = mask_BT.bool()
+    difference_BT = torch.where(mask_BT, (log_probs_BT.double().exp() - other_BT.double().exp()).abs(), 0.0)
+    values = {"tokens": mask_BT, "prob_diff": difference_BT, "prob_diff_squared": difference_BT.square()}
+    return _summed(values, {"prob_diff": difference_BT}, mask_BT)
+
+
+@torch.no_grad()
+def ratio_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor) -> OffPolicySums:
+    """All but what is called `prob_diff`."""
     mask_BT = mask_BT.bool()
     exact_BT = log_ratio(log_probs_BT, behaviour_BT, mask_BT).double()
     log_ratio_BT = bounded(exact_BT)
-    ratio_BT = torch.where(mask_BT, log_ratio_BT.exp(), 0.0)
+    unmasked_BT = log_ratio_BT.exp()  # 1 outside the mask
+    ratio_BT = torch.where(mask_BT, unmasked_BT, 0.0)
     has_tokens_B = mask_BT.any(dim=-1)
     response_ratio_B = torch.where(has_tokens_B, bounded(exact_BT.sum(dim=-1)).exp(), 0.0)
-    difference_BT = torch.where(mask_BT, (log_probs_BT.double().exp() - behaviour_BT.double().exp()).abs(), 0.0)
     values = {
         "tokens": mask_BT,
         "responses": has_tokens_B,
-        "prob_diff": difference_BT,
-        "prob_diff_squared": difference_BT.square(),
         "kl_k1": -exact_BT,
-        "kl_k3": log_ratio_BT.exp() - 1 - log_ratio_BT,
+        "kl_k3": unmasked_BT - 1 - log_ratio_BT,
         "ratio": ratio_BT,
         "ratio_squared": ratio_BT.square(),
         "response_ratio": response_ratio_B,
         "response_ratio_squared": response_ratio_B.square(),
     }
-    extremes = {"prob_diff": difference_BT, "log_ratio": log_ratio_BT, "neg_log_ratio": -log_ratio_BT}
+    return _summed(values, {"log_ratio": log_ratio_BT, "neg_log_ratio": -log_ratio_BT}, mask_BT)
+
+
+def _summed(values: Mapping[str, Tensor], extremes: Mapping[str, Tensor], mask_BT: Tensor) -> OffPolicySums:
     return OffPolicySums(
         sums={name: value.sum(dtype=torch.float64) for name, value in values.items()},
         maxima={name: _largest(value_BT, mask_BT) for name, value_BT in extremes.items()},
@@ -92,7 +126,9 @@ def off_policy_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor)
 
 
 def _largest(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return torch.cat([values_BT[mask_BT], values_BT.new_full((1,), -torch.inf)]).max()
+    """Without asking the device how many there are."""
+    nothing = values_BT.new_full((1,), -torch.inf)
+    return torch.cat([torch.where(mask_BT, values_BT, -torch.inf).flatten(), nothing]).max()
 
 
 def _std(total: float, total_squared: float, count: float) -> float:

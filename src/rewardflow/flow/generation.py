@@ -14,7 +14,7 @@ from rewardflow.errors import FlowError
 from rewardflow.flow.log_prob_passes import take_log_probs
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
-from rewardflow.flow.records import GroupRequest, Prompt
+from rewardflow.flow.records import GroupRequest, Prompt, num_sampled_tokens
 from rewardflow.flow.seams import PromptSource
 from rewardflow.types import Rollout
 
@@ -25,7 +25,7 @@ async def generate_step(parts: Parts, devices: Devices, open_step: OpenStep, pro
         devices.generator.retract("generate")
         if devices.are_one:
             devices.trainer.announce("log_probs")  # or an update could come between
-        await _generate(parts, open_step, open_step.ask(prompts, parts.group_size))
+        await _generate(parts, devices, open_step, open_step.ask(prompts, parts.group_size))
     await _take_early(parts, devices, open_step)
     if devices.are_one:
         devices.trainer.retract("log_probs")
@@ -43,7 +43,7 @@ async def generate_reserves(parts: Parts, devices: Devices, open_step: OpenStep)
     open_step.num_rounds += 1
     prompts = take_prompts(parts.prompts, parts.schedule.refill)
     async with devices.generator.lease("generate", open_step.step):
-        await _generate(parts, open_step, open_step.ask(prompts, parts.group_size))
+        await _generate(parts, devices, open_step, open_step.ask(prompts, parts.group_size))
     await _take_early(parts, devices, open_step)
 
 
@@ -61,12 +61,15 @@ async def _take_early(parts: Parts, devices: Devices, open_step: OpenStep) -> No
         await take_log_probs("reference", parts, devices.trainer, open_step)
 
 
-async def _generate(parts: Parts, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:
+async def _generate(
+    parts: Parts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]
+) -> None:
     missing = {(request.group_id, i) for request in requests for i in range(request.group_size)}
     async with contextlib.aclosing(parts.generator.generate(requests)) as rollouts:
         async for rollout in rollouts:
             _check(parts, open_step, rollout, missing)
             missing.remove((rollout.group_id, rollout.index))
+            devices.generator.usage.add_generated(num_sampled_tokens(rollout))
             open_step.generated(rollout)
     if missing:
         raise FlowError(f"a generator must give every rollout that was asked for, got none for {sorted(missing)[:5]}")

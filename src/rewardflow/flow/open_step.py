@@ -129,7 +129,7 @@ class OpenStep:
         self._usage.add_verdicts_out(count)
 
     def _settle(self, group: ScoredGroup) -> None:
-        reason = self._reason_to_drop(group)
+        reason = self.reason_to_drop(group)
         number = int(group.group_id)
         self._count_out(number, -self._verdicts_out[number])  # those that were cancelled before a call was made
         self.scored[number] = group
@@ -143,7 +143,7 @@ class OpenStep:
         """Cancel the groups whose calls are out; what was scored of them stays, and those in the queue may begin."""
         self.ticket.cancel(self.ticket.started)
 
-    def _reason_to_drop(self, group: ScoredGroup) -> DropReason | None:
+    def reason_to_drop(self, group: ScoredGroup) -> DropReason | None:
         values = [reward.value for reward in group.rewards if reward.value is not None]
         if len(values) < self._schedule.min_group:
             return "too_few_verdicts"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rewardflow.types import EMPTY, Reward, Rollout
 
 DropReason = Literal["too_few_verdicts", "equal_scores"]
+WhyNot = Literal["failed", "too_few_verdicts", "equal_scores", "not_needed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,20 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRollout:
+    """What became of a rollout that has its verdict. `why_not` is None if it was trained.
+
+    `failed`: its verdict has no number; `too_few_verdicts`, `equal_scores`: its group was dropped; `not_needed`: its
+    group was a reserve whose place was taken.
+    """
+
+    rollout: Rollout
+    reward: Reward
+    advantage: Any = None
+    why_not: WhyNot | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
     """One forward and backward. With several ranks, gradients are reduced after the last one of an update."""
 
@@ -105,13 +120,20 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """What one optimizer step did: sums over its samples, already divided; `metrics` by name."""
+    """What one optimizer step did: sums over its samples, already divided; `metrics` by name.
+
+    `by_staleness` has, for each staleness among the samples, the metrics that are known apart for it. The loop says
+    which mini-batch of which epoch it was.
+    """
 
     num_sequences: int
     num_tokens: int
     grad_norm: float
     lr: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    by_staleness: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    mini_batch: int = 0
+    epoch: int = 0
 
 
 def num_sampled_tokens(rollout: Rollout) -> int:

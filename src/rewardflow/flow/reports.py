@@ -37,12 +37,28 @@ class StepReport:
     staleness_max: int | None
     reward_latency_mean_s: float | None
     cost_usd: float
+    num_calls: int = 0  # of the reward that ended while the step lasted, whichever step they were for
+    num_retries: int = 0  # of them
+    generated_tokens_per_s: float | None = None
+    trained_tokens_per_s: float | None = None
+    memory_peak_bytes: int | None = None  # of this process, so far
+    warnings: tuple[str, ...] = ()  # what its figures gave reason to say
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The updates' metrics, each the mean over the updates that have it."""
-        names = dict.fromkeys(name for update in self.updates for name in update.metrics)
-        return {name: mean_of(u.metrics[name] for u in self.updates if name in u.metrics) or 0.0 for name in names}
+        """The updates' metrics, taken together."""
+        return taken_together([update.metrics for update in self.updates])
+
+    @property
+    def by_staleness(self) -> dict[int, dict[str, float]]:
+        """The same for each staleness."""
+        found = sorted({staleness for update in self.updates for staleness in update.by_staleness})
+        return {
+            staleness: taken_together(
+                [update.by_staleness[staleness] for update in self.updates if staleness in update.by_staleness]
+            )
+            for staleness in found
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Flat where a plot would want it."""
@@ -73,9 +89,45 @@ class StepReport:
             "staleness_max": self.staleness_max,
             "reward_latency_mean_s": self.reward_latency_mean_s,
             "cost_usd": self.cost_usd,
+            "num_calls": self.num_calls,
+            "num_retries": self.num_retries,
+            "generated_tokens_per_s": self.generated_tokens_per_s,
+            "trained_tokens_per_s": self.trained_tokens_per_s,
+            "memory_peak_bytes": self.memory_peak_bytes,
+            "warnings": list(self.warnings),
             **self.metrics,
-            "mini_batches": [dict(update.metrics) for update in self.updates],
+            "by_staleness": _by_text(self.by_staleness),
+            "mini_batches": [_update_to_json(update) for update in self.updates],
         }
+
+
+def taken_together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each metric over the parts that have it: the mean, but of `_max` the largest and of `_min` the smallest."""
+    found = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [part[name] for part in parts if name in part]
+        match name.rpartition("_")[2]:
+            case "max":
+                found[name] = max(values)
+            case "min":
+                found[name] = min(values)
+            case _:
+                found[name] = sum(values) / len(values)
+    return found
+
+
+def _update_to_json(update: UpdateReport) -> dict[str, Any]:
+    return {
+        "mini_batch": update.mini_batch,
+        "epoch": update.epoch,
+        **update.metrics,
+        "by_staleness": _by_text(update.by_staleness),
+    }
+
+
+def _by_text(by_number: Mapping[int, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """JSON's names are texts."""
+    return {str(number): dict(metrics) for number, metrics in by_number.items()}
 
 
 def mean_of(values: Iterable[float]) -> float | None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rewardflow.events import EventSink
 from rewardflow.flow.generation import finish_restored, generate_step, take_prompts
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
-from rewardflow.flow.records import Boundary, Prompt, SavedStep
+from rewardflow.flow.records import Boundary, JudgedRollout, Prompt, SavedStep
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.step_record import StepRecord
 from rewardflow.flow.training import StepTraining
@@ -48,6 +48,7 @@ class Flow:
         parts: Parts,
         *,
         on_step: Callable[[StepReport], None] | None = None,
+        on_rollouts: Callable[[int, Iterable[JudgedRollout]], None] | None = None,
         at_boundary: Callable[[Boundary], Awaitable[None]] | None = None,
         sink: EventSink | None = None,
     ) -> None:
@@ -55,17 +56,18 @@ class Flow:
         self._schedule = parts.schedule
         self._devices = Devices.of(parts.schedule, sink)
         self._on_step = on_step
+        self._on_rollouts = on_rollouts  # with the step's number; what is not iterated over costs nothing
         self._at_boundary = at_boundary
         self._open: dict[int, OpenStep] = {}
         self._version = 0
         self._num_steps = 0
-        self._record = StepRecord(0, self._devices.trainer.usage)
+        self._record = self._begin_record(0)
         self._tasks = asyncio.TaskGroup()
 
     async def run(self, *, steps: int, start: Boundary = Boundary(next_step=0)) -> None:  # noqa: B008  frozen
         """Train up to but not including step `steps`, from the beginning or from where an earlier run stood."""
         self._version, self._num_steps = start.next_step, steps
-        self._record = StepRecord(start.next_step, self._devices.trainer.usage)
+        self._record = self._begin_record(start.next_step)
         try:
             async with self._tasks:
                 await self._run_from(start)
@@ -119,10 +121,13 @@ class Flow:
         with contextlib.ExitStack() as updating:
             await self._wait_until_generated(open_step)
             async with self._parts.trainer.step(open_step.step):
-                await StepTraining(self._parts, self._devices, open_step, self._record).run(updating)
+                training = StepTraining(self._parts, self._devices, open_step, self._record)
+                await training.run(updating)
             await self._publish(open_step.step)
             self._close(open_step)
             self._report(open_step)
+            if self._on_rollouts is not None:
+                self._on_rollouts(open_step.step, training.judged())
             await self._tell_boundary()
             self._admit(open_step.step + self._schedule.max_steps_open)
 
@@ -150,9 +155,12 @@ class Flow:
     def _report(self, open_step: OpenStep) -> None:
         """Before the boundary is told, so that what is saved there was reported. The next step's time begins here."""
         report = self._record.report(open_step, self._version)
-        self._record = StepRecord(self._version, self._devices.trainer.usage)
+        self._record = self._begin_record(self._version)
         if self._on_step is not None:
             self._on_step(report)
+
+    def _begin_record(self, step: int) -> StepRecord:
+        return StepRecord(step, self._devices, self._parts.agent)
 
     def _close(self, open_step: OpenStep) -> None:
         self._parts.prompts.give_back(open_step.unused_prompts())

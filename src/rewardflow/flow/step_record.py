@@ -5,20 +5,40 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rewardflow.flow.open_step import OpenStep
+from rewardflow.flow.parts import Devices
 from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.reports import StepReport, mean_of
-from rewardflow.flow.usage import Usage
+from rewardflow.reward.agent import RewardAgent
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """That an agent has made so far."""
+
+    calls: int = 0
+    retries: int = 0
+
+    @classmethod
+    def of(cls, agent: RewardAgent) -> _Calls:
+        if not agent.is_open:
+            return cls()
+        statistics = agent.statistics()
+        return cls(statistics.calls, statistics.retries)
 
 
 class StepRecord:
-    def __init__(self, step: int, usage: Usage) -> None:
+    def __init__(self, step: int, devices: Devices, agent: RewardAgent) -> None:
         self._step = step
-        self._usage = usage
+        self._devices = devices
+        self._agent = agent
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
-        self._before = usage.totals()
+        self._before = devices.trainer.usage.totals()
+        self._generator_before = devices.generator.usage.totals()
+        self._calls_before = _Calls.of(agent)
         self._first_update_s: float | None = None
         self._updates: list[UpdateReport] = []
         self._staleness: list[int] = []
@@ -48,13 +68,16 @@ class StepRecord:
                 if value is not None:
                     components[name].append(value)
         now = self._loop.time()
+        calls = _Calls.of(self._agent)
+        usage = self._devices.trainer.usage.totals().since(self._before)
+        generator = self._devices.generator.usage.totals().since(self._generator_before)
         return StepReport(
             step=self._step,
             version=version,
             ended_s=now,
             duration_s=now - self._began_s,
             first_update_s=self._first_update_s,
-            usage=self._usage.totals().since(self._before),
+            usage=usage,
             updates=tuple(self._updates),
             num_groups=self._num_groups,
             num_reserves_used=open_step.num_reserves_used,
@@ -68,4 +91,8 @@ class StepRecord:
             staleness_max=max(self._staleness, default=None),
             reward_latency_mean_s=mean_of(reward.latency_s for reward in rewards if not reward.cached),
             cost_usd=sum(reward.cost_usd for reward in rewards),
+            num_calls=calls.calls - self._calls_before.calls,
+            num_retries=calls.retries - self._calls_before.retries,
+            generated_tokens_per_s=generator.tokens_per_s(generator.generated_tokens, "generate"),
+            trained_tokens_per_s=usage.tokens_per_s(sum(update.num_tokens for update in self._updates), "update"),
         )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rewardflow.flow.generation import generate_reserves
 from rewardflow.flow.log_prob_passes import take_log_probs
 from rewardflow.flow.micro_batches import plan_micro_batches
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
-from rewardflow.flow.records import MicroBatch, Sample
+from rewardflow.flow.records import JudgedRollout, MicroBatch, Sample
 from rewardflow.flow.shares import Share
 from rewardflow.flow.step_record import StepRecord
 
@@ -48,7 +49,7 @@ class StepTraining:
                     self._has_updated = True
                     self._step.end_refill()
                     updating.enter_context(self._devices.trainer.updating())
-                await self._update()
+                await self._update(index, epoch)
 
     async def _train_mini_batch(self, index: int, epoch: int) -> None:
         first = index * self._schedule.groups_per_mini_batch
@@ -64,10 +65,26 @@ class StepTraining:
                 self._record.trained(samples)
             first += count
 
-    async def _update(self) -> None:
+    async def _update(self, index: int, epoch: int) -> None:
         async with self._devices.trainer.lease("update", self._step.step):
             report = await self._parts.trainer.optim_step()
-        self._record.updated(report)
+        self._record.updated(replace(report, mini_batch=index, epoch=epoch))
+
+    def judged(self) -> Iterator[JudgedRollout]:
+        """Every rollout of the step that has its verdict, and what became of it; ask when the step is trained."""
+        for number, group in sorted(self._step.scored.items()):
+            why_not = self._step.reason_to_drop(group)
+            if number in self._samples:
+                for sample in self._samples[number]:
+                    yield JudgedRollout(
+                        rollout=sample.rollout,
+                        reward=sample.reward,
+                        advantage=sample.advantage if sample.is_scored else None,
+                        why_not=None if sample.is_scored else "failed",
+                    )
+                continue
+            for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+                yield JudgedRollout(rollout=rollout, reward=reward, why_not=why_not or "not_needed")
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

@@ -20,11 +20,12 @@ Cause = Literal["reward", "generation", "checkpoint", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotals:
-    """Seconds, up to one moment."""
+    """Seconds, up to one moment, and the tokens of the responses that were generated in them."""
 
     busy_s: Mapping[str, float]
     idle_s: Mapping[str, float]
     hidden_s: float
+    generated_tokens: int = 0
 
     @property
     def wall_s(self) -> float:
@@ -43,7 +44,13 @@ class UsageTotals:
             busy_s=_difference(self.busy_s, earlier.busy_s),
             idle_s=_difference(self.idle_s, earlier.idle_s),
             hidden_s=self.hidden_s - earlier.hidden_s,
+            generated_tokens=self.generated_tokens - earlier.generated_tokens,
         )
+
+    def tokens_per_s(self, num_tokens: int, work: Work) -> float | None:
+        """Of so many, over the time of this work; None where it took none."""
+        spent_s = self.busy_s.get(work, 0.0)
+        return num_tokens / spent_s if spent_s > 0 else None
 
 
 class Usage:
@@ -54,6 +61,7 @@ class Usage:
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._idle: defaultdict[str, float] = defaultdict(float)
         self._hidden_s = 0.0
+        self._generated_tokens = 0
         self._work: Work | None = None
         self._causes: list[Cause] = []
         self._verdicts_out = 0
@@ -96,9 +104,17 @@ class Usage:
         self._settle()
         self._verdicts_out += count
 
+    def add_generated(self, num_tokens: int) -> None:
+        self._generated_tokens += num_tokens
+
     def totals(self) -> UsageTotals:
         self._settle()
-        return UsageTotals(busy_s=dict(self._busy), idle_s=dict(self._idle), hidden_s=self._hidden_s)
+        return UsageTotals(
+            busy_s=dict(self._busy),
+            idle_s=dict(self._idle),
+            hidden_s=self._hidden_s,
+            generated_tokens=self._generated_tokens,
+        )
 
     def _settle(self) -> None:
         """Book the time since the last change under the label that held."""

@@ -81,6 +81,11 @@ class AgentStatistics:
     def calls(self) -> int:
         return sum(account.calls for account in self.accounts)
 
+    @property
+    def retries(self) -> int:
+        """Of the calls, those that asked again after a fault; a hedge is none."""
+        return sum(account.retry.retries - account.hedges for account in self.accounts)
+
 
 class RewardAgent:
     """Scores rollouts with one reward, or with a weighted sum of several.

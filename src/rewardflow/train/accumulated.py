@@ -1,7 +1,7 @@
 """What has accumulated since the last update, besides the gradient itself.
 
-Always true: everything here is a sum in float64, so it does not matter how an update was cut into passes and ranks;
-nothing waits for the device until the sums are asked for.
+Always true: everything here is a sum or a maximum in float64, so it does not matter how an update was cut into passes
+and ranks; nothing waits for the device until the sums are asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rewardflow.config.tree import Aggregation
 from rewardflow.train.fsdp2 import Ranks
 from rewardflow.train.loss_terms import PassSums
 from rewardflow.train.packing import Row, left_mask
+from rewardflow.train.staleness_sums import loss_measures, off_policy_measures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class UpdateSums:
     num_tokens: int
     num_passes: int
     metrics: Mapping[str, float]
+    by_staleness: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -56,12 +58,17 @@ class Accumulated:
         counts = torch.tensor([self.num_sequences, self.num_tokens, len(self.passes)], dtype=torch.float64)
         sums = ranks.sum(torch.cat([self.denominator[None], counts, self._pass_sums(names)])).tolist()
         denominator, num_sequences, num_tokens, num_passes = sums[:4]
+        tables = self._tables(ranks)
         return UpdateSums(
             denominator=denominator,
             num_sequences=int(num_sequences),
             num_tokens=int(num_tokens),
             num_passes=int(num_passes),
-            metrics=_divided(dict(zip(names, sums[4:], strict=True)), denominator),
+            metrics={
+                **_divided(dict(zip(names, sums[4:], strict=True)), denominator),
+                **off_policy_measures(*tables.total()),
+            },
+            by_staleness=tables.measures(),
         )
 
     def _names(self) -> list[tuple[str, str]]:
@@ -74,6 +81,50 @@ class Accumulated:
             return torch.empty(0, dtype=torch.float64)
         by_pass = [torch.stack([getattr(sums, kind)[name] for kind, name in names]) for sums in self.passes]
         return torch.stack(by_pass).sum(0).cpu()
+
+    def _tables(self, ranks: Ranks) -> _Tables:
+        """What is known apart for each staleness. A rank has rows of its own, so all agree on how many lines there are.
+
+        Names are those of any pass: they follow from the settings.
+        """
+        entries = [entry for sums in self.passes for entry in sums.by_staleness.items()]
+        num_lines = ranks.most(max((staleness for staleness, _ in entries), default=-1) + 1)
+        if not num_lines:
+            return _Tables()
+        first = entries[0][1]
+        sums_SN = torch.zeros(num_lines, len(first.sums), dtype=torch.float64)
+        maxima_SN = torch.full((num_lines, len(first.maxima)), -torch.inf, dtype=torch.float64)
+        of_entries_EN = torch.stack([torch.stack([*entry.sums.values(), *entry.maxima.values()]) for _, entry in entries])
+        for (staleness, _), line_N in zip(entries, of_entries_EN.cpu(), strict=True):
+            sums_SN[staleness] += line_N[: len(first.sums)]
+            maxima_SN[staleness] = torch.maximum(maxima_SN[staleness], line_N[len(first.sums) :])
+        return _Tables(
+            sums=[dict(zip(first.sums, line, strict=True)) for line in ranks.sum(sums_SN).tolist()],
+            maxima=[dict(zip(first.maxima, line, strict=True)) for line in ranks.maximum(maxima_SN).tolist()],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tables:
+    """Sums and maxima by name, a line for each staleness from 0 on."""
+
+    sums: Sequence[Mapping[str, float]] = ()
+    maxima: Sequence[Mapping[str, float]] = ()
+
+    def total(self) -> tuple[dict[str, float], dict[str, float]]:
+        names = (self.sums[0], self.maxima[0]) if self.sums else ((), ())
+        return (
+            {name: sum(line[name] for line in self.sums) for name in names[0]},
+            {name: max(line[name] for line in self.maxima) for name in names[1]},
+        )
+
+    def measures(self) -> dict[int, dict[str, float]]:
+        """Of each staleness that has tokens."""
+        measured = [
+            {**loss_measures(sums), **off_policy_measures(sums, maxima)}
+            for sums, maxima in zip(self.sums, self.maxima, strict=True)
+        ]
+        return {staleness: found for staleness, found in enumerate(measured) if found["trained_tokens"]}
 
 
 def _divided(sums: Mapping[tuple[str, str], float], denominator: float) -> dict[str, float]:

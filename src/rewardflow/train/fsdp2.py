@@ -37,6 +37,10 @@ class Ranks:
         """The sum over all ranks, the same on each."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
+    def maximum(self, values: Tensor) -> Tensor:
+        """The largest over all ranks, entry by entry, the same on each."""
+        return self._reduce(values, dist.ReduceOp.MAX)
+
     def most(self, count: int) -> int:
         """The largest of the ranks' counts."""
         return int(self._reduce(torch.tensor(count), dist.ReduceOp.MAX)) if self.size > 1 else count

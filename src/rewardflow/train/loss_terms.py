@@ -6,29 +6,36 @@ the numerator is a sum that no denominator has touched, so those of all passes o
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from rewardflow.algo import aggregation
 from rewardflow.algo.kl import kl_to_reference
-from rewardflow.algo.losses import policy_loss
+from rewardflow.algo.losses import TokenLoss, policy_loss
 from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample
 from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, rollout_name
+from rewardflow.train.staleness_sums import Compared, StalenessSums, staleness_sums
 from rewardflow.train.token_log_probs import Entropy, TokenScores
+from rewardflow.types import Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """A row with what its loss is computed from; each column is float32 and has one entry for each sampled token."""
+    """A row with what its loss is computed from; each column is float32 and has one entry for each sampled token.
+
+    `engine` is what the engine said, for metrics; None where it said nothing.
+    """
 
     row: Row
     columns: Mapping[str, Tensor]
+    engine: Tensor | None = None
+    staleness: int = 0
     has_weight: bool = True
 
 
@@ -38,6 +45,7 @@ class PassSums:
 
     weighted: Mapping[str, Tensor]
     counted: Mapping[str, Tensor]
+    by_staleness: Mapping[int, StalenessSums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +84,18 @@ class LossTerms:
         return is_pulled or self.algorithm.kl_coef > 0 or self.algorithm.entropy_coef > 0
 
     def training_row(self, sample: Sample, row: Row) -> TrainingRow:
-        return TrainingRow(row=row, columns={name: self._column(name, sample, row) for name in self.column_names})
+        return TrainingRow(
+            row=row,
+            columns={name: self._column(name, sample, row) for name in self.column_names},
+            engine=_engine_log_probs(sample.rollout, row),
+            staleness=_staleness(sample.rollout),
+        )
 
     def idle_row(self) -> TrainingRow:
         """Takes part in a pass, with a gradient of exactly 0."""
-        columns = {name: torch.zeros(len(IDLE_ROW.sampled)) for name in self.column_names}
-        return TrainingRow(row=IDLE_ROW, columns=columns, has_weight=False)
+        nothing = torch.zeros(len(IDLE_ROW.sampled))
+        columns = {name: nothing for name in self.column_names}
+        return TrainingRow(row=IDLE_ROW, columns=columns, engine=nothing, has_weight=False)
 
     def numerator(self, rows: Sequence[TrainingRow], packed: PackedRows, scores: TokenScores) -> Numerator:
         """Of one forward pass."""
@@ -91,14 +105,7 @@ class LossTerms:
             name: packed.by_row(torch.cat([row.columns[name] for row in rows]).to(device)) for name in self.column_names
         }
         log_probs_BT = packed.by_row(scores.log_probs_N)
-        loss = policy_loss(
-            self.algorithm,
-            log_probs_BT=log_probs_BT,
-            old_BT=columns.get("old", log_probs_BT.detach()),
-            behaviour_BT=columns.get("behaviour"),
-            advantages_BT=columns["advantage"],
-            mask_BT=mask_BT,
-        )
+        loss = self._policy_loss(log_probs_BT, columns, mask_BT)
         weights_BT = aggregation.token_weights(self.algorithm.aggregation, mask_BT)
         terms = {"policy_loss": aggregation.numerator(loss.loss_BT, weights_BT)}
         total = terms["policy_loss"]
@@ -106,17 +113,62 @@ class LossTerms:
             kl_BT = kl_to_reference(log_probs_BT, columns["reference"], mask_BT, self.algorithm.kl_estimator)
             terms["kl"] = aggregation.numerator(kl_BT, weights_BT)
             total = total + self.algorithm.kl_coef * terms["kl"]
-        if scores.entropy_N is not None:
-            terms["entropy"] = aggregation.numerator(packed.by_row(scores.entropy_N), weights_BT)
+        entropy_BT = None if scores.entropy_N is None else packed.by_row(scores.entropy_N)
+        if entropy_BT is not None:
+            terms["entropy"] = aggregation.numerator(entropy_BT, weights_BT)
             if self.entropy == "trained":
                 total = total - self.algorithm.entropy_coef * terms["entropy"]
         weighted = {name: term.detach().double() for name, term in terms.items()}
-        return Numerator(value=total, sums=PassSums(weighted=weighted, counted=loss.sums))
+        looked_at = _Pass(rows, columns, self._compared(rows, packed, columns, log_probs_BT), entropy_BT, mask_BT)
+        by_staleness = self._by_staleness(looked_at, loss)
+        return Numerator(value=total, sums=PassSums(weighted=weighted, counted=loss.sums, by_staleness=by_staleness))
+
+    def _policy_loss(self, log_probs_BT: Tensor, columns: Mapping[str, Tensor], mask_BT: Tensor) -> TokenLoss:
+        return policy_loss(
+            self.algorithm,
+            log_probs_BT=log_probs_BT,
+            old_BT=columns.get("old", log_probs_BT.detach()),
+            behaviour_BT=columns.get("behaviour"),
+            advantages_BT=columns["advantage"],
+            mask_BT=mask_BT,
+        )
+
+    def _compared(
+        self, rows: Sequence[TrainingRow], packed: PackedRows, columns: Mapping[str, Tensor], log_probs_BT: Tensor
+    ) -> Compared:
+        present_BT = log_probs_BT.detach()
+        spoken = [row.engine for row in rows if row.engine is not None]
+        engine_BT = packed.by_row(torch.cat(spoken).to(present_BT.device)) if len(spoken) == len(rows) else None
+        behaviour_BT = columns.get("behaviour", engine_BT)
+        is_trainers = self.algorithm.behaviour == "trainer" and "behaviour" in columns
+        return Compared(
+            present_BT=present_BT,
+            behaviour_BT=behaviour_BT,
+            trainer_BT=columns["behaviour"] if is_trainers else columns.get("old", present_BT),
+            engine_BT=engine_BT,
+        )
+
+    @torch.no_grad()
+    def _by_staleness(self, looked_at: _Pass, loss: TokenLoss) -> dict[int, StalenessSums]:
+        """Most passes have rows of one staleness; for those of others the loss is summed once more, row by row."""
+        staleness = sorted({row.staleness for row in looked_at.rows})
+        found = {}
+        for number in staleness:
+            mask_BT, sums = looked_at.mask_BT, loss.sums
+            if len(staleness) > 1:
+                of_these = torch.tensor([row.staleness == number for row in looked_at.rows])
+                mask_BT = mask_BT & of_these.to(mask_BT.device)[:, None]
+                sums = self._policy_loss(looked_at.compared.present_BT, looked_at.columns, mask_BT).sums
+            if looked_at.entropy_BT is not None:
+                entropy = torch.where(mask_BT, looked_at.entropy_BT, 0.0).sum(dtype=torch.float64)
+                sums = {**sums, "entropy": entropy}
+            found[number] = staleness_sums(looked_at.compared, sums, mask_BT)
+        return found
 
     def _column(self, name: str, sample: Sample, row: Row) -> Tensor:
         values = sample.advantage if name == "advantage" else getattr(sample.log_probs, name)
         if values is None and name == "behaviour" and self.algorithm.behaviour == "engine":
-            values = _engine_log_probs(sample, row)
+            values = _engine_log_probs(sample.rollout, row)
         if values is None:
             raise InvalidInput(
                 f"every sample trained with {self._cause(name)} needs its {name} log-probs, "
@@ -146,13 +198,33 @@ class LossTerms:
         return "loss=decoupled" if self.algorithm.loss == "decoupled" else f"reject={self.algorithm.reject}"
 
 
-def _engine_log_probs(sample: Sample, row: Row) -> Sequence[Any] | None:
-    log_probs = sample.rollout.log_probs
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One forward pass, as its metrics see it."""
+
+    rows: Sequence[TrainingRow]
+    columns: Mapping[str, Tensor]
+    compared: Compared
+    entropy_BT: Tensor | None
+    mask_BT: Tensor
+
+
+def _engine_log_probs(rollout: Rollout, row: Row) -> Tensor | None:
+    """Of the sampled tokens, without a loop over them; a view where they follow one another."""
+    log_probs = rollout.log_probs
     if log_probs is None:
         return None
     if len(log_probs) != row.num_tokens:
         raise InvalidInput(
             "log_probs of a rollout must be as long as its token_ids, "
-            f"got {len(log_probs)} and {row.num_tokens} in {rollout_name(sample.rollout)}"
+            f"got {len(log_probs)} and {row.num_tokens} in {rollout_name(rollout)}"
         )
-    return [log_probs[position] for position in row.sampled]
+    is_ready = isinstance(log_probs, array) and log_probs.typecode == "f"
+    all_L = torch.frombuffer(log_probs if is_ready else array("f", log_probs), dtype=torch.float32)
+    first, last = row.sampled[0], row.sampled[-1]
+    is_one_piece = last - first + 1 == len(row.sampled)
+    return all_L[first : last + 1] if is_one_piece else all_L[torch.tensor(row.sampled)]
+
+
+def _staleness(rollout: Rollout) -> int:
+    return 0 if rollout.policy_version is None else max(0, rollout.step - rollout.policy_version)

@@ -276,6 +276,7 @@ class TorchTrainer:
             grad_norm=grad_norm,
             lr=self.lr,
             metrics={**sums.metrics, **skipped},
+            by_staleness=sums.by_staleness,
         )
 
     def _count(self, **added: int) -> None:

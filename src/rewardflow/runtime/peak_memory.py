@@ -1,0 +1,23 @@
+"""How much memory a run has used at the most."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+def peak_memory_bytes(device: Any) -> int | None:
+    """Since the process began: what torch held on a GPU, or on the CPU the resident set of the process."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(device))
+    if device.type != "cpu":
+        return None
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
