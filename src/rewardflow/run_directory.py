@@ -8,6 +8,9 @@
     settings.json   the settings of a training run
     journal.db      paid verdicts, if the run is told to keep its journal here
     checkpoints/    where a training run can go on from
+    rollouts/       rollouts of a training run with their verdicts, a parquet file for each step
+    tensorboard/    the figures of metrics.jsonl for TensorBoard, if it is installed
+    wandb/          what Weights & Biases keeps, if it is asked for; wandb.json says which run it is there
 
 Always true: a directory holds one run, and one that holds anything else is refused and left alone; `run.json` is whole
 or not there; what a later rewardflow wrote is refused. The files of lines keep what `line_file` promises.
@@ -38,6 +41,9 @@ DEVICES_FILE = "devices.jsonl"
 SETTINGS_FILE = "settings.json"
 JOURNAL_FILE = "journal.db"
 CHECKPOINTS_FOLDER = "checkpoints"
+ROLLOUTS_FOLDER = "rollouts"
+TENSORBOARD_FOLDER = "tensorboard"
+WANDB_FILE = "wandb.json"
 
 _DRAFT = f".{RUN_FILE}.tmp"  # run.json before it is whole; all that a crash in `create` leaves behind
 # What a directory may hold before it is a run's: the journal may be older than the wish for one, and SQLite keeps

@@ -81,9 +81,7 @@ def off_policy_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor)
     """Of one micro-batch. A response without a trained token does not count."""
     differences = prob_diff_sums(log_probs_BT, behaviour_BT, mask_BT)
     ratios = ratio_sums(log_probs_BT, behaviour_BT, mask_BT)
-    return OffPolicySums(
-        sums={**differences.sums, **ratios.sums}, maxima={**differences.maxima, **ratios.maxima}
-    )
+    return OffPolicySums(sums={**differences.sums, **ratios.sums}, maxima={**differences.maxima, **ratios.maxima})
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.run_directory import METRICS_FILE
 from rewardflow.runtime.embedded import check_installed, check_run_dir, embedded
+from rewardflow.runtime.metrics_sinks import check_sinks
 from rewardflow.runtime.preflight import preflight
 from rewardflow.runtime.resuming import find_checkpoint
 
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput("train needs a file of settings, as in `rewardflow train run.yaml`, got none")
     settings = load_run(args.run_file, args.overrides)
     check_installed()
+    check_sinks(settings)
     check_run_dir(settings, resumes=args.resume)
     checkpoint = find_checkpoint(settings) if args.resume else None
     if checkpoint is not None and checkpoint.step >= settings.steps:

@@ -103,6 +103,8 @@ def _outcome_rows(outcome: TrainOutcome, *, ascii_only: bool) -> Iterator[Row]:
         yield "dropped", f"{count:,}", f"groups: {safe(reason.replace('_', ' '))}"
     if totals.staleness_max is not None:
         yield "staleness", str(totals.staleness_max), "at most"
+    for warning in totals.warnings:
+        yield "warning", "", safe(warning)
     yield "cost", dollars(outcome.cost_usd), f"for {outcome.calls:,} calls"
     if outcome.metrics is not None:
         yield "metrics", "", safe(str(outcome.metrics))

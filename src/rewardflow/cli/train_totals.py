@@ -29,6 +29,7 @@ class TrainTotals:
     dropped: Counter[str] = field(default_factory=Counter)
     staleness_max: int | None = None
     last: StepReport | None = None
+    warnings: list[str] = field(default_factory=list)  # each was told once
     _recent_s: list[float] = field(default_factory=list)
 
     def add(self, report: StepReport) -> None:
@@ -45,6 +46,7 @@ class TrainTotals:
         self.dropped.update(report.dropped)
         if report.staleness_max is not None:
             self.staleness_max = max(self.staleness_max or 0, report.staleness_max)
+        self.warnings += report.warnings
         self.last = report
 
     @property
@@ -79,4 +81,5 @@ class TrainTotals:
             "failed": dict(self.failed),
             "dropped": dict(self.dropped),
             "staleness_max": self.staleness_max,
+            "warnings": list(self.warnings),
         }

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 30.0
 CURVE_WIDTH = 60
+WARNINGS_SHOWN = 2  # the latest; all are in the log and in metrics.jsonl
 SHOWN_FROM_S = 0.0005  # less would be shown as 0 ms
 WORK_SHOWN = {"generate": "generating", "log_probs": "taking log-probs", "update": "updating", "publish": "publishing"}
 CAUSE_SHOWN = {
@@ -156,6 +157,8 @@ class TrainView:
         totals = self.totals
         lost = _lost(totals.failed, totals.dropped)
         yield "lost", Text(lost or "nothing", "red" if lost else "")
+        for warning in totals.warnings[-WARNINGS_SHOWN:]:
+            yield "warning", Text(safe(warning), "yellow")
         yield "agent", Text("   ".join(_agent_parts(agent)), no_wrap=True, overflow="ellipsis")
         for account in agent.accounts:
             if account.in_flight or account.waiting:

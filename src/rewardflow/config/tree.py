@@ -267,6 +267,33 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Where the figures of each step go, beside metrics.jsonl; what they are is in metrics.md. They need `run_dir`."""
+
+    tensorboard: bool | None = None  # a folder `tensorboard` in `run_dir`; null: if tensorboard is installed
+    wandb: Literal["online", "offline"] | None = None  # to Weights & Biases, or to files for `wandb sync`; null: no
+    wandb_project: str = "rewardflow"  # of the run there
+    wandb_entity: str | None = None  # who owns the project; null: whoever is logged in
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSettings:
+    """What is kept of the rollouts and their verdicts, as parquet files in `run_dir`; columns in run_directory.md."""
+
+    every: int | None = 1  # steps from one file to the next; null: no files
+    limit: int | None = None  # rollouts of a step at the most, in whole groups; null: all
+
+    def __post_init__(self) -> None:
+        for name in ("every", "limit"):
+            value = getattr(self, name)
+            if value is not None:
+                at_least(name, value, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """A whole run: what is rewarded, for how long, and where it is written down."""
 
@@ -287,6 +314,8 @@ class RunSettings:
     algorithm: AlgorithmSettings = AlgorithmSettings()
     trainer: TrainerSettings = TrainerSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    rollouts: RolloutSettings = RolloutSettings()
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)
@@ -306,6 +335,9 @@ class RunSettings:
         asked = [name for name in ("every", "keep_best_by", "max_hours") if getattr(self.checkpoint, name) is not None]
         if asked and self.run_dir is None:
             raise InvalidInput(f"checkpoint.{asked[0]} needs a run_dir to save to, got run_dir=null")
+        written = [name for name in ("tensorboard", "wandb") if getattr(self.metrics, name)]
+        if written and self.run_dir is None:
+            raise InvalidInput(f"metrics.{written[0]} needs a run_dir to write to, got run_dir=null")
 
     def _check_advantage(self) -> None:
         algorithm, schedule = self.algorithm, self.schedule

@@ -61,9 +61,7 @@ async def _take_early(parts: Parts, devices: Devices, open_step: OpenStep) -> No
         await take_log_probs("reference", parts, devices.trainer, open_step)
 
 
-async def _generate(
-    parts: Parts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]
-) -> None:
+async def _generate(parts: Parts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:
     missing = {(request.group_id, i) for request in requests for i in range(request.group_size)}
     async with contextlib.aclosing(parts.generator.generate(requests)) as rollouts:
         async for rollout in rollouts:

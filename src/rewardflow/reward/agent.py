@@ -84,7 +84,7 @@ class AgentStatistics:
     @property
     def retries(self) -> int:
         """Of the calls, those that asked again after a fault; a hedge is none."""
-        return sum(account.retry.retries - account.hedges for account in self.accounts)
+        return sum(account.retries for account in self.accounts)
 
 
 class RewardAgent:

@@ -50,6 +50,7 @@ class DispatchStatistics:
     waiting: int
     calls: int
     outcomes: dict[str, int]
+    retries: int
     hedges: int
     hedges_won: int
     latency_p50_s: float | None
@@ -88,6 +89,7 @@ class Dispatcher:
         self._running = 0
         self._num_unsaved = 0
         self._num_started = 0
+        self._num_retries = 0
         self._outcomes: Counter[str] = Counter()
         self._hedges = 0
         self._hedges_won = 0
@@ -276,6 +278,8 @@ class Dispatcher:
         if job.num_calls == 0:
             self._budget.earn()
             job.started_s = now
+        elif not is_hedge:
+            self._num_retries += 1
         job.stop_timer()
         job.num_calls += 1
         job.num_running += 1
@@ -474,6 +478,7 @@ class Dispatcher:
             waiting=sum(not entry[4].is_done for entry in self._queue),
             calls=self._num_started,
             outcomes=dict(self._outcomes),
+            retries=self._num_retries,
             hedges=self._hedges,
             hedges_won=self._hedges_won,
             latency_p50_s=quantile(0.5),

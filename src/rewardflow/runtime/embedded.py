@@ -34,11 +34,13 @@ from rewardflow.flow.seams import Generator
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.run_directory import RUN_FILE
 from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
+from rewardflow.runtime.metrics_sinks import check_sinks
 from rewardflow.runtime.probe import probe
 from rewardflow.runtime.resuming import find_checkpoint, store_of
 from rewardflow.runtime.reward_of_run import build_agent
 from rewardflow.runtime.run_records import RunRecords, open_records
 from rewardflow.runtime.run_state import RunState
+from rewardflow.runtime.step_checks import StepChecks
 from rewardflow.runtime.time_budget import TimeBudget
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ async def embedded(
     """
     budget = TimeBudget(settings.checkpoint.max_hours, started_s=asyncio.get_running_loop().time())
     check_installed()
+    check_sinks(settings)
     check_run_dir(settings, resumes=resume is not False)
     checkpoint = await asyncio.to_thread(find_checkpoint, settings) if resume is True else resume or None
     folder = folder or folder_of(settings)
@@ -117,7 +120,7 @@ async def embedded(
             policy=policy,
             trainer=trainer,
             parts=parts,
-            flow=_make_flow(parts, records, saver, on_step),
+            flow=_make_flow(parts, StepChecks(settings, device_of(settings)), records, saver, on_step),
             prompts=prompts,
             start=start,
             checkpointer=saver,
@@ -256,7 +259,7 @@ def _open_checkpointer(
 ) -> Checkpointer:
     writer = stack.enter_context(ThreadPoolExecutor(1, "rewardflow-checkpoint"))
     checkpointer = Checkpointer(
-        settings, store_of(settings), take=state.take, flush=records.metrics.flush, writer=writer, budget=budget
+        settings, store_of(settings), take=state.take, flush=records.flush, writer=writer, budget=budget
     )
     stack.push_async_callback(checkpointer.settle)
     if settings.checkpoint.on_signal:
@@ -264,13 +267,22 @@ def _open_checkpointer(
     return checkpointer
 
 
-def _make_flow(parts: Parts, records: RunRecords | None, saver: Checkpointer | None, on_step: OnStep | None) -> Flow:
+def _make_flow(
+    parts: Parts, checks: StepChecks, records: RunRecords | None, saver: Checkpointer | None, on_step: OnStep | None
+) -> Flow:
     listeners: list[OnStep] = [one.stepped for one in (records, saver) if one is not None]
     if on_step is not None:
         listeners.append(on_step)
 
     def tell(report: StepReport) -> None:
+        checked = checks(report)
         for listener in listeners:
-            listener(report)
+            listener(checked)
 
-    return Flow(parts, on_step=tell, at_boundary=saver, sink=None if records is None else records.devices)
+    return Flow(
+        parts,
+        on_step=tell,
+        on_rollouts=None if records is None or records.rollouts is None else records.rollouts.write,
+        at_boundary=saver,
+        sink=None if records is None else records.devices,
+    )

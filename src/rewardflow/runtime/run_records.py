@@ -1,14 +1,17 @@
-"""The files that a run writes about itself: its settings, a line for each step, what its devices did.
+"""What a run writes about itself: its settings, a line for each step, what its devices did, its rollouts.
 
 Always true: every step that was trained has one line in metrics.jsonl, however often the run was killed and went on;
-cutting the file leaves it as it was or as it should be.
+cutting the file leaves it as it was or as it should be. What a step told is on disk before a checkpoint says that the
+step is done.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,18 @@ from rewardflow.config.tree import RunSettings
 from rewardflow.events import EventSink
 from rewardflow.flow.reports import StepReport
 from rewardflow.line_file import LineFile, encode_line, read_lines
-from rewardflow.run_directory import SETTINGS_FILE, RunDirectory
+from rewardflow.run_directory import ROLLOUTS_FOLDER, SETTINGS_FILE, RunDirectory
+from rewardflow.runtime import rollout_files
+from rewardflow.runtime.background import BackgroundWriter
+from rewardflow.runtime.metrics_sinks import StepMetrics, in_background, sinks_of
+from rewardflow.runtime.rollout_files import RolloutFiles
+from rewardflow.runtime.scalars import scalars
 from rewardflow.runtime.settings_file import write_settings
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +41,35 @@ class RunRecords:
 
     metrics: LineFile[Mapping[str, Any]]
     devices: EventSink
+    rollouts: RolloutFiles | None = None
+    sinks: Sequence[BackgroundWriter[StepMetrics]] = ()
 
     def stepped(self, report: StepReport) -> None:
-        self.metrics.append(report.to_json())
+        line = report.to_json()
+        self.metrics.append(line)
+        self.tell(report.step, scalars(line))
+
+    def tell(self, step: int, values: Mapping[str, float]) -> None:
+        """Figures of a step to everything that draws curves."""
+        for sink in self.sinks:
+            sink.put(StepMetrics(step, values))
+
+    def flush(self) -> None:
+        """Waits for the disk, and not for ever for those who may never answer."""
+        self.metrics.flush()
+        for writer in self._writers():
+            writer.flush(_FLUSH_TIMEOUT_S)
+
+    def close(self) -> None:
+        """As `flush`, and lets go."""
+        for writer in self._writers():
+            writer.close(_CLOSE_TIMEOUT_S)
+        self.metrics.close()
+
+    def _writers(self) -> Iterator[BackgroundWriter[StepMetrics] | RolloutFiles]:
+        yield from self.sinks
+        if self.rollouts is not None:
+            yield self.rollouts
 
 
 def open_records(
@@ -41,10 +80,27 @@ def open_records(
         return None
     directory = RunDirectory.at(settings.run_dir) if resumes else RunDirectory.create(settings.run_dir)
     write_settings(settings, directory.path / SETTINGS_FILE)
-    cut_metrics(directory.metrics_path, next_step=0 if checkpoint is None else checkpoint.step)
-    metrics = directory.open_metrics()
-    stack.callback(metrics.close)
-    return RunRecords(metrics, stack.enter_context(directory.open_device_events()))
+    next_step = 0 if checkpoint is None else checkpoint.step
+    cut_metrics(directory.metrics_path, next_step=next_step)
+    devices = stack.enter_context(directory.open_device_events())
+    sinks = sinks_of(settings, directory, resumes=resumes, next_step=next_step)
+    records = RunRecords(
+        directory.open_metrics(),
+        devices,
+        _open_rollouts(settings, directory, next_step),
+        [in_background(sink) for sink in sinks],
+    )
+    stack.push_async_callback(asyncio.to_thread, records.close)  # Weights & Biases may take its time
+    return records
+
+
+def _open_rollouts(settings: RunSettings, directory: RunDirectory, next_step: int) -> RolloutFiles | None:
+    if settings.rollouts.every is None:
+        return None
+    if not rollout_files.is_installed():
+        logger.warning("rollouts are not written, because pyarrow is not installed: pip install 'rewardflow[parquet]'")
+        return None
+    return RolloutFiles(directory.path / ROLLOUTS_FOLDER, settings.rollouts, next_step=next_step)
 
 
 def cut_metrics(path: Path, *, next_step: int) -> None:

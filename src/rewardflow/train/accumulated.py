@@ -94,7 +94,9 @@ class Accumulated:
         first = entries[0][1]
         sums_SN = torch.zeros(num_lines, len(first.sums), dtype=torch.float64)
         maxima_SN = torch.full((num_lines, len(first.maxima)), -torch.inf, dtype=torch.float64)
-        of_entries_EN = torch.stack([torch.stack([*entry.sums.values(), *entry.maxima.values()]) for _, entry in entries])
+        of_entries_EN = torch.stack(
+            [torch.stack([*entry.sums.values(), *entry.maxima.values()]) for _, entry in entries]
+        )
         for (staleness, _), line_N in zip(entries, of_entries_EN.cpu(), strict=True):
             sums_SN[staleness] += line_N[: len(first.sums)]
             maxima_SN[staleness] = torch.maximum(maxima_SN[staleness], line_N[len(first.sums) :])

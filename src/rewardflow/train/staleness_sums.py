@@ -58,12 +58,10 @@ def staleness_sums(compared: Compared, loss_sums: Mapping[str, Tensor], mask_BT:
 def off_policy_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
     """What the two comparisons say, by the names of metrics; nothing of one that could not be made."""
     ratios = ratio_measures(_under(_BEHAVIOUR, sums), _under(_BEHAVIOUR, maxima))
-    shares = {name: ratios.pop(name) for name in ("effective_share", "response_effective_share") if name in ratios}
     differences = prob_diff_measures(_under(_ENGINE, sums), _under(_ENGINE, maxima))
     return {
         **{name.replace("prob_diff", "engine_diff"): value for name, value in differences.items()},
-        **{f"behaviour_{name}": value for name, value in ratios.items()},
-        **shares,
+        **{name if name.endswith("_share") else f"behaviour_{name}": value for name, value in ratios.items()},
     }
 
 
