@@ -102,6 +102,15 @@ def test_the_picture_has_the_curve_the_wait_and_what_was_lost() -> None:
     assert "0.3 s exposed   3.0 s hidden" in picture
 
 
+def test_a_warning_is_shown_from_its_step_on_and_cannot_steer_the_terminal() -> None:
+    view = a_view(report(0, warnings=("entropy is 0.001\x1b[2J, below 0.005",)), report(1))
+    assert "warning" in shown(view, WAITING)
+    assert "entropy is 0.001" in shown(view, WAITING)
+    assert "\x1b" not in shown(view, WAITING)
+    assert view.totals.to_json()["warnings"] == ["entropy is 0.001\x1b[2J, below 0.005"]
+    assert "warning" not in shown(a_view(report()), WAITING)
+
+
 def test_a_step_without_scores_and_rollouts_can_be_shown() -> None:
     view = a_view(report(score_mean=None, staleness_mean=None, staleness_max=None, failed={}, dropped={}))
     assert "score none" in view.line(WAITING, agent_statistics())

@@ -12,7 +12,13 @@ import pytest
 import torch
 from tiny_run import calls_in, settings_in
 
-from rewardflow.config.tree import AlgorithmSettings, PolicySettings, RunSettings
+from rewardflow.config.tree import (
+    AlgorithmSettings,
+    GenerationSettings,
+    PolicySettings,
+    RunSettings,
+    TrainerSettings,
+)
 from rewardflow.errors import InvalidInput, RewardLoadError
 from rewardflow.flow.schedule import Schedule, Stream
 from rewardflow.reward.agent import RewardAgent
@@ -63,6 +69,64 @@ def test_every_schedule_writes_one_line_for_each_step_with_all_that_people_ask_f
             assert isinstance(line[name], float)
         assert line["entropy"] > 0
     assert sum(line["busy_s"].get("generate", 0.0) for line in lines) > 0
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 2])
+def test_each_mini_batch_tells_its_figures_under_its_index_and_the_staleness_of_its_rollouts(
+    tmp_path: Path, max_staleness: int
+) -> None:
+    schedule = Schedule(groups_per_step=4, mini_batches=2, epochs=2, stream="batch", max_staleness=max_staleness)
+    train(settings_in(tmp_path, schedule=schedule, steps=4, run_dir=tmp_path / "run"))
+    for line in metrics_in(tmp_path / "run"):
+        staleness = str(min(line["step"], max_staleness))
+        assert list(line["by_staleness"]) == [staleness]
+        updates = line["mini_batches"]
+        assert [(one["epoch"], one["mini_batch"]) for one in updates] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        for update in updates:
+            ((found, figures),) = update["by_staleness"].items()
+            assert found == staleness
+            assert {name: update[name] for name in figures} == pytest.approx(figures)
+        assert line["effective_share"] == pytest.approx(sum(one["effective_share"] for one in updates) / 4)
+        assert line["behaviour_ratio_max"] == max(one["behaviour_ratio_max"] for one in updates)
+        assert line["behaviour_ratio_min"] == min(one["behaviour_ratio_min"] for one in updates)
+        # Before its first update a step has the weights that it is held against; the engine computes as the trainer does.
+        assert updates[0]["kl_old_k3"] == pytest.approx(0.0, abs=1e-6)
+        assert updates[3]["kl_old_k3"] > 1e-5
+        assert (updates[0]["behaviour_kl_k3"] < 1e-6) == (staleness == "0")
+        assert (line["engine_diff_max"] < 1e-5) == (staleness == "0")
+
+
+def test_the_trainers_own_log_probs_tell_engine_and_staleness_apart(tmp_path: Path) -> None:
+    algorithm = AlgorithmSettings(loss="decoupled", behaviour="trainer")
+    train(settings_in(tmp_path, algorithm=algorithm, run_dir=tmp_path / "run"))
+    last = metrics_in(tmp_path / "run")[-1]
+    assert last["staleness_max"] == 1
+    assert last["engine_diff_max"] < 1e-5
+    assert last["behaviour_kl_k3"] > 1e-5
+
+
+def test_calls_tokens_a_second_and_memory_are_in_the_metrics(tmp_path: Path) -> None:
+    train(settings_in(tmp_path, run_dir=tmp_path / "run"))
+    lines = metrics_in(tmp_path / "run")
+    assert sum(line["num_calls"] for line in lines) == len(calls_in(tmp_path)) - 1  # without the sample
+    assert [line["num_retries"] for line in lines] == [0, 0, 0]
+    assert all(line["memory_peak_bytes"] > 1e7 for line in lines)
+    assert all(line["trained_tokens_per_s"] > 0 for line in lines)
+    assert lines[0]["generated_tokens_per_s"] > 0
+    assert lines[-1]["generated_tokens_per_s"] is None  # everything was generated before
+
+
+def test_a_figure_out_of_range_is_in_the_log_and_in_the_metrics_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wild = TrainerSettings(lr=0.3, threads=1)
+    generation = GenerationSettings(group_size=8, max_prompt_tokens=8, max_response_tokens=20)
+    schedule = Schedule(groups_per_step=8, mini_batches=2, stream="mini_batch")
+    train(settings_in(tmp_path, trainer=wild, schedule=schedule, generation=generation, run_dir=tmp_path / "run"))
+    written = [warning for line in metrics_in(tmp_path / "run") for warning in line["warnings"]]
+    logged = [record.message for record in caplog.records if record.name == "rewardflow.runtime.step_checks"]
+    assert written == logged
+    assert any("behaviour_kl_k3" in warning and "lower trainer.lr (0.3)" in warning for warning in written)
 
 
 def test_verdicts_that_fail_are_counted_and_their_groups_dropped(tmp_path: Path) -> None:

@@ -43,7 +43,11 @@ def test_both_ranks_report_the_whole_update(
     assert first == second
     for found, expected in zip(first, one_process[case]["reports"], strict=True):
         assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-4, abs=1e-6)
-        del found["metrics"], expected["metrics"]
+        assert list(found["by_staleness"]) == list(expected["by_staleness"])
+        for staleness, figures in expected["by_staleness"].items():
+            assert found["by_staleness"][staleness] == pytest.approx(figures, rel=1e-4, abs=1e-6)
+        for report in (found, expected):
+            del report["metrics"], report["by_staleness"]
         assert found == pytest.approx(expected, rel=1e-5)
 
 

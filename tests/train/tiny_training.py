@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -41,18 +42,25 @@ def sample(of: Rollout, advantage: Any = 1.0, *, value: float | None = 1.0, **lo
 
 
 def random_samples(number: int, seed: int = 0) -> list[Sample]:
-    """Every third failed, every fifth with an advantage of 0, and log-probs so far off that clips are active."""
+    """Every third failed, every fifth with an advantage of 0, and log-probs so far off that clips are active.
+
+    The engine's are not the trainer's, and from the fourth on the rollouts are 0, 1 or 3 versions old.
+    """
     dice = random.Random(seed)
-    return [_random_sample(dice, is_failed=i % 3 == 2, is_zero=i % 5 == 4) for i in range(number)]
+    staleness = [(0, 1, 3)[i // 2 % 3] if i > 3 else 0 for i in range(number)]
+    return [_random_sample(dice, staleness[i], is_failed=i % 3 == 2, is_zero=i % 5 == 4) for i in range(number)]
 
 
-def _random_sample(dice: random.Random, *, is_failed: bool, is_zero: bool) -> Sample:
+def _random_sample(dice: random.Random, staleness: int, *, is_failed: bool, is_zero: bool) -> Sample:
     prompt, response = ([dice.randrange(VOCABULARY) for _ in range(dice.randint(1, 9))] for _ in range(2))
     guesses = {
         name: torch.tensor([dice.uniform(-4.0, -1.0) for _ in response]) for name in ("old", "reference", "behaviour")
     }
     advantage = 0.0 if is_failed or is_zero else dice.uniform(-2.0, 2.0)
-    return sample(rollout(prompt, response), advantage, value=None if is_failed else 1.0, **guesses)
+    drift = random.Random(len(prompt) * advantage)
+    engine = array("f", [0.0] * len(prompt) + [drift.uniform(-4.0, -1.0) for _ in response])
+    made = rollout(prompt, response, step=5, policy_version=5 - staleness, log_probs=engine)
+    return sample(made, advantage, value=None if is_failed else 1.0, **guesses)
 
 
 def batch(samples: Sequence[Sample], *, is_last: bool = True) -> MicroBatch:

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,8 @@ from rewardflow.errors import InvalidInput
 from rewardflow.run_directory import TENSORBOARD_FOLDER, WANDB_FILE, RunDirectory
 from rewardflow.runtime.background import BackgroundWriter
 from rewardflow.runtime.settings_file import shown_settings
+
+logger = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000  # steps; each is a few hundred numbers
 
@@ -98,9 +101,10 @@ class WandbSink:
             mode=self.mode,
             dir=str(self.folder),
             config=dict(self.config),
-            # What a run prints, and the code it was started from, are nobody's business there.
-            settings=wandb.Settings(console="off", disable_git=True, save_code=False, quiet=True),
+            # What a run prints, and the code it was started from, are nobody's business there; the terminal is ours.
+            settings=wandb.Settings(console="off", disable_git=True, save_code=False, silent=True),
         )
+        logger.info("Weights & Biases: %s", run.url or f"offline, in {self.folder / 'wandb'}")
 
         def write(metrics: StepMetrics) -> None:
             nonlocal state
