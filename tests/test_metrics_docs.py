@@ -24,7 +24,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 def fields_explained(page: str) -> list[str]:
     """Of the table of names, units and meanings, in order."""
     section = page.partition("## Names\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]+ \|$", section, re.MULTILINE)
+    return re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]+\|$", section, re.MULTILINE)
 
 
 def complaints_about(page: str, written: set[str]) -> list[str]:

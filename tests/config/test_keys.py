@@ -41,7 +41,10 @@ def test_required_keys_have_no_default() -> None:
         ("trainer.temprature", "did you mean 'generation.temperature'?"),
         ("shedule.min_batches", "did you mean 'schedule.mini_batches'?"),
         ("data.zzz", "there are task, path, dataset, split, prompt_column, answer_column, shuffle, limit, num_digits"),
-        ("zzz.yyy", "there are data, schedule, limits, policy, generation, algorithm, trainer, checkpoint"),
+        (
+            "zzz.yyy",
+            "there are data, schedule, limits, policy, generation, algorithm, trainer, checkpoint, metrics, rollouts",
+        ),
     ],
 )
 def test_the_nearest_key_is_looked_for_first_at_home_and_then_everywhere(name: str, hint: str) -> None:

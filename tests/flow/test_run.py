@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardflow import clock
-from rewardflow.errors import FlowError, InvalidInput, ServiceOutage
+from rewardflow.errors import FlowError, InvalidInput, ServiceError, ServiceOutage
 from rewardflow.events import DeviceWorked, EventList
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
 from rewardflow.flow.parts import Parts
-from rewardflow.flow.records import Boundary, GroupRequest, Prompt
-from rewardflow.flow.reports import StepReport
+from rewardflow.flow.records import Boundary, GroupRequest, JudgedRollout, Prompt
+from rewardflow.flow.reports import StepReport, taken_together
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
 from rewardflow.reward.agent import RewardAgent
@@ -42,6 +42,7 @@ class World:
         self.slots = others.pop("slots", 64)
         self.others = others
         self.reports: list[StepReport] = []
+        self.judged: dict[int, list[JudgedRollout]] = {}
         self.events = EventList()
         self.calls_left_out = 0
         self.start = Boundary(next_step=0)
@@ -61,7 +62,13 @@ class World:
                     group_size=self.group_size,
                     **{"micro_batch_tokens": 60, **self.others},
                 )
-                flow = Flow(parts, on_step=self.reports.append, at_boundary=self.at_boundary, sink=self.events)
+                flow = Flow(
+                    parts,
+                    on_step=self.reports.append,
+                    on_rollouts=lambda step, judged: self.judged.update({step: list(judged)}),
+                    at_boundary=self.at_boundary,
+                    sink=self.events,
+                )
                 await flow.run(steps=steps, start=self.start)
                 self.calls_left_out = agent.statistics().in_flight
 
@@ -530,3 +537,61 @@ def test_a_prompt_source_that_runs_dry_is_told() -> None:
 def test_a_group_that_could_never_be_kept_is_refused_at_the_start() -> None:
     with pytest.raises(InvalidInput, match="min_group=5, group_size=4"):
         World(Schedule(groups_per_step=2, min_group=5), judge_of(0)).run(steps=1)
+
+
+# -- what is told of rollouts and figures --
+
+
+@settings(max_examples=40)
+@given(SCHEDULES, st.integers(0, 99), st.sampled_from([0.0, 0.3, 0.7]), st.booleans())
+def test_every_judged_rollout_is_told_once_with_what_became_of_it(
+    schedule: Schedule, seed: int, failing: float, drops_equal: bool
+) -> None:
+    schedule = schedule.changed(drop_equal_scores=drops_equal)
+    world = World(schedule, judge_of(seed, failing=failing)).run(steps=3)
+    for report in world.reports:
+        told = world.judged[report.step]
+        places = [(one.rollout.group_id, one.rollout.index) for one in told]
+        assert len(set(places)) == len(places) == report.num_scored + sum(report.failed.values())
+        trained = [one for one in told if one.why_not is None]
+        in_part = [one for one in told if one.why_not in (None, "failed")]
+        samples = [s for batch in world.trainer.batches if batch.step == report.step for s in batch.samples]
+        assert {one.rollout.response for one in in_part} == {sample.rollout.response for sample in samples}
+        advantages = {s.rollout.response: s.advantage for s in samples if s.is_scored}
+        assert {one.rollout.response: one.advantage for one in trained} == advantages
+        assert all(one.reward.value is None for one in told if one.why_not == "failed")
+        dropped = Counter({reason: 4 * count for reason, count in report.dropped.items()})
+        assert Counter(one.why_not for one in told if one.why_not in ("too_few_verdicts", "equal_scores")) == dropped
+
+
+def test_an_update_says_which_mini_batch_of_which_epoch_it_was() -> None:
+    schedule = Schedule(groups_per_step=4, mini_batches=2, epochs=2, stream="batch")
+    (report,) = World(schedule, judge_of(0)).run(steps=1).reports
+    assert [(update.epoch, update.mini_batch) for update in report.updates] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("placement", ["colocated", "separate"])
+def test_tokens_a_second_are_those_of_the_time_that_generating_took(placement: Any) -> None:
+    schedule = Schedule(groups_per_step=4, placement=placement)
+    for report in World(schedule, judge_of(0)).run(steps=3).reports:
+        assert report.generated_tokens_per_s == pytest.approx(4 / 0.1)  # tokens and seconds of a rollout of the fake
+
+
+def test_calls_and_retries_of_the_steps_add_up_to_those_of_the_run() -> None:
+    attempts: Counter[str] = Counter()
+
+    async def once_more(solution_str: str) -> float:
+        attempts[solution_str] += 1
+        if attempts[solution_str] == 1 and solution_str.endswith(".0"):
+            raise ServiceError("busy")
+        return 1.0
+
+    world = World(Schedule(groups_per_step=4, max_staleness=1), once_more).run(steps=3, max_attempts=3)
+    assert sum(report.num_calls for report in world.reports) == attempts.total() == 3 * 20
+    assert sum(report.num_retries for report in world.reports) == 3 * 4
+
+
+def test_figures_are_taken_together_by_their_mean_and_extremes_by_the_most_extreme() -> None:
+    parts = [{"kl": 1.0, "a_max": 3.0, "a_min": 2.0}, {"kl": 3.0, "a_max": 1.0, "a_min": 1.0, "only_here": 5.0}]
+    assert taken_together(parts) == {"kl": 2.0, "a_max": 3.0, "a_min": 1.0, "only_here": 5.0}
+    assert taken_together([]) == {}

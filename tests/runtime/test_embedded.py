@@ -89,7 +89,7 @@ def test_each_mini_batch_tells_its_figures_under_its_index_and_the_staleness_of_
         assert line["effective_share"] == pytest.approx(sum(one["effective_share"] for one in updates) / 4)
         assert line["behaviour_ratio_max"] == max(one["behaviour_ratio_max"] for one in updates)
         assert line["behaviour_ratio_min"] == min(one["behaviour_ratio_min"] for one in updates)
-        # Before its first update a step has the weights that it is held against; the engine computes as the trainer does.
+        # Before its first update a step has the weights that it is held against; the engine computes as the trainer.
         assert updates[0]["kl_old_k3"] == pytest.approx(0.0, abs=1e-6)
         assert updates[3]["kl_old_k3"] > 1e-5
         assert (updates[0]["behaviour_kl_k3"] < 1e-6) == (staleness == "0")
