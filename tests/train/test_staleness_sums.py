@@ -128,6 +128,14 @@ def test_the_rollouts_of_each_staleness_have_their_own_figures_though_they_share
     assert found["trained_tokens"] == len(entropies)
 
 
+def test_entropy_is_the_mean_over_the_tokens_that_were_looked_at_whatever_was_skipped() -> None:
+    mine = trained(SAMPLES)
+    entropies = torch.cat([-(p.exp() * p).sum(-1) for p in (log_softmax_of(tiny_model(), one) for one in mine)])
+    for aggregation in ("token_mean", "seq_mean_token_mean", "fixed_length"):
+        report = updated(SAMPLES, algorithm=AlgorithmSettings(aggregation=aggregation))
+        assert report.metrics["entropy"] == pytest.approx(float(entropies.mean()), rel=1e-4)
+
+
 def test_there_is_an_entry_for_each_staleness_that_was_trained_and_no_other() -> None:
     report = updated(SAMPLES)
     assert list(report.by_staleness) == [0, 1, 3]

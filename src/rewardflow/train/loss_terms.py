@@ -114,14 +114,13 @@ class LossTerms:
             terms["kl"] = aggregation.numerator(kl_BT, weights_BT)
             total = total + self.algorithm.kl_coef * terms["kl"]
         entropy_BT = None if scores.entropy_N is None else packed.by_row(scores.entropy_N)
-        if entropy_BT is not None:
-            terms["entropy"] = aggregation.numerator(entropy_BT, weights_BT)
-            if self.entropy == "trained":
-                total = total - self.algorithm.entropy_coef * terms["entropy"]
+        if entropy_BT is not None and self.entropy == "trained":
+            total = total - self.algorithm.entropy_coef * aggregation.numerator(entropy_BT, weights_BT)
         weighted = {name: term.detach().double() for name, term in terms.items()}
         looked_at = _Pass(rows, columns, self._compared(rows, packed, columns, log_probs_BT), entropy_BT, mask_BT)
-        by_staleness = self._by_staleness(looked_at, loss)
-        return Numerator(value=total, sums=PassSums(weighted=weighted, counted=loss.sums, by_staleness=by_staleness))
+        counted = {**loss.sums, **_entropy_sums(entropy_BT, mask_BT)}
+        by_staleness = self._by_staleness(looked_at, counted)
+        return Numerator(value=total, sums=PassSums(weighted=weighted, counted=counted, by_staleness=by_staleness))
 
     def _policy_loss(self, log_probs_BT: Tensor, columns: Mapping[str, Tensor], mask_BT: Tensor) -> TokenLoss:
         return policy_loss(
@@ -149,19 +148,17 @@ class LossTerms:
         )
 
     @torch.no_grad()
-    def _by_staleness(self, looked_at: _Pass, loss: TokenLoss) -> dict[int, StalenessSums]:
+    def _by_staleness(self, looked_at: _Pass, counted: Mapping[str, Tensor]) -> dict[int, StalenessSums]:
         """Most passes have rows of one staleness; for those of others the loss is summed once more, row by row."""
         staleness = sorted({row.staleness for row in looked_at.rows})
         found = {}
         for number in staleness:
-            mask_BT, sums = looked_at.mask_BT, loss.sums
+            mask_BT, sums = looked_at.mask_BT, counted
             if len(staleness) > 1:
                 of_these = torch.tensor([row.staleness == number for row in looked_at.rows])
                 mask_BT = mask_BT & of_these.to(mask_BT.device)[:, None]
-                sums = self._policy_loss(looked_at.compared.present_BT, looked_at.columns, mask_BT).sums
-            if looked_at.entropy_BT is not None:
-                entropy = torch.where(mask_BT, looked_at.entropy_BT, 0.0).sum(dtype=torch.float64)
-                sums = {**sums, "entropy": entropy}
+                loss = self._policy_loss(looked_at.compared.present_BT, looked_at.columns, mask_BT)
+                sums = {**loss.sums, **_entropy_sums(looked_at.entropy_BT, mask_BT)}
             found[number] = staleness_sums(looked_at.compared, sums, mask_BT)
         return found
 
@@ -207,6 +204,13 @@ class _Pass:
     compared: Compared
     entropy_BT: Tensor | None
     mask_BT: Tensor
+
+
+def _entropy_sums(entropy_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Tensor]:
+    """Over the tokens alone, because it is looked at also where rows that need no pass leave it out."""
+    if entropy_BT is None:
+        return {}
+    return {"entropy": torch.where(mask_BT, entropy_BT.detach(), 0.0).sum(dtype=torch.float64)}
 
 
 def _engine_log_probs(rollout: Rollout, row: Row) -> Tensor | None:
