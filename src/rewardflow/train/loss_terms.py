@@ -6,6 +6,7 @@ the numerator is a sum that no denominator has touched, so those of all passes o
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ class TrainingRow:
 
     row: Row
     columns: Mapping[str, Tensor]
-    engine: Tensor | None = None
+    engine: array[float] | None = None
     staleness: int = 0
     has_weight: bool = True
 
@@ -95,7 +96,8 @@ class LossTerms:
         """Takes part in a pass, with a gradient of exactly 0."""
         nothing = torch.zeros(len(IDLE_ROW.sampled))
         columns = {name: nothing for name in self.column_names}
-        return TrainingRow(row=IDLE_ROW, columns=columns, engine=nothing, has_weight=False)
+        engine = array("f", bytes(4 * len(IDLE_ROW.sampled)))
+        return TrainingRow(row=IDLE_ROW, columns=columns, engine=engine, has_weight=False)
 
     def numerator(self, rows: Sequence[TrainingRow], packed: PackedRows, scores: TokenScores) -> Numerator:
         """Of one forward pass."""
@@ -137,7 +139,9 @@ class LossTerms:
     ) -> Compared:
         present_BT = log_probs_BT.detach()
         spoken = [row.engine for row in rows if row.engine is not None]
-        engine_BT = packed.by_row(torch.cat(spoken).to(present_BT.device)) if len(spoken) == len(rows) else None
+        engine_BT = None
+        if len(spoken) == len(rows):
+            engine_BT = packed.by_row(_tensor_of(*spoken).to(present_BT.device))
         behaviour_BT = columns.get("behaviour", engine_BT)
         is_trainers = self.algorithm.behaviour == "trainer" and "behaviour" in columns
         return Compared(
@@ -165,7 +169,8 @@ class LossTerms:
     def _column(self, name: str, sample: Sample, row: Row) -> Tensor:
         values = sample.advantage if name == "advantage" else getattr(sample.log_probs, name)
         if values is None and name == "behaviour" and self.algorithm.behaviour == "engine":
-            values = _engine_log_probs(sample.rollout, row)
+            spoken = _engine_log_probs(sample.rollout, row)
+            values = None if spoken is None else _tensor_of(spoken)
         if values is None:
             raise InvalidInput(
                 f"every sample trained with {self._cause(name)} needs its {name} log-probs, "
@@ -213,8 +218,8 @@ def _entropy_sums(entropy_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Tenso
     return {"entropy": torch.where(mask_BT, entropy_BT.detach(), 0.0).sum(dtype=torch.float64)}
 
 
-def _engine_log_probs(rollout: Rollout, row: Row) -> Tensor | None:
-    """Of the sampled tokens, without a loop over them; a view where they follow one another."""
+def _engine_log_probs(rollout: Rollout, row: Row) -> array[float] | None:
+    """Of the sampled tokens, in float32, without a loop over them; a tensor for each row would cost more than it."""
     log_probs = rollout.log_probs
     if log_probs is None:
         return None
@@ -224,10 +229,15 @@ def _engine_log_probs(rollout: Rollout, row: Row) -> Tensor | None:
             f"got {len(log_probs)} and {row.num_tokens} in {rollout_name(rollout)}"
         )
     is_ready = isinstance(log_probs, array) and log_probs.typecode == "f"
-    all_L = torch.frombuffer(log_probs if is_ready else array("f", log_probs), dtype=torch.float32)
+    all_of_them: array[float] = log_probs if is_ready else array("f", log_probs)  # type: ignore[assignment]
     first, last = row.sampled[0], row.sampled[-1]
-    is_one_piece = last - first + 1 == len(row.sampled)
-    return all_L[first : last + 1] if is_one_piece else all_L[torch.tensor(row.sampled)]
+    if last - first + 1 == len(row.sampled):
+        return all_of_them[first : last + 1]
+    return array("f", itertools.compress(all_of_them, rollout.response_mask or ()))
+
+
+def _tensor_of(*columns: array[float]) -> Tensor:
+    return torch.frombuffer(bytearray(b"".join(columns)), dtype=torch.float32)
 
 
 def _staleness(rollout: Rollout) -> int:
