@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow.algo.advantages import ESTIMATORS, make_advantages
-from rewardflow.algo.earned import Estimator
+from rewardflow.algo.earned import Estimator, TokenTargets
 from rewardflow.algo.estimators.gae import AgainstValues
 from rewardflow.algo.estimators.grpo import GroupRelative
 from rewardflow.algo.estimators.reinforce_plus_plus import WhitenedReturns
@@ -19,6 +19,7 @@ from rewardflow.algo.reward_kl import KlInReward
 from rewardflow.config.algorithms import ADVANTAGES
 from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import LogProbs
 from rewardflow.flow.seams import Advantages
 from rewardflow.types import Rollout
 
@@ -32,10 +33,21 @@ def values_of(rollout: Rollout) -> torch.Tensor:
     return torch.arange(sum(rollout.response_mask or ())) * 0.1
 
 
+class WithValues:
+    """An estimator that compares with a critic's values, which are given, and tells of advantages alone."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+        self.needs = estimator.needs
+
+    def __call__(self, groups: Any, log_probs_of: Any = None, penalty_of: Any = None) -> list[list[Any]]:
+        found = self._estimator(groups, lambda rollout: LogProbs(values=values_of(rollout)), penalty_of)
+        return [[one.advantages_T if isinstance(one, TokenTargets) else one for one in group] for group in found]
+
+
 def made(name: str, **settings: Any) -> Estimator:
-    if name == "gae":
-        return AgainstValues(values_of=values_of, **settings)
-    return make_advantages(AlgorithmSettings(advantage=name, **settings))  # type: ignore[arg-type, return-value]
+    estimator: Any = make_advantages(AlgorithmSettings(advantage=name, **settings))  # type: ignore[arg-type]
+    return WithValues(estimator) if ADVANTAGES[name].critic else estimator
 
 
 def as_lists(advantages: Any) -> list[list[Any]]:
@@ -70,7 +82,7 @@ def test_failures_get_exactly_zero_and_change_nothing_for_the_others(name: str, 
     assert all(one == 0.0 for one in left)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in ADVANTAGES.items() if kind.compares_group])
+@pytest.mark.parametrize("name", [name for name, kind in ADVANTAGES.items() if kind.compares_group or kind.greedy])
 def test_a_rollout_whose_siblings_all_failed_has_nothing_to_be_compared_with(name: str) -> None:
     masks = [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
     assert made(name)([scored_group(None, 3.0, None, masks=masks, greedy=0)]) == [[0.0, 0.0, 0.0]]
@@ -119,9 +131,10 @@ def test_settings_make_the_advantages_they_name() -> None:
     assert penalised.estimator == WhitenedReturns(discount=0.9)
 
 
-def test_gae_cannot_be_made_without_a_critic() -> None:
-    with pytest.raises(InvalidInput, match="advantage=gae needs a critic's values"):
-        make_advantages(AlgorithmSettings(advantage="gae"))
+def test_gae_takes_its_settings_and_needs_the_batch_only_to_whiten() -> None:
+    made_of = make_advantages(AlgorithmSettings(advantage="gae", discount=0.9, lam=0.8, whiten=False))
+    assert made_of == AgainstValues(discount=0.9, lam=0.8, whiten=False)
+    assert made_of.needs == "group"
 
 
 def test_lengths_that_are_not_known_are_asked_for() -> None:

@@ -11,9 +11,12 @@ from algo.groups import FIXED
 
 from rewardflow.algo.advantages import make_advantages
 from rewardflow.algo.diagnostics import off_policy_sums
-from rewardflow.algo.estimators.gae import AgainstValues, gae
+from rewardflow.algo.earned import TokenTargets
 from rewardflow.algo.losses import policy_loss
 from rewardflow.algo.reward_kl import AdaptiveKl
+from rewardflow.algo.value_loss import value_loss
+from rewardflow.config.tree import AlgorithmSettings
+from rewardflow.flow.records import LogProbs
 from rewardflow.types import Rollout
 
 VERL: dict[str, Any] = cases.recorded()
@@ -46,12 +49,24 @@ def test_values_make_the_advantages_and_returns_of_gae() -> None:
     def values_of(rollout: Rollout) -> torch.Tensor:
         return by_rollout[rollout.group_id, rollout.index]
 
-    advantages = AgainstValues(values_of=values_of, discount=cases.DISCOUNT, lam=cases.LAM)(FIXED.groups)
-    torch.testing.assert_close(FIXED.tokens_of(advantages), torch.tensor(VERL["gae"]["advantages"]), **CLOSE)
-    for row, (rollout, _) in enumerate(FIXED.scored):
-        rewards_T = FIXED.scores_BT[row][mask_BT[row]]
-        returns_T = gae(rewards_T, values_of(rollout), cases.DISCOUNT, cases.LAM)[1]
-        torch.testing.assert_close(returns_T, torch.tensor(VERL["gae"]["returns"][row])[mask_BT[row]], **CLOSE)
+    settings = AlgorithmSettings(advantage="gae", discount=cases.DISCOUNT, lam=cases.LAM)
+    found = make_advantages(settings)(FIXED.groups, lambda rollout: LogProbs(values=values_of(rollout)))
+    targets = [one for group in found for one in group]
+    for row, target in enumerate(targets):
+        assert isinstance(target, TokenTargets)
+        for name, found_T in (("advantages", target.advantages_T), ("returns", target.returns_T)):
+            torch.testing.assert_close(found_T, torch.tensor(VERL["gae"][name][row])[mask_BT[row]], **CLOSE)
+
+
+@pytest.mark.parametrize("name", cases.VALUE_CLIPS)
+def test_the_value_loss_has_its_sum_its_clipped_share_and_each_token_its_gradient(name: str) -> None:
+    values_BT = cases.NEW_VALUES_BT.clone().requires_grad_()
+    loss = value_loss(values_BT, cases.VALUES_BT, cases.RETURNS_BT, FIXED.mask_BT, cases.VALUE_CLIPS[name])
+    loss.loss_BT.sum().backward()
+    expected = VERL["value_losses"][name]
+    assert loss.loss_BT.sum().item() == pytest.approx(expected["sum"], rel=1e-5)
+    assert loss.clipped_BT.sum().item() / FIXED.mask_BT.sum().item() == pytest.approx(expected["clipped"])
+    torch.testing.assert_close(values_BT.grad, torch.tensor(expected["gradient"]), **CLOSE)
 
 
 def test_the_coefficient_of_kl_follows_the_target() -> None:

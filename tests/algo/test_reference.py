@@ -50,14 +50,12 @@ def test_there_is_a_row_for_every_advantage_and_every_loss() -> None:
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_what_a_row_says_of_an_advantage_is_so(name: str) -> None:
     _, _, _, streams, _, refused = ROWS[name]
-    if refused.startswith("always"):
-        assert not any(is_taken(name, stream) for stream in get_args(Stream))
-        return
     told = get_args(Stream) if streams == "every" else tuple(re.findall(r"`(\w+)`", streams))
     assert told == tuple(stream for stream in get_args(Stream) if is_taken(name, stream))
     assert ("`group_size: 1`" in refused) is not is_taken(name, group_size=1)
     assert ("`scale`:" in refused) is not is_taken(name, scale="none")
     assert ("`discount` below 1" in refused) is not is_taken(name, discount=0.9)
+    assert ("without `whiten: false`" in refused) is is_taken(name, "micro_batch", whiten=False)
 
 
 def test_only_what_is_between_the_marks_is_written_anew(tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ TOKENS = {
 VALUES_BT = torch.randn(FIXED.mask_BT.shape, generator=torch.Generator().manual_seed(3))
 DISCOUNT, LAM = 0.95, 0.9
 
+# So far from the values before that the clip matters for many tokens.
+NEW_VALUES_BT = VALUES_BT + 0.6 * torch.randn(FIXED.mask_BT.shape, generator=torch.Generator().manual_seed(4))
+RETURNS_BT = VALUES_BT + torch.randn(FIXED.mask_BT.shape, generator=torch.Generator().manual_seed(5))
+VALUE_CLIPS: dict[str, float | None] = {"clipped": 0.5, "narrow": 0.1, "unclipped": None}
+
 ADAPTED: dict[str, Any] = {
     "coef": 0.1,
     "target": 0.02,

@@ -43,7 +43,8 @@ def test_required_keys_have_no_default() -> None:
         ("data.zzz", "there are task, path, dataset, split, prompt_column, answer_column, shuffle, limit, num_digits"),
         (
             "zzz.yyy",
-            "there are data, schedule, limits, policy, generation, algorithm, trainer, checkpoint, metrics, rollouts",
+            "there are data, schedule, limits, policy, generation, algorithm, trainer, critic, checkpoint, metrics, "
+            "rollouts",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from rewardflow.config.tree import (
     AlgorithmSettings,
     CheckpointSettings,
+    CriticSettings,
     DataSettings,
     GenerationSettings,
     PolicySettings,
@@ -51,6 +52,15 @@ def test_a_run_needs_little() -> None:
          "scale is for grpo, grpo_passk, got advantage=rloo, scale=none"),
         (AlgorithmSettings, {"advantage": "opo", "discount": 0.9},
          "a discount below 1 is for grpo, reinforce_plus_plus, gae, got advantage=opo, discount=0.9"),
+        (AlgorithmSettings, {"lam": 0.9}, "lam is for gae, got advantage=grpo, lam=0.9"),
+        (AlgorithmSettings, {"advantage": "gae", "lam": 1.5}, "lam must be"),
+        (AlgorithmSettings, {"whiten": False}, "whiten is for gae, got advantage=grpo, whiten=false"),
+        (CriticSettings, {"form": "head", "model": "there"}, "a head sits on the policy's own model: model must be"),
+        (CriticSettings, {"trunk_weight": 0.5}, "trunk_weight is for form=head, got form=model, trunk_weight=0.5"),
+        (CriticSettings, {"clip": 0.0}, "clip must be"),
+        (CriticSettings, {"lr": -1.0}, "lr must be"),
+        (CriticSettings, {"alone_steps": -1}, "alone_steps must be"),
+        (CriticSettings, {"form": "tree"}, "form must be one of model, head, got 'tree'"),
         (AlgorithmSettings, {"reward_kl_target": 0.1}, "reward_kl_target moves reward_kl_coef, which must start"),
         (AlgorithmSettings, {"reward_kl_coef": -1.0}, "reward_kl_coef must be a number of at least 0"),
         (AlgorithmSettings, {"reject_outside": (1.1, 2.0)}, "reject_outside[0] must be a number above 0 and at most 1"),
@@ -81,9 +91,7 @@ def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[
         ({"generation": GenerationSettings(group_size=1), "schedule": Schedule(groups_per_step=8, min_group=1)},
          "grpo compares the rollouts of a group"),
         ({"schedule": Schedule(groups_per_step=8, min_group=9)}, "schedule.min_group must not exceed"),
-        ({"algorithm": AlgorithmSettings(advantage="remax")}, "algorithm.advantage=remax needs an engine that adds"),
-        ({"algorithm": AlgorithmSettings(advantage="gae")}, "algorithm.advantage=gae needs a critic"),
-        ({"algorithm": AlgorithmSettings(reward_kl_coef=0.1)}, "algorithm.reward_kl_coef compares old log-probs"),
+        ({"critic": CriticSettings(lr=1e-3)}, "settings of critic are for algorithm.advantage=gae, got advantage=grpo"),
         ({"algorithm": AlgorithmSettings(scale="batch"), "schedule": Schedule(groups_per_step=8, stream="micro_batch")},
          "algorithm.scale=batch needs the scores of the whole batch"),
     ],
@@ -99,7 +107,8 @@ def test_what_needs_the_whole_batch_is_refused_with_words_that_say_what_to_choos
     adaptive = AlgorithmSettings(reward_kl_coef=0.1, reward_kl_target=0.1)
     for algorithm, start, end in (
         (AlgorithmSettings(advantage="gpg"), "algorithm.advantage=gpg counts the scores",
-         "choose schedule.stream=batch, or algorithm.advantage=grpo or grpo_passk or rloo or opo"),
+         "choose schedule.stream=batch, or algorithm.advantage=grpo or grpo_passk or rloo or opo or remax"),
+        (AlgorithmSettings(advantage="gae"), "algorithm.advantage=gae whitens over", "or algorithm.whiten=false"),
         (AlgorithmSettings(scale="batch"), "algorithm.scale=batch needs", "or algorithm.scale=group or none"),
         (adaptive, "algorithm.reward_kl_target needs", "or algorithm.reward_kl_target=null"),
     ):  # fmt: skip
@@ -108,6 +117,13 @@ def test_what_needs_the_whole_batch_is_refused_with_words_that_say_what_to_choos
         assert str(caught.value).startswith(start)
         assert str(caught.value).endswith(end)
         run(algorithm=algorithm, schedule=streaming.changed(stream="batch"))
+    run(algorithm=AlgorithmSettings(advantage="gae", whiten=False), schedule=streaming)
+
+
+def test_a_group_has_one_more_rollout_where_the_greedy_one_is_its_baseline() -> None:
+    assert run(generation=GenerationSettings(group_size=3)).rollouts_per_group == 3
+    greedy = AlgorithmSettings(advantage="remax")
+    assert run(generation=GenerationSettings(group_size=3), algorithm=greedy).rollouts_per_group == 4
 
 
 def test_groups_of_one_are_for_advantages_that_compare_no_siblings() -> None:

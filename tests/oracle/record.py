@@ -33,6 +33,7 @@ def values() -> dict[str, Any]:
             name: {"sum": round(total.item(), 6), "gradient": _rounded(gradient_BT)}
             for name, (total, gradient_BT) in losses.items()
         },
+        "value_losses": {name: value_loss(clip) for name, clip in cases.VALUE_CLIPS.items()},
         "adapted": verl_calls.adapted(**cases.ADAPTED),
         "off_policy": verl_calls.off_policy(cases.OLD_BT, cases.BEHAVIOUR_BT, cases.MASK_BT),
     }
@@ -50,6 +51,13 @@ def advantages(name: str, settings: AlgorithmSettings) -> Tensor:
         discount=settings.discount,
         rewards_BT=rewards_BT,
     )
+
+
+def value_loss(clip: float | None) -> dict[str, Any]:
+    total, clipped, gradient_BT = verl_calls.value_loss(
+        cases.NEW_VALUES_BT, cases.VALUES_BT, cases.RETURNS_BT, FIXED.mask_BT, clip
+    )
+    return {"sum": round(total.item(), 6), "clipped": round(clipped, 6), "gradient": _rounded(gradient_BT)}
 
 
 def _rounded(values_BT: Tensor) -> list[list[float]]:

@@ -71,6 +71,18 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, discount: float,
     return core_algos.compute_gae_advantage_return(rewards_BT, values_BT, mask_BT, discount, lam)
 
 
+def value_loss(
+    values_BT: Tensor, old_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor, clip: float | None
+) -> tuple[Tensor, float, Tensor]:
+    """The sum over tokens, the share that was clipped, and the gradient of each token."""
+    leaf_BT = values_BT.clone().requires_grad_()
+    mean, clipped = core_algos.compute_value_loss(leaf_BT, returns_BT, old_BT, mask_BT, 1e30 if clip is None else clip)
+    total = mean * mask_BT.sum()
+    total.backward()
+    assert leaf_BT.grad is not None
+    return total.detach(), float(clipped), leaf_BT.grad
+
+
 def kl(log_probs_BT: Tensor, reference_BT: Tensor, estimator: str) -> tuple[Tensor, Tensor]:
     """Estimate and gradient of each token."""
     leaf_BT = log_probs_BT.clone().requires_grad_()

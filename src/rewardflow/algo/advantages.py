@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rewardflow.algo.earned import Estimator
+from rewardflow.algo.estimators.gae import AgainstValues
 from rewardflow.algo.estimators.gpg import NonzeroScaled
 from rewardflow.algo.estimators.grpo import GroupRelative
 from rewardflow.algo.estimators.grpo_passk import BestOfGroup
@@ -18,7 +19,6 @@ from rewardflow.algo.estimators.rloo import LeaveOneOut
 from rewardflow.algo.reward_kl import AdaptiveKl, FixedKl, KlInReward
 from rewardflow.algo.tables import choose
 from rewardflow.config.tree import AlgorithmSettings
-from rewardflow.errors import InvalidInput
 from rewardflow.flow.seams import Advantages
 
 __all__ = ["ESTIMATORS", "GroupRelative", "make_advantages"]
@@ -37,10 +37,6 @@ def _controller(settings: AlgorithmSettings) -> FixedKl | AdaptiveKl:
     return AdaptiveKl(settings.reward_kl_coef, target=settings.reward_kl_target, horizon=settings.reward_kl_horizon)
 
 
-def _without_a_critic(settings: AlgorithmSettings) -> Estimator:
-    raise InvalidInput("advantage=gae needs a critic's values: make an estimators.gae.AgainstValues of them yourself")
-
-
 ESTIMATORS: Mapping[str, Callable[[AlgorithmSettings], Estimator]] = {
     "grpo": lambda settings: GroupRelative(scale=settings.scale, discount=settings.discount),
     "grpo_passk": lambda settings: BestOfGroup(scale=settings.scale),
@@ -50,5 +46,5 @@ ESTIMATORS: Mapping[str, Callable[[AlgorithmSettings], Estimator]] = {
     "reinforce_plus_plus": lambda settings: WhitenedReturns(discount=settings.discount),
     "reinforce_plus_plus_baseline": lambda settings: WhitenedOutcomes(),
     "remax": lambda settings: AgainstGreedy(),
-    "gae": _without_a_critic,
+    "gae": lambda settings: AgainstValues(discount=settings.discount, lam=settings.lam, whiten=settings.whiten),
 }

@@ -19,8 +19,18 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import LogProbsOf, num_sampled_tokens
 from rewardflow.types import Rollout, ScoredGroup
 
-Advantage = float | Tensor  # for all tokens, or one float32 for each sampled token
 PenaltyOf = Callable[[Rollout], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTargets:
+    """What sampled tokens teach, float32: a policy by their advantages, and a critic by their returns."""
+
+    advantages_T: Tensor
+    returns_T: Tensor
+
+
+Advantage = float | Tensor | TokenTargets  # for all tokens, or one float32 for each sampled token
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,12 +62,11 @@ def _streams(kind: AdvantageKind) -> str:
 
 
 def _refused(kind: AdvantageKind) -> str:
-    if kind.missing:
-        return f"always: needs {kind.missing}"
     others = ", ".join(f"`{stream}`" for stream in get_args(Stream) if stream not in STREAMS["batch"])
     refused = [
         ("`group_size: 1`: nothing to compare with", kind.compares_group),
-        (f"`stream` {others}: it {kind.why_batch}", bool(kind.why_batch)),
+        (f"`stream` {others}: it {kind.why_batch}", bool(kind.why_batch) and not kind.takes_whiten),
+        (f"`stream` {others} without `whiten: false`: it {kind.why_batch}", kind.takes_whiten),
         (f"`scale: batch` with `stream` {others}: the spread is that of the batch", kind.takes_scale),
         ("`scale`: it does not divide by a spread", not kind.takes_scale),
         ("`discount` below 1: it is one number for all tokens", not kind.takes_discount),

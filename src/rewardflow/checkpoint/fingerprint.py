@@ -15,7 +15,7 @@ from rewardflow.config.keys import keys
 from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
 
-_SECTIONS = ("policy", "data", "generation", "algorithm", "schedule", "trainer")
+_SECTIONS = ("policy", "data", "generation", "algorithm", "schedule", "trainer", "critic")
 # The data's own fingerprint is compared by its cursor, wherever the file lies now.
 _FREE = frozenset({"data.path", "trainer.threads", "trainer.device", "trainer.offload"})
 

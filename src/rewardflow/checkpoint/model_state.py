@@ -36,12 +36,12 @@ _MODEL, _OPTIMIZER = "model.", "optimizer."
 _MAX_TOLD = 5
 
 
-def state_of(model: nn.Module, optimizer: Optimizer) -> State:
-    """The tensors themselves, by name; on several ranks each has its shards."""
+def state_of(model: nn.Module, optimizer: Optimizer, *, owner: str = "") -> State:
+    """The tensors themselves, by name; on several ranks each has its shards. `owner` tells several models apart."""
     names = _names(model)
-    state = {_MODEL + name: tensor for name, tensor in _weights(model).items()}
+    state = {f"{owner}{_MODEL}{name}": tensor for name, tensor in _weights(model).items()}
     for weight, remembered in optimizer.state.items():
-        state |= {f"{_OPTIMIZER}{names[weight]}.{field}": value for field, value in remembered.items()}
+        state |= {f"{owner}{_OPTIMIZER}{names[weight]}.{field}": value for field, value in remembered.items()}
     return state
 
 
@@ -58,20 +58,27 @@ def write_state(state: State, folder: Path, *, group: dist.ProcessGroup | None =
 
 
 def read_state(
-    folder: Path, model: nn.Module, optimizer: Optimizer | None = None, *, group: dist.ProcessGroup | None = None
+    folder: Path,
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    owner: str = "",
+    group: dist.ProcessGroup | None = None,
 ) -> None:
     """Into the model, and into the optimizer if there is one. On several ranks all of them call this."""
     with _explained(f"{folder} could not be read"):
         reader = FileSystemReader(folder)
         saved = {
-            name: cast("TensorStorageMetadata", entry)
+            name.removeprefix(owner): cast("TensorStorageMetadata", entry)
             for name, entry in reader.read_metadata().state_dict_metadata.items()
+            if name.startswith((owner + _MODEL, owner + _OPTIMIZER))
         }
     wanted = {_MODEL + name: tensor for name, tensor in _weights(model).items()}
     _check_same_model(folder, saved, wanted)
     places = {} if optimizer is None else _optimizer_places(saved, model)
     for weight, remembered in places.items():
         wanted |= {f"{_OPTIMIZER}{_names(model)[weight]}.{field}": value for field, value in remembered.items()}
+    wanted = {owner + name: tensor for name, tensor in wanted.items()}
     with _explained(f"{folder} could not be read"):
         load(wanted, storage_reader=reader, process_group=group, no_dist=not dist.is_initialized())
     if optimizer is not None:

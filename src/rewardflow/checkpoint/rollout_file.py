@@ -32,7 +32,7 @@ LINES_FILE = "rollouts.jsonl"
 TENSORS_FILE = "rollouts.safetensors"
 
 _SEQUENCES = ("token_ids", "response_mask", "log_probs")
-_TAKEN = ("old", "reference", "behaviour")
+_TAKEN = ("old", "values", "reference", "behaviour")
 _FROM_PROMPT = {"prompt": "text", "messages": "messages", "ground_truth": "ground_truth", "data_source": "data_source"}
 _PLAIN = ("group_id", "index", "group_size", "step", "response", "policy_version")
 _DTYPES = {
@@ -69,6 +69,7 @@ def _request_to_json(request: GroupRequest) -> dict[str, Any]:
         "step": request.step,
         "uid": request.prompt.uid,
         "group_size": request.group_size,
+        "has_baseline": request.has_baseline,
     }
 
 
@@ -182,6 +183,7 @@ def _request_from_json(record: Mapping[str, Any], prompt_of: Callable[[str], Pro
         step=record["step"],
         prompt=prompt_of(record["uid"]),
         group_size=record["group_size"],
+        has_baseline=record.get("has_baseline", False),
     )
 
 

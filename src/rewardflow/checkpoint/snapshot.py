@@ -1,6 +1,6 @@
 """All that a run is at a boundary between two steps: taken into memory, written to a directory, put back.
 
-    state/            weights and optimizer state, as torch.distributed.checkpoint writes them
+    state/            weights and optimizer state of policy and critic, as torch.distributed.checkpoint writes them
     random.safetensors
     progress.json     where the prompts stand, and what else moves from step to step
     rollouts.*        the steps that were generated and not trained
@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import safetensors.torch
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 STATE_FOLDER = "state"
+CRITIC = "critic."  # before the names of its tensors
 RANDOM_FILE = "random.safetensors"
 PROGRESS_FILE = "progress.json"
 
@@ -50,18 +51,37 @@ class Snapshot:
         write_rollouts(self.boundary.open_steps, folder)
 
 
+class Learner(Protocol):
+    """A critic, which has weights and an optimizer of its own."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def optimizer(self) -> Optimizer: ...
+
+
 def take_snapshot(
-    boundary: Boundary, *, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any]
+    boundary: Boundary,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer,
+    progress: Mapping[str, Any],
+    critic: Learner | None = None,
 ) -> Snapshot:
     """Whoever computes must hold still meanwhile."""
     device = next(model.parameters()).device
-    state = copied(state_of(model, optimizer))
+    state = dict(copied(state_of(model, optimizer)))
+    if critic is not None:
+        state |= copied(state_of(critic.model, critic.optimizer, owner=CRITIC))
     return Snapshot(boundary=boundary, progress=progress, state=state, random=random_state.taken(device))
 
 
-def put_back_weights(folder: Path, *, model: nn.Module, optimizer: Optimizer) -> None:
+def put_back_weights(folder: Path, *, model: nn.Module, optimizer: Optimizer, critic: Learner | None = None) -> None:
     """Weights, optimizer and random numbers."""
     read_state(folder / STATE_FOLDER, model, optimizer)
+    if critic is not None:
+        read_state(folder / STATE_FOLDER, critic.model, critic.optimizer, owner=CRITIC)
     device = next(model.parameters()).device
     try:
         states = safetensors.torch.load((folder / RANDOM_FILE).read_bytes())

@@ -146,6 +146,8 @@ def _memory_rows(memory: MemoryEstimate) -> Iterator[Row]:
         (memory.gradients, "gradients"),
         (memory.optimizer, "Adam's state"),
         (memory.reference, "reference model"),
+        (memory.critic, "critic, with Adam's state"),
+        (memory.critic_gradients, "the critic's gradients"),
         (memory.generator_copy, "the generator's copy of the weights"),
         (memory.key_values, "keys and values of the responses that are generated together"),
         (memory.logits, "logits of a micro-batch, with their gradients"),

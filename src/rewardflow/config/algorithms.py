@@ -24,15 +24,17 @@ STREAMS: Mapping[Needs, tuple[Stream, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageKind:
-    """`why_batch` says what it takes from the whole batch, and `missing` what a run does not have yet to feed it."""
+    """`why_batch` says what it takes from the whole batch, `greedy` and `critic` what a run adds to feed it."""
 
     formula: str
     when_failed: str  # what failed verdicts change beyond getting 0
     compares_group: bool = True  # so that groups need two rollouts
     takes_scale: bool = False
     takes_discount: bool = False
+    takes_whiten: bool = False  # so that `whiten: false` takes `why_batch` away
     why_batch: str = ""
-    missing: str = ""
+    greedy: bool = False  # each group gets one more rollout, decoded greedily: its baseline
+    critic: bool = False  # a critic learns the value of each token, and `lam` says how far to trust it
 
     @property
     def needs(self) -> Needs:
@@ -78,16 +80,18 @@ ADVANTAGES: Mapping[str, AdvantageKind] = {
         why_batch="whitens over the tokens of the whole batch",
     ),
     "remax": AdvantageKind(
-        formula="s - score of the greedy response",
-        when_failed="without the greedy response's verdict the group gets 0",
-        missing="an engine that adds a greedy response to each group, and a loop that does not train on it",
+        formula="s - score of the greedy response, which each group has besides",
+        when_failed="without the greedy response's verdict the group is dropped",
+        compares_group=False,
+        greedy=True,
     ),
     "gae": AdvantageKind(
         formula="generalized advantage against a critic's values, whitened over the tokens of the batch",
         when_failed="its tokens are in neither mean nor spread",
         compares_group=False,
         takes_discount=True,
+        takes_whiten=True,
         why_batch="whitens over the tokens of the whole batch",
-        missing="a critic that values each token",
+        critic=True,
     ),
 }

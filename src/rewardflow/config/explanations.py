@@ -38,11 +38,12 @@ def explanations(record: type[Any]) -> Mapping[str, str]:
     """By field: the comment behind it, or the lines of comment right above it."""
     if record in _IN_PROSE:
         return _IN_PROSE[record]
+    bases = (base for base in record.__bases__ if base is not object)
+    found = {name: told for base in bases for name, told in explanations(base).items()}
     source = textwrap.dedent(inspect.getsource(record))
     comments, alone = _comments(source)
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)
-    found = {}
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             above = node.lineno - 1

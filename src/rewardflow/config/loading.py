@@ -24,7 +24,7 @@ from rewardflow.reward.services.typed_values import Fitting, at, shown
 from rewardflow.reward.settings import split_options
 
 # Text that may name a file or something else; it is taken for a path if it starts like one.
-_MAYBE_PATHS = ("policy.model", "policy.tokenizer", "policy.chat_template", "data.dataset")
+_MAYBE_PATHS = ("policy.model", "policy.tokenizer", "policy.chat_template", "critic.model", "data.dataset")
 _PATH_STARTS = ("./", "../", "~/")
 
 

@@ -119,6 +119,8 @@ class AlgorithmSettings:
     # whose spread divides the scores of `grpo` and `grpo_passk`: of the group, of the whole batch, or nobody's
     scale: Literal["group", "batch", "none"] = "group"
     discount: float = 1.0  # below 1, a reward fades with the sampled tokens between it and a token
+    lam: float = 1.0  # of `gae`: 1 trusts the rewards that came, 0 the critic's next value
+    whiten: bool = True  # of `gae`: centre and scale advantages over the tokens of the batch, for which it needs all
     reward_kl_coef: float = 0.0  # what each token pays, off the reward, for its KL from the reference policy
     reward_kl_estimator: KlEstimator = "k1"  # how that KL is estimated
     reward_kl_target: float | None = None  # `reward_kl_coef` moves to keep that KL here; null: it stays
@@ -148,6 +150,7 @@ class AlgorithmSettings:
     def __post_init__(self) -> None:
         check_choices(self)
         within("discount", self.discount, 0.0, 1.0, low_open=True)
+        within("lam", self.lam, 0.0, 1.0)
         within("clip_low", self.clip_low, 0.0, 1.0, low_open=True)
         within("clip_high", self.clip_high, 0.0, math.inf, low_open=True)
         if self.dual_clip is not None:
@@ -175,6 +178,10 @@ class AlgorithmSettings:
                 f"a discount below 1 is for {_named('takes_discount')}, "
                 f"got advantage={self.advantage}, discount={self.discount}"
             )
+        if self.lam != 1.0 and not self.kind.critic:
+            raise InvalidInput(f"lam is for {_named('critic')}, got advantage={self.advantage}, lam={self.lam}")
+        if not self.whiten and not self.kind.takes_whiten:
+            raise InvalidInput(f"whiten is for {_named('takes_whiten')}, got advantage={self.advantage}, whiten=false")
         if self.reward_kl_target is not None and self.reward_kl_coef == 0:
             raise InvalidInput(
                 "reward_kl_target moves reward_kl_coef, which must start above 0, "
@@ -199,9 +206,14 @@ class AlgorithmSettings:
         return self.weigh_by is not None or self.reject is not None
 
     @property
+    def takes_old(self) -> bool:
+        """Whether old log-probs are needed where a step has one update, so that the loss does without."""
+        return self.reward_kl_coef > 0
+
+    @property
     def why_batch(self) -> str:
         """What takes the whole batch's scores before the first update, in words; empty if nothing does."""
-        if self.kind.why_batch:
+        if self.kind.why_batch and self.whiten:
             return f"algorithm.advantage={self.advantage} {self.kind.why_batch}, so it"
         if self.scale == "batch":
             return "algorithm.scale=batch"
@@ -213,8 +225,8 @@ def _named(trait: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerSettings:
-    """The optimizer, and how much goes through the model at once."""
+class OptimizerSettings:
+    """AdamW, and how its learning rate moves."""
 
     lr: float = 1e-6  # learning rate, at its highest
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
@@ -224,11 +236,6 @@ class TrainerSettings:
     warmup_steps: int = 0  # steps in which the learning rate rises
     min_lr_share: float = 0.0  # where `linear` and `cosine` end, as a share of `lr`
     max_grad_norm: float | None = 1.0  # longer gradients are shortened to this; null: never
-    micro_batch_tokens: int = 16384  # prompt and response tokens of one forward and backward
-    device: str = "auto"  # as torch names it; `auto`: a GPU if there is one
-    autocast: Dtype | None = None  # null: compute in the dtype of the weights
-    offload: bool = False  # keep what only training needs off the device between steps
-    threads: int | None = None  # of torch on the CPU
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -237,13 +244,57 @@ class TrainerSettings:
         within("weight_decay", self.weight_decay, 0.0, math.inf)
         within("min_lr_share", self.min_lr_share, 0.0, 1.0)
         at_least("warmup_steps", self.warmup_steps, 0)
-        at_least("micro_batch_tokens", self.micro_batch_tokens, 1)
         for beta in self.betas:
             within("betas", beta, 0.0, 1.0)
         if self.max_grad_norm is not None:
             within("max_grad_norm", self.max_grad_norm, 0.0, math.inf, low_open=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings(OptimizerSettings):
+    """The optimizer, and how much goes through the model at once."""
+
+    micro_batch_tokens: int = 16384  # prompt and response tokens of one forward and backward
+    device: str = "auto"  # as torch names it; `auto`: a GPU if there is one
+    autocast: Dtype | None = None  # null: compute in the dtype of the weights
+    offload: bool = False  # keep what only training needs off the device between steps
+    threads: int | None = None  # of torch on the CPU
+
+    def __post_init__(self) -> None:
+        OptimizerSettings.__post_init__(self)
+        at_least("micro_batch_tokens", self.micro_batch_tokens, 1)
         if self.threads is not None:
             at_least("threads", self.threads, 1)
+
+
+_TRUNK_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticSettings(OptimizerSettings):
+    """What learns the value of each token, for `algorithm.advantage: gae`, with an optimizer of its own.
+
+    `model` is a value model of its own; `head` sits on the policy's trunk, which then learns from both losses.
+    """
+
+    lr: float = 1e-5  # learning rate, at its highest
+    form: Literal["model", "head"] = "model"  # a model of its own, or a head on the policy's
+    model: str | None = None  # what a model of its own starts as, named as in `policy.model`; null: the policy
+    alone_steps: int = 0  # steps at the start in which only the critic learns
+    clip: float | None = 0.5  # how far from its value before the step's first update a value counts; null: however far
+    # of the value loss in the gradient of the policy's trunk, where the critic is a head on it; 0: none reaches it
+    trunk_weight: float = _TRUNK_WEIGHT
+
+    def __post_init__(self) -> None:
+        OptimizerSettings.__post_init__(self)
+        at_least("alone_steps", self.alone_steps, 0)
+        within("trunk_weight", self.trunk_weight, 0.0, math.inf)
+        if self.clip is not None:
+            within("clip", self.clip, 0.0, math.inf, low_open=True)
+        if self.form == "head" and self.model is not None:
+            raise InvalidInput(f"a head sits on the policy's own model: model must be null, got model={self.model}")
+        if self.form == "model" and self.trunk_weight != _TRUNK_WEIGHT:
+            raise InvalidInput(f"trunk_weight is for form=head, got form=model, trunk_weight={self.trunk_weight}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +364,7 @@ class RunSettings:
     generation: GenerationSettings = GenerationSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     trainer: TrainerSettings = TrainerSettings()
+    critic: CriticSettings = CriticSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     metrics: MetricsSettings = MetricsSettings()
     rollouts: RolloutSettings = RolloutSettings()
@@ -341,10 +393,10 @@ class RunSettings:
 
     def _check_advantage(self) -> None:
         algorithm, schedule = self.algorithm, self.schedule
-        if algorithm.kind.missing:
+        if self.critic != CriticSettings() and not algorithm.kind.critic:
             raise InvalidInput(
-                f"algorithm.advantage={algorithm.advantage} needs {algorithm.kind.missing}, which a run does not have "
-                f"yet; choose one of {', '.join(name for name, kind in ADVANTAGES.items() if not kind.missing)}"
+                f"settings of critic are for algorithm.advantage={_named('critic')}, "
+                f"got advantage={algorithm.advantage}"
             )
         if algorithm.why_batch and schedule.stream not in STREAMS["batch"]:
             raise InvalidInput(
@@ -357,18 +409,18 @@ class RunSettings:
                 f"{algorithm.advantage} compares the rollouts of a group, so generation.group_size must be at least 2, "
                 f"got group_size={self.generation.group_size}"
             )
-        if algorithm.reward_kl_coef > 0 and not schedule.needs_old_log_probs:
-            raise InvalidInput(
-                "algorithm.reward_kl_coef compares old log-probs with the reference's, and old ones are taken only "
-                "where a step has several updates: schedule.mini_batches x schedule.epochs must be at least 2, or "
-                f"choose algorithm.kl_coef, which is part of the loss; got reward_kl_coef={algorithm.reward_kl_coef}, "
-                f"mini_batches={schedule.mini_batches}, epochs={schedule.epochs}"
-            )
+
+    @property
+    def rollouts_per_group(self) -> int:
+        """Those that are trained on, and the greedy one they are compared with where there is one."""
+        return self.generation.group_size + self.algorithm.kind.greedy
 
 
 def _instead(algorithm: AlgorithmSettings) -> str:
     """What does not need the whole batch, where this does."""
-    if algorithm.kind.why_batch:
-        fitting = [name for name, kind in ADVANTAGES.items() if not kind.why_batch and not kind.missing]
+    if algorithm.kind.takes_whiten and algorithm.whiten:
+        return "algorithm.whiten=false"
+    if algorithm.kind.why_batch and algorithm.whiten:
+        fitting = [name for name, kind in ADVANTAGES.items() if not kind.why_batch]
         return f"algorithm.advantage={' or '.join(fitting)}"
     return "algorithm.scale=group or none" if algorithm.scale == "batch" else "algorithm.reward_kl_target=null"

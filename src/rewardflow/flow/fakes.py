@@ -59,6 +59,7 @@ class FakeGenerator:
             step=request.step,
             prompt=request.prompt.text,
             response=f"{request.prompt.uid}.{index}",
+            extra_info=request.info_of(index),
             ground_truth=request.prompt.ground_truth,
             token_ids=array("l", [0] * (length + 1)),
             response_mask=array("b", [0] + [1] * length),
@@ -94,6 +95,10 @@ class FakeTrainer:
         await asyncio.sleep(self.log_probs_s * len(rollouts))
         self.num_log_probs += len(rollouts)
         return [(of, self.num_updates)] * len(rollouts)
+
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
+        await asyncio.sleep(self.log_probs_s * len(rollouts))
+        return [("values", self.num_updates)] * len(rollouts)
 
     async def forward_backward(self, batch: MicroBatch) -> None:
         await asyncio.sleep(self.forward_backward_s * len(batch.samples))

@@ -25,7 +25,7 @@ async def generate_step(parts: Parts, devices: Devices, open_step: OpenStep, pro
         devices.generator.retract("generate")
         if devices.are_one:
             devices.trainer.announce("log_probs")  # or an update could come between
-        await _generate(parts, devices, open_step, open_step.ask(prompts, parts.group_size))
+        await _generate(parts, devices, open_step, _ask(parts, open_step, prompts))
     await _take_early(parts, devices, open_step)
     if devices.are_one:
         devices.trainer.retract("log_probs")
@@ -43,7 +43,7 @@ async def generate_reserves(parts: Parts, devices: Devices, open_step: OpenStep)
     open_step.num_rounds += 1
     prompts = take_prompts(parts.prompts, parts.schedule.refill)
     async with devices.generator.lease("generate", open_step.step):
-        await _generate(parts, devices, open_step, open_step.ask(prompts, parts.group_size))
+        await _generate(parts, devices, open_step, _ask(parts, open_step, prompts))
     await _take_early(parts, devices, open_step)
 
 
@@ -52,6 +52,10 @@ def take_prompts(source: PromptSource, count: int) -> Sequence[Prompt]:
     if len(prompts) != count:
         raise FlowError(f"a prompt source must give as many prompts as are taken, got {len(prompts)} for {count}")
     return prompts
+
+
+def _ask(parts: Parts, open_step: OpenStep, prompts: Sequence[Prompt]) -> list[GroupRequest]:
+    return open_step.ask(prompts, parts.rollouts_per_group, has_baseline=parts.has_baseline)
 
 
 async def _take_early(parts: Parts, devices: Devices, open_step: OpenStep) -> None:
@@ -74,11 +78,11 @@ async def _generate(parts: Parts, devices: Devices, open_step: OpenStep, request
 
 
 def _check(parts: Parts, open_step: OpenStep, rollout: Rollout, missing: set[tuple[str, int]]) -> None:
-    is_as_asked = rollout.step == open_step.step and rollout.group_size == parts.group_size
+    is_as_asked = rollout.step == open_step.step and rollout.group_size == parts.rollouts_per_group
     if not is_as_asked or (rollout.group_id, rollout.index) not in missing:
         raise FlowError(
             f"a generator must give each rollout that was asked for once, with step={open_step.step} and "
-            f"group_size={parts.group_size}, got group {rollout.group_id!r}, index {rollout.index}, "
+            f"group_size={parts.rollouts_per_group}, got group {rollout.group_id!r}, index {rollout.index}, "
             f"step={rollout.step}, group_size={rollout.group_size}"
         )
     version = rollout.policy_version

@@ -1,4 +1,4 @@
-"""Forward passes that only look: log-probs that the loss compares with.
+"""Forward passes that only look: log-probs that the loss compares with, and a critic's values.
 
 Always true: what goes through the model together depends on the lengths alone, so a pass gives the same numbers
 whatever the verdicts did meanwhile.
@@ -6,6 +6,7 @@ whatever the verdicts did meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,15 +15,31 @@ from rewardflow.flow.micro_batches import split_by_tokens
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Parts
 from rewardflow.flow.records import num_tokens
+from rewardflow.types import Rollout
 
-Kind = Literal["old", "reference", "behaviour"]
+Kind = Literal["old", "reference", "behaviour", "values"]
+
+
+async def take_before_updates(parts: Parts, device: Device, open_step: OpenStep) -> None:
+    """What belongs to the weights before the step's first update."""
+    if parts.schedule.needs_old_log_probs or parts.takes_old:
+        await take_log_probs("old", parts, device, open_step)
+    if parts.critic is not None:
+        await take_log_probs("values", parts, device, open_step)
 
 
 async def take_log_probs(kind: Kind, parts: Parts, device: Device, open_step: OpenStep) -> None:
-    """Of every rollout of the step that has none of this kind yet, a micro-batch at a time."""
-    rollouts = [rollout for rollout in open_step.rollouts() if getattr(open_step.log_probs_of(rollout), kind) is None]
+    """Of every rollout that may be trained on and has none of this kind yet, a micro-batch at a time."""
+    rollouts = [one for one in open_step.trainable() if getattr(open_step.log_probs_of(one), kind) is None]
     for part in split_by_tokens([num_tokens(rollout) for rollout in rollouts], parts.micro_batch_tokens):
         async with device.lease("log_probs", open_step.step):
-            taken = await parts.trainer.log_probs(rollouts[part], "reference" if kind == "reference" else "policy")
+            taken = await _take(kind, parts, rollouts[part])
         for rollout, log_probs in zip(rollouts[part], taken, strict=True):
             open_step.set_log_probs(rollout, replace(open_step.log_probs_of(rollout), **{kind: log_probs}))
+
+
+async def _take(kind: Kind, parts: Parts, rollouts: Sequence[Rollout]) -> Sequence[object]:
+    if kind == "values":
+        assert parts.critic is not None
+        return await parts.critic.values(rollouts)
+    return await parts.trainer.log_probs(rollouts, "reference" if kind == "reference" else "policy")

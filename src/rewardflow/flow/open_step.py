@@ -45,11 +45,11 @@ class OpenStep:
 
     # -- generation --------------------------------------------------------------------------------------------------
 
-    def ask(self, prompts: Sequence[Prompt], group_size: int) -> list[GroupRequest]:
+    def ask(self, prompts: Sequence[Prompt], group_size: int, *, has_baseline: bool = False) -> list[GroupRequest]:
         """Requests for the step's groups, and for its reserves after them; or for one more round of reserves."""
         requests = [
-            GroupRequest(number=self._next_number + i, step=self.step, prompt=prompt, group_size=group_size)
-            for i, prompt in enumerate(prompts)
+            GroupRequest(number=number, step=self.step, prompt=prompt, group_size=group_size, has_baseline=has_baseline)
+            for number, prompt in enumerate(prompts, self._next_number)
         ]
         self._next_number += len(requests)
         self._requests |= {request.number: request for request in requests}
@@ -72,12 +72,18 @@ class OpenStep:
         """All of them, in the order of their groups and indices: the same however generation ended them."""
         return [group[index] for _, group in sorted(self._rollouts.items()) for index in sorted(group)]
 
+    def trainable(self) -> list[Rollout]:
+        """The same without baselines, which nobody learns from."""
+        return [rollout for rollout in self.rollouts() if not self.is_baseline(rollout)]
+
+    def is_baseline(self, rollout: Rollout) -> bool:
+        return self._requests[int(rollout.group_id)].is_baseline(rollout.index)
+
     @property
     def num_tokens(self) -> int:
-        """Of the step's groups without reserves."""
+        """Of what may be trained on, without reserves."""
         last = self._first_number + self._schedule.groups_per_step
-        groups = (group for number, group in self._rollouts.items() if number < last)
-        return sum(num_tokens(rollout) for group in groups for rollout in group.values())
+        return sum(num_tokens(rollout) for rollout in self.trainable() if int(rollout.group_id) < last)
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
@@ -88,7 +94,9 @@ class OpenStep:
 
     def restore(self, saved: SavedStep) -> None:
         """Go on with a step that was generated before: its verdicts are asked for again, and the journal has most."""
-        self.ask([request.prompt for request in saved.requests], saved.requests[0].group_size)
+        first = saved.requests[0]
+        prompts = [request.prompt for request in saved.requests]
+        self.ask(prompts, first.group_size, has_baseline=first.has_baseline)
         for one in saved.rollouts:
             self.set_log_probs(one.rollout, one.log_probs)
             self.generated(one.rollout)
@@ -114,9 +122,10 @@ class OpenStep:
             self._give_up_if_hopeless(number)
 
     def _give_up_if_hopeless(self, number: int) -> None:
-        """When too many have failed for the group to be kept, its other calls no longer matter."""
-        most_scored = self._requests[number].group_size - len(self._failed.get(number, ()))
-        if most_scored < self._schedule.min_group:
+        """When too many have failed for the group to be kept, or its baseline, its other calls no longer matter."""
+        request, failed = self._requests[number], self._failed.get(number, set())
+        most_scored = request.group_size - request.has_baseline - len(failed)
+        if most_scored < self._schedule.min_group or any(map(request.is_baseline, failed)):
             asyncio.get_running_loop().call_soon(self._give_up, number)
 
     def _give_up(self, number: int) -> None:
@@ -145,11 +154,24 @@ class OpenStep:
 
     def reason_to_drop(self, group: ScoredGroup) -> DropReason | None:
         values = [reward.value for reward in group.rewards if reward.value is not None]
-        if len(values) < self._schedule.min_group:
+        if self._requests[int(group.group_id)].has_baseline:
+            baseline = self.baseline_of(group)
+            if baseline.value is None and baseline.kind != "cancelled":  # the others were given up because of it
+                return "no_baseline"
+            if len(values) - baseline.is_scored < self._schedule.min_group:
+                return "too_few_verdicts"
+            if baseline.value is None:
+                return "no_baseline"
+        elif len(values) < self._schedule.min_group:
             return "too_few_verdicts"
         if self._schedule.drop_equal_scores and min(values) == max(values):
             return "equal_scores"
         return None
+
+    def baseline_of(self, group: ScoredGroup) -> Reward:
+        """The verdict on the greedy rollout of a group that has one; cancelled if it was never asked for."""
+        judged = zip(group.rollouts, group.rewards, strict=True)
+        return next((reward for rollout, reward in judged if self.is_baseline(rollout)), _NOT_ASKED)
 
     def _start(self, reserves: Iterable[int]) -> None:
         for number in reserves:
@@ -203,3 +225,4 @@ class OpenStep:
 
 
 _NONE = LogProbs()
+_NOT_ASKED = Reward(kind="cancelled")

@@ -8,7 +8,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.events import EventSink
 from rewardflow.flow.device import Device
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.seams import Advantages, Generator, PromptSource, Trainer
+from rewardflow.flow.seams import Advantages, Critic, Generator, PromptSource, Trainer
 from rewardflow.reward.agent import RewardAgent
 
 _HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
@@ -16,7 +16,10 @@ _HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """`takes_reference` and `takes_behaviour` say which log-probs the trainer takes besides those of the loss."""
+    """`takes_reference`, `takes_behaviour` and `takes_old` say which log-probs the trainer takes besides those that the
+    schedule needs; with a `critic` values are taken like old log-probs. `has_baseline` gives each group one more
+    rollout, decoded greedily, which is not trained on.
+    """
 
     schedule: Schedule
     prompts: PromptSource
@@ -28,6 +31,9 @@ class Parts:
     micro_batch_tokens: int = 16384
     takes_reference: bool = False
     takes_behaviour: bool = False
+    takes_old: bool = False
+    critic: Critic | None = None
+    has_baseline: bool = False
 
     def __post_init__(self) -> None:
         if _HOW_MUCH[self.advantages.needs] > _HOW_MUCH[self.schedule.stream]:
@@ -45,6 +51,10 @@ class Parts:
                 "the trainer can take behaviour log-probs only while it has the weights that generated, which "
                 "placement=separate does not promise; take the engine's, or choose placement=colocated"
             )
+
+    @property
+    def rollouts_per_group(self) -> int:
+        return self.group_size + self.has_baseline
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 from rewardflow.types import EMPTY, Reward, Rollout
 
-DropReason = Literal["too_few_verdicts", "equal_scores"]
-WhyNot = Literal["failed", "too_few_verdicts", "equal_scores", "not_needed"]
+DropReason = Literal["too_few_verdicts", "equal_scores", "no_baseline"]
+WhyNot = Literal["failed", "too_few_verdicts", "equal_scores", "no_baseline", "baseline", "not_needed"]
+
+GREEDY = "greedy"  # in the extra_info of every rollout of a group with a baseline: whether it is the baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +33,37 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """Ask for `group_size` rollouts of one prompt. `number` counts groups over the whole run and seeds the sampling."""
+    """Ask for `group_size` rollouts of one prompt. `number` counts groups over the whole run and seeds the sampling.
+
+    With a baseline the last of them is decoded greedily: it is judged like the others, which are compared with it, and
+    never trained on.
+    """
 
     number: int
     step: int
     prompt: Prompt
     group_size: int
+    has_baseline: bool = False
 
     @property
     def group_id(self) -> str:
         return str(self.number)
 
+    def is_baseline(self, index: int) -> bool:
+        return self.has_baseline and index == self.group_size - 1
+
+    def info_of(self, index: int) -> Mapping[str, Any]:
+        """The `extra_info` of a rollout."""
+        info = self.prompt.extra_info
+        return {**info, GREEDY: self.is_baseline(index)} if self.has_baseline else info
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProbs:
-    """Log-probs of one rollout's tokens, as the trainer keeps them; the flow only carries them."""
+    """Log-probs and values of one rollout's tokens, as the trainer keeps them; the flow only carries them."""
 
     old: Any = None  # under the weights before the step's first update
+    values: Any = None  # of a critic, before the step's first update
     reference: Any = None
     behaviour: Any = None  # under the weights that generated, if the trainer took them and not the engine
 
@@ -86,7 +102,7 @@ class Sample:
 
     rollout: Rollout
     reward: Reward
-    advantage: Any  # a number, or one for each token of the response
+    advantage: Any  # a number, one for each token of the response, or what else the trainer understands
     log_probs: LogProbs
 
     @property

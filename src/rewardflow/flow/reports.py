@@ -30,7 +30,8 @@ class StepReport:
     dropped: Mapping[str, int]
     num_scored: int
     failed: Mapping[str, int]
-    score_mean: float | None
+    score_mean: float | None  # without greedy baselines
+    baseline_score_mean: float | None = None
     component_means: Mapping[str, float]
     response_tokens_mean: float | None
     staleness_mean: float | None
@@ -83,6 +84,7 @@ class StepReport:
             "num_scored": self.num_scored,
             "failed": dict(self.failed),
             "score_mean": self.score_mean,
+            "baseline_score_mean": self.baseline_score_mean,
             "component_means": dict(self.component_means),
             "response_tokens_mean": self.response_tokens_mean,
             "staleness_mean": self.staleness_mean,

@@ -50,6 +50,13 @@ class Trainer(Protocol):
     async def optim_step(self) -> UpdateReport: ...
 
 
+class Critic(Protocol):
+    """Expects rewards. It learns with the trainer it belongs to, in the same verbs."""
+
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
+        """One entry for each rollout, in order."""
+
+
 class Advantages(Protocol):
     """Gives each rollout of a group its advantage; a failed one gets 0 and has no say in the others'."""
 
@@ -58,7 +65,9 @@ class Advantages(Protocol):
         """How many groups must be known before the first advantage is."""
 
     def __call__(self, groups: Sequence[ScoredGroup], log_probs_of: LogProbsOf) -> Sequence[Sequence[object]]:
-        """For each group one advantage per rollout: a number, or one for each sampled token of the response.
+        """For each group one advantage per rollout: a number, one for each sampled token of the response, or what else
+        the trainer understands.
 
-        `log_probs_of` gives what was taken of a rollout before, for those who put a KL term into the reward.
+        `log_probs_of` gives what was taken of a rollout before, for those who put a KL term into the reward or compare
+        with a critic's values.
         """

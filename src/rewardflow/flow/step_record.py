@@ -60,10 +60,17 @@ class StepRecord:
         self._updates.append(report)
 
     def report(self, open_step: OpenStep, version: int) -> StepReport:
-        rewards = [reward for group in open_step.scored.values() for reward in group.rewards]
-        scored = [reward for reward in rewards if reward.value is not None]
+        judged = [
+            (rollout, reward)
+            for group in open_step.scored.values()
+            for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+        ]
+        rewards = [reward for _, reward in judged]
+        scored = [(rollout, reward) for rollout, reward in judged if reward.value is not None]
+        sampled = [reward for rollout, reward in scored if not open_step.is_baseline(rollout)]
+        baselines = [reward for rollout, reward in scored if open_step.is_baseline(rollout)]
         components: defaultdict[str, list[float]] = defaultdict(list)
-        for reward in scored:
+        for reward in sampled:
             for name, value in reward.components.items():
                 if value is not None:
                     components[name].append(value)
@@ -84,7 +91,8 @@ class StepRecord:
             dropped={str(reason): count for reason, count in open_step.dropped.items()},
             num_scored=len(scored),
             failed=dict(Counter(reward.kind or "user_error" for reward in rewards if reward.value is None)),
-            score_mean=mean_of(reward.value for reward in scored if reward.value is not None),
+            score_mean=mean_of(reward.value for reward in sampled if reward.value is not None),
+            baseline_score_mean=mean_of(reward.value for reward in baselines if reward.value is not None),
             component_means={name: sum(values) / len(values) for name, values in components.items()},
             response_tokens_mean=mean_of(self._response_tokens),
             staleness_mean=mean_of(self._staleness),

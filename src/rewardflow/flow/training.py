@@ -1,7 +1,8 @@
 """Trains one open step: takes its shares as they are ready, in mini-batches, and updates the weights.
 
 Always true: how much must be scored before the device starts is all that `stream` decides; a mini-batch ends in one
-update; old log-probs are of the weights before the step's first update, and no reserves are asked for after it.
+update; old log-probs and values are of the weights before the step's first update, and no reserves are asked for after
+it; a group's baseline is compared with and not trained on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rewardflow.flow.generation import generate_reserves
-from rewardflow.flow.log_prob_passes import take_log_probs
+from rewardflow.flow.log_prob_passes import take_before_updates
 from rewardflow.flow.micro_batches import plan_micro_batches
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
@@ -40,7 +41,7 @@ class StepTraining:
 
     async def run(self, updating: contextlib.ExitStack) -> None:
         """Every update of the step. From the first on `updating` keeps generation away, until the caller closes it."""
-        await self._take_old_log_probs()
+        await self._take_before_updates()
         for epoch in range(self._schedule.epochs):
             for index in range(self._schedule.mini_batches):
                 await self._wait_for_mini_batch(index)
@@ -123,11 +124,10 @@ class StepTraining:
             return
         with self._devices.trainer.usage.waiting_for("generation"):
             await generate_reserves(self._parts, self._devices, self._step)
-        await self._take_old_log_probs()
+        await self._take_before_updates()
 
-    async def _take_old_log_probs(self) -> None:
-        if self._schedule.needs_old_log_probs:
-            await take_log_probs("old", self._parts, self._devices.trainer, self._step)
+    async def _take_before_updates(self) -> None:
+        await take_before_updates(self._parts, self._devices.trainer, self._step)
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
@@ -140,5 +140,6 @@ class StepTraining:
             self._samples[number] = tuple(
                 Sample(rollout=rollout, reward=reward, advantage=advantage, log_probs=self._step.log_probs_of(rollout))
                 for rollout, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
+                if not self._step.is_baseline(rollout)
             )
         return tuple(sample for number in numbers for sample in self._samples[number])

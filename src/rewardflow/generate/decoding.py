@@ -31,11 +31,12 @@ _REFILL_SHARE = 4  # places are refilled when one in so many is free: each refil
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One response to come. `born` is the tick of the batch at which it started."""
+    """One response to come. `born` is the tick of the batch at which it started; a greedy one draws nothing."""
 
     request: GroupRequest
     index: int
     prompt_ids: tuple[int, ...]
+    is_greedy: bool = False
     born: int = 0
 
 
@@ -55,6 +56,7 @@ class _Batch:
 
     rows: list[Row]
     streams: Tensor
+    greedy: Tensor  # 1 for rows that take the likeliest token
     lengths: Tensor  # of prompt and response so far
     counts: Tensor  # of the response alone
     tokens: Tensor  # the responses
@@ -64,11 +66,13 @@ class _Batch:
     tick: int = 0
     longest: int = 0
     is_padded: bool = False
+    has_greedy: bool = False
 
     def rows_changed(self) -> None:
         lengths = [len(row.prompt_ids) + self.tick - row.born for row in self.rows]
         self.longest = max(lengths, default=0)
         self.is_padded = min(lengths, default=0) != self.longest
+        self.has_greedy = any(row.is_greedy for row in self.rows)
 
 
 @dataclass(slots=True)
@@ -102,13 +106,14 @@ class Decoder:
 
     def _empty_batch(self, max_rows: int) -> _Batch:
         device = self.policy.model.device
-        whole = torch.zeros(3, max_rows, dtype=torch.int64, device=device)
+        whole = torch.zeros(4, max_rows, dtype=torch.int64, device=device)
         limit = self.settings.max_response_tokens
         return _Batch(
             rows=[],
             streams=whole[0],
             lengths=whole[1],
             counts=whole[2],
+            greedy=whole[3],
             tokens=torch.zeros(max_rows, limit, dtype=torch.int64, device=device),
             log_probs=torch.zeros(max_rows, limit, device=device),
             logits=torch.empty(0, 0, device=device),
@@ -137,6 +142,7 @@ class Decoder:
         ).to(device)
         batch.lengths[new] = torch.tensor([len(row.prompt_ids) for row in rows], device=device)
         batch.counts[new] = 0
+        batch.greedy[new] = torch.tensor([row.is_greedy for row in rows], dtype=torch.int64, device=device)
         batch.logits = torch.cat([batch.logits, logits]) if batch.rows else logits
         for row in rows:
             row.born = batch.tick
@@ -158,7 +164,8 @@ class Decoder:
     def _draw(self, batch: _Batch) -> Drawn:
         num_rows = len(batch.rows)
         counts = batch.counts[:num_rows]
-        drawn = self._sampler.draw(batch.logits, uniforms(batch.streams[:num_rows], counts))
+        is_greedy = batch.greedy[:num_rows].bool() if batch.has_greedy else None
+        drawn = self._sampler.draw(batch.logits, uniforms(batch.streams[:num_rows], counts), is_greedy)
         batch.tokens[:num_rows].scatter_(1, counts[:, None], drawn.tokens[:, None])
         batch.log_probs[:num_rows].scatter_(1, counts[:, None], drawn.log_probs[:, None])
         counts += 1
@@ -251,7 +258,7 @@ def _take_out(batch: _Batch, places: Sequence[int]) -> None:
     to = torch.tensor(targets, dtype=torch.int64, device=batch.streams.device)
     origin = torch.tensor(sources, dtype=torch.int64, device=batch.streams.device)
     if targets:
-        for state in (batch.streams, batch.lengths, batch.counts, batch.tokens, batch.log_probs):
+        for state in (batch.streams, batch.greedy, batch.lengths, batch.counts, batch.tokens, batch.log_probs):
             state[to] = state[origin]
     batch.slab.move(origin, to, num_rows)
     batch.rows_changed()

@@ -86,7 +86,7 @@ class HFEngine:
     def _generate(self, requests: Sequence[GroupRequest], emitter: Emitter[Rollout]) -> None:
         started_s = time.perf_counter()
         rows = [
-            Row(request, index, prompt_ids)
+            Row(request, index, prompt_ids, is_greedy=request.is_baseline(index))
             for request in requests
             for prompt_ids in (self.encoder.encode(request.prompt),)
             for index in range(request.group_size)
@@ -117,11 +117,11 @@ class HFEngine:
 
 
 def _rollout(response: Response, text: str, version: int) -> Rollout:
-    """`extra_info` says `truncated: True` of a response that was cut off, and nothing of others."""
+    """`extra_info` says `truncated: True` of a response that was cut off, and nothing of others; see also `info_of`."""
     row, request = response.row, response.row.request
     prompt = request.prompt
     num_prompt, num_response = len(row.prompt_ids), len(response.token_ids)
-    extra_info: Mapping[str, Any] = prompt.extra_info
+    extra_info: Mapping[str, Any] = request.info_of(row.index)
     return Rollout(
         group_id=request.group_id,
         index=row.index,

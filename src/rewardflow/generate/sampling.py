@@ -51,13 +51,18 @@ class Sampler:
     top_k: int = 0
     top_p: float = 1.0
 
-    def draw(self, logits: Tensor, uniform: Tensor) -> Drawn:
-        """`logits` has a row for each number in `uniform`, by which the row's cumulative distribution is inverted."""
+    def draw(self, logits: Tensor, uniform: Tensor, is_greedy: Tensor | None = None) -> Drawn:
+        """`logits` has a row for each number in `uniform`, by which the row's cumulative distribution is inverted.
+
+        Rows that are greedy take the likeliest token instead, of several such the first.
+        """
         scaled = logits.float() / self.temperature
         scaled = scaled - scaled.amax(-1, keepdim=True)
         weights = scaled.exp()
         log_total = weights.sum(-1, keepdim=True, dtype=torch.float64).log()
         tokens = _invert(self.restrict(weights), uniform[:, None])
+        if is_greedy is not None:
+            tokens = torch.where(is_greedy[:, None], scaled.argmax(-1, keepdim=True), tokens)
         log_probs = scaled.gather(-1, tokens) - log_total
         return Drawn(tokens.squeeze(-1), log_probs.squeeze(-1).float())
 

@@ -216,8 +216,14 @@ async def _make_generator(
 
 
 def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -> TorchTrainer:
+    from rewardflow.policy.value_model import build_value_model
+    from rewardflow.train.critic import CriticPart
     from rewardflow.train.torch_trainer import TorchTrainer
 
+    critic = None
+    if settings.algorithm.kind.critic:
+        value_model = build_value_model(policy, settings.critic, settings.policy, seed=settings.seed)
+        critic = CriticPart(model=value_model, settings=settings.critic)
     return TorchTrainer(
         policy.model,
         trainer=settings.trainer,
@@ -228,6 +234,7 @@ def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -
         total_steps=settings.steps,
         thread=thread,
         reference=policy.reference() if settings.algorithm.needs_reference else None,
+        critic=critic,
     )
 
 
@@ -247,6 +254,9 @@ def _make_parts(
         micro_batch_tokens=settings.trainer.micro_batch_tokens,
         takes_reference=settings.algorithm.needs_reference,
         takes_behaviour=settings.algorithm.needs_behaviour and settings.algorithm.behaviour == "trainer",
+        takes_old=settings.algorithm.takes_old,
+        critic=trainer if settings.algorithm.kind.critic else None,
+        has_baseline=settings.algorithm.kind.greedy,
     )
 
 

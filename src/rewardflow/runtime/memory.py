@@ -30,6 +30,8 @@ class MemoryEstimate:
     gradients: int
     optimizer: int
     reference: int
+    critic: int  # its weights and Adam's state
+    critic_gradients: int
     generator_copy: int  # of the weights, where generation has a device of its own
     key_values: int  # of the rows that are decoded together
     logits: int  # of one forward and backward
@@ -40,8 +42,8 @@ class MemoryEstimate:
 
         The copy of the generator counts here, because on one machine it shares the memory, if not the device.
         """
-        always = self.weights + self.optimizer + self.reference + self.generator_copy
-        return always + max(self.key_values, self.gradients + self.logits)
+        always = self.weights + self.optimizer + self.reference + self.critic + self.generator_copy
+        return always + max(self.key_values, self.gradients + self.critic_gradients + self.logits)
 
     @property
     def fits(self) -> bool | None:
@@ -56,6 +58,7 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
     weights = list(policy.model.parameters())
     weight_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
     trainable = [weight for weight in weights if weight.requires_grad]
+    critic_bytes = _critic_bytes(settings, policy)
     compute_bytes = _num_bytes(settings.trainer.autocast or settings.policy.dtype)
     return MemoryEstimate(
         device=str(device),
@@ -65,16 +68,28 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
         gradients=sum(weight.numel() * weight.element_size() for weight in trainable),
         optimizer=_NUM_MOMENTS * sum(weight.numel() * weight.element_size() for weight in trainable),
         reference=weight_bytes if settings.algorithm.needs_reference else 0,
+        critic=(1 + _NUM_MOMENTS) * critic_bytes,
+        critic_gradients=critic_bytes,
         generator_copy=weight_bytes if settings.schedule.placement == "separate" else 0,
         key_values=_key_value_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
         logits=_logits_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
     )
 
 
+def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
+    """Of the value model's weights."""
+    from rewardflow.policy.value_model import build_value_model
+
+    if not settings.algorithm.kind.critic:
+        return 0
+    model = build_value_model(policy, settings.critic, settings.policy, seed=settings.seed)
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
 def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
     """The block grows by half when it is full, so half as much again may be reserved."""
     generation, schedule = settings.generation, settings.schedule
-    num_rollouts = (schedule.groups_per_step + schedule.refill) * generation.group_size
+    num_rollouts = (schedule.groups_per_step + schedule.refill) * settings.rollouts_per_group
     num_rows = min(generation.max_sequences, num_rollouts)
     num_tokens = generation.max_prompt_tokens + generation.max_response_tokens
     num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

@@ -127,7 +127,7 @@ async def preflight(settings: RunSettings, *, folder: Path | None = None, resume
 def plan_calls(settings: RunSettings, units: tuple[str, ...]) -> CallPlan:
     """`units` are those of the rewards that make the score: a group is one call to a reward that judges groups."""
     schedule = settings.schedule
-    a_group = sum(1 if unit == "group" else settings.generation.group_size for unit in units)
+    a_group = sum(1 if unit == "group" else settings.rollouts_per_group for unit in units)
     a_step = schedule.groups_per_step * a_group
     most_a_step = (schedule.groups_per_step + schedule.refill * (1 + schedule.refill_rounds)) * a_group
     return CallPlan(
@@ -139,7 +139,7 @@ def plan_cost(settings: RunSettings, sample: SampleVerdict) -> CostPlan | None:
     if not sample.cost_usd:
         return None
     a_verdict_usd = sample.cost_usd / len(sample.rollouts)
-    a_step_usd = a_verdict_usd * settings.schedule.groups_per_step * settings.generation.group_size
+    a_step_usd = a_verdict_usd * settings.schedule.groups_per_step * settings.rollouts_per_group
     return CostPlan(a_verdict_usd=a_verdict_usd, a_step_usd=a_step_usd, a_run_usd=a_step_usd * settings.steps)
 
 

@@ -33,9 +33,11 @@ class RunState:
     async def take(self, boundary: Boundary) -> Snapshot:
         from rewardflow.checkpoint.snapshot import take_snapshot
 
-        model, optimizer, progress = self.trainer.model, self.trainer.optimizer, self._progress()
+        trainer, progress = self.trainer, self._progress()
         return await self.thread.run(
-            lambda: take_snapshot(boundary, model=model, optimizer=optimizer, progress=progress)
+            lambda: take_snapshot(
+                boundary, model=trainer.model, optimizer=trainer.optimizer, progress=progress, critic=trainer.critic
+            )
         )
 
     async def put_back(self, checkpoint: Checkpoint) -> Boundary:
@@ -53,8 +55,9 @@ class RunState:
     def _put_back_weights(self, checkpoint: Checkpoint) -> None:
         from rewardflow.checkpoint.snapshot import put_back_weights
 
-        put_back_weights(checkpoint.path, model=self.trainer.model, optimizer=self.trainer.optimizer)
-        self.trainer.rest()
+        trainer = self.trainer
+        put_back_weights(checkpoint.path, model=trainer.model, optimizer=trainer.optimizer, critic=trainer.critic)
+        trainer.rest()
 
     def _progress(self) -> dict[str, Any]:
         from rewardflow.algo.reward_kl import KlInReward

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-from rewardflow.config.tree import TrainerSettings
+from rewardflow.config.tree import OptimizerSettings
 
 
-def share(step: int, total_steps: int, settings: TrainerSettings) -> float:
+def share(step: int, total_steps: int, settings: OptimizerSettings) -> float:
     """In steps from 0: rising over `warmup_steps`, then constant or falling towards `min_lr_share`."""
     if step < settings.warmup_steps:
         return (step + 1) / (settings.warmup_steps + 1)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rewardflow.algo import aggregation
+from rewardflow.algo.earned import TokenTargets
 from rewardflow.algo.kl import kl_to_reference
 from rewardflow.algo.losses import TokenLoss, policy_loss
 from rewardflow.config.tree import AlgorithmSettings
@@ -38,6 +40,10 @@ class TrainingRow:
     engine: array[float] | None = None
     staleness: int = 0
     has_weight: bool = True
+
+    def joined(self, other: TrainingRow) -> TrainingRow:
+        """The same row with the columns of both."""
+        return replace(self, columns={**self.columns, **other.columns})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,7 @@ class LossTerms:
 
     def has_gradient(self, sample: Sample) -> bool:
         """Whether a scored sample needs a forward and backward pass: with an advantage of 0, other terms decide."""
-        is_pulled = bool(torch.as_tensor(sample.advantage).any())
+        is_pulled = bool(torch.as_tensor(_advantage_of(sample)).any())
         return is_pulled or self.algorithm.kl_coef > 0 or self.algorithm.entropy_coef > 0
 
     def training_row(self, sample: Sample, row: Row) -> TrainingRow:
@@ -167,7 +173,7 @@ class LossTerms:
         return found
 
     def _column(self, name: str, sample: Sample, row: Row) -> Tensor:
-        values = sample.advantage if name == "advantage" else getattr(sample.log_probs, name)
+        values = _advantage_of(sample) if name == "advantage" else getattr(sample.log_probs, name)
         if values is None and name == "behaviour" and self.algorithm.behaviour == "engine":
             spoken = _engine_log_probs(sample.rollout, row)
             values = None if spoken is None else _tensor_of(spoken)
@@ -176,15 +182,7 @@ class LossTerms:
                 f"every sample trained with {self._cause(name)} needs its {name} log-probs, "
                 f"got none for {rollout_name(sample.rollout)}"
             )
-        column = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
-        if column.ndim == 0:
-            return column.expand(len(row.sampled))
-        if column.shape != (len(row.sampled),):
-            raise InvalidInput(
-                f"{name} must have one entry for each sampled token, got shape {tuple(column.shape)} "
-                f"for {len(row.sampled)} tokens in {rollout_name(sample.rollout)}"
-            )
-        return column
+        return column_of(name, values, sample, row)
 
     def _cause(self, name: str) -> str:
         causes = {
@@ -198,6 +196,24 @@ class LossTerms:
         if self.algorithm.behaviour_weights is not None:
             return f"behaviour_weights={self.algorithm.behaviour_weights}"
         return "loss=decoupled" if self.algorithm.loss == "decoupled" else f"reject={self.algorithm.reject}"
+
+
+def column_of(name: str, values: Any, sample: Sample, row: Row) -> Tensor:
+    """One float32 for each sampled token; a single number stands for all of them."""
+    column = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
+    if column.ndim == 0:
+        return column.expand(len(row.sampled))
+    if column.shape != (len(row.sampled),):
+        raise InvalidInput(
+            f"{name} must have one entry for each sampled token, got shape {tuple(column.shape)} "
+            f"for {len(row.sampled)} tokens in {rollout_name(sample.rollout)}"
+        )
+    return column
+
+
+def _advantage_of(sample: Sample) -> Any:
+    advantage = sample.advantage
+    return advantage.advantages_T if isinstance(advantage, TokenTargets) else advantage
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
-from rewardflow.config.tree import TrainerSettings
+from rewardflow.config.tree import OptimizerSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.train.fsdp2 import whole
 
 
-def build_optimizer(model: nn.Module, settings: TrainerSettings) -> Optimizer:
+def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """Over the trainable weights, which must be float32: an update is too small for anything less to notice."""
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not trainable:

@@ -30,6 +30,7 @@ class TokenScores:
 
     log_probs_N: Tensor
     entropy_N: Tensor | None
+    hidden_ND: Tensor | None = None  # what the model predicted them from
 
 
 def token_log_probs(
@@ -42,7 +43,7 @@ def token_log_probs(
     logits_at_a_time: int = LOGITS_AT_A_TIME,
 ) -> TokenScores:
     """One forward pass."""
-    logits_NV = _logits(model, packed, autocast)
+    logits_NV, hidden_ND = _logits(model, packed, autocast)
     chunk = max(1, logits_at_a_time // logits_NV.shape[-1])
     pieces = [
         _score(logits_CV, token_ids_C, temperature, entropy)
@@ -51,15 +52,18 @@ def token_log_probs(
         )
     ]
     entropies = [piece.entropy_N for piece in pieces if piece.entropy_N is not None]
-    return TokenScores(torch.cat([piece.log_probs_N for piece in pieces]), torch.cat(entropies) if entropies else None)
+    log_probs_N = torch.cat([piece.log_probs_N for piece in pieces])
+    return TokenScores(log_probs_N, torch.cat(entropies) if entropies else None, hidden_ND)
 
 
-def _logits(model: nn.Module, packed: PackedRows, autocast: torch.dtype | None) -> Tensor:
-    """Logits of the sampled tokens alone: each is predicted at the position before its own."""
+def _logits(model: nn.Module, packed: PackedRows, autocast: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """Logits of the sampled tokens alone, and the head's input: each is predicted at the position before its own."""
+    kept: list[Tensor] = []
 
     def keep_sampled(_head: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor]:
         hidden_BLD: Tensor = args[0]
-        return (hidden_BLD[packed.row_N, packed.position_N - 1],)
+        kept.append(hidden_BLD[packed.row_N, packed.position_N - 1])
+        return (kept[-1],)
 
     # transformers' `logits_to_keep` takes one set of positions for all rows, except in its latest versions; prompts of
     # different lengths would compute most logits in vain. The model's own forward stays in charge of the rest.
@@ -72,7 +76,7 @@ def _logits(model: nn.Module, packed: PackedRows, autocast: torch.dtype | None) 
             "the model must compute its logits by calling what get_output_embeddings() returns, "
             f"got logits of shape {tuple(logits_NV.shape)} for {len(packed.row_N)} tokens"
         )
-    return logits_NV
+    return logits_NV, kept[-1]
 
 
 def _score(logits_CV: Tensor, token_ids_C: Tensor, temperature: float, entropy: Entropy) -> TokenScores:

@@ -3,7 +3,7 @@
 Always true: the same micro-batches in the same order give the same weights, bit for bit; how an update was cut into
 micro-batches changes its gradient by rounding alone; a failed sample has no part in it; ranks make the same number of
 passes, whatever they have to do. Weights stay on the device, where generators read them; with `offload` what only
-training needs (the optimizer's state, the reference) leaves it in between.
+training needs (the optimizer's state, the reference, the critic) leaves it in between.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import MicroBatch, UpdateReport
+from rewardflow.flow.records import MicroBatch, Sample, UpdateReport
 from rewardflow.train.accumulated import Accumulated, UpdateSums
+from rewardflow.train.critic import Critic, CriticPart
 from rewardflow.train.fsdp2 import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import LossTerms, TrainingRow
@@ -59,7 +60,11 @@ class TorchTrainer:
     """`async with trainer.step(0): await trainer.forward_backward(batch); await trainer.optim_step()`.
 
     The model comes on its device, whole and equal on every rank of `group`, with gradient checkpointing set or not; the
-    reference likewise. `uses_old` is `schedule.needs_old_log_probs`. Ranks call the same methods in the same order.
+    reference and a critic likewise. `uses_old` is `schedule.needs_old_log_probs`. Ranks call the same methods in the
+    same order.
+
+    A critic with a model of its own makes passes of its own, after those of the policy; a head on the policy's trunk
+    learns in the policy's passes. In the steps in which the critic learns alone, nothing of the policy changes.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class TorchTrainer:
         total_steps: int,
         thread: DeviceThread,
         reference: nn.Module | None = None,
+        critic: CriticPart | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         if trainer.autocast not in COMPUTE_DTYPES:
@@ -100,10 +106,21 @@ class TorchTrainer:
         if reference is not None and self._leaves_device:
             reference.to(CPU)
         self.optimizer = build_optimizer(model, trainer)
+        self.critic = None if critic is None else self._make_critic(critic)
         self._accumulated = Accumulated()
         self._is_reduced = True
         self._open_step: int | None = None
         self._statistics = TrainerStatistics()
+
+    def _make_critic(self, part: CriticPart) -> Critic:
+        return Critic(
+            part,
+            ranks=self._ranks,
+            compute=self._compute_dtype,
+            offload=self._settings.offload,
+            aggregation=self._algorithm.aggregation,
+            total_steps=self._total_steps,
+        )
 
     def statistics(self) -> TrainerStatistics:
         return self._statistics
@@ -123,6 +140,10 @@ class TorchTrainer:
     async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[Tensor]:
         """For each rollout one float32 tensor on the CPU, with an entry for each sampled token."""
         return await self._run(partial(self._log_probs, rollouts, of))
+
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[Tensor]:
+        """As log-probs: what the critic expects before each sampled token."""
+        return await self._run(partial(self._values, rollouts))
 
     async def forward_backward(self, batch: MicroBatch) -> None:
         await self._run(partial(self._forward_backward, batch))
@@ -146,6 +167,8 @@ class TorchTrainer:
         self._set_learning_rate(number)
         if self._leaves_device:
             move_state(self.optimizer, None)
+        if self.critic is not None:
+            self.critic.begin_step(number)
 
     def _end_step(self, number: int) -> None:
         """The rate is the next step's, however many updates there were; what was not stepped on is forgotten.
@@ -157,10 +180,14 @@ class TorchTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         self._accumulated = Accumulated()
         self._set_learning_rate(number + 1)
+        if self.critic is not None:
+            self.critic.end_step()
         self.rest()
 
     def rest(self) -> None:
-        """As between two steps: with `offload` the optimizer's state is off the device."""
+        """As between two steps: with `offload` the optimizer's state and the critic are off the device."""
+        if self.critic is not None:
+            self.critic.rest()
         if self._leaves_device:
             move_state(self.optimizer, CPU)
             if self._ranks.device.type == "cuda":
@@ -176,41 +203,110 @@ class TorchTrainer:
         model = self.model if of == "policy" else self.reference
         if model is None:
             raise InvalidInput("log-probs of the reference need a reference model, got reference=None")
+        with self._on_device(model.eval()):
+            return self._look(rollouts, lambda packed: self._score(model, packed).log_probs_N)
+
+    @torch.no_grad()
+    def _values(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
+        critic = self.critic
+        if critic is None:
+            raise InvalidInput("values need a critic, got critic=None")
+        if not critic.shares_trunk:
+            critic.model.eval()
+            return self._look(rollouts, critic.values)
+        model = self.model.eval()
+        return self._look(rollouts, lambda packed: critic.shared_values(self._hidden(model, packed)))
+
+    def _look(self, rollouts: Sequence[Rollout], score: Callable[[PackedRows], Tensor]) -> list[Tensor]:
+        """What `score` gives the sampled tokens of all rollouts of a pass, by rollout."""
         rows = [Row.of(rollout) for rollout in rollouts]
         found = [torch.empty(0)] * len(rows)
-        with self._on_device(model.eval()):
-            for indices in self._passes(rows):
-                chosen = [rows[index] for index in indices] or [IDLE_ROW]
-                scores = self._score(model, pack(chosen, self._ranks.device))
-                per_row = torch.split(scores.log_probs_N.cpu(), [len(row.sampled) for row in chosen])
-                for place, index in enumerate(indices):  # what an idle pass finds is nobody's
-                    found[index] = per_row[place]
+        for indices in self._passes(rows):
+            chosen = [rows[index] for index in indices] or [IDLE_ROW]
+            scores_N = score(pack(chosen, self._ranks.device))
+            per_row = torch.split(scores_N.cpu(), [len(row.sampled) for row in chosen])
+            for place, index in enumerate(indices):  # what an idle pass finds is nobody's
+                found[index] = per_row[place]
         return found
 
     def _forward_backward(self, batch: MicroBatch) -> None:
         scored = [(sample, Row.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
         self._accumulated.count([row for _, row in scored], self._algorithm.aggregation, self._max_response_tokens)
-        rows = [
-            self._terms.training_row(sample, row)
-            for sample, row in scored
-            if row.sampled and self._terms.has_gradient(sample)
-        ]
+        sampled = [(sample, row) for sample, row in scored if row.sampled]
+        rows = self._policy_rows(sampled)
         self._count(num_rows=len(rows), num_rows_without_gradient=len(scored) - len(rows))
+        self._run_passes(rows, self._backward, self._idle_row, is_last=batch.is_last)
+        if self.critic is not None and not self.critic.shares_trunk:
+            terms = self.critic.terms
+            values = [terms.training_row(sample, row) for sample, row in sampled]
+            self._run_passes(values, self._backward_critic, terms.idle_row, is_last=batch.is_last)
+
+    def _policy_rows(self, sampled: Sequence[tuple[Sample, Row]]) -> list[TrainingRow]:
+        """Those that go through the policy: all of them if a critic learns from its trunk."""
+        if self.critic is not None and self.critic.shares_trunk:
+            terms = self.critic.terms
+            return [self._terms.training_row(*one).joined(terms.training_row(*one)) for one in sampled]
+        if self._is_critic_alone:
+            return []
+        return [self._terms.training_row(sample, row) for sample, row in sampled if self._terms.has_gradient(sample)]
+
+    def _idle_row(self) -> TrainingRow:
+        idle = self._terms.idle_row()
+        return idle if self.critic is None else idle.joined(self.critic.terms.idle_row())
+
+    @property
+    def _is_critic_alone(self) -> bool:
+        if self.critic is None or self._open_step is None:
+            return False
+        return self.critic.learns_alone_in(self._open_step)
+
+    def _run_passes(
+        self,
+        rows: Sequence[TrainingRow],
+        backward: Callable[[Sequence[TrainingRow], bool], None],
+        idle_row: Callable[[], TrainingRow],
+        *,
+        is_last: bool,
+    ) -> None:
+        """Gradients are reduced in the last pass of an update's last micro-batch."""
         passes = self._passes([row.row for row in rows])
         for number, indices in enumerate(passes):
-            is_last = batch.is_last and number == len(passes) - 1
-            self._backward([rows[index] for index in indices] or [self._terms.idle_row()], reduce=is_last)
+            backward([rows[index] for index in indices] or [idle_row()], is_last and number == len(passes) - 1)
 
-    def _backward(self, rows: Sequence[TrainingRow], *, reduce: bool) -> None:
+    def _backward(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
         """One forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
-        reduce_gradients_in_next_backward(self.model, reduce)
+        self._count(num_passes=1)
         packed = pack([row.row for row in rows], self._ranks.device)
+        if self._is_critic_alone:
+            self._backward_head(rows, packed, reduce)
+            return
+        reduce_gradients_in_next_backward(self.model, reduce)
         scores = self._score(self.model.train(), packed, entropy=self._terms.entropy)
         numerator = self._terms.numerator(rows, packed, scores)
-        numerator.value.backward()  # type: ignore[no-untyped-call]
+        total = numerator.value
+        if self.critic is not None and self.critic.shares_trunk:
+            assert scores.hidden_ND is not None
+            values_N = self.critic.shared_values(scores.hidden_ND)
+            total = total + self.critic.numerator(rows, packed, values_N, reduce=reduce)
+        total.backward()  # type: ignore[no-untyped-call]
         self._accumulated.add(numerator.sums)
         self._is_reduced = reduce
+
+    def _backward_head(self, rows: Sequence[TrainingRow], packed: PackedRows, reduce: bool) -> None:
+        """On a trunk that stands still."""
+        assert self.critic is not None
+        with torch.no_grad():
+            hidden_ND = self._hidden(self.model.train(), packed)
+        values_N = self.critic.shared_values(hidden_ND)
+        self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
+
+    def _backward_critic(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
+        assert self.critic is not None
         self._count(num_passes=1)
+        self.critic.model.train()
+        packed = pack([row.row for row in rows], self._ranks.device)
+        values_N = self.critic.values(packed)
+        self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
 
     def _passes(self, rows: Sequence[Row]) -> list[list[int]]:
         """The rows of each pass, by index; none of them where other ranks have more passes to make."""
@@ -225,6 +321,11 @@ class TorchTrainer:
             entropy=entropy,
             autocast=None if is_sharded(model) else self._compute_dtype,  # FSDP2 casts by itself
         )
+
+    def _hidden(self, model: nn.Module, packed: PackedRows) -> Tensor:
+        hidden_ND = self._score(model, packed).hidden_ND
+        assert hidden_ND is not None
+        return hidden_ND
 
     @contextmanager
     def _on_device(self, model: nn.Module) -> Iterator[None]:
@@ -245,13 +346,18 @@ class TorchTrainer:
             raise InvalidInput(
                 "an update is part of a step: call optim_step() within `async with trainer.step(number)`"
             )
-        if not self._is_reduced and self._ranks.size > 1:
-            self._backward([self._terms.idle_row()], reduce=True)  # what was to be the last pass was not needed
+        if self._ranks.size > 1:
+            self._reduce_what_is_left()
         sums = self._accumulated.summed(self._ranks)
         self._accumulated = Accumulated()
+        if self.critic is not None:
+            told = self.critic.update(sums.denominator)
+            sums = replace(sums, metrics={**sums.metrics, **told})
         if sums.denominator == 0:
             self._count(num_empty_updates=1)
             return self._report(sums, grad_norm=0.0, skipped_empty=1.0)
+        if self._is_critic_alone:
+            return self._report(sums, grad_norm=0.0)
         if sums.num_passes == 0:
             fill_with_zeros(self.optimizer)
         # FSDP2 reduces to the mean over ranks, and the denominator is that of all of them.
@@ -265,6 +371,14 @@ class TorchTrainer:
         )
         self._count(num_nonfinite_updates=1)
         return self._report(sums, grad_norm, skipped_nonfinite=1.0)
+
+    def _reduce_what_is_left(self) -> None:
+        """Where what was to be the last pass was not needed, an idle one reduces."""
+        if not self._is_reduced:
+            self._backward([self._idle_row()], reduce=True)
+        if self.critic is not None and not self.critic.is_reduced:
+            backward = self._backward if self.critic.shares_trunk else self._backward_critic
+            backward([self._idle_row()], reduce=True)
 
     def _report(
         self, sums: UpdateSums, grad_norm: float, *, skipped_empty: float = 0.0, skipped_nonfinite: float = 0.0

@@ -1,25 +1,28 @@
 """Advantages against a critic's values, token by token: generalized advantage estimation.
 
 Always true: the value after the last sampled token is 0, because a response ends there; tokens that the policy did not
-sample do not exist. Advantages are whitened over the tokens of the batch; returns, which the critic learns, are not.
+sample do not exist. Advantages may be whitened over the tokens of the batch; returns, which the critic learns, never.
 
 See https://arxiv.org/abs/1506.02438.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, OverScored
+from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, TokenTargets, over_scored
 from rewardflow.algo.estimators.reinforce_plus_plus import whitened_tokens
 from rewardflow.config.algorithms import Needs
 from rewardflow.config.rules import within
 from rewardflow.errors import InvalidInput
-from rewardflow.types import Rollout
+from rewardflow.flow.records import LogProbsOf
+from rewardflow.types import Rollout, ScoredGroup
+
+ValuesOf = Callable[[Rollout], Tensor]
 
 
 def gae(rewards_T: Tensor, values_T: Tensor, discount: float, lam: float) -> tuple[Tensor, Tensor]:
@@ -40,12 +43,12 @@ def gae(rewards_T: Tensor, values_T: Tensor, discount: float, lam: float) -> tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgainstValues(OverScored):
-    """`values_of` gives the critic's value at each sampled token of a rollout, before the token was chosen."""
+class AgainstValues:
+    """By the critic's value at each sampled token, before the token was chosen, as it was taken with the log-probs."""
 
-    values_of: Callable[[Rollout], Tensor]
     discount: float = 1.0
     lam: float = 1.0
+    whiten: bool = True
 
     def __post_init__(self) -> None:
         within("discount", self.discount, 0.0, 1.0, low_open=True)
@@ -53,15 +56,37 @@ class AgainstValues(OverScored):
 
     @property
     def needs(self) -> Needs:
-        return "batch"
+        return "batch" if self.whiten else "group"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
-        return whitened_tokens(
+    def __call__(
+        self,
+        groups: Sequence[ScoredGroup],
+        log_probs_of: LogProbsOf | None = None,
+        penalty_of: PenaltyOf | None = None,
+    ) -> list[list[Advantage]]:
+        def values_of(rollout: Rollout) -> Tensor:
+            values = None if log_probs_of is None else log_probs_of(rollout).values
+            if values is None:
+                raise InvalidInput(
+                    "gae compares with a critic's values, which are taken before a step's first update, "
+                    f"got none for rollout {rollout.index} of group {rollout.group_id!r}"
+                )
+            return torch.as_tensor(values).cpu()
+
+        return over_scored(groups, lambda earned: self._estimate(earned, values_of), penalty_of)
+
+    def _estimate(self, groups: EarnedGroups, values_of: ValuesOf) -> list[list[Advantage]]:
+        found = [
+            [gae(earned.rewards_T(), values_of(earned.rollout), self.discount, self.lam) for earned in group]
+            for group in groups
+        ]
+        advantages = [[advantages_T for advantages_T, _ in group] for group in found]
+        if self.whiten:
+            advantages = whitened_tokens(advantages)
+        return [
             [
-                [
-                    gae(earned.rewards_T(), self.values_of(earned.rollout).cpu(), self.discount, self.lam)[0]
-                    for earned in group
-                ]
-                for group in groups
+                TokenTargets(advantages_T.float(), returns_T.float())
+                for advantages_T, (_, returns_T) in zip(of_group, group, strict=True)
             ]
-        )
+            for of_group, group in zip(advantages, found, strict=True)
+        ]

@@ -38,7 +38,8 @@ class WhitenedReturns(OverScored):
         return "batch"
 
     def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
-        return whitened_tokens([[returns(earned.rewards_T(), self.discount) for earned in group] for group in groups])
+        tokens = [[returns(earned.rewards_T(), self.discount) for earned in group] for group in groups]
+        return [list(group) for group in whitened_tokens(tokens)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def returns(rewards_T: Tensor, discount: float) -> Tensor:
     return returns_T
 
 
-def whitened_tokens(groups: Sequence[Sequence[Tensor]]) -> list[list[Advantage]]:
+def whitened_tokens(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     """Tensors of tokens, whitened together; float32."""
     tokens = [tokens_T for group in groups for tokens_T in group]
     if not tokens:

@@ -1,10 +1,10 @@
 """How much better than the policy's greedy response a rollout was: ReMax.
 
 Always true: the baseline is a verdict, never a number made up for one; if the greedy response has none, there is
-nothing to compare with and the group gets 0. The greedy response itself gets 0.
+nothing to compare with and the group gets 0. The greedy response itself gets 0, and pays no penalty, as in verl.
 
-It arrives as a rollout of the group that whoever generated it marked with `extra_info={"greedy": True}`. Its penalty,
-if any, is not part of the baseline, as in verl. It must not train: whoever makes samples of a group leaves it out.
+It arrives as a rollout of the group that whoever generated it marked with `extra_info={"greedy": True}`. It must not
+train: the loop, which asked for it, leaves it out of the samples.
 
 See https://arxiv.org/abs/2310.10505.
 """
@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored, PenaltyOf
 from rewardflow.algo.estimators.reinforce_plus_plus import returns
 from rewardflow.config.algorithms import Needs
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import LogProbsOf
+from rewardflow.flow.records import GREEDY, LogProbsOf, num_sampled_tokens
 from rewardflow.types import Rollout, ScoredGroup
-
-GREEDY = "greedy"
 
 
 def is_greedy(rollout: Rollout) -> bool:
@@ -49,10 +50,21 @@ class AgainstGreedy(OverScored):
                     'remax needs one greedy rollout in each group, marked by extra_info={"greedy": True}, '
                     f"got {num_greedy} in group {group.group_id!r}"
                 )
-        return OverScored.__call__(self, groups, log_probs_of, penalty_of)
+        return OverScored.__call__(self, groups, log_probs_of, _paid_by_sampled(penalty_of))
 
     def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
         return [_of_group(group) for group in groups]
+
+
+def _paid_by_sampled(penalty_of: PenaltyOf | None) -> PenaltyOf | None:
+    if penalty_of is None:
+        return None
+
+    def paid(rollout: Rollout) -> Tensor:
+        nothing = torch.zeros(num_sampled_tokens(rollout), dtype=torch.float64)
+        return nothing if is_greedy(rollout) else penalty_of(rollout)
+
+    return paid
 
 
 def _of_group(group: Sequence[Earned]) -> list[Advantage]:

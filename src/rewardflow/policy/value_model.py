@@ -1,0 +1,68 @@
+"""The model that learns values: a trunk of its own with a head, or a head on the policy's trunk.
+
+Always true: a head starts at 0, so that every value does and nobody's random numbers are touched; heads are float32,
+whatever a trunk computes in; a trunk of its own shares no weights with the policy.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from rewardflow.config.tree import CriticSettings, PolicySettings
+from rewardflow.errors import InvalidInput
+from rewardflow.policy.loading import Policy, load_policy, outline_policy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class ValueModel(nn.Module):
+    """`trunk` is None where the head sits on the policy's. Nobody calls it as a whole: both parts may be sharded."""
+
+    def __init__(self, hidden_size: int, trunk: nn.Module | None, device: torch.device) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(hidden_size, 1, dtype=torch.float32, device="meta").to_empty(device=device)
+        for weight in self.head.parameters():
+            nn.init.zeros_(weight)
+
+    def of_hidden(self, hidden_ND: Tensor) -> Tensor:
+        """The values of tokens, from what a trunk made of those before them."""
+        values_N1: Tensor = self.head(hidden_ND.float())
+        return values_N1.squeeze(-1)
+
+
+def build_value_model(policy: Policy, critic: CriticSettings, settings: PolicySettings, *, seed: int) -> ValueModel:
+    """On the policy's device; without weights if the policy has none. `settings` are the policy's."""
+    device = policy.model.device
+    if critic.form == "head":
+        return ValueModel(_hidden_size(policy.model), None, device)
+    own = policy.model if critic.model is None else _other(policy, critic.model, settings, seed)
+    trunk = own.base_model
+    if trunk is own:
+        raise InvalidInput(
+            "a value model is the base of a model with a head, which transformers does not name in "
+            f"{type(own).__name__}; choose critic.form=head"
+        )
+    trunk = copy.deepcopy(trunk) if own is policy.model else trunk
+    return ValueModel(_hidden_size(own), trunk.to(device), device)
+
+
+def _other(policy: Policy, name: str, settings: PolicySettings, seed: int) -> PreTrainedModel:
+    """It reads the tokens of the policy, so it is checked with the policy's tokenizer."""
+    tokenizer = settings.tokenizer or (None if settings.model == "tiny" else settings.model)
+    own = replace(settings, model=name, gguf_file=None, tokenizer=tokenizer, chat_template=None)
+    loaded = outline_policy(own) if policy.model.device.type == "meta" else load_policy(own, seed=seed)
+    if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        raise InvalidInput(f"critic.model must have the policy's vocabulary, got {name} for {settings.model}")
+    return loaded.model
+
+
+def _hidden_size(model: PreTrainedModel) -> int:
+    size: int = model.config.get_text_config().hidden_size
+    return size
