@@ -98,6 +98,20 @@ def test_steps_come_back_with_requests_rollouts_and_log_probs(tmp_path: Path) ->
     assert found[1].rollouts[0].rollout.ground_truth is ODD  # the data's own object
 
 
+def test_a_baseline_comes_back_as_one_and_so_do_values(tmp_path: Path) -> None:
+    request = GroupRequest(number=3, step=1, prompt=prompt_of("1"), group_size=2, has_baseline=True)
+    values = torch.tensor([0.25, -1.5])
+    rollouts = (
+        looked_at(request, 0, extra_info=request.info_of(0), taken=LogProbs(values=values)),
+        looked_at(request, 1, extra_info=request.info_of(1)),
+    )
+    (found,) = there_and_back(tmp_path, SavedStep(step=1, requests=(request,), rollouts=rollouts))
+    assert found.requests == (request,)
+    assert [one.rollout.extra_info["greedy"] for one in found.rollouts] == [False, True]
+    assert torch.equal(found.rollouts[0].log_probs.values, values)
+    assert found.rollouts[1].log_probs.values is None
+
+
 def test_no_steps_are_no_steps(tmp_path: Path) -> None:
     assert there_and_back(tmp_path) == ()
 

@@ -595,3 +595,117 @@ def test_figures_are_taken_together_by_their_mean_and_extremes_by_the_most_extre
     parts = [{"kl": 1.0, "a_max": 3.0, "a_min": 2.0}, {"kl": 3.0, "a_max": 1.0, "a_min": 1.0, "only_here": 5.0}]
     assert taken_together(parts) == {"kl": 2.0, "a_max": 3.0, "a_min": 1.0, "only_here": 5.0}
     assert taken_together([]) == {}
+
+
+# ---- critics and baselines -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", ["batch", "mini_batch", "micro_batch"])
+def test_values_are_taken_before_a_steps_first_update_while_verdicts_are_out(stream: Any) -> None:
+    schedule = Schedule(groups_per_step=4, mini_batches=2, stream=stream, max_staleness=1)
+    trainer = FakeTrainer(log_probs_s=0.01)
+    world = World(schedule, judge_of(3), trainer=trainer, critic=trainer).run(steps=3)
+    taken = {(b.step, s.log_probs.values, s.log_probs.old) for b in world.trainer.batches for s in b.samples}
+    assert taken == {(step, ("values", 2 * step), ("policy", 2 * step)) for step in range(3)}
+    assert all(report.usage.hidden_s > 0 for report in world.reports)
+
+
+def test_values_of_reserves_that_came_later_are_taken_too() -> None:
+    async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        return 1.0 if prompt < 4 else float(index)
+
+    schedule = Schedule(groups_per_step=4, refill=2, refill_rounds=2, drop_equal_scores=True)
+    trainer = FakeTrainer()
+    world = World(schedule, compute_score, trainer=trainer, critic=trainer).run(steps=1)
+    samples = [sample for batch in world.trainer.batches for sample in batch.samples]
+    assert {sample.log_probs.values for sample in samples} == {("values", 0)}
+    assert world.reports[0].num_groups == 4
+
+
+def test_old_log_probs_are_taken_with_one_update_a_step_where_the_advantages_ask_for_them() -> None:
+    for takes_old in (False, True):
+        world = World(Schedule(groups_per_step=4), judge_of(3), takes_old=takes_old).run(steps=1)
+        old = {sample.log_probs.old for batch in world.trainer.batches for sample in batch.samples}
+        assert old == {("policy", 0) if takes_old else None}
+
+
+class AgainstLast:
+    """Score minus that of the group's last rollout."""
+
+    needs = "group"
+
+    def __call__(self, groups: Any, log_probs_of: Any = None) -> Any:
+        return [[(reward.value or 0.0) - group.rewards[-1].value for reward in group.rewards] for group in groups]
+
+
+def with_baseline(judge: Judge, **schedule: Any) -> World:
+    world = World(
+        Schedule(**{"groups_per_step": 4, **schedule}),
+        judge,
+        group_size=2,
+        has_baseline=True,
+        advantages=AgainstLast(),
+        takes_reference=True,
+    )
+    return world.run(steps=1)
+
+
+def test_a_baseline_is_judged_and_compared_with_and_neither_trained_nor_looked_at() -> None:
+    async def compute_score(solution_str: str, extra_info: dict[str, Any]) -> float:
+        assert extra_info["greedy"] is solution_str.endswith(".2")
+        return float(solution_str.split(".")[1])
+
+    world = with_baseline(compute_score)
+    samples = [sample for batch in world.trainer.batches for sample in batch.samples]
+    assert sorted(s.rollout.response for s in samples) == [f"{i}.{j}" for i in range(4) for j in range(2)]
+    assert {sample.advantage for sample in samples} == {-2.0, -1.0}
+    assert world.trainer.num_log_probs == 8
+    report = world.reports[0]
+    assert (report.num_scored, report.score_mean, report.baseline_score_mean) == (12, 0.5, 2.0)
+
+
+def test_a_group_whose_baseline_has_no_verdict_is_dropped_with_that_reason_and_refilled() -> None:
+    async def compute_score(solution_str: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        if (prompt, index) == (1, 2):
+            raise ValueError("the judge does not know")
+        await asyncio.sleep(1 + index)
+        return float(index)
+
+    world = with_baseline(compute_score, refill=1)
+    report = world.reports[0]
+    assert report.dropped == {"no_baseline": 1}
+    assert report.failed == {"user_error": 1, "cancelled": 2}  # the other calls of the group no longer mattered
+    assert (report.num_groups, report.num_reserves_used) == (4, 1)
+    assert world.trained_prompts() == Counter(["0", "2", "3", "4"])
+
+
+def test_verdicts_that_a_group_needs_are_counted_without_its_baseline() -> None:
+    async def compute_score(solution_str: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        if (prompt, index) == (1, 0):
+            raise ValueError("the judge does not know")
+        return 1.0
+
+    assert with_baseline(compute_score).reports[0].dropped == {"too_few_verdicts": 1}
+    assert with_baseline(compute_score, min_group=1).reports[0].dropped == {}
+
+
+def test_scores_that_equal_the_baselines_teach_nothing_and_those_that_do_not_do() -> None:
+    async def compute_score(solution_str: str) -> float:
+        prompt, index = map(int, solution_str.split("."))
+        return 1.0 if prompt == 0 or index < 2 else 0.0
+
+    report = with_baseline(compute_score, drop_equal_scores=True).reports[0]
+    assert report.dropped == {"equal_scores": 1}
+
+
+def test_a_prompt_that_calls_itself_greedy_is_trained_like_any_other() -> None:
+    class Greedy(FakePrompts):
+        def take(self, count: int) -> Any:
+            return [dataclasses.replace(prompt, extra_info={"greedy": True}) for prompt in super().take(count)]
+
+    world = World(Schedule(groups_per_step=2), judge_of(3), group_size=2)
+    world.prompts = Greedy()
+    assert len(world.run(steps=1).trained()) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 from array import array
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -131,6 +132,22 @@ def test_rollouts_of_one_prompt_differ_and_so_do_groups_and_seeds(policy: Policy
 
 def test_the_same_seed_draws_the_same_again(policy: Policy) -> None:
     assert by_place(generate(policy, requests(*TEXTS))) == by_place(generate(policy, requests(*TEXTS)))
+
+
+@pytest.mark.parametrize("max_sequences", [2, 256])
+def test_the_baseline_of_a_group_is_greedy_and_the_others_are_sampled_as_without_it(
+    policy: Policy, max_sequences: int
+) -> None:
+    plain = requests(*TEXTS)
+    asked = [dataclasses.replace(one, group_size=4, has_baseline=True) for one in plain]
+    found = generate(policy, asked, max_sequences=max_sequences)
+    baselines = {rollout.group_id: rollout for rollout in found if rollout.index == 3}
+    assert {rollout.extra_info["greedy"] for rollout in baselines.values()} == {True}
+    assert {rollout.extra_info["greedy"] for rollout in found if rollout.index < 3} == {False}
+    for request, text in zip(asked, TEXTS, strict=True):
+        assert response_ids(baselines[request.group_id]) == greedy(policy, text)
+    sampled = by_place([rollout for rollout in found if rollout.index < 3])
+    assert sampled == by_place(generate(policy, plain))
 
 
 def test_top_k_of_1_is_greedy_whatever_the_temperature(policy: Policy) -> None:

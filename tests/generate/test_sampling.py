@@ -151,6 +151,18 @@ def test_a_temperature_near_0_draws_the_best_token() -> None:
     assert torch.equal(Sampler(temperature=1e-6).draw(logits, evenly_spread(64)).tokens, logits.argmax(-1))
 
 
+def test_greedy_rows_take_the_likeliest_token_and_the_others_draw_what_they_would_have() -> None:
+    logits = random_logits(6, 50)
+    uniform = evenly_spread(6)
+    is_greedy = torch.tensor([True, False, True, False, False, True])
+    sampler = Sampler(temperature=0.7, top_p=0.9)
+    alone, mixed = sampler.draw(logits, uniform), sampler.draw(logits, uniform, is_greedy)
+    assert torch.equal(mixed.tokens[~is_greedy], alone.tokens[~is_greedy])
+    assert torch.equal(mixed.tokens[is_greedy], logits.argmax(-1)[is_greedy])
+    expected = (logits / 0.7).log_softmax(-1).gather(-1, mixed.tokens[:, None]).squeeze(-1)
+    torch.testing.assert_close(mixed.log_probs, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_logits_that_are_not_finite_give_a_log_prob_that_is_not_a_number() -> None:
     logits = random_logits(3, 50)
     logits[1, 7], logits[2, 7] = torch.nan, torch.inf

@@ -14,6 +14,7 @@ from tiny_run import calls_in, settings_in
 
 from rewardflow.config.tree import (
     AlgorithmSettings,
+    CriticSettings,
     DataSettings,
     GenerationSettings,
     PolicySettings,
@@ -142,6 +143,28 @@ def test_the_reference_and_a_generator_of_its_own_are_copies_of_the_weights(tmp_
     assert (estimate.reference, estimate.generator_copy) == (estimate.weights, estimate.weights)
 
 
+def test_a_critic_is_counted_with_its_gradients_and_its_optimizer(tmp_path: Path) -> None:
+    gae = AlgorithmSettings(advantage="gae", whiten=False)
+    none = memory(settings_in(tmp_path))
+    assert (none.critic, none.critic_gradients) == (0, 0)
+    head = memory(settings_in(tmp_path, algorithm=gae, critic=CriticSettings(form="head")))
+    assert (head.critic, head.critic_gradients) == (3 * 65 * 4, 65 * 4)
+    model = memory(settings_in(tmp_path, algorithm=gae))
+    trunk = sum(weight.nbytes for weight in load_policy(PolicySettings(), seed=0).model.base_model.parameters())
+    assert (model.critic, model.critic_gradients) == (3 * (trunk + 65 * 4), trunk + 65 * 4)
+    assert model.at_once - none.at_once >= model.critic
+
+
+def test_a_greedy_baseline_counts_in_calls_cost_and_memory(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, algorithm=AlgorithmSettings(advantage="remax"))
+    assert plan_calls(settings, ("rollout",)).a_step == 4 * 5
+    assert plan_calls(settings, ("group",)).a_step == 4
+    assert memory(settings).key_values == memory(settings_in(tmp_path)).key_values * 5 // 4
+    check = found(settings)
+    assert check.cost is not None
+    assert check.cost.a_step_usd == pytest.approx(0.01 * 4 * 5)
+
+
 def test_keys_and_values_grow_with_the_rows_that_are_decoded_together(tmp_path: Path) -> None:
     lengths = {"group_size": 4, "max_prompt_tokens": 100, "max_response_tokens": 100}
     few, many, more_than_asked = (
@@ -163,11 +186,11 @@ def test_logits_are_bounded_by_the_micro_batch(tmp_path: Path) -> None:
 
 
 def test_what_is_there_in_turns_is_not_added_up(tmp_path: Path) -> None:
-    sizes = {"weights": 1, "gradients": 1, "optimizer": 2, "reference": 1, "generator_copy": 0}
+    sizes = {"weights": 1, "gradients": 1, "optimizer": 2, "reference": 1, "critic": 6, "critic_gradients": 2}
     generates = dataclasses.replace(memory(settings_in(tmp_path)), **sizes, key_values=10, logits=5)
     updates = dataclasses.replace(generates, key_values=3)
-    assert generates.at_once == 1 + 2 + 1 + 10
-    assert updates.at_once == 1 + 2 + 1 + (1 + 5)
+    assert generates.at_once == 1 + 2 + 1 + 6 + 10
+    assert updates.at_once == 1 + 2 + 1 + 6 + (1 + 2 + 5)
 
 
 def test_a_device_that_is_too_small_is_told(tmp_path: Path) -> None:

@@ -11,21 +11,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tiny_training import batch, random_samples, tiny_model, tiny_trainer
+from tiny_training import batch, critic_part, random_samples, tiny_model, tiny_trainer, valued
 from torch import Tensor
 
-from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
+from rewardflow.config.tree import AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.flow.records import Sample, UpdateReport
 from rewardflow.train.fsdp2 import whole
 from rewardflow.train.torch_trainer import TorchTrainer
 
 NUM_STEPS = 3
 ALGORITHM = AlgorithmSettings(kl_coef=0.3, entropy_coef=0.05, aggregation="seq_mean_token_mean")
+VALUE_MODEL = CriticSettings(lr=1e-2, eps=1e-3, alone_steps=1)
 SKIPPING = AlgorithmSettings()  # rows with an advantage of 0 need no pass
 
 
 def samples_of(step: int) -> list[Sample]:
-    return random_samples(11, seed=step)
+    """With returns and values too, which only a critic looks at."""
+    return valued(random_samples(11, seed=step))
 
 
 def micro_batches_of(rank: int, step: int) -> list[list[Sample]]:
@@ -53,15 +55,26 @@ async def train(trainer: TorchTrainer, rank: int | None) -> tuple[list[UpdateRep
     return reports, are_reduced
 
 
-def trained(rank: int | None, algorithm: AlgorithmSettings, settings: TrainerSettings, **others: Any) -> dict[str, Any]:
-    """What a run leaves behind, in plain records: reports, weights and log-probs."""
+def trained(
+    rank: int | None,
+    algorithm: AlgorithmSettings,
+    settings: TrainerSettings,
+    critic: CriticSettings | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """What a run leaves behind, in plain records: reports, weights, log-probs and values."""
     rollouts = [sample.rollout for sample in samples_of(0)]
     mine = rollouts if rank is None else rollouts[:9] if rank == 0 else rollouts[9:]
-    with tiny_trainer(trainer=settings, algorithm=algorithm, reference=tiny_model(seed=1), **others) as trainer:
+    part = None if critic is None else critic_part(critic)
+    models = {"reference": tiny_model(seed=1), "critic": part}
+    with tiny_trainer(trainer=settings, algorithm=algorithm, **models, **others) as trainer:
         reports, are_reduced = asyncio.run(train(trainer, rank))
         log_probs = asyncio.run(trainer.log_probs(mine, "policy"))
         reference = asyncio.run(trainer.log_probs(mine, "reference"))
+        values = [] if part is None else asyncio.run(trainer.values(mine))
         return {
+            "values": list(values),
+            "critic": torch.cat([whole(w.detach()).flatten() for w in part.model.parameters()]) if part else None,
             "reports": [asdict(report) for report in reports],
             "weights": torch.cat([whole(weight.detach()).flatten() for weight in trainer.model.parameters()]),
             "log_probs": list(log_probs),
@@ -71,7 +84,7 @@ def trained(rank: int | None, algorithm: AlgorithmSettings, settings: TrainerSet
         }
 
 
-def cases() -> dict[str, tuple[AlgorithmSettings, TrainerSettings]]:
+def cases() -> dict[str, tuple[Any, ...]]:
     # With a usual eps Adam turns the rounding of gradients that are almost 0 into steps of full size.
     plain = TrainerSettings(lr=1e-2, micro_batch_tokens=40, eps=1e-3)
     return {
@@ -79,6 +92,10 @@ def cases() -> dict[str, tuple[AlgorithmSettings, TrainerSettings]]:
         "skipping": (SKIPPING, replace(plain, max_grad_norm=None)),
         "offload": (ALGORITHM, replace(plain, offload=True)),
         "bfloat16": (ALGORITHM, replace(plain, autocast="bfloat16")),
+        "value_model": (ALGORITHM, plain, VALUE_MODEL),
+        "value_head": (ALGORITHM, plain, replace(VALUE_MODEL, form="head", trunk_weight=0.5)),
+        "offloaded_value_model": (SKIPPING, replace(plain, offload=True), VALUE_MODEL),
+        "bfloat16_value_model": (ALGORITHM, replace(plain, autocast="bfloat16"), VALUE_MODEL),
     }
 
 

@@ -1,7 +1,6 @@
 """A critic learns beside the policy, in the same verbs: its gradient is that of the whole batch, however it is cut."""
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -9,7 +8,17 @@ from typing import Any, get_args
 import pytest
 import torch
 from plain_computation import gradient_stepped_on, plain_gradient
-from tiny_training import MAX_RESPONSE_TOKENS, batch, random_samples, sample, tiny_model, tiny_trainer, weights
+from tiny_training import (
+    MAX_RESPONSE_TOKENS,
+    batch,
+    critic_part,
+    random_samples,
+    sample,
+    tiny_model,
+    tiny_trainer,
+    valued,
+    weights,
+)
 from torch import Tensor
 
 from rewardflow.algo.earned import TokenTargets
@@ -17,45 +26,15 @@ from rewardflow.config.tree import Aggregation, AlgorithmSettings, CriticSetting
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample, UpdateReport
 from rewardflow.flow.seams import Critic as CriticOfTheFlow
-from rewardflow.policy.value_model import ValueModel
-from rewardflow.train.critic import CriticPart
 from rewardflow.train.packing import Row
 from rewardflow.train.torch_trainer import TorchTrainer
 
-CPU = torch.device("cpu")
 UNCLIPPED = TrainerSettings(lr=1e-2, max_grad_norm=None, micro_batch_tokens=40)
 MODEL = CriticSettings(lr=1e-2, max_grad_norm=None)
 HEAD = CriticSettings(form="head", lr=1e-2, max_grad_norm=None, trunk_weight=0.3)
 
 
-def valued(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
-    """With returns, and with values so far off that the clip is active."""
-    dice = random.Random(seed)
-
-    def numbers(row: Row) -> Tensor:
-        return torch.tensor([dice.uniform(-2.0, 2.0) for _ in row.sampled])
-
-    found = []
-    for one in samples:
-        row = Row.of(one.rollout)
-        targets = TokenTargets(torch.full((len(row.sampled),), float(one.advantage)), numbers(row))
-        found.append(replace(one, advantage=targets, log_probs=replace(one.log_probs, values=numbers(row))))
-    return found
-
-
 SAMPLES = valued(random_samples(12))
-
-
-def value_model(settings: CriticSettings, seed: int = 3) -> ValueModel:
-    """With a head that is not 0, so that its trunk has a gradient."""
-    model = ValueModel(32, tiny_model(seed).base_model if settings.form == "model" else None, CPU)
-    with torch.no_grad():
-        model.head.weight.copy_(torch.randn(1, 32, generator=torch.Generator().manual_seed(seed)))
-    return model
-
-
-def critic_part(settings: CriticSettings, seed: int = 3) -> CriticPart:
-    return CriticPart(model=value_model(settings, seed), settings=settings)
 
 
 async def one_update(trainer: TorchTrainer, parts: Sequence[Sequence[Sample]], step: int = 0) -> UpdateReport:

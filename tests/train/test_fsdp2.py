@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 from rank_process import cases, joined, run_rank, spawn_two, trained
-from tiny_training import tiny_model, weights
+from tiny_training import critic_part, tiny_model, weights
 
+from rewardflow.config.tree import CriticSettings
 from rewardflow.train.fsdp2 import Ranks, is_sharded, shard, whole
 
-EXACT = ["every_term", "skipping", "offload"]
+WITH_CRITIC = ["value_model", "value_head", "offloaded_value_model"]
+EXACT = ["every_term", "skipping", "offload", *WITH_CRITIC]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,19 @@ def test_two_ranks_with_uneven_work_train_the_weights_of_one_process(
     learnt = (expected - weights(tiny_model())).norm()
     for rank in two_ranks[case]:
         assert (rank["weights"] - expected).norm() <= 1e-5 * learnt
+
+
+@pytest.mark.parametrize("case", WITH_CRITIC)
+def test_a_critic_that_is_spread_over_two_ranks_learns_what_it_learns_in_one_process(
+    case: str, two_ranks: dict[str, list[dict[str, Any]]], one_process: dict[str, dict[str, Any]]
+) -> None:
+    expected, form = one_process[case]["critic"], "head" if case == "value_head" else "model"
+    learnt = (expected - weights(critic_part(CriticSettings(form=form)).model)).norm()  # type: ignore[arg-type]
+    assert learnt > 0
+    for rank in two_ranks[case]:
+        assert (rank["critic"] - expected).norm() <= 1e-5 * learnt
+    found, whole_batch = joined(two_ranks[case], "values"), joined([one_process[case]], "values")
+    torch.testing.assert_close(found, whole_batch, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", EXACT)
@@ -64,7 +79,7 @@ def test_gradients_are_reduced_once_after_the_last_micro_batch(two_ranks: dict[s
         assert rank["are_reduced"] == [False, False, True]
 
 
-@pytest.mark.parametrize("case", [*EXACT, "bfloat16"])
+@pytest.mark.parametrize("case", [*EXACT, "bfloat16", "bfloat16_value_model"])
 def test_ranks_make_the_same_number_of_passes(case: str, two_ranks: dict[str, list[dict[str, Any]]]) -> None:
     first, second = two_ranks[case]
     assert first["num_passes"] == second["num_passes"] > 0

@@ -6,15 +6,20 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
+from rewardflow.algo.earned import TokenTargets
+from rewardflow.config.tree import AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.flow.records import LogProbs, MicroBatch, Sample
+from rewardflow.policy.value_model import ValueModel
+from rewardflow.train.critic import CriticPart
+from rewardflow.train.packing import Row
 from rewardflow.train.torch_trainer import TorchTrainer
 from rewardflow.types import Reward, Rollout
 
@@ -61,6 +66,33 @@ def _random_sample(dice: random.Random, staleness: int, *, is_failed: bool, is_z
     engine = array("f", [0.0] * len(prompt) + [drift.uniform(-4.0, -1.0) for _ in response])
     made = rollout(prompt, response, step=5, policy_version=5 - staleness, log_probs=engine)
     return sample(made, advantage, value=None if is_failed else 1.0, **guesses)
+
+
+def valued(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
+    """With returns, and with values so far off that the clip is active."""
+    dice = random.Random(seed)
+
+    def numbers(row: Row) -> Tensor:
+        return torch.tensor([dice.uniform(-2.0, 2.0) for _ in row.sampled])
+
+    found = []
+    for one in samples:
+        row = Row.of(one.rollout)
+        targets = TokenTargets(torch.full((len(row.sampled),), float(one.advantage)), numbers(row))
+        found.append(replace(one, advantage=targets, log_probs=replace(one.log_probs, values=numbers(row))))
+    return found
+
+
+def value_model(settings: CriticSettings, seed: int = 3) -> ValueModel:
+    """With a head that is not 0, so that its trunk has a gradient."""
+    model = ValueModel(32, tiny_model(seed).base_model if settings.form == "model" else None, torch.device("cpu"))
+    with torch.no_grad():
+        model.head.weight.copy_(torch.randn(1, 32, generator=torch.Generator().manual_seed(seed)))
+    return model
+
+
+def critic_part(settings: CriticSettings, seed: int = 3) -> CriticPart:
+    return CriticPart(model=value_model(settings, seed), settings=settings)
 
 
 def batch(samples: Sequence[Sample], *, is_last: bool = True) -> MicroBatch:
