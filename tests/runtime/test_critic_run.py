@@ -77,7 +77,8 @@ def test_it_learns_to_copy_a_digit(critic: CriticSettings) -> None:
     _, reports = trained(settings, agent=RewardAgent(compute_score))
     scores = [report.score_mean or 0.0 for report in reports]
     assert statistics.fmean(scores[-5:]) > 5 * statistics.fmean(scores[:5])
-    assert reports[-1].metrics["explained_variance"] > 0.02
+    explained = [report.metrics["explained_variance"] for report in reports]
+    assert statistics.fmean(explained[-5:]) > statistics.fmean(explained[:5])
     assert all(report.metrics["value_loss"] > 0 for report in reports)
 
 

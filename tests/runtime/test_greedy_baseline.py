@@ -87,7 +87,10 @@ def test_a_greedy_run_goes_on_as_it_would_have(tmp_path: Path) -> None:
         asyncio.run(train(settings_for(tmp_path / "broken"), on_step=cut))
     found = asyncio.run(train(settings_for(tmp_path / "broken"), resume=True))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-    assert verdicts_in(tmp_path / "broken") == verdicts_in(tmp_path / "whole")
+    whole, broken = verdicts_in(tmp_path / "whole"), verdicts_in(tmp_path / "broken")
+    both = whole.keys() & broken.keys()  # a call that no longer mattered may have been ended before its verdict
+    assert {place: whole[place] for place in both} == {place: broken[place] for place in both}
+    assert {index for _, _, index in both} == set(range(5))
 
 
 @pytest.mark.parametrize("stream", ["batch", "micro_batch"])
