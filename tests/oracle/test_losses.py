@@ -17,6 +17,7 @@ from rewardflow.algo.correction import correction
 from rewardflow.algo.diagnostics import off_policy_sums
 from rewardflow.algo.kl import ESTIMATORS, kl_to_reference
 from rewardflow.algo.losses import LOSSES, policy_loss
+from rewardflow.algo.value_loss import value_loss
 from rewardflow.config.tree import AlgorithmSettings
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
@@ -100,3 +101,19 @@ def test_diagnostics_are_those_of_verl(tokens: dict[str, Tensor]) -> None:
     expected = verl_calls.off_policy(old_BT, behaviour_BT, tokens["mask_BT"])
     measures = off_policy_sums(old_BT, behaviour_BT, tokens["mask_BT"]).measures()
     assert {name: measures[name] for name in expected} == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@given(tokens=tokens(), clip=st.one_of(st.none(), st.floats(0.01, 2.0)), seed=st.integers(0, 2**31))
+def test_the_value_loss_its_clipped_share_and_its_gradient_are_those_of_verl(
+    tokens: dict[str, Tensor], clip: float | None, seed: int
+) -> None:
+    mask_BT = tokens["mask_BT"]
+    generator = torch.Generator().manual_seed(seed)
+    values_BT, old_BT, returns_BT = (torch.randn(mask_BT.shape, generator=generator) for _ in range(3))
+    total, clipped, gradient_BT = verl_calls.value_loss(values_BT, old_BT, returns_BT, mask_BT, clip)
+    leaf_BT = values_BT.clone().requires_grad_()
+    found = value_loss(leaf_BT, old_BT, returns_BT, mask_BT, clip)
+    found.loss_BT.sum().backward()
+    torch.testing.assert_close(found.loss_BT.sum().detach(), total, **CLOSE)
+    torch.testing.assert_close(leaf_BT.grad, gradient_BT, **CLOSE)
+    assert found.clipped_BT.sum().item() / mask_BT.sum().item() == pytest.approx(clipped, abs=1e-5)
