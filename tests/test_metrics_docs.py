@@ -36,9 +36,11 @@ def complaints_about(page: str, written: set[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[StepReport]:
-    """Of a run with every term of the loss."""
+    """Of a run with a critic and every term of the loss."""
     folder = tmp_path_factory.mktemp("run")
-    algorithm = AlgorithmSettings(kl_coef=0.01, entropy_coef=0.01, loss="decoupled", reject="token")
+    algorithm = AlgorithmSettings(
+        advantage="gae", whiten=False, kl_coef=0.01, entropy_coef=0.01, loss="decoupled", reject="token"
+    )
     found: list[StepReport] = []
 
     async def train() -> None:

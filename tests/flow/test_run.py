@@ -663,6 +663,8 @@ def test_a_baseline_is_judged_and_compared_with_and_neither_trained_nor_looked_a
     assert world.trainer.num_log_probs == 8
     report = world.reports[0]
     assert (report.num_scored, report.score_mean, report.baseline_score_mean) == (12, 0.5, 2.0)
+    fates = Counter((one.rollout.index, one.why_not) for one in world.judged[0])
+    assert fates == {(0, None): 4, (1, None): 4, (2, "baseline"): 4}
 
 
 def test_a_group_whose_baseline_has_no_verdict_is_dropped_with_that_reason_and_refilled() -> None:

@@ -29,6 +29,11 @@ class TokenTargets:
     advantages_T: Tensor
     returns_T: Tensor
 
+    def tolist(self) -> list[float]:
+        """The advantages, as those of other estimators are written down."""
+        advantages: list[float] = self.advantages_T.tolist()
+        return advantages
+
 
 Advantage = float | Tensor | TokenTargets  # for all tokens, or one float32 for each sampled token
 

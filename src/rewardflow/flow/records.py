@@ -114,8 +114,9 @@ class Sample:
 class JudgedRollout:
     """What became of a rollout that has its verdict. `why_not` is None if it was trained.
 
-    `failed`: its verdict has no number; `too_few_verdicts`, `equal_scores`: its group was dropped; `not_needed`: its
-    group was a reserve whose place was taken.
+    `failed`: its verdict has no number; `too_few_verdicts`, `equal_scores`, `no_baseline`: its group was dropped;
+    `baseline`: the others of its group were compared with it; `not_needed`: its group was a reserve whose place was
+    taken.
     """
 
     rollout: Rollout

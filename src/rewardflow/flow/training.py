@@ -75,17 +75,19 @@ class StepTraining:
         """Every rollout of the step that has its verdict, and what became of it; ask when the step is trained."""
         for number, group in sorted(self._step.scored.items()):
             why_not = self._step.reason_to_drop(group)
-            if number in self._samples:
-                for sample in self._samples[number]:
+            samples = {sample.rollout.index: sample for sample in self._samples.get(number, ())}
+            for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+                if (sample := samples.get(rollout.index)) is not None:
                     yield JudgedRollout(
-                        rollout=sample.rollout,
-                        reward=sample.reward,
+                        rollout=rollout,
+                        reward=reward,
                         advantage=sample.advantage if sample.is_scored else None,
                         why_not=None if sample.is_scored else "failed",
                     )
-                continue
-            for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
-                yield JudgedRollout(rollout=rollout, reward=reward, why_not=why_not or "not_needed")
+                else:
+                    yield JudgedRollout(
+                        rollout=rollout, reward=reward, why_not=why_not or ("baseline" if samples else "not_needed")
+                    )
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
