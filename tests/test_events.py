@@ -20,6 +20,7 @@ from rewardflow.events import (
     AgentOpened,
     BreakerChanged,
     CallEnded,
+    DeviceIdled,
     DeviceWorked,
     Event,
     EventList,
@@ -64,6 +65,7 @@ ONE_OF_EACH = [
     AgentOpened(at_s=0.0, rewards=("judge", "length"), settings={"max_concurrency": 64, "endpoints": ["a", "b"]}),
     AgentClosed(at_s=9.0, statistics={"calls": 7, "latency_s": {"p50": 1.5}}),
     DeviceWorked(at_s=10.0, device="trainer", work="update", step=3, started_s=9.5),
+    DeviceIdled(at_s=2.0, device="gpu", cause="reward", started_s=1.0),
 ]
 
 

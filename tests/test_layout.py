@@ -32,6 +32,8 @@ class Layer:
 FOUNDATION = Layer(
     frozenset(
         (
+            "account_totals",
+            "call_load",
             "clock",
             "device_thread",
             "errors",

@@ -128,3 +128,16 @@ def test_a_verdict_that_needed_no_call_counts_but_says_nothing_about_the_service
     totals = StepTotals(3)
     totals.verdict(dataclasses.replace(scored(1.0), attempts=0, latency_s=0.0))
     assert (totals.scored, totals.latency_s.count, totals.cached) == (1, 0, 0)
+
+
+def test_calls_are_counted_by_outcome_and_by_when_they_were_in_flight() -> None:
+    totals = StepTotals(3)
+    for event in [call(), call(outcome="rate_limited"), call(outcome="rate_limited", attempt=2)]:
+        totals.call_ended(event)
+    data = totals.to_json()
+    assert data["outcomes"] == {"scored": 1, "rate_limited": 2}
+    assert sum(data["in_flight"]["calls"]) * data["in_flight"]["width_s"] == 3.0
+    later = StepTotals(3)
+    later.carry_over(data)
+    later.call_ended(call())
+    assert later.to_json()["outcomes"] == {"scored": 2, "rate_limited": 2}

@@ -155,6 +155,15 @@ class DeviceWorked(Event):
     started_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceIdled(Event):
+    """A device did nothing until `at_s`, and why: it waited for `reward`, `generation`, a `checkpoint`, or `other`."""
+
+    device: str
+    cause: str
+    started_s: float
+
+
 class EventSink(Protocol):
     """Where events go."""
 

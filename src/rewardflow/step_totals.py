@@ -11,7 +11,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rewardflow.events import SCHEMA_VERSION, CallEnded, GroupDelivered, VerdictReached
+from rewardflow.account_totals import AccountTotals
+from rewardflow.call_load import CallLoad
+from rewardflow.events import (
+    SCHEMA_VERSION,
+    BreakerChanged,
+    CallEnded,
+    GroupDelivered,
+    LimitChanged,
+    OutageChanged,
+    VerdictReached,
+)
 from rewardflow.histogram import Histogram
 
 
@@ -54,6 +64,9 @@ class StepTotals:
         self.calls = 0
         self.retries = 0
         self.hedges = 0
+        self.outcomes: Counter[str] = Counter()
+        self.in_flight = CallLoad()
+        self.accounts: dict[str, AccountTotals] = {}
         self.cost_usd = 0.0
         self.tokens = 0
         self.score = ScoreTotals()
@@ -69,6 +82,7 @@ class StepTotals:
         self.calls += earlier["calls"]
         self.retries += earlier["retries"]
         self.hedges += earlier["hedges"]
+        self.outcomes.update(earlier.get("outcomes", {}))
         self.cost_usd += earlier["cost_usd"]
         self.tokens += earlier["tokens"]
 
@@ -82,8 +96,13 @@ class StepTotals:
             self.hedges += 1
         elif event.attempt > 1:
             self.retries += 1
+        self.outcomes[event.outcome] += 1
+        self.in_flight.add(event.started_s, event.started_s + event.latency_s)
         self.cost_usd += event.cost_usd
         self.tokens += event.tokens
+
+    def account_changed(self, event: LimitChanged | BreakerChanged | OutageChanged) -> None:
+        self.accounts.setdefault(event.account, AccountTotals()).changed(event)
 
     def verdict(self, event: VerdictReached) -> None:
         if event.value is None:
@@ -120,6 +139,9 @@ class StepTotals:
             "calls": self.calls,
             "retries": self.retries,
             "hedges": self.hedges,
+            "outcomes": dict(self.outcomes),
+            "in_flight": self.in_flight.to_json(),
+            "accounts": {name: totals.to_json() for name, totals in self.accounts.items()},
             "cost_usd": self.cost_usd,
             "tokens": self.tokens,
             "score": self.score.to_json(),

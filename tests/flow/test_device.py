@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rewardflow import clock
-from rewardflow.events import DeviceWorked, EventList
+from rewardflow.events import DeviceIdled, DeviceWorked, EventList
 from rewardflow.flow.device import Device
 from rewardflow.flow.usage import Work
 
@@ -81,5 +81,18 @@ def test_every_lease_is_told_as_an_event() -> None:
         device = Device("gpu", sink=events)
         await use(device, "update", [], 2.0)
         assert events.of(DeviceWorked) == [DeviceWorked(at_s=2.0, device="gpu", work="update", step=0, started_s=0.0)]
+
+    clock.run(main())
+
+
+def test_a_device_tells_why_it_did_nothing() -> None:
+    async def main() -> None:
+        events = EventList()
+        device = Device("gpu", sink=events)
+        with device.usage.waiting_for("reward"):
+            await asyncio.sleep(3)
+        async with device.lease("update", 0):
+            await asyncio.sleep(2)
+        assert events.of(DeviceIdled) == [DeviceIdled(at_s=3.0, device="gpu", cause="reward", started_s=0.0)]
 
     clock.run(main())

@@ -55,3 +55,25 @@ def test_waiting_for_verdicts_is_exposed_and_working_beside_them_is_hidden() -> 
         assert (after.exposed_s, after.hidden_s, after.total_busy_s) == (0.0, 0.0, 10.0)
 
     clock.run(main())
+
+
+def test_time_without_work_is_told_by_cause_and_pauses_of_microseconds_are_no_cause() -> None:
+    async def main() -> list[tuple[str, float, float]]:
+        told: list[tuple[str, float, float]] = []
+        usage = Usage(on_idle=lambda cause, started_s, ended_s: told.append((cause, started_s, ended_s)))
+        began_s = asyncio.get_running_loop().time()
+        for _ in range(3):
+            with usage.waiting_for("reward"):
+                await asyncio.sleep(2)
+            await asyncio.sleep(0.0001)
+        with usage.working("update"):
+            await asyncio.sleep(5)
+        with usage.waiting_for("generation"):
+            await asyncio.sleep(1)
+        with usage.waiting_for("checkpoint"):
+            await asyncio.sleep(1)
+        with usage.working("update"):
+            await asyncio.sleep(1)
+        return [(cause, round(a - began_s, 3), round(b - began_s, 3)) for cause, a, b in told]
+
+    assert clock.run(main()) == [("reward", 0.0, 6.0), ("generation", 11.0, 12.0), ("checkpoint", 12.0, 13.0)]

@@ -9,7 +9,7 @@ import pytest
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.events import AgentClosed, AgentOpened, CallEnded, GroupDelivered, VerdictReached
+from rewardflow.events import AgentClosed, AgentOpened, CallEnded, GroupDelivered, LimitChanged, VerdictReached
 from rewardflow.run_directory import read_events, read_steps
 
 
@@ -61,3 +61,26 @@ def test_a_resumed_run_keeps_what_its_earlier_sessions_paid(tmp_path: Path) -> N
     step = read_steps(tmp_path / "run")[0]["reward"]
     assert (step["scored"], step["cached"], step["calls"]) == (4, 2, 4)
     assert step["cost_usd"] == pytest.approx(1.0)
+
+
+def test_a_step_tells_what_its_account_learnt(tmp_path: Path) -> None:
+    async def refusing(response: str, extra_info: dict[str, object]) -> float:
+        await asyncio.sleep(1)
+        if extra_info["group_uid"] == "0" and response == "bad":
+            raise rf.RateLimited("429", retry_after_s=5.0)
+        return 1.0
+
+    async def main() -> None:
+        async with rf.RewardAgent(refusing, run_dir=tmp_path / "run", max_attempts=2) as agent:
+            bad = rf.Rollout(group_id="0", response="bad", step=0)
+            await agent.submit([bad]).all()
+
+    clock.run(main())
+    told = read_steps(tmp_path / "run")[0]["reward"]
+    assert told["outcomes"].keys() == {"rate_limited"}
+    (account,) = told["accounts"].values()
+    changes = [event for event in read_events(tmp_path / "run") if isinstance(event, LimitChanged)]
+    assert changes
+    assert sum(limit["changes"] for limit in account["limits"].values()) == len(changes)
+    last = {event.governor: event.value for event in changes}
+    assert {governor: limit["last"] for governor, limit in account["limits"].items()} == last

@@ -15,8 +15,8 @@ import heapq
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-from rewardflow.events import DeviceWorked, EventSink
-from rewardflow.flow.usage import Usage, Work
+from rewardflow.events import DeviceIdled, DeviceWorked, EventSink
+from rewardflow.flow.usage import Cause, Usage, Work
 
 _IMPORTANCE: dict[Work, int] = {"generate": 0, "log_probs": 1, "update": 2, "publish": 2}
 
@@ -24,8 +24,8 @@ _IMPORTANCE: dict[Work, int] = {"generate": 0, "log_probs": 1, "update": 2, "pub
 class Device:
     def __init__(self, name: str, *, sink: EventSink | None = None) -> None:
         self.name = name
-        self.usage = Usage()
         self._sink = sink
+        self.usage = Usage(on_idle=self._idled)
         self._loop = asyncio.get_running_loop()
         self._is_held = False
         self._num_updating = 0
@@ -66,6 +66,10 @@ class Device:
         finally:
             self._num_updating -= 1
             self._grant()
+
+    def _idled(self, cause: Cause, started_s: float, ended_s: float) -> None:
+        if self._sink is not None:
+            self._sink.emit(DeviceIdled(at_s=ended_s, device=self.name, cause=cause, started_s=started_s))
 
     async def _acquire(self, work: Work) -> None:
         ticket: asyncio.Future[None] = self._loop.create_future()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow.events import SCHEMA_VERSION
+from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.usage import UsageTotals
 
@@ -44,6 +45,7 @@ class StepReport:
     trained_tokens_per_s: float | None = None
     memory_peak_bytes: int | None = None  # of this process, so far
     warnings: tuple[str, ...] = ()  # what its figures gave reason to say
+    mini_batch_latency_s: tuple[Quantiles, ...] = ()  # of the verdicts that each mini-batch was made of
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -97,6 +99,7 @@ class StepReport:
             "trained_tokens_per_s": self.trained_tokens_per_s,
             "memory_peak_bytes": self.memory_peak_bytes,
             "warnings": list(self.warnings),
+            "mini_batch_latency_s": [quantiles.to_json() for quantiles in self.mini_batch_latency_s],
             **self.metrics,
             "by_staleness": _by_text(self.by_staleness),
             "mini_batches": [_update_to_json(update) for update in self.updates],

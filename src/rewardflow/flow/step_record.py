@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices
 from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
+from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.reports import StepReport, mean_of
 from rewardflow.reward.agent import RewardAgent
 
@@ -44,8 +45,9 @@ class StepRecord:
         self._staleness: list[int] = []
         self._num_groups = 0
         self._response_tokens: list[int] = []
+        self._latencies_s: defaultdict[int, list[float]] = defaultdict(list)  # by mini-batch
 
-    def trained(self, samples: Sequence[Sample]) -> None:
+    def trained(self, samples: Sequence[Sample], mini_batch: int = 0) -> None:
         self._num_groups += len({sample.rollout.group_id for sample in samples})
         for sample in samples:
             rollout = sample.rollout
@@ -53,6 +55,8 @@ class StepRecord:
                 self._staleness.append(self._step - rollout.policy_version)
             if rollout.response_mask is not None:
                 self._response_tokens.append(num_sampled_tokens(rollout))
+            if sample.reward.attempts and not sample.reward.cached:  # what needed no call has no latency
+                self._latencies_s[mini_batch].append(sample.reward.latency_s)
 
     def updated(self, report: UpdateReport) -> None:
         if self._first_update_s is None:
@@ -103,4 +107,7 @@ class StepRecord:
             num_retries=calls.retries - self._calls_before.retries,
             generated_tokens_per_s=generator.tokens_per_s(generator.generated_tokens, "generate"),
             trained_tokens_per_s=usage.tokens_per_s(sum(update.num_tokens for update in self._updates), "update"),
+            mini_batch_latency_s=tuple(
+                Quantiles.of(self._latencies_s.get(index, ())) for index in range(max(self._latencies_s, default=-1) + 1)
+            ),
         )

@@ -63,7 +63,7 @@ class StepTraining:
             async with self._devices.trainer.lease("update", self._step.step):
                 await self._parts.trainer.forward_backward(batch)
             if epoch == 0:
-                self._record.trained(samples)
+                self._record.trained(samples, index)
             first += count
 
     async def _update(self, index: int, epoch: int) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Work = Literal["generate", "log_probs", "update", "publish"]
 Cause = Literal["reward", "generation", "checkpoint", "other"]
+
+LEAST_IDLE_S = 0.001  # between two pieces of work there are always some microseconds: counted, but not told one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +56,14 @@ class UsageTotals:
 
 
 class Usage:
-    """Told when work starts and ends, what is waited for, and how many verdicts are out."""
+    """Told when work starts and ends, what is waited for, and how many verdicts are out.
 
-    def __init__(self) -> None:
+    `on_idle` hears of each stretch of at least a millisecond without work and with one cause, when it is over.
+    """
+
+    def __init__(self, on_idle: Callable[[Cause, float, float], None] | None = None) -> None:
+        self._on_idle = on_idle
+        self._idling: tuple[Cause, float] | None = None  # the cause of doing nothing, and since when
         self._loop = asyncio.get_running_loop()
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._idle: defaultdict[str, float] = defaultdict(float)
@@ -120,6 +127,7 @@ class Usage:
         """Book the time since the last change under the label that held."""
         now = self._loop.time()
         passed_s = now - self._since_s
+        self._tell_idle(passed_s)
         self._since_s = now
         if self._work is not None:
             self._busy[self._work] += passed_s
@@ -128,6 +136,19 @@ class Usage:
         is_exposed = self._work is None and self.cause == "reward"
         if self._verdicts_out and not is_exposed:
             self._hidden_s += passed_s
+
+    def _tell_idle(self, passed_s: float) -> None:
+        """Called with the label of the time that passed: if it is another than before, what was before has ended."""
+        cause = self.cause if self._work is None else None
+        # Who waits for one thing after another lets go of its cause in between, which is no other cause.
+        is_pause = cause is not None and passed_s < LEAST_IDLE_S
+        if self._idling is not None and self._idling[0] != cause and not is_pause:
+            since_s = self._idling[1]
+            if self._on_idle is not None and self._since_s - since_s >= LEAST_IDLE_S:
+                self._on_idle(self._idling[0], since_s, self._since_s)
+            self._idling = None
+        if self._idling is None and cause is not None:
+            self._idling = (cause, self._since_s)
 
 
 def _difference(later: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:

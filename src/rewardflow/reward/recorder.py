@@ -1,7 +1,8 @@
 """Writes what happens to the run directory: every event, and one aggregate for each step.
 
 Always true: a step's aggregate is written soon after nothing of the step is pending any more, and at closing; the last
-one counts, and holds what all sessions of a resumed run paid for the step.
+one counts, and holds what all sessions of a resumed run paid for the step. What changes in an account, which is of no
+step, is counted with the step whose call ends next: a call's end is what changes limits and breakers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ import asyncio
 from os import PathLike
 
 from rewardflow.clock import hold
-from rewardflow.events import CallEnded, Event, GroupDelivered, VerdictReached
+from rewardflow.events import (
+    BreakerChanged,
+    CallEnded,
+    Event,
+    GroupDelivered,
+    LimitChanged,
+    OutageChanged,
+    VerdictReached,
+)
 from rewardflow.line_file import LineFileStatistics
 from rewardflow.run_directory import RunDirectory, read_steps
 from rewardflow.step_totals import StepTotals
@@ -25,6 +34,8 @@ class Recorder:
     def __init__(self, path: str | PathLike[str], loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._idle: set[int] = set()
+        self._untold: set[int] = set()  # more has happened in these steps than their last line says
+        self._account_changes: list[LimitChanged | BreakerChanged | OutageChanged] = []
         self._timer: asyncio.TimerHandle | None = None
         directory = RunDirectory.at(path)
         self._earlier = {step: lines[SOURCE] for step, lines in read_steps(path).items() if SOURCE in lines}
@@ -37,10 +48,18 @@ class Recorder:
         match event:
             case CallEnded():
                 self._step(event.step).call_ended(event)
+                self._count_account_changes(event.step)
             case VerdictReached():
                 self._step(event.step).verdict(event)
             case GroupDelivered():
                 self._step(event.step).group(event)
+            case LimitChanged() | BreakerChanged() | OutageChanged():
+                self._account_changes.append(event)
+
+    def _count_account_changes(self, step: int) -> None:
+        for change in self._account_changes:
+            self._step(step).account_changed(change)
+        self._account_changes.clear()
 
     def step_idle(self, step: int) -> None:
         """Nothing of the step is pending. It may be so many times, so lines are written at most once in a while."""
@@ -52,12 +71,16 @@ class Recorder:
         self._timer = None
         for step in sorted(self._idle):
             self._steps.append(self._step(step).to_json())
+        self._untold -= self._idle
         self._idle.clear()
 
     async def aclose(self) -> None:
         """Wait until everything is on disk."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._totals:
+            self._count_account_changes(max(self._totals))
+        self._idle |= self._untold
         self._write_idle()
         with hold(self._loop):
             await asyncio.to_thread(self._close)
@@ -70,6 +93,7 @@ class Recorder:
         return self._events.statistics()
 
     def _step(self, step: int) -> StepTotals:
+        self._untold.add(step)
         totals = self._totals.get(step)
         if totals is None:
             totals = self._totals[step] = StepTotals(step, SOURCE)
