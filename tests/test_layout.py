@@ -62,6 +62,8 @@ SYNC = Layer(frozenset({"sync"}), frozenset({"torch"}))
 CHECKPOINT = Layer(frozenset({"checkpoint"}), frozenset({"safetensors", "torch"}))
 RUNTIME = Layer(frozenset({"runtime"}))  # brings the parts together; imports the heavy ones when it runs
 MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
+DRAWING = Layer(frozenset({"drawing"}), frozenset({"orjson"}))
+REPORT = Layer(frozenset({"report"}), frozenset({"orjson"}))
 BENCH = Layer(frozenset({"bench"}), frozenset({"orjson"}))
 CLI = Layer(frozenset({"cli", "__main__"}), frozenset({"orjson", "rich"}))
 
@@ -82,6 +84,8 @@ LAYERS = (
     CHECKPOINT,
     RUNTIME,
     MOCK_JUDGE,
+    DRAWING,
+    REPORT,
     BENCH,
     CLI,
 )
@@ -103,6 +107,9 @@ COVERED_BY: dict[str, str] = {
     "flow.step_record": "flow/test_run.py",
     "flow.training": "flow/test_run.py",
     "protocols": "reward/test_contract.py",
+    "report.curve_catalogue": "report/test_page.py",
+    "report.parts": "report/test_page.py",
+    "report.sections": "report/test_page.py",
     "reward.assembly": "reward/test_agent.py",
     "reward.attempt": "reward/test_deadlines.py",
     "reward.dispatch": "reward/test_governing.py",

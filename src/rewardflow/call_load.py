@@ -1,7 +1,7 @@
 """How many calls were in flight over time, in a few dozen bins however many calls there were and however long it took.
 
-Always true: the bins hold exactly the seconds that the calls lasted, each in the bin where it passed; a bin's width is a
-power of two of a second and bins lie on the clock's multiples of it, so that those of several steps line up.
+Always true: the bins hold exactly the seconds that the calls lasted, each in the bin where it passed; a bin's width is
+a power of two of a second and bins lie on the clock's multiples of it, so that those of several steps line up.
 """
 
 from __future__ import annotations

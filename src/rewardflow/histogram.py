@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil, log  # by name, because `add` runs once per call
 from typing import Any
 
@@ -85,6 +85,13 @@ class Histogram:
             if rank <= seen:
                 return min(max(_estimate(bucket), self._min), self._max)
         raise AssertionError("the buckets hold fewer numbers than were counted")
+
+    def points(self) -> Iterator[tuple[float, int]]:
+        """Numbers in growing order, each with how many were so large, to within the error."""
+        if self._zeros:
+            yield self._min, self._zeros
+        for bucket in sorted(self._buckets):
+            yield min(max(_estimate(bucket), self._min), self._max), self._buckets[bucket]
 
     def merge(self, other: Histogram) -> None:
         """Take in all of the other's numbers."""

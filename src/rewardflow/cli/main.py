@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from rewardflow.cli import bench, convert, demo, export, journal, mock_judge, score, train
+from rewardflow.cli import bench, convert, demo, export, journal, mock_judge, report, score, train
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
 from rewardflow.run_directory import own_version
@@ -50,6 +50,7 @@ COMMANDS = (
     ),
     Command("train", train.add_parser, train.run, "rewardflow train run.yaml --check trainer.lr=1e-5"),
     Command("export", export.add_parser, export.run, "rewardflow export runs/digits digits-model --dtype bfloat16"),
+    Command("report", report.add_parser, report.run, "rewardflow report runs/digits --trace digits.trace.json"),
     Command("journal", journal.add_parser, journal.run, "rewardflow journal ls run.db --failed"),
     Command(
         "mock-judge",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices
-from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.quantiles import Quantiles
+from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.reports import StepReport, mean_of
 from rewardflow.reward.agent import RewardAgent
 
@@ -108,6 +108,7 @@ class StepRecord:
             generated_tokens_per_s=generator.tokens_per_s(generator.generated_tokens, "generate"),
             trained_tokens_per_s=usage.tokens_per_s(sum(update.num_tokens for update in self._updates), "update"),
             mini_batch_latency_s=tuple(
-                Quantiles.of(self._latencies_s.get(index, ())) for index in range(max(self._latencies_s, default=-1) + 1)
+                Quantiles.of(self._latencies_s.get(index, ()))
+                for index in range(max(self._latencies_s, default=-1) + 1)
             ),
         )

@@ -87,6 +87,17 @@ class JournalReader:
             yield from page
             last_id = page[-1].id
 
+    def last_id(self) -> int:
+        """0 for an empty journal. Ids count up in the order of writing."""
+        with explaining(self.path):
+            (last_id,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM verdicts").fetchone()
+        return int(last_id)
+
+    def between(self, first_id: int, last_id: int, *, failed_only: bool = False) -> list[JournalRow]:
+        """The rows with these ids, both ends included, oldest first."""
+        also = " AND value IS NULL" if failed_only else ""
+        return self._select(f"id BETWEEN ? AND ?{also}", (first_id, last_id), "ORDER BY id")
+
     def _select(self, where: str, values: Sequence[object], tail: str) -> list[JournalRow]:
         with explaining(self.path):
             rows = self._connection.execute(f"SELECT id, {COLUMNS} FROM verdicts WHERE {where} {tail}", values)

@@ -1,0 +1,126 @@
+"""`rewardflow report`: a run's directory as one HTML page, two runs beside each other, or a trace.
+
+Always true: the run is only read; a file that is written is whole or was not touched, and is its owner's alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from rewardflow.cli.display import safe
+from rewardflow.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rewardflow.report.run_data import RunData
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "report",
+        help="show a run as one HTML page: time, rewards, calls, cost, failures, rollouts",
+        description=(
+            "Makes one HTML file that needs no network from a run's directory (docs/report.md). A run that goes on is\n"
+            "shown as far as it has come."
+        ),
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", help="the run's directory")
+    parser.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help="two runs beside each other instead")
+    parser.add_argument(
+        "--out", metavar="FILE", help="the page to write (RUN_DIR/report.html; comparison.html for two runs)"
+    )
+    parser.add_argument("--no-rollouts", action="store_true", help="leave out all texts of models and judges")
+    parser.add_argument("--trace", metavar="FILE", help="write a trace for chrome://tracing or Perfetto as well")
+    parser.add_argument("--steps", metavar="A:B", help="the trace's steps, from A to B (the latest that fit)")
+    parser.add_argument("--json", action="store_true", help="print the run's figures as one JSON object; write no page")
+
+
+def run(args: argparse.Namespace) -> int:
+    if (args.run_dir is None) == (args.compare is None):
+        raise InvalidInput("report takes a RUN_DIR, or --compare with two of them")
+    if args.steps is not None and args.trace is None:
+        raise InvalidInput(f"--steps is for a --trace, got --steps {args.steps}")
+    if args.compare is not None:
+        return _compare(args)
+    from rewardflow.report.run_data import read_run
+
+    data = read_run(args.run_dir)
+    if args.json:
+        _print_figures([data])
+    else:
+        _write_page(data, args)
+    if args.trace is not None:
+        _write_trace(data, args)
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from rewardflow.report.page import comparison_page
+    from rewardflow.report.run_data import read_run
+
+    if args.trace is not None:
+        raise InvalidInput("--trace is of one run: give a RUN_DIR in place of --compare")
+    one, other = (read_run(path) for path in args.compare)
+    if args.json:
+        _print_figures([one, other])
+        return 0
+    out = Path(args.out or "comparison.html")
+    _write(out, comparison_page(one, other).encode())
+    sys.stdout.write(f"wrote {safe(str(out))}\n")
+    return 0
+
+
+def _write_page(data: RunData, args: argparse.Namespace) -> None:
+    from rewardflow.report.page import run_page
+    from rewardflow.report.rollout_sample import RolloutSample, sample_rollouts
+
+    left_out = RolloutSample(rollouts=(), origin="Left out of this page.")
+    sample = left_out if args.no_rollouts else sample_rollouts(data)
+    out = Path(args.out) if args.out else data.directory.path / "report.html"
+    _write(out, run_page(data, sample).encode())
+    sys.stdout.write(f"wrote {safe(str(out))}\n")
+
+
+def _write_trace(data: RunData, args: argparse.Namespace) -> None:
+    from rewardflow.report.trace import trace_of
+
+    trace = trace_of(data, None if args.steps is None else _parse_steps(args.steps))
+    _write(Path(args.trace), orjson.dumps(trace.to_json()))
+    if not args.json:
+        left_out = "" if trace.is_whole else "; some of its calls are left out: ask for fewer with --steps"
+        steps = f"steps {trace.steps[0]} to {trace.steps[-1]}"
+        sys.stdout.write(f"wrote {safe(args.trace)}: {steps}, {len(trace.events):,} events{left_out}\n")
+
+
+def _print_figures(runs: list[RunData]) -> None:
+    from rewardflow.report.figures import figures_of
+
+    told = [{"name": one.name, "state": one.state, **figures_of(one.steps).to_json()} for one in runs]
+    report = told[0] if len(told) == 1 else {"runs": told}
+    sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def _parse_steps(text: str) -> range:
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise InvalidInput(f"--steps must be A:B with A not above B, got {text!r}")
+    return range(int(found[1]), int(found[2]) + 1)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """It may hold prompts and answers, so it is as private as the files it was made from."""
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise InvalidInput(f"the file to write must be in a folder that takes it, got {path}: {error}") from error

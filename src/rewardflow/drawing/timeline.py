@@ -1,0 +1,211 @@
+"""What devices did over a stretch of time, as SVG: a lane for each, and beneath them the calls that were in flight.
+
+Always true: everything is clipped to the stretch; what is shorter than a third of a pixel is not drawn by itself but
+with its neighbour of the same kind, so that a million pieces of work make no larger a picture than the screen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rewardflow.drawing.markup import Child, Markup, number, tag
+from rewardflow.drawing.scales import Scale, figure, seconds, ticks
+
+WIDTH = 1120.0
+LEFT, RIGHT = 96.0, 12.0
+LANE, GAP, LOAD, AXIS = 26.0, 6.0, 92.0, 22.0
+_LEAST = 0.35
+
+# A kind of work or of waiting, as people read it. Its colour is the class `kind-<kind>` of the page's style.
+KINDS = {
+    "generate": "generate",
+    "log_probs": "log-probs",
+    "update": "update",
+    "publish": "publish",
+    "reward": "waits for verdicts",
+    "generation": "waits for generation",
+    "checkpoint": "saves a checkpoint",
+    "other": "other waiting",
+}
+IDLE_KINDS = ("reward", "generation", "checkpoint", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A device did one kind of thing from here to there. `detail` says more, as "step 3"."""
+
+    started_s: float
+    ended_s: float
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    name: str
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How many calls were in flight, on average, in each bin of equal width."""
+
+    name: str
+    started_s: float
+    width_s: float
+    calls: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A moment with a name: the end of a step."""
+
+    at_s: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    started_s: float
+    ended_s: float
+    lanes: Sequence[Lane]
+    loads: Sequence[Load] = ()
+    marks: Sequence[Mark] = ()
+    label: str = "timeline"
+
+
+def timeline(picture: Timeline) -> Markup:
+    """The picture; times on its axis count from its start."""
+    x = Scale(picture.started_s, picture.ended_s, LEFT, WIDTH - RIGHT)
+    lanes_end = AXIS + len(picture.lanes) * (LANE + GAP)
+    height = lanes_end + (LOAD + GAP if picture.loads else 0.0)
+    drawn: list[Child] = [_axis(picture, x, height)]
+    for place, lane in enumerate(picture.lanes):
+        drawn.append(_lane(lane, x, AXIS + place * (LANE + GAP)))
+    if picture.loads:
+        drawn.append(_loads(picture, x, lanes_end))
+    drawn.append(_marks(picture, x, height))
+    return tag(
+        "svg",
+        drawn,
+        viewBox=f"0 0 {number(WIDTH)} {number(height)}",
+        role="img",
+        aria_label=picture.label,
+        class_="timeline",
+    )
+
+
+def legend(kinds: Iterable[str]) -> Markup:
+    """What the colours mean, of the kinds that are there."""
+    there = set(kinds)
+    keys = [
+        tag("span", tag("i", class_=f"swatch kind-{kind}"), name, class_="key")
+        for kind, name in KINDS.items()
+        if kind in there
+    ]
+    return tag("div", keys, class_="legend")
+
+
+def _axis(picture: Timeline, x: Scale, height: float) -> Markup:
+    lines: list[Child] = []
+    for passed_s in ticks(0.0, picture.ended_s - picture.started_s, 8):
+        at = x(picture.started_s + passed_s)
+        lines.append(tag("line", x1=at, x2=at, y1=AXIS - 4, y2=height, class_="grid"))
+        lines.append(tag("text", seconds(passed_s), x=at, y=AXIS - 9, class_="axis middle"))
+    return tag("g", lines)
+
+
+def _lane(lane: Lane, x: Scale, top: float) -> Markup:
+    boxes: list[Child] = [tag("text", lane.name, x=LEFT - 8, y=top + LANE / 2 + 4, class_="axis end")]
+    for span in _drawable(lane.spans, x):
+        left, right = x(span.started_s), x(span.ended_s)
+        kind = span.kind if span.kind in KINDS else "other"
+        name = " · ".join(filter(None, (KINDS[kind], span.detail, seconds(span.ended_s - span.started_s))))
+        boxes.append(
+            tag(
+                "rect",
+                x=left,
+                y=top,
+                width=max(right - left, _LEAST),
+                height=LANE,
+                class_=f"span kind-{kind}",
+                data_tip=name,
+            )
+        )
+    return tag("g", boxes)
+
+
+def _drawable(spans: Sequence[Span], x: Scale) -> list[Span]:
+    """Within the stretch, and what is too thin to see joined with its neighbour of the same kind."""
+    least_s = _LEAST * (x.high - x.low) / (x.end - x.start)
+    kept: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.started_s):
+        started_s, ended_s = max(span.started_s, x.low), min(span.ended_s, x.high)
+        if ended_s <= started_s:
+            continue
+        last = kept[-1] if kept else None
+        same = last is not None and (last.kind, last.detail) == (span.kind, span.detail)
+        if last is not None and same and started_s - last.ended_s < least_s:
+            kept[-1] = replace(last, ended_s=max(ended_s, last.ended_s))
+        elif ended_s - started_s >= least_s or last is None or started_s - last.ended_s >= least_s:
+            kept.append(replace(span, started_s=started_s, ended_s=ended_s))
+    return kept
+
+
+def _loads(picture: Timeline, x: Scale, top: float) -> Markup:
+    """Stacked: the calls of each step stand on those of the steps before."""
+    edges = sorted(
+        {
+            min(max(load.started_s + i * load.width_s, picture.started_s), picture.ended_s)
+            for load in picture.loads
+            for i in range(len(load.calls) + 1)
+        }
+    )
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
+    heights = [[_calls_at(load, middle) for middle in middles] for load in picture.loads]
+    most = max((sum(column) for column in zip(*heights, strict=True)), default=0.0) or 1.0
+    y = Scale(0.0, most * 1.05, top + LOAD, top)
+    drawn: list[Child] = [tag("text", "calls", x=LEFT - 40, y=top + 12, class_="axis end")]
+    drawn.append(tag("text", "in flight", x=LEFT - 40, y=top + 26, class_="axis end"))
+    for value in ticks(0.0, most, 2):
+        drawn.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(value), y2=y(value), class_="grid"))
+        drawn.append(tag("text", figure(value), x=LEFT - 8, y=y(value) + 3, class_="axis end small"))
+    base = [0.0] * len(middles)
+    for place, (load, column) in enumerate(zip(picture.loads, heights, strict=True)):
+        tops = [low + value for low, value in zip(base, column, strict=True)]
+        path = _stairs(edges, base, tops, x, y)
+        peak = f"{load.name}: calls in flight, {figure(max(column, default=0.0))} at most"
+        drawn.append(tag("path", d=path, class_=f"area load load-{place % 4}", data_tip=peak))
+        base = tops
+    return tag("g", drawn)
+
+
+def _calls_at(load: Load, at_s: float) -> float:
+    index = int((at_s - load.started_s) // load.width_s)
+    return load.calls[index] if 0 <= index < len(load.calls) else 0.0
+
+
+def _stairs(edges: Sequence[float], base: Sequence[float], tops: Sequence[float], x: Scale, y: Scale) -> str:
+    """The outline of columns that touch: up along the tops, and back along the base."""
+    if not tops:
+        return ""
+    there = [(x(edge), y(top)) for a, b, top in zip(edges, edges[1:], tops, strict=False) for edge in (a, b)]
+    back = [(x(edge), y(low)) for a, b, low in zip(edges, edges[1:], base, strict=False) for edge in (a, b)]
+    return "M" + "L".join(f"{number(px)},{number(py)}" for px, py in there + back[::-1]) + "Z"
+
+
+def _marks(picture: Timeline, x: Scale, height: float) -> Markup:
+    """Names stand left of their line, where the step was; where there is no room, the line must do."""
+    drawn: list[Child] = []
+    last = LEFT
+    for mark in picture.marks:
+        if not picture.started_s <= mark.at_s <= picture.ended_s:
+            continue
+        at = x(mark.at_s)
+        drawn.append(tag("line", x1=at, x2=at, y1=AXIS - 2, y2=height, class_="mark", data_tip=mark.name))
+        if picture.loads and at - last > 7.0 * len(mark.name):
+            drawn.append(tag("text", mark.name, x=at - 4, y=height - LOAD + 12, class_="axis end mark-name"))
+        last = at
+    return tag("g", drawn)

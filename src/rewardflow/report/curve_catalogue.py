@@ -1,0 +1,257 @@
+"""Which figures of a run are drawn over its steps.
+
+Always true: figures that this release does not know are drawn too, after those it does, so that another trainer's or a
+later release's are not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from rewardflow.report.curves import Curve, Figure, Line
+from rewardflow.report.figures import score_of
+from rewardflow.report.steps import Judged, LimitRange, StepRow
+
+Name = TypeVar("Name")
+
+
+def named(name: str) -> Figure:
+    """A figure of metrics.jsonl by its name."""
+    return lambda row: row.figure(name)
+
+
+def judged(of: Callable[[Judged], float | None]) -> Figure:
+    return lambda row: None if row.judged is None else of(row.judged)
+
+
+def _one(title: str, name: str, *, unit: str = "", note: str = "", from_zero: bool = False) -> Curve:
+    return Curve(title=title, lines=[Line(name=title, of=named(name))], unit=unit, note=note, from_zero=from_zero)
+
+
+def reward_time_curve() -> Curve:
+    return Curve(
+        title="Reward time of a step",
+        unit="s",
+        note="exposed: the device waited for verdicts; hidden: it had other work",
+        from_zero=True,
+        lines=[
+            Line(name="exposed", of=lambda row: None if row.trained is None else row.trained.exposed_s),
+            Line(name="hidden", of=lambda row: None if row.trained is None else row.trained.hidden_s),
+        ],
+    )
+
+
+def step_time_curve() -> Curve:
+    return _one("Step time", "duration_s", unit="s", note="from one publishing to the next", from_zero=True)
+
+
+def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
+    components = _names(_components(row) for row in steps)
+    return [
+        Curve(title="Score", note="mean over scored rollouts", lines=[Line(name="Score", of=score_of)]),
+        Curve(title="Components", note="mean of each", lines=[_component(name) for name in components]),
+        _one("KL from the reference", "kl"),
+        Curve(
+            title="KL from the policy before the step",
+            lines=[Line(name="k1", of=named("kl_old_k1")), Line(name="k3", of=named("kl_old_k3"))],
+        ),
+        _one("Entropy", "entropy"),
+        _one("Response length", "response_tokens_mean", unit="tokens"),
+        Curve(
+            title="Staleness",
+            note="step minus the version that generated",
+            from_zero=True,
+            lines=[Line(name="mean", of=named("staleness_mean")), Line(name="max", of=named("staleness_max"))],
+        ),
+        _one("Gradient norm", "grad_norm", note="before clipping", from_zero=True),
+        _one("Policy loss", "policy_loss"),
+        Curve(
+            title="Clipped tokens",
+            unit="%",
+            from_zero=True,
+            hides_zeros=True,
+            lines=[
+                Line(name="from below", of=named("clipped_low")),
+                Line(name="from above", of=named("clipped_high")),
+                Line(name="dual", of=named("clipped_dual")),
+            ],
+        ),
+        _one("Learning rate", "lr", from_zero=True),
+    ]
+
+
+# Drawn elsewhere, or not worth a chart.
+_KNOWN = frozenset(
+    {
+        *("v", "step", "version", "ended_s", "duration_s", "exposed_s", "hidden_s", "num_updates", "score_mean"),
+        *("kl", "kl_old_k1", "kl_old_k3", "entropy", "response_tokens_mean", "staleness_mean", "staleness_max"),
+        *("grad_norm", "policy_loss", "clipped_low", "clipped_high", "clipped_dual", "lr", "cost_usd", "num_scored"),
+    }
+)
+
+
+def other_curves(steps: Sequence[StepRow]) -> list[Curve]:
+    """Whatever else metrics.jsonl has: of this release, of another, or of another trainer."""
+    names = _names(row.trained.figures for row in steps if row.trained is not None)
+    return [_one(name, name, unit="s" if name.endswith("_s") else "") for name in names if name not in _KNOWN]
+
+
+def call_curves(steps: Sequence[StepRow]) -> list[Curve]:
+    return [
+        Curve(
+            title="Latency of verdicts",
+            unit="s",
+            from_zero=True,
+            note="retries included, queue not",
+            lines=[
+                Line(name="median", of=judged(lambda one: one.latency_s.quantile(0.5))),
+                Line(name="99 %", of=judged(lambda one: one.latency_s.quantile(0.99))),
+            ],
+        ),
+        Curve(
+            title="Time in the queue",
+            unit="s",
+            from_zero=True,
+            note="before the first call",
+            lines=[
+                Line(name="median", of=judged(lambda one: one.waited_s.quantile(0.5))),
+                Line(name="99 %", of=judged(lambda one: one.waited_s.quantile(0.99))),
+            ],
+        ),
+        *_limit_curves(steps),
+        Curve(
+            title="Extra calls of a step",
+            from_zero=True,
+            note="429 answers, retries and hedges",
+            lines=[
+                Line(
+                    name="429", of=judged(lambda one: one.outcomes.get("rate_limited", 0.0) if one.outcomes else None)
+                ),
+                Line(name="retries", of=judged(lambda one: one.retries)),
+                Line(name="hedges", of=judged(lambda one: one.hedges)),
+            ],
+        ),
+        Curve(
+            title="Breakers and outages",
+            from_zero=True,
+            hides_zeros=True,
+            lines=[
+                Line(name="breakers that opened", of=judged(lambda one: one.breakers_opened)),
+                Line(name="open at the end", of=judged(lambda one: one.breakers_open)),
+                Line(name="outages", of=judged(lambda one: one.outages)),
+            ],
+        ),
+    ]
+
+
+def _limit_curves(steps: Sequence[StepRow]) -> list[Curve]:
+    accounts = _names(row.judged.limits for row in steps if row.judged is not None)
+    titles = {"pace": ("Learnt rate", "a minute"), "concurrency": ("Learnt concurrency", "calls")}
+    curves = []
+    for account, governor in accounts:
+        title, unit = titles.get(governor, (governor, ""))
+        note = f"{unit}, of {account}; the band is where it moved"
+        line = _limit_line(account, _held(steps, account, governor))
+        curves.append(Curve(title=title, lines=[line], note=note, is_log=True))
+    return curves
+
+
+def _limit_line(account: str, held: Mapping[int, LimitRange]) -> Line:
+    none = LimitRange(low=None, high=None, last=None)
+    return Line(
+        name=account,
+        of=lambda row: held.get(row.step, none).last,
+        low=lambda row: held.get(row.step, none).low,
+        high=lambda row: held.get(row.step, none).high,
+    )
+
+
+def _held(steps: Sequence[StepRow], account: str, governor: str) -> dict[int, LimitRange]:
+    """A limit stays where it was while it does not move."""
+    held: dict[int, LimitRange] = {}
+    last: LimitRange | None = None
+    for row in steps:
+        moved = row.judged.limits.get((account, governor)) if row.judged is not None else None
+        if moved is not None:
+            last = moved
+        elif last is not None:
+            last = LimitRange(low=last.last, high=last.last, last=last.last)
+        if last is not None:
+            held[row.step] = last
+    return held
+
+
+def cost_curves(steps: Sequence[StepRow]) -> list[Curve]:
+    spent_usd: dict[int, float] = {}
+    total_usd = 0.0
+    for row in steps:
+        total_usd += cost_of(row) or 0.0
+        spent_usd[row.step] = total_usd
+    return [
+        Curve(title="Cost so far", unit="$", from_zero=True, lines=[_from_table("Cost so far", spent_usd)]),
+        Curve(title="Cost of a step", unit="$", from_zero=True, lines=[Line(name="Cost of a step", of=cost_of)]),
+        Curve(
+            title="Tokens of a step",
+            from_zero=True,
+            note="that the service counted",
+            lines=[Line(name="Tokens of a step", of=judged(lambda one: one.tokens))],
+        ),
+    ]
+
+
+def _from_table(name: str, by_step: Mapping[int, float]) -> Line:
+    return Line(name=name, of=lambda row: by_step.get(row.step))
+
+
+def cost_of(row: StepRow) -> float | None:
+    return row.judged.cost_usd if row.judged is not None else row.figure("cost_usd")
+
+
+def failure_curves(steps: Sequence[StepRow]) -> list[Curve]:
+    kinds = _names(_failed(row) for row in steps)
+    reasons = _names(row.trained.dropped for row in steps if row.trained is not None)
+    return [
+        Curve(
+            title="Failed verdicts of a step",
+            from_zero=True,
+            hides_zeros=True,
+            lines=[_failed_line(kind) for kind in kinds],
+        ),
+        Curve(
+            title="Dropped groups of a step",
+            from_zero=True,
+            hides_zeros=True,
+            lines=[_dropped_line(reason) for reason in reasons],
+        ),
+    ]
+
+
+def _failed_line(kind: str) -> Line:
+    return Line(name=kind.replace("_", " "), of=lambda row: _failed(row).get(kind, 0.0))
+
+
+def _dropped_line(reason: str) -> Line:
+    name = reason.replace("_", " ")
+    return Line(name=name, of=lambda row: None if row.trained is None else row.trained.dropped.get(reason, 0.0))
+
+
+def _failed(row: StepRow) -> Mapping[str, float]:
+    if row.judged is not None:
+        return row.judged.failed
+    return {} if row.trained is None else row.trained.failed
+
+
+def _components(row: StepRow) -> Mapping[str, float]:
+    if row.trained is not None and row.trained.component_means:
+        return row.trained.component_means
+    return {} if row.judged is None else row.judged.component_means
+
+
+def _component(name: str) -> Line:
+    return Line(name=name, of=lambda row: _components(row).get(name))
+
+
+def _names(mappings: Iterable[Mapping[Name, object]]) -> list[Name]:
+    """Every name once, in the order of its first use."""
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))

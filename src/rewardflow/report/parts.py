@@ -1,0 +1,41 @@
+"""What sections are made of: tables, grids of charts, cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rewardflow.drawing.charts import line_chart
+from rewardflow.drawing.markup import Child, Markup, tag
+from rewardflow.report.curves import Curve, NamedSteps, chart_of
+
+
+def section(anchor: str, title: str, *children: Child, lead: str = "") -> Markup:
+    return tag("section", tag("h2", title), tag("p", lead, class_="lead") if lead else None, children, id=anchor)
+
+
+def card(title: str, value: str, note: str, *, tone: str = "") -> Markup:
+    return tag(
+        "div",
+        tag("div", title, class_="card-title"),
+        tag("div", value, class_="card-value"),
+        tag("div", note, class_="card-note"),
+        class_=f"card {tone}".strip(),
+    )
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Child]]) -> Markup:
+    """The first column is text, the others are figures."""
+    head = tag("tr", [tag("th", heading, scope="col") for heading in headings])
+    body = [tag("tr", tag("th", row[0], scope="row"), [tag("td", cell) for cell in row[1:]]) for row in rows]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="table-box")
+
+
+def charts(curves: Iterable[Curve], runs: Sequence[NamedSteps], *, beside: Markup | None = None) -> Markup | None:
+    """Those that have something to show, after what stands beside them."""
+    drawn = [line_chart(chart) for curve in curves if (chart := chart_of(curve, runs)) is not None]
+    return tag("div", beside, drawn, class_="charts") if drawn or beside else None
+
+
+def wide(child: Child) -> Markup:
+    """On a narrow screen it scrolls sideways, instead of shrinking until nobody can read it."""
+    return tag("div", tag("div", child, class_="wide-inner"), class_="wide", tabindex=0, role="group")

@@ -1,0 +1,258 @@
+"""A sample of rollouts with what the judge was asked and said: from rollouts/step_*.parquet, else from the journal.
+
+Always true: what is read is bounded, however long the run; the sample is the same for the same files; every text is cut
+to a length that a page can hold, and says how much is missing. Nothing here is trusted: it is text, for showing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module  # pyarrow has no types here: loaded late, it is `Any`
+from pathlib import Path
+from typing import Any
+
+from rewardflow.drawing.markup import visible
+from rewardflow.errors import JournalError
+from rewardflow.report.run_data import RunData
+from rewardflow.reward.journal_reader import JournalReader, JournalRow
+from rewardflow.run_directory import JOURNAL_FILE
+
+ROLLOUTS_FOLDER = "rollouts"
+MAX_ROLLOUTS = 160
+MAX_CHARS = 6000
+_MAX_FILES = 16
+_FILE_NAME = re.compile(r"step_(\d+)\.parquet")
+_BLOCKS = 32
+_ROWS_A_BLOCK = 24
+_ROWS_FOR_FAILURES = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRollout:
+    """As the page shows it: texts, numbers and None."""
+
+    step: int
+    group_id: str
+    index: int
+    question: str
+    answer: str
+    truth: str
+    source: str
+    score: float | None
+    kind: str
+    error: str
+    components: Mapping[str, float | None]
+    query: str
+    explanation: str
+    facts: Mapping[str, str | float | None]  # what else is known: latency, cost, staleness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSample:
+    rollouts: tuple[SampledRollout, ...]
+    origin: str  # a sentence
+
+
+def sample_rollouts(run: RunData, *, at_most: int = MAX_ROLLOUTS) -> RolloutSample:
+    files = _rollout_files(run.directory.path / ROLLOUTS_FOLDER)
+    if files:
+        return _from_files(files, at_most)
+    journal = _journal_of(run)
+    if journal is None:
+        return RolloutSample(rollouts=(), origin="The run keeps neither rollouts nor a journal in its directory.")
+    name = run.agent_settings.get("run")
+    try:
+        with JournalReader(journal) as reader:
+            return _from_journal(reader, name if isinstance(name, str) else None, at_most)
+    except JournalError as error:
+        return RolloutSample(rollouts=(), origin=f"The journal could not be read: {error}")
+
+
+def _journal_of(run: RunData) -> Path | None:
+    """In the run directory, which may have moved; else where the agent was told to keep it."""
+    told = run.agent_settings.get("journal")
+    places = [run.directory.path / JOURNAL_FILE, *([Path(told)] if isinstance(told, str) else [])]
+    return next((place for place in places if place.is_file()), None)
+
+
+# -- rollouts/step_*.parquet --
+
+
+def _rollout_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    numbered = [(int(found[1]), path) for path in folder.iterdir() if (found := _FILE_NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered)]
+
+
+def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError:
+        return RolloutSample(rollouts=(), origin="Reading rollouts needs pyarrow: pip install 'rewardflow[parquet]'.")
+    chosen = _spread(files, _MAX_FILES)
+    share = max(1, at_most // len(chosen))
+    rollouts: list[SampledRollout] = []
+    for path in chosen:
+        try:
+            rows = parquet.ParquetFile(path).read().to_pylist()
+        except (OSError, ValueError):  # it is being written
+            continue
+        rollouts += [_of_row(row) for row in _telling(rows, share)]
+    origin = (
+        f"{len(rollouts)} rollouts out of {len(chosen)} of {len(files)} steps: failures, extremes and some by chance."
+    )
+    return RolloutSample(rollouts=tuple(rollouts), origin=origin)
+
+
+def _telling(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+    """Of one step: some that failed, the lowest, the highest, and the rest by chance."""
+    failed = [row for row in rows if row.get("score") is None]
+    scored = sorted((row for row in rows if row.get("score") is not None), key=lambda row: float(row["score"]))
+    part = max(1, count // 4)
+    chosen = failed[:part] + scored[:part] + scored[max(part, len(scored) - part) :]
+    rest = scored[part : len(scored) - part]
+    chosen += random.Random(0).sample(rest, min(len(rest), max(0, count - len(chosen))))
+    return sorted(chosen[:count], key=lambda row: (str(row.get("group_id")), int(row.get("index") or 0)))
+
+
+def _of_row(row: Mapping[str, Any]) -> SampledRollout:
+    facts = ("latency_s", "cost_usd", "attempts", "cached", "advantage", "policy_version", "staleness", "num_tokens")
+    prompt = row.get("messages") or row.get("prompt")
+    return SampledRollout(
+        step=int(row.get("step") or 0),
+        group_id=str(row.get("group_id")),
+        index=int(row.get("index") or 0),
+        question=_question(prompt),
+        answer=_text(row.get("response")),
+        truth=_text(row.get("ground_truth")),
+        source=_text(row.get("data_source")),
+        score=row.get("score"),
+        kind=_text(row.get("kind")),
+        error=_text(row.get("error")),
+        components=_components(row.get("components")),
+        query=_text(row.get("query")),
+        explanation=_text(row.get("explanation")),
+        facts={name: _fact(row[name]) for name in (*facts, "trained") if row.get(name) is not None},
+    )
+
+
+# -- the journal --
+
+
+def _from_journal(reader: JournalReader, run: str | None, at_most: int) -> RolloutSample:
+    """Blocks of rows that lie side by side, so that all components of a rollout are likely among them."""
+    last_id = reader.last_id()
+    rows = {
+        row.id: row for row in reader.between(max(1, last_id - _ROWS_FOR_FAILURES), last_id, failed_only=True)[-24:]
+    }
+    starts = _spread(range(1, max(2, last_id - _ROWS_A_BLOCK + 2)), _BLOCKS)
+    for start in starts:
+        rows |= {row.id: row for row in reader.between(start, start + _ROWS_A_BLOCK - 1)}
+    by_rollout: dict[tuple[int, str, int], list[JournalRow]] = {}
+    for _, row in sorted(rows.items()):
+        if run is None or row.run == run:
+            by_rollout.setdefault((row.step, row.group_id, row.index), []).append(row)
+    failed = {key for key, parts in by_rollout.items() if any(part.value is None for part in parts)}
+    others = _spread([key for key in by_rollout if key not in failed], at_most - min(len(failed), at_most // 4))
+    keys = sorted([*sorted(failed)[: at_most // 4], *others])
+    origin = f"{len(keys)} rollouts out of {last_id:,} verdicts of the journal; advantages are not kept there."
+    return RolloutSample(rollouts=tuple(_of_parts(by_rollout[key]) for key in keys), origin=origin)
+
+
+def _of_parts(parts: Sequence[JournalRow]) -> SampledRollout:
+    """One rollout: a row for each reward that scored it. The last row of a reward counts."""
+    by_reward = {part.reward: part for part in parts}
+    first = next(iter(by_reward.values()))
+    rollout = first.rollout
+    is_one = len(by_reward) == 1
+    own = {name: part.value for name, part in by_reward.items()}
+    failures = [part for part in by_reward.values() if part.value is None]
+    return SampledRollout(
+        step=first.step,
+        group_id=first.group_id,
+        index=first.index,
+        question=_question(rollout.get("messages") or rollout.get("prompt")) or _hidden(rollout),
+        answer=_text(rollout.get("response")),
+        truth=_text(rollout.get("ground_truth")),
+        source=_text(rollout.get("data_source")),
+        score=first.value if is_one else None,
+        kind=_text(failures[0].kind) if failures else "",
+        error=_text(failures[0].verdict.get("error")) if failures else "",
+        components=_components(first.verdict.get("components")) if is_one else own,
+        query="\n\n".join(_named(part, "query", is_one) for part in by_reward.values()).strip(),
+        explanation="\n\n".join(_named(part, "explanation", is_one) for part in by_reward.values()).strip(),
+        facts={
+            "latency_s": max(part.latency_s for part in by_reward.values()),
+            "cost_usd": sum(part.cost_usd for part in by_reward.values()),
+            "attempts": sum(part.attempts for part in by_reward.values()),
+            "policy_version": _fact(rollout.get("policy_version")),
+        },
+    )
+
+
+def _named(part: JournalRow, name: str, is_one: bool) -> str:
+    text = _text(part.verdict.get(name))
+    return text if is_one or not text else f"{part.reward}: {text}"
+
+
+def _hidden(rollout: Mapping[str, Any]) -> str:
+    return "(the journal keeps digests of texts only: journal_store is hash)" if rollout.get("digests") else ""
+
+
+# -- texts --
+
+
+def _question(prompt: object) -> str:
+    """A prompt, or a conversation with a line for each who speaks."""
+    if isinstance(prompt, str) and prompt.lstrip().startswith("["):
+        try:
+            prompt = json.loads(prompt)
+        except ValueError:
+            return _text(prompt)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(isinstance(m, Mapping) for m in prompt):
+        return _text("\n\n".join(f"{m.get('role', '')}: {_content(m.get('content'))}" for m in prompt))
+    return _text(prompt)
+
+
+def _content(content: object) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    text = visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n[… {len(text) - MAX_CHARS:,} characters more]"
+
+
+def _components(value: object) -> dict[str, float | None]:
+    """A mapping, or as parquet has one: pairs, or JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    if isinstance(value, Iterable) and not isinstance(value, Mapping | str):
+        pairs = [pair for pair in value if isinstance(pair, Sequence) and len(pair) == 2]
+        value = {pair[0]: pair[1] for pair in pairs}
+    if not isinstance(value, Mapping):
+        return {}
+    return {visible(str(name)): part if isinstance(part, int | float) else None for name, part in value.items()}
+
+
+def _fact(value: object) -> str | float | None:
+    if value is None or isinstance(value, int | float):
+        return value if not isinstance(value, bool) else ("yes" if value else "no")
+    return _text(value)
+
+
+def _spread(items: Sequence[Any], count: int) -> list[Any]:
+    """So many of them, evenly, with the first and the last."""
+    if len(items) <= count or count < 2:
+        return list(items[: max(count, 0)])
+    return [items[round(place * (len(items) - 1) / (count - 1))] for place in range(count)]

@@ -1,0 +1,80 @@
+"""A run as its directory tells it, as far as it has come.
+
+Always true: what is read grows with the number of steps, never with that of calls; a directory that is no run's, or of
+a later schema, is an error before anything else is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal
+
+from rewardflow.errors import InvalidInput
+from rewardflow.report.line_reading import first_line, last_line
+from rewardflow.report.steps import StepRow, read_step_rows
+from rewardflow.run_directory import DEVICES_FILE, SETTINGS_FILE, RunDirectory
+
+State = Literal["finished", "open"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    directory: RunDirectory
+    steps: tuple[StepRow, ...]
+    settings: Mapping[str, Any]  # of the training run; empty for an agent's
+    agent_settings: Mapping[str, Any]
+    state: State  # "open": it goes on, or it was killed
+    last_written_at: float | None  # since 1970
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def planned_steps(self) -> int | None:
+        steps = self.settings.get("steps")
+        return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+
+    @property
+    def open_together(self) -> int:
+        """How many steps may be open at once: what is of a step may lie that far from the rest of it."""
+        schedule = self.settings.get("schedule")
+        staleness = schedule.get("max_staleness") if isinstance(schedule, Mapping) else None
+        return 2 + (staleness if isinstance(staleness, int) else 1)
+
+
+def read_run(path: str | PathLike[str]) -> RunData:
+    directory = RunDirectory.open(path)
+    steps = read_step_rows(directory)
+    opened = first_line(directory.events_path) or {}
+    last = last_line(directory.events_path) or {}
+    agent_settings = opened.get("settings")
+    return RunData(
+        directory=directory,
+        steps=steps,
+        settings=_read_settings(directory),
+        agent_settings=agent_settings if isinstance(agent_settings, dict) else {},
+        state="finished" if last.get("event") == "AgentClosed" else "open",
+        last_written_at=_last_written_at(directory),
+    )
+
+
+def _read_settings(directory: RunDirectory) -> dict[str, Any]:
+    file = directory.path / SETTINGS_FILE
+    try:
+        settings = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise InvalidInput(f"{SETTINGS_FILE} must be a JSON object, got {file}: {error}") from error
+    if not isinstance(settings, dict):
+        raise InvalidInput(f"{SETTINGS_FILE} must be a JSON object, got {file}: {settings!r:.80}")
+    return settings
+
+
+def _last_written_at(directory: RunDirectory) -> float | None:
+    files = (directory.metrics_path, directory.steps_path, directory.events_path, directory.path / DEVICES_FILE)
+    return max((file.stat().st_mtime for file in files if file.exists()), default=None)

@@ -1,0 +1,95 @@
+"""The lines of a few steps out of a file of millions, found by looking at a few hundred places of it.
+
+Always true: what is read is bounded, whatever the file's size; where lines of the wanted steps were left out for that,
+`is_whole` says so. Steps grow along the file but for those that are open together, and for a resumed run, which goes
+back; both are allowed for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+NUM_PROBES = 512
+SMALL_BYTES = 8 << 20
+MAX_BYTES = 96 << 20
+_PROBE_LINES = 64  # not every line is of a step
+
+_STEP = re.compile(rb'"step":(-?\d{1,18})[,}]')
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLines:
+    lines: list[dict[str, Any]]
+    is_whole: bool
+
+
+def lines_of_steps(path: Path, steps: Collection[int], *, open_together: int, also: bytes = b"") -> FoundLines:
+    """Those of these steps, and of the same stretches of the file those without a step that have `also` in them."""
+    if not steps or not path.exists():
+        return FoundLines([], is_whole=True)
+    lines: list[dict[str, Any]] = []
+    num_bytes = 0
+    with path.open("rb") as file:
+        for start, end in _stretches(file, min(steps), max(steps), open_together):
+            num_bytes += end - start
+            if num_bytes > MAX_BYTES:
+                return FoundLines(lines, is_whole=False)
+            lines += _lines_between(file, start, end, steps, also)
+    return FoundLines(lines, is_whole=True)
+
+
+def _stretches(file: BinaryIO, first: int, last: int, slack: int) -> list[tuple[int, int]]:
+    """The parts of the file that may hold steps from first to last, joined where they touch."""
+    size = file.seek(0, 2)
+    if size <= SMALL_BYTES:
+        return [(0, size)]
+    probes = [(0, None), *((at, _step_at(file, at)) for at in range(size // NUM_PROBES, size, size // NUM_PROBES))]
+    stretches: list[tuple[int, int]] = []
+    for place, (start, here) in enumerate(probes):
+        end, there = probes[place + 1] if place + 1 < len(probes) else (size, None)
+        known = [step for step in (here, there) if step is not None]
+        # Between two probes lie their steps and what is open beside them; an end that is not known could be any.
+        may_be_here = not known or (min(known) - slack <= last and max(known) + slack >= first)
+        if may_be_here and stretches and stretches[-1][1] == start:
+            stretches[-1] = (stretches[-1][0], end)
+        elif may_be_here:
+            stretches.append((start, end))
+    return stretches
+
+
+def _step_at(file: BinaryIO, at: int) -> int | None:
+    file.seek(at)
+    file.readline()
+    for _ in range(_PROBE_LINES):
+        found = _STEP.search(file.readline())
+        if found is not None:
+            return int(found[1])
+    return None
+
+
+def _lines_between(
+    file: BinaryIO, start: int, end: int, steps: Collection[int], also: bytes
+) -> Iterator[dict[str, Any]]:
+    """A line belongs to the stretch that it begins in."""
+    file.seek(max(0, start - 1))
+    if start:
+        file.readline()
+    while file.tell() < end:
+        line = file.readline()
+        if not line:
+            return
+        found = _STEP.search(line)
+        is_wanted = int(found[1]) in steps if found is not None else bool(also) and also in line
+        if is_wanted:
+            try:
+                data = orjson.loads(line)
+            except orjson.JSONDecodeError:  # the last line, cut short
+                continue
+            if isinstance(data, dict):
+                yield data
