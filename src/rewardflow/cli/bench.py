@@ -20,6 +20,7 @@ from rich.text import Text
 from rewardflow.bench import learning, schedule_figures, schedules
 from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.judge import run_judge_benchmarks
+from rewardflow.bench.report import run_report_benchmarks
 from rewardflow.bench.rows import Row
 from rewardflow.cli.display import stdout_console
 from rewardflow.errors import InvalidInput
@@ -46,7 +47,7 @@ class _SeededBenchmark:
     seeds: Sequence[int]
 
 
-_BENCHMARKS = {"agent": run_agent_benchmarks, "judge": run_judge_benchmarks}
+_BENCHMARKS = {"agent": run_agent_benchmarks, "judge": run_judge_benchmarks, "report": run_report_benchmarks}
 _SEEDED_BENCHMARKS = {
     "schedules": _SeededBenchmark(
         measure=schedules.run_schedule_benchmarks,
@@ -74,7 +75,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS],
         metavar="WHAT",
         help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge), "
-        "schedules (a step of training under each, 10 minutes), learning (what overlapping does to it, 10 minutes)",
+        "report (the page of a run of 5 million calls), schedules (a step of training under each, 10 minutes), "
+        "learning (what overlapping does to it, 10 minutes)",
     )
     parser.add_argument("--quick", action="store_true", help="leave out what only steadies the figures")
     parser.add_argument(

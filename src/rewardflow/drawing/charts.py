@@ -18,6 +18,7 @@ WIDTH, HEIGHT = 440.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 12.0, 10.0, 24.0
 
 _MOST_X_LABELS = 6
+_VERY_DIFFERENT = 20.0
 _AXIS_UNITS = ("s", "$", "%")  # short enough to stand at every tick
 
 Numbers = Sequence[float | None]
@@ -46,7 +47,7 @@ class Chart:
     x_texts: Sequence[str] = ()  # what stands at each x, where that is not the number itself
     note: str = ""
     from_zero: bool = False
-    is_log: bool = False  # drawn so where all figures are positive
+    is_log: bool = False  # drawn so where all figures are positive and of very different size
     width: float = WIDTH
     height: float = HEIGHT
 
@@ -54,7 +55,7 @@ class Chart:
 def line_chart(chart: Chart) -> Markup:
     values = [value for s in chart.series for value in (*s.values, *s.low, *s.high) if value is not None]
     frame = _Frame.of(chart, _bounds(values, from_zero=chart.from_zero))
-    if chart.is_log and values and min(values) > 0:
+    if chart.is_log and values and 0 < min(values) * _VERY_DIFFERENT <= max(values):
         frame = replace(frame, y=LogScale(min(values) / 1.3, max(values) * 1.3, frame.y.start, frame.y.end))
     drawn: list[Child] = [frame.axes()]
     for series in chart.series:

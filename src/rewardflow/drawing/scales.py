@@ -41,7 +41,7 @@ class LogScale:
 def powers_of_ten(low: float, high: float) -> list[float]:
     """Those from low to high, both positive; every second one or fewer where there are many."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    return [10.0**power for power in range(first, last + 1, (last - first) // 5 + 1)]
+    return [10.0**power for power in range(first, last + 1, max(0, last - first) // 5 + 1)]
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:

@@ -280,7 +280,7 @@ def _quantile_cells(histogram: Histogram) -> list[str]:
 
 def _outcome_table(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup:
     names = dict.fromkeys(name for one in figures for name in one.outcomes)
-    counted = {
+    counted: dict[str, list[float]] = {
         "calls": [one.calls for one in figures],
         **{_ended(name): [one.outcomes.get(name, 0.0) for one in figures] for name in names},
         "retries": [one.retries for one in figures],
@@ -289,7 +289,7 @@ def _outcome_table(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Ma
         "outages": [one.outages for one in figures],
         "verdicts from the journal": [one.cached for one in figures],
     }
-    rows = [[name, *map(figure, counts)] for name, counts in counted.items()]
+    rows = [[name, *(figure(count) for count in counts)] for name, counts in counted.items()]
     return table(["", *(["in all"] if len(runs) == 1 else [run.name for run in runs])], rows)
 
 
