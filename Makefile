@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 LOCAL_JUDGE := .venv-local-judge
 EXAMPLE := examples/local_judge
 ORACLE := .venv-oracle
+BROWSER := .venv-browser
 
 # The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
 # run the code of the old place, and one whose python is gone would run nothing.
@@ -24,10 +25,14 @@ ifneq ($(shell test -x $(ORACLE)/bin/python && cat $(ORACLE)/.ready 2>/dev/null)
 ORACLE_STALE := stale
 endif
 
+ifneq ($(shell test -x $(BROWSER)/bin/python && cat $(BROWSER)/.ready 2>/dev/null),$(CURDIR))
+BROWSER_STALE := stale
+endif
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test test-local-judge test-oracle check bench fix lock clean stale
+.PHONY: help demo test test-local-judge test-oracle test-browser chromium check bench fix lock clean stale
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -43,6 +48,9 @@ test-local-judge: $(LOCAL_JUDGE)/.ready ## test the LLM judge with a real, small
 
 test-oracle: $(ORACLE)/.ready ## compare the algorithms with verl's, number by number, and try what needs verl
 	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle tests/bench/test_verl_loop.py $(ARGS)
+
+test-browser: $(BROWSER)/.ready chromium ## look at the run report in a real browser
+	@$(BROWSER)/bin/python -m pytest tests/browser $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
@@ -67,7 +75,7 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds
-	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.core: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
@@ -97,6 +105,23 @@ $(ORACLE)/.ready: pyproject.toml tests/oracle/requirements.txt $(ORACLE_STALE) |
 	@$(subst $(VENV)/,$(ORACLE)/,$(PIP)) install -r tests/oracle/requirements.txt
 	@$(subst $(VENV)/,$(ORACLE)/,$(PIP)) install --no-deps -e .
 	@printf '%s\n' '$(CURDIR)' > $@
+
+# An environment of its own: nobody needs a driver of browsers to work on the rest.
+$(BROWSER)/.ready: pyproject.toml constraints.txt tests/browser/requirements.txt $(BROWSER_STALE) | $(BIN)/python
+	@echo "installing rewardflow and playwright into $(BROWSER)"
+	@$(BIN)/python -m venv --clear $(BROWSER)
+	@$(subst $(VENV)/,$(BROWSER)/,$(PIP)) install -c constraints.txt -e . -r tests/browser/requirements.txt
+	@printf '%s\n' '$(CURDIR)' > $@
+
+# The system's browser: root gets it installed, others are told how.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium"; \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; \
+	else \
+	  echo "test-browser needs chromium. On Debian: apt-get install chromium" >&2; exit 1; \
+	fi
 
 # Made only when missing; --clear also replaces one whose python is gone.
 $(BIN)/python:

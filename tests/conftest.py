@@ -19,6 +19,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 # asyncio's debug mode slows the loop several times and logs slow callbacks, which tests of logging would then see.
 os.environ.pop("PYTHONASYNCIODEBUG", None)
 
-# Needs a model and its server, which `make test-local-judge` installs into an environment of its own.
-if importlib.util.find_spec("xllamacpp") is None:
-    collect_ignore = ["local_judge"]
+# Need a model and its server, and a browser: `make test-local-judge` and `make test-browser` install each into an
+# environment of its own.
+_NEEDED = {"local_judge": "xllamacpp", "browser": "playwright"}
+collect_ignore = [folder for folder, package in _NEEDED.items() if importlib.util.find_spec(package) is None]

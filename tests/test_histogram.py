@@ -117,3 +117,16 @@ def test_a_wide_range_needs_few_buckets() -> None:
 def test_a_damaged_sketch_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="histogram"):
         Histogram.from_json({**histogram_of([1.0, 2.0]).to_json(), **change})
+
+
+@given(st.lists(st.floats(0, 1e9)))
+def test_points_are_all_of_the_numbers_in_order_and_near(values: list[float]) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    points = list(histogram.points())
+    assert sum(count for _, count in points) == len(values)
+    told = [value for value, count in points for _ in range(count)]
+    assert told == sorted(told)
+    for one, other in zip(told, sorted(values), strict=True):
+        assert one == pytest.approx(other, rel=0.0101, abs=1e-300)

@@ -49,7 +49,7 @@ def test_columns_stand_on_each_other() -> None:
     heights = [
         [float(h) for h in re.findall(r"v([\d.]+)", path)]
         for path in re.findall(r'<path d="([^"]*)"', column_chart(chart))
-    ]  # noqa: E501
+    ]
     assert heights[0][0] * 2 == heights[1][1]
     assert [len(each) for each in heights] == [1, 2]
 

@@ -24,7 +24,8 @@ def test_a_logarithmic_scale_takes_the_geometric_middle_to_the_middle() -> None:
 
 
 def test_ticks_are_round() -> None:
-    assert ticks(0.0, 10.0) == [0.0, 5.0, 10.0]
+    assert ticks(0.0, 10.0) == [0.0, 2.5, 5.0, 7.5, 10.0]
+    assert ticks(0.0, 46.0, 2) == [0.0, 25.0]
     assert ticks(0.13, 0.47) == [0.2, 0.3, 0.4]
     assert ticks(3.0, 3.0) == [3.0]
 

@@ -78,4 +78,4 @@ def test_the_legend_has_the_kinds_that_are_there_in_their_order() -> None:
 def test_any_spans_make_well_formed_markup_within_the_picture(pieces: list[tuple[float, float, str]]) -> None:
     drawn = timeline(a_picture(*(Span(started_s=a, ended_s=a + b, kind=kind) for a, b, kind in pieces)))
     ET.fromstring(drawn)
-    assert all(96.0 <= x and x + width <= 1109.0 for _, x, width in spans_of(drawn))
+    assert all(x >= 96.0 and x + width <= 1109.0 for _, x, width in spans_of(drawn))

@@ -18,7 +18,7 @@ FIELDS = Fields(
         "l": [1, None],
         "o": {"a": 1},
         "lo": [{"b": 2}],
-    },  # noqa: E501
+    },
     "file, line 7",
 )
 

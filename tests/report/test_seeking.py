@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardflow.report import seeking
-from rewardflow.report.seeking import lines_of_steps
+from rewardflow.report.seeking import DEFAULT_EFFORT, Effort, lines_of_steps
+
+
+def line(data: dict[str, object]) -> str:
+    return json.dumps(data, separators=(",", ":")) + "\n"
 
 
 def write_long(path: Path, steps: int, a_step: int, *, overlap: int = 0, seed: int = 0) -> None:
@@ -19,13 +23,13 @@ def write_long(path: Path, steps: int, a_step: int, *, overlap: int = 0, seed: i
     order = sorted((step + chance.uniform(0, 1 + overlap), step) for step in range(steps) for _ in range(a_step))
     with path.open("w") as file:
         for place, (_, step) in enumerate(order):
-            file.write('{"event":"CallEnded","step":%d,"n":%d,"filler":"%s"}\n' % (step, place, "x" * 60))
+            file.write(line({"event": "CallEnded", "step": step, "n": place, "filler": "x" * 60}))
             if place % 7 == 0:
-                file.write('{"event":"DeviceIdled","n":%d}\n' % place)
+                file.write(line({"event": "DeviceIdled", "n": place}))
 
 
-def steps_found(path: Path, wanted: set[int], open_together: int) -> list[int]:
-    return [line["step"] for line in lines_of_steps(path, wanted, open_together=open_together).lines]
+def steps_found(path: Path, wanted: set[int], open_together: int, effort: Effort = DEFAULT_EFFORT) -> list[int]:
+    return [line["step"] for line in lines_of_steps(path, wanted, open_together=open_together, effort=effort).lines]
 
 
 def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
@@ -35,7 +39,7 @@ def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
 def test_all_lines_of_the_steps_are_found_in_a_file_that_is_not_small(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     write_long(path, steps=400, a_step=250)
-    assert path.stat().st_size > seeking.SMALL_BYTES
+    assert path.stat().st_size > DEFAULT_EFFORT.small_bytes
     assert steps_found(path, {200, 201}, 2) == [200] * 250 + [201] * 250
     assert steps_found(path, {0}, 2) == [0] * 250
     assert steps_found(path, {399}, 2) == [399] * 250
@@ -70,11 +74,10 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert lines_of_steps(path, {1}, open_together=1).lines == [{"step": 1, "n": 1}]
 
 
-def test_what_is_read_is_bounded_and_said_not_to_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_is_bounded_and_said_not_to_be_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     write_long(path, steps=4, a_step=100)
-    monkeypatch.setattr(seeking, "MAX_BYTES", 1000)
-    found = lines_of_steps(path, {0, 1, 2, 3}, open_together=1)
+    found = lines_of_steps(path, {0, 1, 2, 3}, open_together=1, effort=Effort(max_bytes=1000))
     assert (found.lines, found.is_whole) == ([], False)
 
 
@@ -92,9 +95,7 @@ def test_nothing_of_the_steps_is_missed(
     path = tmp_path_factory.mktemp("seek") / "events.jsonl"
     write_long(path, steps, a_step, overlap=overlap, seed=seed)
     wanted = {step for step in (first, first + 1) if step < steps}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeking, "SMALL_BYTES", 100)
-        patch.setattr(seeking, "NUM_PROBES", 16)
-        assert sorted(steps_found(path, wanted, overlap + 2)) == sorted(
-            [step for step in wanted for _ in range(a_step)]
-        )
+    effort = Effort(num_probes=16, small_bytes=100)
+    assert sorted(steps_found(path, wanted, overlap + 2, effort)) == sorted(
+        [step for step in wanted for _ in range(a_step)]
+    )

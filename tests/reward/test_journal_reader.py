@@ -56,6 +56,21 @@ def test_a_reader_pages_through_all_rows(path: Path) -> None:
     assert [row.id for row in rows_of(path)] == list(range(1, 1235))
 
 
+def test_rows_are_found_by_their_ids(path: Path) -> None:
+    write(path, *[an_entry(number, Reward(kind="timeout") if number == 4 else None) for number in range(9)])
+    with JournalReader(path) as reader:
+        assert reader.last_id() == 9
+        assert [row.id for row in reader.between(3, 6)] == [3, 4, 5, 6]
+        assert [row.id for row in reader.between(1, 9, failed_only=True)] == [5]
+        assert reader.between(10, 20) == []
+
+
+def test_an_empty_journal_has_no_last_id(path: Path) -> None:
+    open_for_writing(path, lock_timeout_s=0).close()
+    with JournalReader(path) as reader:
+        assert reader.last_id() == 0
+
+
 def test_vacuum_deletes_only_what_is_named_and_makes_the_file_smaller(path: Path) -> None:
     day_s = 86_400.0
     ages_in_days = {"old": 30, "kept": 30, "new": 1}

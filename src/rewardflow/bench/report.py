@@ -32,25 +32,28 @@ def run_report_benchmarks(*, quick: bool = False) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="rewardflow-bench-") as folder:
         path = Path(folder) / "run"
         write_long_run(path, steps=steps, calls_a_step=CALLS_A_STEP, journal_rows=_JOURNAL_ROWS)
-        aggregates_s = _timed_reading(path)
-        started_s = time.perf_counter()
-        run = read_run(path)
-        page = run_page(run, sample_rollouts(run))
-        page_s = time.perf_counter() - started_s
-        what = f"{steps:,} steps and {steps * CALLS_A_STEP:,} calls"
-        yield Row(
-            name=f"a page of {what}",
-            value=page_s,
-            unit="s",
-            yardstick=aggregates_s,
-            yardstick_name="to read and decode its aggregates",
-            bar="<= 10",
-        )
-        yield Row(name="its size", value=len(page.encode()) / 1e6, unit="MB")
-        started_s = time.perf_counter()
-        trace = trace_of(run, range(steps // 2, steps // 2 + 2))
-        trace_s = time.perf_counter() - started_s
-        yield Row(name=f"a trace of 2 steps of it ({len(trace.events):,} events)", value=trace_s, unit="s")
+        yield from measure_report(path, steps=steps, calls_a_step=CALLS_A_STEP)
+
+
+def measure_report(path: Path, *, steps: int, calls_a_step: int) -> Iterator[Row]:
+    aggregates_s = _timed_reading(path)
+    started_s = time.perf_counter()
+    run = read_run(path)
+    page = run_page(run, sample_rollouts(run))
+    page_s = time.perf_counter() - started_s
+    yield Row(
+        name=f"a page of {steps:,} steps and {steps * calls_a_step:,} calls",
+        value=page_s,
+        unit="s",
+        yardstick=aggregates_s,
+        yardstick_name="to read and decode its aggregates",
+        bar="<= 10",
+    )
+    yield Row(name="its size", value=len(page.encode()) / 1e6, unit="MB")
+    started_s = time.perf_counter()
+    trace = trace_of(run, range(steps // 2, steps // 2 + 2))
+    trace_s = time.perf_counter() - started_s
+    yield Row(name=f"a trace of 2 steps of it ({len(trace.events):,} events)", value=trace_s, unit="s")
 
 
 def _timed_reading(path: Path) -> float:

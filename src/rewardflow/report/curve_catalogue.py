@@ -78,7 +78,39 @@ def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
             ],
         ),
         _one("Learning rate", "lr", from_zero=True),
+        Curve(
+            title="KL from the policy that generated",
+            lines=[Line(name="k1", of=named("behaviour_kl_k1")), Line(name="k3", of=named("behaviour_kl_k3"))],
+        ),
+        Curve(
+            title="Effective sample size",
+            unit="%",
+            note="share of tokens and of responses",
+            from_zero=True,
+            lines=[
+                Line(name="tokens", of=named("effective_share")),
+                Line(name="responses", of=named("response_effective_share")),
+            ],
+        ),
+        Curve(
+            title="Tokens a second",
+            from_zero=True,
+            lines=[
+                Line(name="generated", of=named("generated_tokens_per_s")),
+                Line(name="trained", of=named("trained_tokens_per_s")),
+            ],
+        ),
     ]
+
+
+def validation_curves(steps: Sequence[StepRow]) -> list[Curve]:
+    """Those of what was measured that are no counts, first; all on the axis of steps trained before."""
+    names = sorted(_names(row.measured for row in steps), key=lambda name: name.rpartition("/")[2].startswith("num_"))
+    return [Curve(title=name, lines=[_measured_line(name)]) for name in names]
+
+
+def _measured_line(name: str) -> Line:
+    return Line(name=name, of=lambda row: row.measured.get(name))
 
 
 # Drawn elsewhere, or not worth a chart.
@@ -86,6 +118,8 @@ _KNOWN = frozenset(
     {
         *("v", "step", "version", "ended_s", "duration_s", "exposed_s", "hidden_s", "num_updates", "score_mean"),
         *("kl", "kl_old_k1", "kl_old_k3", "entropy", "response_tokens_mean", "staleness_mean", "staleness_max"),
+        *("behaviour_kl_k1", "behaviour_kl_k3", "effective_share", "response_effective_share"),
+        *("generated_tokens_per_s", "trained_tokens_per_s"),
         *("grad_norm", "policy_loss", "clipped_low", "clipped_high", "clipped_dual", "lr", "cost_usd", "num_scored"),
     }
 )

@@ -45,6 +45,14 @@ class Fields:
         inner = Fields(dict(enumerate_names(values)), f"{self.where}, {name}")
         return [inner.number(key) for key in inner.data]
 
+    def texts(self, name: str) -> list[str]:
+        values = self.data.get(name)
+        if values is None:
+            return []
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise self._wrong(name, "a list", values)
+        return [str(value) for value in values]
+
     def inner(self, name: str) -> Fields:
         value = self.data.get(name)
         if value is None:

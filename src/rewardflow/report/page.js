@@ -88,7 +88,7 @@
 
   const FACTS = {
     latency_s: "latency (s)", cost_usd: "cost ($)", attempts: "attempts", cached: "from the journal",
-    advantage: "advantage", policy_version: "policy version", staleness: "staleness", num_tokens: "tokens", trained: "trained",
+    advantage: "advantage", policy_version: "policy version", staleness: "staleness", num_tokens: "tokens", trained: "trained", why_not: "why not",
   };
 
   function numberText(value) {

@@ -28,6 +28,8 @@ from rewardflow.report.sections import (
     learning_section,
     time_section,
     timelines_section,
+    validation_section,
+    warnings_section,
 )
 
 
@@ -36,9 +38,11 @@ def run_page(run: RunData, sample: RolloutSample) -> str:
     steps = [NamedSteps(name=run.name, steps=run.steps)]
     sections = [
         _empty_section(run),
+        warnings_section(steps),
         time_section(steps, [figures]),
         timelines_section([run]),
         learning_section(steps),
+        validation_section(steps),
         calls_section(steps, [figures]),
         cost_section(steps, [figures]),
         failures_section(steps, [figures]),
@@ -61,9 +65,11 @@ def comparison_page(one: RunData, other: RunData) -> str:
     figures = [figures_of(run.steps) for run in runs]
     steps = [NamedSteps(name=name, steps=run.steps) for name, run in zip(names, runs, strict=True)]
     sections = [
+        warnings_section(steps),
         time_section(steps, figures),
         timelines_section(runs),
         learning_section(steps),
+        validation_section(steps),
         calls_section(steps, figures),
         cost_section(steps, figures),
         failures_section(steps, figures),

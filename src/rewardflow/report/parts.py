@@ -8,6 +8,8 @@ from rewardflow.drawing.charts import line_chart
 from rewardflow.drawing.markup import Child, Markup, tag
 from rewardflow.report.curves import Curve, NamedSteps, chart_of
 
+_TALL = 9  # rows: higher than a chart
+
 
 def section(anchor: str, title: str, *children: Child, lead: str = "") -> Markup:
     return tag("section", tag("h2", title), tag("p", lead, class_="lead") if lead else None, children, id=anchor)
@@ -25,9 +27,14 @@ def card(title: str, value: str, note: str, *, tone: str = "") -> Markup:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Child]]) -> Markup:
     """The first column is text, the others are figures."""
+    rows = list(rows)
     head = tag("tr", [tag("th", heading, scope="col") for heading in headings])
     body = [tag("tr", tag("th", row[0], scope="row"), [tag("td", cell) for cell in row[1:]]) for row in rows]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="table-box")
+    return tag(
+        "div",
+        tag("table", tag("thead", head), tag("tbody", body)),
+        class_="table-box tall" if len(rows) > _TALL else "table-box",
+    )
 
 
 def charts(curves: Iterable[Curve], runs: Sequence[NamedSteps], *, beside: Markup | None = None) -> Markup | None:

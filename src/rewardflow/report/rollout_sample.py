@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.drawing.markup import visible
-from rewardflow.errors import JournalError
+from rewardflow.errors import InvalidInput, JournalError
 from rewardflow.report.run_data import RunData
 from rewardflow.reward.journal_reader import JournalReader, JournalRow
-from rewardflow.run_directory import JOURNAL_FILE
+from rewardflow.run_directory import JOURNAL_FILE, ROLLOUTS_FOLDER
+from rewardflow.runtime.rollout_files import SCHEMA_VERSION, VERSION_KEY
 
-ROLLOUTS_FOLDER = "rollouts"
 MAX_ROLLOUTS = 160
 MAX_CHARS = 6000
 _MAX_FILES = 16
@@ -98,26 +98,32 @@ def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
     share = max(1, at_most // len(chosen))
     rollouts: list[SampledRollout] = []
     for path in chosen:
-        try:
-            rows = parquet.ParquetFile(path).read().to_pylist()
-        except (OSError, ValueError):  # it is being written
-            continue
-        rollouts += [_of_row(row) for row in _telling(rows, share)]
+        table = parquet.read_table(path)
+        _check_version(table.schema.metadata or {}, path)
+        scores = table.column("score").to_pylist() if "score" in table.column_names else [None] * table.num_rows
+        rollouts += [_of_row(row) for row in table.take(_telling(scores, share)).to_pylist()]
     origin = (
         f"{len(rollouts)} rollouts out of {len(chosen)} of {len(files)} steps: failures, extremes and some by chance."
     )
     return RolloutSample(rollouts=tuple(rollouts), origin=origin)
 
 
-def _telling(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
-    """Of one step: some that failed, the lowest, the highest, and the rest by chance."""
-    failed = [row for row in rows if row.get("score") is None]
-    scored = sorted((row for row in rows if row.get("score") is not None), key=lambda row: float(row["score"]))
+def _check_version(metadata: Mapping[bytes, bytes], path: Path) -> None:
+    version = metadata.get(VERSION_KEY, b"1").decode(errors="replace")
+    if version != str(SCHEMA_VERSION):
+        raise InvalidInput(f"rollouts must be of schema version {SCHEMA_VERSION}, got {version} in {path}")
+
+
+def _telling(scores: Sequence[float | None], count: int) -> list[int]:
+    """Places of one step's rollouts: some that failed, the lowest, the highest, and the rest by chance."""
+    failed = [place for place, score in enumerate(scores) if score is None]
+    ranked = sorted((score, place) for place, score in enumerate(scores) if score is not None)
+    scored = [place for _, place in ranked]
     part = max(1, count // 4)
     chosen = failed[:part] + scored[:part] + scored[max(part, len(scored) - part) :]
     rest = scored[part : len(scored) - part]
     chosen += random.Random(0).sample(rest, min(len(rest), max(0, count - len(chosen))))
-    return sorted(chosen[:count], key=lambda row: (str(row.get("group_id")), int(row.get("index") or 0)))
+    return sorted(chosen[:count])
 
 
 def _of_row(row: Mapping[str, Any]) -> SampledRollout:
@@ -137,7 +143,7 @@ def _of_row(row: Mapping[str, Any]) -> SampledRollout:
         components=_components(row.get("components")),
         query=_text(row.get("query")),
         explanation=_text(row.get("explanation")),
-        facts={name: _fact(row[name]) for name in (*facts, "trained") if row.get(name) is not None},
+        facts={name: _fact(row[name]) for name in (*facts, "trained", "why_not") if row.get(name) is not None},
     )
 
 

@@ -19,6 +19,7 @@ from rewardflow.report.curve_catalogue import (
     other_curves,
     reward_time_curve,
     step_time_curve,
+    validation_curves,
 )
 from rewardflow.report.curves import Curve, Figure, Line, NamedSteps, chart_of
 from rewardflow.report.detail import stretches_of, timeline_of
@@ -75,7 +76,8 @@ def time_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Mark
     if not drawn:
         return None
     totals, is_alone = _time_table(runs, figures), len(runs) == 1
-    curves = charts([step_time_curve(), reward_time_curve()], runs, beside=totals if is_alone else None)
+    both = _apart([step_time_curve(), reward_time_curve()], runs)
+    curves = charts(both, runs, beside=totals if is_alone else None)
     return section(
         "time",
         "Where the time went",
@@ -172,6 +174,28 @@ def _apart(curves: Sequence[Curve], runs: Sequence[NamedSteps]) -> list[Curve]:
         for curve in curves
         for line in (curve.lines if len(curve.lines) > 1 else curve.lines[:1])
     ]
+
+
+def validation_section(runs: Sequence[NamedSteps]) -> Markup | None:
+    drawn = charts(validation_curves([row for run in runs for row in run.steps]), runs)
+    lead = "What versions of the policy were worth on validation data; the axis is how many steps were trained before."
+    return None if drawn is None else section("validation", "Validation", drawn, lead=lead)
+
+
+def warnings_section(runs: Sequence[NamedSteps]) -> Markup | None:
+    """Each text once, with the steps that it was told after."""
+    told: dict[tuple[str, str], list[int]] = {}
+    for run in runs:
+        for row in run.steps:
+            for warning in row.trained.warnings if row.trained is not None else ():
+                told.setdefault(("" if len(runs) == 1 else f"{run.name}: ", warning), []).append(row.step)
+    if not told:
+        return None
+    items = [
+        tag("li", f"{run}step {steps[0]}{f' and {len(steps) - 1:,} more' if len(steps) > 1 else ''}: {warning}")
+        for (run, warning), steps in told.items()
+    ]
+    return section("warnings", "Warnings", tag("ul", items, class_="warnings"))
 
 
 # -- calls --

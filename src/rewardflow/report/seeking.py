@@ -15,12 +15,21 @@ from typing import Any, BinaryIO
 
 import orjson
 
-NUM_PROBES = 512
-SMALL_BYTES = 8 << 20
-MAX_BYTES = 96 << 20
 _PROBE_LINES = 64  # not every line is of a step
 
 _STEP = re.compile(rb'"step":(-?\d{1,18})[,}]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is read: a small file as a whole, another at so many places first, and never more than so much."""
+
+    num_probes: int = 512
+    small_bytes: int = 8 << 20
+    max_bytes: int = 96 << 20
+
+
+DEFAULT_EFFORT = Effort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +38,30 @@ class FoundLines:
     is_whole: bool
 
 
-def lines_of_steps(path: Path, steps: Collection[int], *, open_together: int, also: bytes = b"") -> FoundLines:
+def lines_of_steps(
+    path: Path, steps: Collection[int], *, open_together: int, also: bytes = b"", effort: Effort = DEFAULT_EFFORT
+) -> FoundLines:
     """Those of these steps, and of the same stretches of the file those without a step that have `also` in them."""
     if not steps or not path.exists():
         return FoundLines([], is_whole=True)
     lines: list[dict[str, Any]] = []
     num_bytes = 0
     with path.open("rb") as file:
-        for start, end in _stretches(file, min(steps), max(steps), open_together):
+        for start, end in _stretches(file, min(steps), max(steps), open_together, effort):
             num_bytes += end - start
-            if num_bytes > MAX_BYTES:
+            if num_bytes > effort.max_bytes:
                 return FoundLines(lines, is_whole=False)
             lines += _lines_between(file, start, end, steps, also)
     return FoundLines(lines, is_whole=True)
 
 
-def _stretches(file: BinaryIO, first: int, last: int, slack: int) -> list[tuple[int, int]]:
+def _stretches(file: BinaryIO, first: int, last: int, slack: int, effort: Effort) -> list[tuple[int, int]]:
     """The parts of the file that may hold steps from first to last, joined where they touch."""
     size = file.seek(0, 2)
-    if size <= SMALL_BYTES:
+    if size <= effort.small_bytes:
         return [(0, size)]
-    probes = [(0, None), *((at, _step_at(file, at)) for at in range(size // NUM_PROBES, size, size // NUM_PROBES))]
+    pitch = max(1, size // effort.num_probes)
+    probes = [(0, None), *((at, _step_at(file, at)) for at in range(pitch, size, pitch))]
     stretches: list[tuple[int, int]] = []
     for place, (start, here) in enumerate(probes):
         end, there = probes[place + 1] if place + 1 < len(probes) else (size, None)

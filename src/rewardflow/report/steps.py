@@ -14,6 +14,9 @@ from rewardflow.histogram import Histogram
 from rewardflow.report.fields import Fields
 from rewardflow.report.line_reading import last_lines
 from rewardflow.run_directory import RunDirectory
+from rewardflow.types import EMPTY
+
+VALIDATION = "validation"  # the source of lines about versions that were measured; their figures' names begin so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class Trained:
     dropped: Mapping[str, float]
     component_means: Mapping[str, float]
     mini_batch_latency_s: Sequence[Spread]
+    warnings: Sequence[str]
     figures: Mapping[str, float]
 
 
@@ -88,6 +92,7 @@ class StepRow:
     step: int
     trained: Trained | None = None
     judged: Judged | None = None
+    measured: Mapping[str, float] = EMPTY  # on validation data, before this step was trained
 
     def figure(self, name: str) -> float | None:
         return None if self.trained is None else self.trained.figures.get(name)
@@ -96,10 +101,17 @@ class StepRow:
 def read_step_rows(directory: RunDirectory) -> tuple[StepRow, ...]:
     trained = {step: _trained(fields) for step, fields in last_lines(directory.metrics_path, "train").items()}
     judged = {step: _judged(step, fields) for step, fields in last_lines(directory.steps_path, "reward").items()}
+    measured = {step: _measured(fields) for step, fields in last_lines(directory.metrics_path, VALIDATION).items()}
     return tuple(
-        StepRow(step=step, trained=trained.get(step), judged=judged.get(step))
-        for step in sorted(trained.keys() | judged.keys())
+        StepRow(step=step, trained=trained.get(step), judged=judged.get(step), measured=measured.get(step, EMPTY))
+        for step in sorted(trained.keys() | judged.keys() | measured.keys())
     )
+
+
+def _measured(fields: Fields) -> dict[str, float]:
+    """Figures that say of themselves that they are of validation: the line has others about itself."""
+    prefix = f"{VALIDATION}/"
+    return {name.removeprefix(prefix): value for name, value in fields.by_name().items() if name.startswith(prefix)}
 
 
 def _trained(fields: Fields) -> Trained:
@@ -124,6 +136,7 @@ def _trained(fields: Fields) -> Trained:
         dropped=fields.inner("dropped").by_name(),
         component_means=fields.inner("component_means").by_name(),
         mini_batch_latency_s=tuple(spreads),
+        warnings=fields.texts("warnings"),
         figures=fields.by_name(),
     )
 
