@@ -53,6 +53,7 @@ FLOW = Layer(frozenset({"flow"}))  # the loop knows neither torch nor ray
 FACE = Layer(frozenset({"__init__"}))  # `import rewardflow`: what users see; the library itself imports the parts
 ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
 CONFIG = Layer(frozenset({"config"}), frozenset({"orjson"}))
+PLAN = Layer(frozenset({"plan"}))  # the simulator: the loop and the agent on a clock that jumps
 DATA = Layer(frozenset({"data"}), frozenset({"orjson"}))
 ALGO = Layer(frozenset({"algo"}), frozenset({"torch"}))
 POLICY = Layer(frozenset({"policy"}), frozenset({"tokenizers", "torch", "transformers"}))
@@ -75,6 +76,7 @@ LAYERS = (
     FACE,
     ANSWERS,
     CONFIG,
+    PLAN,
     DATA,
     ALGO,
     POLICY,

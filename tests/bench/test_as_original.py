@@ -6,13 +6,13 @@ import random
 import pytest
 
 from rewardflow import clock
-from rewardflow.bench.as_original import OneBatchAtATime, WholeBatch
 from rewardflow.bench.critical_path import CallTimes, MicroBatchTime, MiniBatchTimes, StepTimes, critical_path
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES
 from rewardflow.bench.schedules import SCHEDULES
 from rewardflow.flow.fakes import FakeGenerator, FakePrompts
 from rewardflow.flow.records import GroupRequest
 from rewardflow.flow.schedule import Schedule
+from rewardflow.plan.as_original import OneBatchAtATime, WholeBatch
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Rollout
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardflow import clock
-from rewardflow.bench.as_original import OneBatchAtATime, WholeBatch
 from rewardflow.bench.critical_path import CallTimes, MicroBatchTime, MiniBatchTimes, StepTimes, critical_path
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
 from rewardflow.flow.parts import Parts
 from rewardflow.flow.records import GroupRequest
 from rewardflow.flow.schedule import Schedule
+from rewardflow.plan.as_original import OneBatchAtATime, WholeBatch
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Rollout
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from rewardflow.bench.as_original import OneBatchAtATime, WholeBatch
 from rewardflow.bench.critical_path import critical_path
 from rewardflow.bench.delayed_reward import DelayedReward
 from rewardflow.bench.observed_run import ObservedRun, observe
@@ -32,6 +31,7 @@ from rewardflow.config.tree import (
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.parts import Parts
 from rewardflow.flow.schedule import Schedule, Stream
+from rewardflow.plan.as_original import OneBatchAtATime, WholeBatch
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.embedded import embedded
 

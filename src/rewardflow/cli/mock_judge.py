@@ -52,8 +52,9 @@ def _add_service_options(parser: argparse.ArgumentParser) -> None:
         "--latency",
         default=_DEFAULTS.latency,
         metavar="DIST",
-        help="in seconds: constant:2, uniform:1,40, lognormal:5,1 (median, sigma), bimodal:1,30,0.1 (fast, slow, "
-        f"share of slow), bimodal (the same), journal:PATH ({_DEFAULTS.latency})",
+        help="in seconds: constant:2, uniform:1,40, lognormal:5,1 (median, sigma), exponential:5 (mean), "
+        "bimodal:1,30,0.1 (fast, slow, share of slow), bimodal (the same), quantiles:50=4,99=30, "
+        f"journal:PATH ({_DEFAULTS.latency})",
     )
     service.add_argument(
         "--scale", type=float, default=_DEFAULTS.scale, metavar="X", help="of all times, the limits' minute too (1.0)"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from rewardflow.errors import InvalidInput
-from rewardflow.mock_judge.latency import Latency, parse_latency
+from rewardflow.reward.latency import Latency, parse_latency
 
 Fault = Literal[
     "429",  # too many requests, not saying for how long

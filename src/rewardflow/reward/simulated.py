@@ -59,8 +59,11 @@ class SimulatedService:
         self._refill(asyncio.get_running_loop().time())
         self._rpm = rpm
 
-    async def call(self) -> None:
-        """Ask the service once. Raises `RateLimited` or, while it is down, `ServiceError`."""
+    async def call(self, latency_s: float | None = None) -> None:
+        """Ask the service once. Raises `RateLimited` or, while it is down, `ServiceError`.
+
+        `latency_s` is what this call takes once it is served, where the caller decides.
+        """
         now = asyncio.get_running_loop().time()
         if self.is_down:
             await asyncio.sleep(self._rejection_latency_s)
@@ -73,7 +76,7 @@ class SimulatedService:
             raise RateLimited(retry_after_s=self.retry_after_s)
         self.num_accepted += 1
         async with self._servers:
-            await asyncio.sleep(self._latency_s() if callable(self._latency_s) else self._latency_s)
+            await asyncio.sleep(self._draw_s() if latency_s is None else latency_s)
 
     def accepted_share(self, since_s: float, until_s: float) -> float:
         """Accepted calls over what the present rpm allows in that time; above 1 when saved-up burst was used."""
@@ -86,6 +89,9 @@ class SimulatedService:
         """Refused calls over all calls of that time."""
         decisions = [accepted for at, accepted in self.arrivals if since_s <= at < until_s]
         return decisions.count(False) / len(decisions) if decisions else 0.0
+
+    def _draw_s(self) -> float:
+        return self._latency_s() if callable(self._latency_s) else self._latency_s
 
     def _admit(self, now: float) -> bool:
         if self._rpm is None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from journal_entries import an_entry
 
 from rewardflow.errors import InvalidInput, RewardflowError
-from rewardflow.mock_judge.latency import parse_latency
 from rewardflow.reward.journal_file import open_for_writing
 from rewardflow.reward.journal_rows import insert, row_of
+from rewardflow.reward.latency import parse_latency
 from rewardflow.types import Reward
 
 EVENLY = [(number + 0.5) / 1000 for number in range(1000)]
@@ -55,6 +55,16 @@ def test_bimodal_is_slow_for_its_share_of_the_calls() -> None:
 def test_bimodal_alone_has_numbers_of_its_own() -> None:
     bare, full = parse_latency("bimodal"), parse_latency("bimodal:1,30,0.1")
     assert [bare(luck) for luck in EVENLY] == [full(luck) for luck in EVENLY]
+
+
+def test_exponential_has_its_mean() -> None:
+    assert statistics.fmean(map(parse_latency("exponential:5"), EVENLY)) == pytest.approx(5.0, rel=0.01)
+
+
+def test_quantiles_are_met_with_lines_between_them_and_nothing_beyond() -> None:
+    latency = parse_latency("quantiles:10=1,50=5,100=25")
+    assert [latency(luck) for luck in (0.0, 0.1, 0.3, 0.5, 0.75, 1.0)] == pytest.approx([1, 1, 3, 5, 15, 25])
+    assert parse_latency("quantiles:50=5")(0.9) == 5
 
 
 def test_a_journal_gives_the_quantiles_of_calls_that_needed_one_attempt(tmp_path: Path) -> None:
@@ -100,6 +110,13 @@ def test_a_journal_that_is_not_there_is_refused(tmp_path: Path) -> None:
         "bimodal:1,30,1.5",
         "journal:",
         "journal",
+        "exponential:1,2",
+        "quantiles:",
+        "quantiles:50",
+        "quantiles:50=1,40=2",
+        "quantiles:50=2,90=1",
+        "quantiles:50=2,101=3",
+        "quantiles:50=2=3",
     ],
 )
 def test_what_is_no_distribution_is_refused_with_its_text(text: str) -> None:
@@ -109,7 +126,9 @@ def test_what_is_no_distribution_is_refused_with_its_text(text: str) -> None:
 
 
 @given(
-    text=st.sampled_from(["constant:3", "uniform:1,40", "lognormal:5,1", "bimodal:1,30,0.2"]),
+    text=st.sampled_from(
+        ["constant:3", "uniform:1,40", "lognormal:5,1", "bimodal:1,30,0.2", "exponential:5", "quantiles:0=1,90=4,99=30"]
+    ),
     lucks=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
 def test_more_luck_is_never_faster_and_nothing_takes_for_ever(text: str, lucks: tuple[float, float]) -> None:

@@ -6,6 +6,8 @@ itself, so that whoever brings the number decides what it depends on.
     constant:2              always 2 s
     uniform:1,40            between 1 and 40 s
     lognormal:5,1           median 5 s, sigma 1: one in six is above 13.6 s, one in forty above 37 s
+    exponential:5           mean 5 s
+    quantiles:0=1,50=4,99=30   half within 4 s, 99 % within 30 s; on a line in between, none below 1 or above 30 s
     bimodal:1,30,0.1        medians 1 and 30 s, a tenth of the calls slow; each mode spreads by a quarter
     bimodal                 the same
     journal:run.db          as the calls of a journal were
@@ -13,8 +15,10 @@ itself, so that whoever brings the number decides what it depends on.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
+from os import PathLike
 from statistics import NormalDist
 from typing import Final
 
@@ -26,16 +30,24 @@ Latency = Callable[[float], float]
 _MODE_SIGMA: Final = 0.25
 _LEAST_LUCK: Final = 1e-6  # the normal distribution has no end, and a call must have one
 _NUM_QUANTILES: Final = 1001
-_FORMS: Final = "constant:S, uniform:LOW,HIGH, lognormal:MEDIAN,SIGMA, bimodal[:FAST,SLOW,SLOW_SHARE] or journal:PATH"
+_FORMS: Final = (
+    "constant:S, uniform:LOW,HIGH, lognormal:MEDIAN,SIGMA, exponential:MEAN, bimodal[:FAST,SLOW,SLOW_SHARE], "
+    "quantiles:PERCENT=S,... or journal:PATH"
+)
+_TEXTUAL: Final = ("journal", "quantiles")  # what follows is not a list of numbers
 _BIMODAL: Final = "bimodal:1,30,0.1"
 
 
 def parse_latency(text: str) -> Latency:
     """The distribution of that name; `InvalidInput` says what is wrong with it."""
     kind, _, rest = (_BIMODAL if text == "bimodal" else text).partition(":")
-    match kind, None if kind == "journal" else _numbers(text, rest):
+    match kind, None if kind in _TEXTUAL else _numbers(text, rest):
         case "journal", None if rest:
             return from_journal(rest)
+        case "quantiles", None if rest:
+            return _quantiles(text, rest)
+        case "exponential", (mean,):
+            return lambda luck: -mean * math.log(1 - min(luck, 1 - _LEAST_LUCK))
         case "constant", (seconds,):
             return lambda _: seconds
         case "uniform", (low, high):
@@ -50,15 +62,23 @@ def parse_latency(text: str) -> Latency:
     raise InvalidInput(f"latency must be {_FORMS}, got {text!r}")
 
 
-def from_journal(path: str) -> Latency:
-    """As the calls of this journal were: those that needed one attempt, because the others hold waits and retries."""
+def from_journal(path: str | PathLike[str]) -> Latency:
+    return from_quantiles(journal_quantiles(path))
+
+
+def journal_quantiles(path: str | PathLike[str]) -> list[float]:
+    """Of the calls of this journal that needed one attempt, because the others hold waits and retries."""
     with JournalReader(path) as reader:
         latencies = [(row.latency_s, row.attempts) for row in reader.rows(scored_only=True)]
     first_try = [latency_s for latency_s, attempts in latencies if attempts == 1]
     seconds = sorted(first_try or [latency_s for latency_s, _ in latencies])
     if not seconds:
         raise InvalidInput(f"a journal that gives the latency must hold scored verdicts, got none in {path}")
-    points = [interpolate(seconds, index / (_NUM_QUANTILES - 1)) for index in range(_NUM_QUANTILES)]
+    return [interpolate(seconds, index / (_NUM_QUANTILES - 1)) for index in range(_NUM_QUANTILES)]
+
+
+def from_quantiles(points: Sequence[float]) -> Latency:
+    """By evenly spaced quantiles, from the shortest to the longest."""
     return lambda luck: interpolate(points, luck)
 
 
@@ -83,6 +103,25 @@ def _bimodal(fast: float, slow: float, slow_share: float) -> Latency:
         if luck < fast_share:
             return fast_mode(luck / fast_share)
         return slow_mode((luck - fast_share) / slow_share)
+
+    return latency
+
+
+def _quantiles(text: str, rest: str) -> Latency:
+    pairs = [tuple(_numbers(text, part.replace("=", ",", 1))) for part in rest.split(",")]
+    _require(all(len(pair) == 2 for pair in pairs), "of quantiles each must be PERCENT=SECONDS", text)
+    shares, seconds = [pair[0] / 100 for pair in pairs], [pair[1] for pair in pairs]
+    _require(
+        shares == sorted(set(shares)) and shares[-1] <= 1, "of quantiles percents must go up, to 100 at most", text
+    )
+    _require(seconds == sorted(seconds), "of quantiles seconds must not go down", text)
+
+    def latency(luck: float) -> float:
+        above = bisect.bisect_left(shares, luck)
+        if above in (0, len(shares)):
+            return seconds[min(above, len(shares) - 1)]
+        way = (luck - shares[above - 1]) / (shares[above] - shares[above - 1])
+        return seconds[above - 1] + way * (seconds[above] - seconds[above - 1])
 
     return latency
 

@@ -1,0 +1,124 @@
+"""`rewardflow plan`: what each schedule would take, before anything is started.
+
+Always true: nothing is sent and no model is loaded; with `--json` stdout holds one JSON object and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from rich.table import Table
+
+from rewardflow.cli.display import safe, stdout_console
+from rewardflow.errors import InvalidInput
+from rewardflow.plan.loading import load_plan
+from rewardflow.plan.page import page_of
+from rewardflow.plan.planner import Plan, make_plan
+from rewardflow.plan.wording import COMPARED_HEADINGS, HEADINGS, Cells, compared, gained, lines_of, seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# The settings that people change most, as flags; every other one is KEY=VALUE.
+_FLAGS: Final = {
+    "prompts": ("prompts", "N", "prompts a step"),
+    "responses": ("responses", "N", "responses a prompt"),
+    "mini-batches": ("mini_batches", "N", "mini-batches a step"),
+    "generation-s": ("device.generation_s", "S", "generation of a step"),
+    "log-probs-s": ("device.log_probs_s", "S", "log-probs of a step"),
+    "update-s": ("device.update_s", "S", "forward and backward of a step"),
+    "slots": ("service.slots", "N", "calls at once"),
+    "rpm": ("service.rpm", "X", "requests a minute"),
+    "latency": (
+        "service.latency",
+        "DIST",
+        "of a call: uniform:1,40, lognormal:5,1, journal:PATH, ...",
+    ),
+    "failures": ("service.failures", "SHARE", "of calls that fail and may be retried"),
+    "price-usd": ("service.price_usd", "X", "of a call"),
+    "steps": ("steps", "N", "of the run whose time and money are told"),
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "plan",
+        help="say what each schedule would take and cost, by simulating it",
+        description=(
+            "Runs the loop and the reward agent on a clock that jumps, with a generator, a trainer and a service that\n"
+            "only take time, under every schedule. Settings come from a run or journal (--from), a file and the\n"
+            "command line, each going before the one before; docs/planning.md explains them."
+        ),
+    )
+    parser.add_argument("plan_file", nargs="?", metavar="PLAN", help="the settings, a .yaml file")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="such as service.slots=512")
+    parser.add_argument("--from", dest="measured", metavar="PATH", help="a run directory or a journal to measure")
+    for flag, (_, metavar, text) in _FLAGS.items():
+        parser.add_argument(f"--{flag}", metavar=metavar, help=text)
+    parser.add_argument("--as-original", action="store_true", help="also behave as the original experiment did")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the timelines of two steps of each schedule")
+    parser.add_argument("--processes", type=int, metavar="N", help="simulate in so many (one for each core)")
+    parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    plan_file, overrides = _sorted_out(args.plan_file, args.overrides)
+    if args.processes is not None and args.processes < 1:
+        raise InvalidInput(f"--processes must be at least 1, got {args.processes}")
+    settings = load_plan(plan_file, [*overrides, *_from_flags(args)], measured=args.measured)
+    plan = make_plan(settings, processes=args.processes or os.cpu_count() or 1)
+    if args.html is not None:
+        title = f"Plan: {plan_file or args.measured or 'a training run'}"
+        Path(args.html).write_text(page_of(plan, title=title), "utf-8")
+    if args.json:
+        sys.stdout.write(orjson.dumps(plan.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        _show(plan, stdout_console())
+    return 0
+
+
+def _sorted_out(plan_file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Without a file the first word is an override already."""
+    if plan_file is not None and "=" in plan_file and not Path(plan_file).exists():
+        return None, [plan_file, *overrides]
+    return plan_file, list(overrides)
+
+
+def _from_flags(args: argparse.Namespace) -> list[str]:
+    given: dict[str, Any] = {key: getattr(args, flag.replace("-", "_")) for flag, (key, _, _) in _FLAGS.items()}
+    flags = [f"{key}={value}" for key, value in given.items() if value is not None]
+    return [*flags, "as_original=true"] if args.as_original else flags
+
+
+def _show(plan: Plan, console: Console) -> None:
+    floors = plan.floors
+    console.print(_table(HEADINGS, lines_of(plan.rows, plan.recommended.schedule)))
+    if plan.as_original:
+        console.print("\nAs the original did it:")
+        console.print(_table(HEADINGS, lines_of(plan.as_original)))
+    if plan.published:
+        console.print("\nBeside published runs, a step and its change:")
+        console.print(_table(COMPARED_HEADINGS, [compared(one) for one in plan.published]))
+    console.print(
+        f"\nFloor of a step: {seconds(floors.floor_s)} (compute {seconds(floors.compute_s)}, slots "
+        f"{seconds(floors.slots_s)}, rate {seconds(floors.rate_s)})"
+    )
+    console.print(f"\nWhat one more unit would buy {plan.recommended.schedule}:")
+    for gain in plan.gains:
+        console.print(f"  {gained(gain, plan.recommended.step_s)}")
+    console.print(f"\n{plan.recommendation}")
+
+
+def _table(headings: Sequence[str], lines: Sequence[Cells]) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    for line in lines:
+        table.add_row(*(safe(text) for text in line.texts), style="bold" if line.is_emphasised else "")
+    return table

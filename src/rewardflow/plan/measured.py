@@ -1,0 +1,101 @@
+"""What a run or a journal says of a device and a service, as settings of a plan.
+
+Always true: only totals of steps are read, so that a run of millions of calls is read in a moment; what was not
+measured is left out, for the plan's file or command line to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from rewardflow.errors import InvalidInput
+from rewardflow.histogram import Histogram
+from rewardflow.line_file import read_lines
+from rewardflow.reward.journal_reader import JournalReader
+from rewardflow.reward.latency import journal_quantiles
+from rewardflow.run_directory import SETTINGS_FILE, RunDirectory, read_steps
+
+_NUM_QUANTILES: Final = 501
+_SOURCE: Final = "reward"
+
+
+def measured_settings(path: Path) -> dict[str, Any]:
+    """Of a run's directory, or of a journal."""
+    if path.is_dir():
+        return _of_run(RunDirectory.open(path))
+    return {"service": {"latency": journal_quantiles(path), "price_usd": _price_of_journal(path)}}
+
+
+def _price_of_journal(path: Path) -> float:
+    """Of a call: what a verdict cost over the attempts that it took."""
+    with JournalReader(path) as reader:
+        rows = [(row.cost_usd, row.attempts) for row in reader.rows()]
+    return sum(cost_usd for cost_usd, _ in rows) / max(1, sum(attempts for _, attempts in rows))
+
+
+def _of_run(run: RunDirectory) -> dict[str, Any]:
+    totals = [sources[_SOURCE] for _, sources in sorted(read_steps(run.path).items()) if _SOURCE in sources]
+    if not totals:
+        raise InvalidInput(f"a run that is planned from must have judged something, got no totals in {run.steps_path}")
+    found: dict[str, Any] = {"service": _service(totals)}
+    lines = [line for _, line in read_lines(run.metrics_path)] if run.metrics_path.exists() else []
+    if lines:
+        found["device"] = _device(lines)
+    if (run.path / SETTINGS_FILE).exists():
+        told = _told(run.path / SETTINGS_FILE)
+        found["service"] |= told.pop("service", {})
+        if "device" in found:
+            found["device"] |= told.pop("device", {})
+        found |= {name: value for name, value in told.items() if name != "device"}
+    return found
+
+
+def _service(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    latencies = Histogram()
+    for one in totals:
+        latencies.merge(Histogram.from_json(one["latency_s"]))
+    quantiles = [latencies.quantile(i / (_NUM_QUANTILES - 1)) or 0.0 for i in range(_NUM_QUANTILES)]
+    calls = sum(one["calls"] for one in totals)
+    failed = sum(one["retries"] + sum(one["failed"].values()) for one in totals)
+    return {
+        "latency": quantiles,
+        "failures": min(1.0, failed / calls) if calls else 0.0,
+        "price_usd": sum(one["cost_usd"] for one in totals) / calls if calls else 0.0,
+    }
+
+
+def _device(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means over the steps between the first and the last, where there are such."""
+    counted = lines[1:-1] or lines
+
+    def mean_s(kind: str, work: str) -> float:
+        return fmean(line[kind].get(work, 0.0) for line in counted)
+
+    return {
+        "generation_s": mean_s("busy_s", "generate"),
+        "log_probs_s": mean_s("busy_s", "log_probs"),
+        "update_s": mean_s("busy_s", "update"),
+        # What the loop does between two steps keeps the device as publishing does.
+        "publish_s": mean_s("busy_s", "publish") + mean_s("idle_s", "other"),
+    }
+
+
+def _told(path: Path) -> dict[str, Any]:
+    """From the run's own settings."""
+    try:
+        settings = json.loads(path.read_bytes())
+        schedule, slots = settings["schedule"], (settings.get("limits") or {}).get("max_concurrency")
+        return {
+            "prompts": schedule["groups_per_step"],
+            "responses": settings["generation"]["group_size"],
+            "mini_batches": schedule["mini_batches"],
+            "steps": settings["steps"],
+            "device": {"placement": schedule["placement"]},
+            "service": {"slots": slots} if isinstance(slots, int) else {},
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{path.name} must hold the settings of a training run, got {path}: {error!r}") from error

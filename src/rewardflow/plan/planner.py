@@ -1,0 +1,228 @@
+"""Simulates every schedule and says what to choose: `rewardflow plan`.
+
+Always true: a plan depends on its settings alone, however many processes made it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import logging
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from rewardflow.plan.advice import Gain, recommended, sentence, with_more
+from rewardflow.plan.figures import Figures, ScheduleRow, Timeline, figures_of
+from rewardflow.plan.floors import Binding, Floors, floors_of
+from rewardflow.plan.schedules import OF_THE_ORIGINAL, SYNCHRONOUS, min_steps
+from rewardflow.plan.settings import PlanSettings, PublishedRun
+from rewardflow.plan.simulate import simulate
+
+_SAME_SCALE: Final = 0.005  # a device this close to the plan's own is the plan's own
+_STEPS_OF_GAIN: Final = 3  # counted, to see what one more unit buys
+_STEPS_AS_ORIGINAL: Final = 8
+_WORTH_A_PROCESS: Final = 50_000  # calls; fewer are simulated sooner than a process starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One published change beside the simulated one."""
+
+    name: str
+    schedule: str
+    published_s: float
+    step_s: float
+    published_change: float
+    change: float
+
+    @property
+    def points_off(self) -> float:
+        return 100 * (self.change - self.published_change)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "schedule": self.schedule,
+            "published_s": self.published_s,
+            "step_s": self.step_s,
+            "published_change": self.published_change,
+            "change": self.change,
+            "points_off": self.points_off,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    settings: PlanSettings
+    rows: tuple[ScheduleRow, ...]
+    timelines: tuple[Timeline, ...]  # of the rows
+    as_original: tuple[ScheduleRow, ...]
+    published: tuple[Comparison, ...]
+    floors: Floors
+    recommended: ScheduleRow
+    recommendation: str
+    gains: tuple[Gain, ...]
+
+    @property
+    def binding(self) -> Binding:
+        return self.recommended.binding
+
+    def to_json(self) -> dict[str, Any]:
+        original = {"as_original": [row.to_json() for row in self.as_original]} if self.as_original else {}
+        published = {"published": [one.to_json() for one in self.published]} if self.published else {}
+        return {
+            "schedules": [row.to_json() for row in self.rows],
+            **original,
+            **published,
+            "floor_s": self.floors.floor_s,
+            "floors": self.floors.to_json(),
+            "binding": self.binding,
+            "recommended": self.recommended.schedule,
+            "recommendation": self.recommendation,
+            "gains": [gain.to_json() for gain in self.gains],
+            "steps": self.settings.steps,
+            "simulated_steps": self.settings.simulated_steps,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """One simulation."""
+
+    settings: PlanSettings
+    name: str
+    steps: int
+    as_original: bool = False
+
+    @property
+    def num_calls(self) -> int:
+        return self.settings.calls_per_step * self.steps
+
+
+def make_plan(settings: PlanSettings, *, processes: int = 1) -> Plan:
+    """Simulate every schedule, in several processes where that is sooner."""
+    floors = floors_of(settings)
+    names = dict.fromkeys([SYNCHRONOUS, *settings.schedules])
+    tasks = [_Task(settings=settings, name=name, steps=settings.simulated_steps) for name in names]
+    tasks += _as_original(settings, OF_THE_ORIGINAL if settings.as_original else ())
+    figures = _simulated(tasks, processes)
+    rows = _with_changes([one.row for one in figures[: len(names)]])
+    original = _with_changes([one.row for one in figures[len(names) :]])
+    best = recommended(rows)
+    return Plan(
+        settings=settings,
+        rows=rows,
+        timelines=tuple(one.timeline for one in figures[: len(names)]),
+        as_original=original,
+        published=_compared(settings, original, processes),
+        floors=floors,
+        recommended=best,
+        recommendation=sentence(best, rows[0], floors),
+        gains=_gains(settings, best.schedule, processes),
+    )
+
+
+def _as_original(settings: PlanSettings, names: Sequence[str]) -> list[_Task]:
+    steps = min(_STEPS_AS_ORIGINAL, settings.simulated_steps)
+    return [_Task(settings=settings, name=name, steps=max(steps, min_steps(name)), as_original=True) for name in names]
+
+
+def _with_changes(rows: Sequence[ScheduleRow]) -> tuple[ScheduleRow, ...]:
+    """Against the first, which is synchronous."""
+    return tuple(replace(row, change=row.step_s / rows[0].step_s - 1 if rows[0].step_s else 0.0) for row in rows)
+
+
+# -- one more unit of each resource ------------------------------------------------------------------------------------
+
+
+def _gains(settings: PlanSettings, name: str, processes: int) -> tuple[Gain, ...]:
+    steps = min_steps(name) - 1 + _STEPS_OF_GAIN
+    wishes = list(with_more(settings))
+    tasks = [_Task(settings=one, name=name, steps=steps) for one in (settings, *(wish for _, _, wish in wishes))]
+    before, *after = (one.row.step_s for one in _simulated(tasks, processes))
+    return tuple(
+        Gain(resource=resource, unit=unit, step_s=step_s, saved_s=before - step_s)
+        for (resource, unit, _), step_s in zip(wishes, after, strict=True)
+    )
+
+
+# -- published runs ----------------------------------------------------------------------------------------------------
+
+
+def _compared(settings: PlanSettings, original: Sequence[ScheduleRow], processes: int) -> tuple[Comparison, ...]:
+    """Each run's device is the plan's, scaled until the synchronous step takes as long as theirs."""
+    known = {row.schedule: row.step_s for row in original}
+    wanted = [(run, name, _scale(settings, known, run)) for run in settings.published for name in run.changes]
+    tasks = [
+        task
+        for _, name, scale in wanted
+        if scale != 1.0
+        for task in _as_original(replace(settings, device=settings.device.scaled(scale)), [name])
+    ]
+    simulated = iter(_simulated(tasks, processes))
+    return tuple(
+        _comparison(run, name, known[name], known[SYNCHRONOUS])
+        if scale == 1.0
+        else _comparison(run, name, next(simulated).row.step_s, run.synchronous_s)
+        for run, name, scale in wanted
+    )
+
+
+def _comparison(run: PublishedRun, name: str, step_s: float, synchronous_s: float) -> Comparison:
+    return Comparison(
+        name=run.name,
+        schedule=name,
+        published_s=run.synchronous_s * (1 + run.changes[name]),
+        step_s=step_s,
+        published_change=run.changes[name],
+        change=step_s / synchronous_s - 1,
+    )
+
+
+def _scale(settings: PlanSettings, known: dict[str, float], run: PublishedRun) -> float:
+    """In a synchronous step log-probs are taken while calls are out, so that they have no part in what it takes."""
+    device = settings.device
+    alone_s = device.generation_s + device.update_s + settings.mini_batches * device.optimizer_s + device.publish_s
+    scale = 1 + (run.synchronous_s - known[SYNCHRONOUS]) / alone_s
+    return 1.0 if abs(scale - 1) <= _SAME_SCALE else scale
+
+
+# -- running simulations -----------------------------------------------------------------------------------------------
+
+
+def _simulated(tasks: Sequence[_Task], processes: int) -> list[Figures]:
+    """In order. Processes are started fresh, and only where there is work for them."""
+    num_processes = min(processes, len(tasks))
+    if num_processes < 2 or sum(task.num_calls for task in tasks) < _WORTH_A_PROCESS:
+        return [_figures(task) for task in tasks]
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_process) as pool:
+        try:
+            return list(pool.map(_figures_in_process, tasks))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _begin_process() -> None:
+    """An interrupt is the parent's to handle; and a busy machine is no reason to warn of a slow reward.
+
+    Nearly everything that a simulation makes is alive until it is let go; looking for garbage took a fifth of the time.
+    """
+    gc.disable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("rewardflow").setLevel(logging.ERROR)
+
+
+def _figures_in_process(task: _Task) -> Figures:
+    figures = _figures(task)
+    gc.collect()
+    return figures
+
+
+def _figures(task: _Task) -> Figures:
+    run = simulate(task.settings, task.name, steps=task.steps, as_original=task.as_original)
+    return figures_of(run, task.settings, task.name, floors_of(task.settings))

@@ -1,0 +1,94 @@
+"""Runs the loop and the agent under one schedule, on a clock that jumps.
+
+Always true: loop and agent are the ones that train; a simulation depends on its settings alone, so that it gives the
+same figures every time and in any process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow import clock
+from rewardflow.events import DeviceWorked, EventList
+from rewardflow.flow.fakes import CentredScores, FakePrompts
+from rewardflow.flow.parts import Parts
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.run import Flow
+from rewardflow.flow.seams import Generator
+from rewardflow.plan.as_original import OriginalPool, WholeBatch
+from rewardflow.plan.settings import PlanSettings
+from rewardflow.plan.stand_ins import CallLog, TimedGenerator, TimedReward, TimedTrainer
+from rewardflow.reward.agent import RewardAgent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun:
+    """What happened in one simulated run."""
+
+    reports: tuple[StepReport, ...]
+    worked: tuple[DeviceWorked, ...]
+    calls: CallLog
+    num_refused: int  # calls that the service's rate limit turned away
+    cost_usd: float
+
+
+def simulate(settings: PlanSettings, name: str, *, steps: int, as_original: bool = False) -> SimulatedRun:
+    """Train so many steps under the schedule of that name."""
+    return clock.run(_simulate(settings, name, steps, as_original))
+
+
+async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: bool) -> SimulatedRun:
+    reward = TimedReward(settings)
+    schedule = settings.schedule(name)
+    generator: Generator = TimedGenerator(settings.device)
+    judge: TimedReward | OriginalPool = reward
+    options = _agent_options(settings)
+    if as_original:
+        generator = WholeBatch(generator)
+        judge = OriginalPool(
+            reward, slots=settings.service.slots, calls_per_step=settings.calls_per_step, seed=settings.seed
+        )
+        options |= {"max_concurrency": settings.calls_per_step * schedule.max_steps_open + 1, "max_attempts": 1}
+    sink, reports = EventList(), list[StepReport]()
+    async with RewardAgent(judge, **options) as agent:
+        parts = Parts(
+            schedule=schedule,
+            prompts=FakePrompts(),
+            generator=generator,
+            agent=agent,
+            trainer=TimedTrainer(settings.device, calls_per_step=settings.calls_per_step),
+            advantages=CentredScores(),
+            group_size=settings.responses,
+            micro_batch_tokens=_rollouts_in_micro_batch(settings),
+            # With one update a step there are no old log-probs; then what log_probs_s means are the reference's.
+            takes_reference=not schedule.needs_old_log_probs and settings.device.log_probs_s > 0,
+        )
+        await Flow(parts, on_step=reports.append, sink=sink).run(steps=steps)
+        await asyncio.sleep(0)
+        statistics = agent.statistics()
+    return SimulatedRun(
+        reports=tuple(reports),
+        worked=tuple(sink.of(DeviceWorked)),
+        calls=reward.calls,
+        num_refused=sum(account.governors.pace.num_limited for account in statistics.accounts),
+        cost_usd=statistics.ledger.spent_usd + statistics.ledger.uncertain_usd,
+    )
+
+
+def _agent_options(settings: PlanSettings) -> dict[str, Any]:
+    service = settings.service
+    return {
+        "timeout_s": None,
+        **settings.limits,
+        "max_concurrency": service.slots,
+        "rpm": service.rpm,
+        "tpm": service.tpm,
+        "call_cost_usd": service.price_usd or None,
+    }
+
+
+def _rollouts_in_micro_batch(settings: PlanSettings) -> int:
+    in_mini_batch = settings.calls_per_step // settings.mini_batches
+    return max(1, -(-in_mini_batch // settings.micro_batches))
