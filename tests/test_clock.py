@@ -308,3 +308,11 @@ def test_it_does_not_run_inside_a_running_loop() -> None:
             clock.run(asyncio.sleep(0))
 
     asyncio.run(main())
+
+
+def test_chance_is_the_same_in_every_run_on_a_jumping_clock() -> None:
+    async def main() -> float:
+        return clock.chance(asyncio.get_running_loop()).random()
+
+    assert clock.run(main()) == clock.run(main())
+    assert asyncio.run(main()) != asyncio.run(main())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import random
 import selectors
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
@@ -78,6 +79,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise InvalidInput("clock.run must not be called from a running event loop; await the coroutine instead")
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         return runner.run(main)
+
+
+def chance(loop: asyncio.AbstractEventLoop) -> random.Random:
+    """Where chance comes from: on a jumping clock always the same, so that every run is."""
+    return random.Random(0) if isinstance(loop, JumpingLoop) else random.Random()
 
 
 def begin_hold(loop: asyncio.AbstractEventLoop) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from rewardflow import clock
 from rewardflow.bench.critical_path import CallTimes, MicroBatchTime, MiniBatchTimes, StepTimes, critical_path
 from rewardflow.bench.observed_run import ObservedRun, observe
+from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES
+from rewardflow.bench.schedules import SCHEDULES as NAMED
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
 from rewardflow.flow.parts import Parts
 from rewardflow.flow.records import GroupRequest
@@ -187,3 +189,32 @@ def test_the_loop_on_the_jumping_clock_takes_exactly_its_critical_path(
     assert [report.ended_s for report in observed.reports] == pytest.approx(ideal_s, rel=1e-9)
     for report, times in zip(observed.reports, observed.steps, strict=True):
         assert sum(one.num_groups for each in times.mini_batches for one in each.micro_batches) == report.num_groups
+
+
+def original_step(seed: int) -> StepTimes:
+    """1024 prompts x 5; of 177 s beside the calls, generation may have been 60 and training 117."""
+    rng = random.Random(seed)
+    return StepTimes(
+        generate_s=60.0,
+        calls=tuple(
+            CallTimes(group=group, index=index, rollout_ended_s=60.0, delay_s=rng.uniform(1.0, 40.0))
+            for group in range(1024)
+            for index in range(5)
+        ),
+        log_probs_s=20.0,
+        mini_batches=(MiniBatchTimes(micro_batches=(MicroBatchTime(num_groups=256, duration_s=29.0),), update_s=0.25),)
+        * 4,
+        publish_s=0.0,
+    )
+
+
+def test_at_the_original_sizes_the_changes_are_those_that_were_published_within_5_points() -> None:
+    steps = [original_step(seed) for seed in range(6)]
+    step_s = {}
+    for name in PUBLISHED_CHANGES:
+        stream, max_staleness = NAMED[name]
+        schedule = Schedule(groups_per_step=1024, mini_batches=4, stream=stream, max_staleness=max_staleness)
+        published_s = critical_path(steps, schedule, 256, one_batch_at_a_time=True)
+        step_s[name] = (published_s[-2] - published_s[0]) / (len(steps) - 2)
+    for name, published in PUBLISHED_CHANGES.items():
+        assert step_s[name] / step_s["synchronous"] - 1 == pytest.approx(published, abs=0.05), name

@@ -17,7 +17,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from rewardflow.bench import learning, schedule_figures, schedules
+from rewardflow.bench import learning, plan_check, schedule_figures, schedules
 from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.report import run_report_benchmarks
@@ -55,6 +55,12 @@ _SEEDED_BENCHMARKS = {
         report_of=schedule_figures.report_of,
         seeds=schedules.SEEDS,
     ),
+    "plan": _SeededBenchmark(
+        measure=plan_check.run_plan_benchmarks,
+        rows_of=plan_check.rows_of,
+        report_of=plan_check.report_of,
+        seeds=plan_check.SEEDS,
+    ),
     "learning": _SeededBenchmark(
         measure=learning.run_learning_benchmarks,
         rows_of=learning.rows_of,
@@ -76,11 +82,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="WHAT",
         help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge), "
         "report (the page of a run of 5 million calls), schedules (a step of training under each, 10 minutes), "
+        "plan (what `rewardflow plan` says of three real runs, 2 minutes), "
         "learning (what overlapping does to it, 10 minutes)",
     )
     parser.add_argument("--quick", action="store_true", help="leave out what only steadies the figures")
     parser.add_argument(
-        "--seeds", metavar="N,...", help="of what is trained: one run with each (schedules: 0, learning: 0,1,2)"
+        "--seeds", metavar="N,...", help="of what is trained: one run with each (schedules, plan: 0, learning: 0,1,2)"
     )
     parser.add_argument("--json", action="store_true", help="print all rows as one JSON object at the end")
 

@@ -20,7 +20,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.plan.loading import load_plan
 from rewardflow.plan.page import page_of
 from rewardflow.plan.planner import Plan, make_plan
-from rewardflow.plan.wording import COMPARED_HEADINGS, HEADINGS, Cells, compared, gained, lines_of, seconds
+from rewardflow.plan.wording import COMPARED_HEADINGS, HEADINGS, Cells, compared, floors_told, gained, lines_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +97,6 @@ def _from_flags(args: argparse.Namespace) -> list[str]:
 
 
 def _show(plan: Plan, console: Console) -> None:
-    floors = plan.floors
     console.print(_table(HEADINGS, lines_of(plan.rows, plan.recommended.schedule)))
     if plan.as_original:
         console.print("\nAs the original did it:")
@@ -105,10 +104,7 @@ def _show(plan: Plan, console: Console) -> None:
     if plan.published:
         console.print("\nBeside published runs, a step and its change:")
         console.print(_table(COMPARED_HEADINGS, [compared(one) for one in plan.published]))
-    console.print(
-        f"\nFloor of a step: {seconds(floors.floor_s)} (compute {seconds(floors.compute_s)}, slots "
-        f"{seconds(floors.slots_s)}, rate {seconds(floors.rate_s)})"
-    )
+    console.print(f"\n{floors_told(plan.floors)}")
     console.print(f"\nWhat one more unit would buy {plan.recommended.schedule}:")
     for gain in plan.gains:
         console.print(f"  {gained(gain, plan.recommended.step_s)}")

@@ -17,6 +17,7 @@ from rewardflow.plan.wording import (
     HEADINGS,
     Cells,
     compared,
+    floors_told,
     gained,
     lines_of,
     long_time,
@@ -70,11 +71,10 @@ def page_of(plan: Plan, *, title: str) -> str:
 
 
 def _shape(plan: Plan) -> str:
-    settings, floors = plan.settings, plan.floors
+    settings = plan.settings
     return (
         f"{settings.prompts:,} prompts x {settings.responses} responses a step, {settings.mini_batches} mini-batches, "
-        f"{settings.service.slots:,} slots. Floor of a step: {seconds(floors.floor_s)} (compute "
-        f"{seconds(floors.compute_s)}, slots {seconds(floors.slots_s)}, rate {seconds(floors.rate_s)}). "
+        f"{settings.service.slots:,} slots. {floors_told(plan.floors)}. "
         f"Times and costs of a run are for {settings.steps:,} steps; {settings.simulated_steps} were simulated."
     )
 

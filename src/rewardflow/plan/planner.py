@@ -24,7 +24,7 @@ from rewardflow.plan.simulate import simulate
 _SAME_SCALE: Final = 0.005  # a device this close to the plan's own is the plan's own
 _STEPS_OF_GAIN: Final = 3  # counted, to see what one more unit buys
 _STEPS_AS_ORIGINAL: Final = 8
-_WORTH_A_PROCESS: Final = 50_000  # calls; fewer are simulated sooner than a process starts
+_WORTH_A_PROCESS: Final = 20_000  # calls; fewer are simulated sooner than a process starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from rewardflow.plan.advice import Gain
 from rewardflow.plan.figures import ScheduleRow
+from rewardflow.plan.floors import Floors
 from rewardflow.plan.planner import Comparison
 
 HEADINGS: Final = (
@@ -18,7 +19,7 @@ HEADINGS: Final = (
     "busy",
     "stale",
     "in flight",
-    "a step",
+    "cost",
     "run",
     "run cost",
     "binds",
@@ -82,6 +83,12 @@ def gained(gain: Gain, step_s: float) -> str:
     share = gain.saved_s / step_s if step_s else 0.0
     saved = f"{seconds(gain.saved_s)} a step (-{share:.1%})" if share >= _WORTH_TELLING else "nothing"
     return f"{gain.unit}: {saved}"
+
+
+def floors_told(floors: Floors) -> str:
+    rate = f", rate {seconds(floors.rate_s)}" if floors.rate_s else ""
+    parts = f"compute {seconds(floors.compute_s)}, slots {seconds(floors.slots_s)}{rate}"
+    return f"Floor of a step: {seconds(floors.floor_s)} ({parts})"
 
 
 def seconds(value_s: float) -> str:

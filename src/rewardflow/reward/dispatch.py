@@ -13,12 +13,12 @@ import contextvars
 import heapq
 import logging
 import math
-import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rewardflow.clock import chance
 from rewardflow.errors import AgentHalted, BudgetExhausted
 from rewardflow.events import CallEnded, EventSink, WorkerAbandoned
 from rewardflow.histogram import Histogram
@@ -83,7 +83,7 @@ class Dispatcher:
         self._context = contextvars.copy_context()  # for runners: whose rollouts they score has no part in it
         self._governors = Governors(account, limits, ledger, sink)
         self._budget = RetryBudget(limits.retry_budget, savings=self._governors.limit)
-        self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, random.Random())
+        self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, chance(self._loop))
         self._queue: list[tuple[int, int, int, int, Job, bool]] = []
         self._sequence = 0
         self._running = 0

@@ -1,18 +1,14 @@
 """The wrappers that make our loop behave as the original did."""
 
 import asyncio
-import random
+import itertools
 
 import pytest
 
 from rewardflow import clock
-from rewardflow.bench.critical_path import CallTimes, MicroBatchTime, MiniBatchTimes, StepTimes, critical_path
-from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES
-from rewardflow.bench.schedules import SCHEDULES
 from rewardflow.flow.fakes import FakeGenerator, FakePrompts
 from rewardflow.flow.records import GroupRequest
-from rewardflow.flow.schedule import Schedule
-from rewardflow.plan.as_original import OneBatchAtATime, WholeBatch
+from rewardflow.plan.as_original import OneBatchAtATime, OriginalPool, WholeBatch
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Rollout
 
@@ -22,12 +18,14 @@ class Diary:
 
     def __init__(self) -> None:
         self.lives: list[tuple[int, float, float]] = []
+        self.order: list[tuple[int, int]] = []
 
     async def compute_score(self, rollout: Rollout) -> float:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         await asyncio.sleep(1.0 + rollout.index)
         self.lives.append((rollout.step, started_s, loop.time()))
+        self.order.append((int(rollout.group_id), rollout.index))
         return 1.0
 
 
@@ -75,30 +73,41 @@ def test_no_call_of_a_step_starts_before_the_last_of_the_step_before_has_ended(s
         assert min(starts_s) == last_end_s
 
 
-def original_step(seed: int) -> StepTimes:
-    """1024 prompts x 5; of 177 s beside the calls, generation may have been 60 and training 117."""
-    rng = random.Random(seed)
-    return StepTimes(
-        generate_s=60.0,
-        calls=tuple(
-            CallTimes(group=group, index=index, rollout_ended_s=60.0, delay_s=rng.uniform(1.0, 40.0))
-            for group in range(1024)
-            for index in range(5)
-        ),
-        log_probs_s=20.0,
-        mini_batches=(MiniBatchTimes(micro_batches=(MicroBatchTime(num_groups=256, duration_s=29.0),), update_s=0.25),)
-        * 4,
-        publish_s=0.0,
-    )
+@pytest.mark.parametrize("slots", [1, 3, 100])
+def test_the_pool_starts_no_batch_before_the_last_call_of_the_batch_before_has_ended(slots: int) -> None:
+    diary = judged_by_the_pool(slots)
+    for step in (1, 2):
+        last_end_s = max(end_s for number, _, end_s in diary.lives if number == step - 1)
+        assert min(start_s for number, start_s, _ in diary.lives if number == step) == last_end_s
 
 
-def test_at_the_original_sizes_the_changes_are_those_that_were_published_within_5_points() -> None:
-    steps = [original_step(seed) for seed in range(6)]
-    step_s = {}
-    for name in PUBLISHED_CHANGES:
-        stream, max_staleness = SCHEDULES[name]
-        schedule = Schedule(groups_per_step=1024, mini_batches=4, stream=stream, max_staleness=max_staleness)
-        published_s = critical_path(steps, schedule, 256, one_batch_at_a_time=True)
-        step_s[name] = (published_s[-2] - published_s[0]) / (len(steps) - 2)
-    for name, published in PUBLISHED_CHANGES.items():
-        assert step_s[name] / step_s["synchronous"] - 1 == pytest.approx(published, abs=0.05), name
+@pytest.mark.parametrize("slots", [1, 3])
+def test_the_pool_has_no_more_calls_out_than_slots(slots: int) -> None:
+    lives = judged_by_the_pool(slots).lives
+    assert len(lives) == 24
+    for _, at_s, _ in lives:
+        assert sum(start_s <= at_s < end_s for _, start_s, end_s in lives) <= slots
+
+
+def test_the_pool_does_not_finish_one_group_after_another() -> None:
+    order = [group for group, _ in judged_by_the_pool(1, num_groups=30).order if group < 30]
+    neighbours = sum(first == second for first, second in itertools.pairwise(order))
+    assert neighbours < 10  # of the 30 pairs that stand side by side when groups are finished one after another
+
+
+def judged_by_the_pool(slots: int, num_groups: int = 4) -> Diary:
+    diary = Diary()
+
+    async def main() -> None:
+        rollouts = [
+            Rollout(group_id=str(num_groups * step + group), index=index, group_size=2, response="", step=step)
+            for step in range(3)
+            for group in range(num_groups)
+            for index in range(2)
+        ]
+        reward = OriginalPool(diary, slots=slots, calls_per_step=2 * num_groups)
+        async with RewardAgent(reward, max_concurrency=1000, timeout_s=None) as agent:
+            await agent.submit(rollouts).all()
+
+    clock.run(main())
+    return diary

@@ -1,0 +1,238 @@
+"""The planner against reality: `rewardflow bench plan`.
+
+The tiny model is trained for real with the original experiment's delays at a hundredth of their length, under three
+schedules. What the synchronous run's parts took, and how long its calls were, goes to the planner; its prediction of
+each run's step stands beside the measured one.
+
+Always true: the planner is told nothing of the two overlapped runs; what a step takes is the mean over the same steps
+in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from statistics import fmean
+from typing import Any, Final
+
+from rewardflow.bench.delayed_reward import DelayedReward
+from rewardflow.bench.observed_run import ObservedRun, observe
+from rewardflow.bench.rows import Row
+from rewardflow.config.tree import (
+    DataSettings,
+    GenerationSettings,
+    PolicySettings,
+    RunSettings,
+    TrainerSettings,
+)
+from rewardflow.plan.schedules import SYNCHRONOUS, num_edge_steps
+from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
+from rewardflow.plan.simulate import simulate
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.latency import interpolate
+from rewardflow.runtime.embedded import embedded
+from rewardflow.types import Rollout
+
+SEEDS: Final = (0,)
+CHECKED: Final = (SYNCHRONOUS, "pipeline", "pipeline_one_step")
+_NUM_QUANTILES: Final = 501
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSize:
+    """How much is trained."""
+
+    prompts: int = 1024
+    responses: int = 5
+    mini_batches: int = 4
+    steps: int = 8
+    slots: int = 256
+    scale: float = 0.01  # of the original's delays
+    micro_batch_tokens: int = 4096
+    hidden: int = 96
+
+
+FULL: Final = CheckSize()
+QUICK: Final = CheckSize(prompts=256, steps=5, slots=64, micro_batch_tokens=1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFigures:
+    """One schedule: a step as it was measured, and as it was planned."""
+
+    schedule: str
+    measured_s: float
+    predicted_s: float
+    compute_s: float  # of the device, in the measured run
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.measured_s - 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule,
+            "measured_s": self.measured_s,
+            "predicted_s": self.predicted_s,
+            "error": self.error,
+            "compute_s": self.compute_s,
+        }
+
+
+def run_plan_benchmarks(
+    *, quick: bool = False, seeds: Sequence[int] = SEEDS, size: CheckSize | None = None
+) -> Iterator[CheckFigures]:
+    """Each schedule's figures, the means over the seeds."""
+    size = size or (QUICK if quick else FULL)
+    by_seed = [list(_check(size, seed)) for seed in seeds]
+    for figures in zip(*by_seed, strict=True):
+        means: dict[str, Any] = {
+            field.name: fmean(getattr(one, field.name) for one in figures)
+            for field in fields(CheckFigures)
+            if field.name != "schedule"
+        }
+        yield replace(figures[0], **means)
+
+
+def rows_of(figures: Iterable[CheckFigures]) -> Iterator[Row]:
+    for one in figures:
+        yield Row(
+            name=f"{one.schedule}: measured step, off by {one.error:+.1%} in the plan",
+            value=one.measured_s,
+            unit="s",
+            yardstick=one.predicted_s,
+            yardstick_name="planned",
+        )
+        yield Row(
+            name=f"{one.schedule}: planned step off the measured one",
+            value=abs(one.error) * 100,
+            unit="%",
+            bar="<= 5",
+        )
+
+
+def report_of(figures: Iterable[CheckFigures]) -> dict[str, Any]:
+    return {"plan": [one.to_json() for one in figures]}
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A run, and what its calls took in the steps between the first and the last."""
+
+    run: ObservedRun
+    latencies_s: Sequence[float]
+
+
+def _check(size: CheckSize, seed: int) -> Iterator[CheckFigures]:
+    first = _train(SYNCHRONOUS, size, seed)
+    settings = plan_of(first.run, first.latencies_s, size, seed)
+    for name in CHECKED:
+        measured = first if name == SYNCHRONOUS else _train(name, size, seed)
+        planned = simulate(settings, name, steps=size.steps)
+        edge = num_edge_steps(name)
+        counted = slice(edge, size.steps - edge)
+        yield CheckFigures(
+            schedule=name,
+            measured_s=fmean(report.duration_s for report in measured.run.reports[counted]),
+            predicted_s=fmean(report.duration_s for report in planned.reports[counted]),
+            compute_s=fmean(step.compute_s for step in measured.run.steps[counted]),
+        )
+
+
+def plan_of(run: ObservedRun, latencies_s: Sequence[float], size: CheckSize, seed: int) -> PlanSettings:
+    """What was measured of the steps between the first and the last, as a plan's settings."""
+    steps = run.steps[1:-1]
+    other_s = fmean(report.usage.idle_s.get("other", 0.0) for report in run.reports[1:-1])
+    mini_batches = list(chain.from_iterable(step.mini_batches for step in steps))
+    ends = sorted(
+        min(1.0, call.rollout_ended_s / step.generate_s) for step in steps for call in step.calls if step.generate_s
+    )
+    return PlanSettings(
+        prompts=size.prompts,
+        responses=size.responses,
+        mini_batches=size.mini_batches,
+        micro_batches=len(mini_batches[0].micro_batches),
+        simulated_steps=size.steps,
+        schedules=CHECKED,
+        seed=seed,
+        device=DeviceSettings(
+            generation_s=fmean(step.generate_s for step in steps),
+            log_probs_s=fmean(step.log_probs_s for step in steps),
+            update_s=size.mini_batches
+            * fmean(sum(micro.duration_s for micro in each.micro_batches) for each in mini_batches),
+            optimizer_s=fmean(each.update_s for each in mini_batches),
+            publish_s=fmean(step.publish_s for step in steps) + other_s,
+            rollouts_end=_quantiles(ends),
+        ),
+        service=ServiceSettings(slots=size.slots, latency=_quantiles(sorted(latencies_s))),
+    )
+
+
+def _quantiles(ordered: Sequence[float]) -> tuple[float, ...]:
+    return tuple(interpolate(ordered, i / (_NUM_QUANTILES - 1)) for i in range(_NUM_QUANTILES))
+
+
+class _TimedReward:
+    """Notes what each call took, which is its delay and what the loop was late by."""
+
+    def __init__(self, reward: DelayedReward) -> None:
+        self._reward = reward
+        self.latencies_s: defaultdict[int, list[float]] = defaultdict(list)
+
+    async def compute_score(self, rollout: Rollout) -> float:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        score = await self._reward.compute_score(rollout)
+        self.latencies_s[rollout.step].append(loop.time() - started_s)
+        return score
+
+
+def _train(name: str, size: CheckSize, seed: int) -> _Measured:
+    gc.collect()  # what the run before left behind is not this one's to clear away
+    return asyncio.run(_train_on_loop(name, size, seed))
+
+
+async def _train_on_loop(name: str, size: CheckSize, seed: int) -> _Measured:
+    delayed = DelayedReward(
+        seed=seed, scale=size.scale, steps=size.steps, groups_per_step=size.prompts, group_size=size.responses
+    )
+    reward = _TimedReward(delayed)
+    agent = RewardAgent(reward, max_concurrency=size.slots, timeout_s=None)
+    async with embedded(_run_settings(name, size, seed), agent=agent) as run:
+        observed = await observe(run.parts, steps=size.steps, delay_of=delayed.delay_s)
+    counted = range(1, size.steps - 1)
+    return _Measured(observed, [seconds for step in counted for seconds in reward.latencies_s[step]])
+
+
+def _run_settings(name: str, size: CheckSize, seed: int) -> RunSettings:
+    shape = PlanSettings(
+        prompts=size.prompts,
+        responses=size.responses,
+        mini_batches=size.mini_batches,
+        simulated_steps=size.steps,
+        schedules=CHECKED,
+        device=DeviceSettings(generation_s=0.0, update_s=0.0),
+    )
+    return RunSettings(
+        reward="rewardflow.bench.delayed_reward:DelayedReward",
+        data=DataSettings(task="copy_digits"),
+        schedule=shape.schedule(name),
+        steps=size.steps,
+        seed=seed,
+        policy=PolicySettings(tiny_hidden=size.hidden),
+        generation=GenerationSettings(
+            group_size=size.responses,
+            max_prompt_tokens=16,
+            overlong_prompts="truncate",
+            max_response_tokens=4,
+            max_sequences=1024,
+        ),
+        trainer=TrainerSettings(lr=3e-3, threads=1, device="cpu", micro_batch_tokens=size.micro_batch_tokens),
+    )

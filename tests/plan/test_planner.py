@@ -1,0 +1,130 @@
+"""The plan as a whole: rows, recommendation, what one more unit buys, and the original experiment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rewardflow.plan.loading import load_plan
+from rewardflow.plan.planner import Plan, make_plan
+from rewardflow.plan.schedules import OF_THE_ORIGINAL, SCHEDULES
+from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
+
+ORIGINAL = Path(__file__).resolve().parent.parent.parent / "examples" / "original.yaml"
+SMALL = PlanSettings(
+    prompts=16,
+    responses=4,
+    micro_batches=2,
+    simulated_steps=11,
+    steps=200,
+    device=DeviceSettings(generation_s=20.0, log_probs_s=4.0, update_s=30.0),
+    service=ServiceSettings(slots=16, latency="uniform:1,20", price_usd=0.01),
+)
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return make_plan(SMALL)
+
+
+@pytest.fixture(scope="module")
+def original() -> Plan:
+    """The example with a quarter of the prompts and of the slots, so that each slot has as many calls."""
+    return make_plan(load_plan(ORIGINAL, ["prompts=256", "service.slots=64", "simulated_steps=11"]))
+
+
+def test_every_schedule_has_a_row_and_is_held_to_synchronous(small: Plan) -> None:
+    assert [row.schedule for row in small.rows] == list(SCHEDULES)
+    for row in small.rows:
+        assert row.change == pytest.approx(row.step_s / small.rows[0].step_s - 1)
+        assert row.exposed_s < row.step_s
+        assert 0 < row.busy <= 1
+        assert row.max_staleness == SCHEDULES[row.schedule][1]
+        assert row.cost_usd == pytest.approx(0.01 * SMALL.calls_per_step)
+        assert row.total_cost_usd == pytest.approx(200 * row.cost_usd)
+        assert row.total_s == pytest.approx(200 * row.step_s, rel=0.05)
+        assert row.calls_in_flight <= row.max_calls_in_flight <= 16
+
+
+def test_a_device_that_is_slower_than_the_service_binds_and_streaming_on_policy_is_recommended(small: Plan) -> None:
+    assert small.binding == "compute"
+    assert small.floors.floor_s == pytest.approx(54.0)
+    assert small.recommended.step_s < small.rows[0].step_s
+    assert small.recommended.schedule in small.recommendation
+    assert {gain.resource: gain.saved_s > 1.0 for gain in small.gains} == {
+        "service_slots": False,
+        "latency": False,
+        "tail": False,
+        "generation": True,
+        "training": True,
+    }
+
+
+def test_few_slots_bind_and_more_of_them_are_what_helps() -> None:
+    plan = make_plan(replace(SMALL, service=replace(SMALL.service, slots=4)))
+    assert plan.binding == "service_slots"
+    saved = {gain.resource: gain.saved_s for gain in plan.gains}
+    assert saved["service_slots"] > 0.1 * plan.recommended.step_s
+    assert abs(saved["generation"]) < 0.02 * plan.recommended.step_s
+
+
+def test_a_few_very_slow_calls_bind_where_slots_and_device_have_time() -> None:
+    service = ServiceSettings(slots=64, latency="quantiles:0=1,95=1,97=200,100=200")
+    plan = make_plan(replace(SMALL, service=service, schedules=("pipeline",)))
+    assert plan.binding == "tail"
+    assert max(plan.gains, key=lambda gain: gain.saved_s).resource == "tail"
+
+
+def test_where_nothing_is_waited_for_synchronous_is_good_enough() -> None:
+    plan = make_plan(replace(SMALL, service=ServiceSettings(slots=64, latency="constant:0.1")))
+    assert plan.recommended.schedule == "synchronous"
+    assert plan.recommendation.startswith("Stay with")
+
+
+def test_the_plan_is_plain_json_with_the_promised_names(small: Plan) -> None:
+    told = orjson.loads(orjson.dumps(small.to_json()))
+    assert told["floor_s"] == pytest.approx(54.0)
+    assert told["binding"] == "compute"
+    assert told["recommendation"] == small.recommendation
+    assert "as_original" not in told
+    names = {"schedule", "step_s", "change", "exposed_s", "busy", "max_staleness"}
+    assert all(names <= set(row) for row in told["schedules"])
+
+
+def test_several_processes_give_the_same_plan() -> None:
+    settings = replace(
+        SMALL, prompts=256, service=replace(SMALL.service, slots=256), schedules=("one_step", "stream_0")
+    )
+    alone, together = make_plan(settings), make_plan(settings, processes=2)
+    assert alone.to_json() == together.to_json()
+
+
+def test_as_the_original_the_two_fitted_rows_are_met(original: Plan) -> None:
+    by_name = {row.schedule: row.step_s for row in original.as_original}
+    assert list(by_name) == list(OF_THE_ORIGINAL)
+    assert by_name["synchronous"] == pytest.approx(613.1, rel=0.01)
+    assert by_name["pipeline"] == pytest.approx(537.7, rel=0.01)
+
+
+def test_every_published_change_is_predicted_within_5_points(original: Plan) -> None:
+    assert len(original.published) == 6
+    for one in original.published:
+        assert abs(one.points_off) < 5, one
+
+
+def test_our_own_loop_is_faster_than_the_original_under_every_schedule(original: Plan) -> None:
+    ours = {row.schedule: row.step_s for row in original.rows}
+    for row in original.as_original:
+        assert ours[row.schedule] < row.step_s
+    assert ours["pipeline_one_step"] == pytest.approx(original.floors.floor_s, rel=0.03)
+    assert original.floors.floor_s == pytest.approx(410.0, rel=1e-3)
+
+
+def test_the_log_probs_of_the_example_are_a_guess_that_changes_nothing() -> None:
+    base = load_plan(ORIGINAL, ["prompts=64", "service.slots=16", "published=[]", "schedules=[synchronous]"])
+    without = replace(base, device=replace(base.device, log_probs_s=0.0))
+    for ours, others in zip(make_plan(base).as_original, make_plan(without).as_original, strict=True):
+        assert ours.step_s == pytest.approx(others.step_s, rel=1e-3)
