@@ -58,11 +58,11 @@ def test_a_file_comes_first_and_flags_go_before_it(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["prompts=8", "service.slots=0"], "slots must be a whole number of at least 1"),
+        ([*SMALL, "--slots", "0"], "slots must be a whole number of at least 1"),
         (["nothing.yaml"], "nothing.yaml: the file must exist"),
         ([], "prompts, device must be given"),
         ([*SMALL, "--processes", "0"], "--processes must be at least 1"),
-        ([*SMALL, "--html", "/nowhere/plan.html"], "/nowhere/plan.html"),
+        ([*SMALL, "--html", "/nowhere/plan.html"], "the folder must exist, got /nowhere/plan.html"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -12,6 +12,7 @@ from rewardflow.plan.loading import load_plan
 from rewardflow.plan.planner import Plan, make_plan
 from rewardflow.plan.schedules import OF_THE_ORIGINAL, SCHEDULES
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
+from rewardflow.plan.simulate import simulate
 
 ORIGINAL = Path(__file__).resolve().parent.parent.parent / "examples" / "original.yaml"
 SMALL = PlanSettings(
@@ -32,8 +33,9 @@ def small() -> Plan:
 
 @pytest.fixture(scope="module")
 def original() -> Plan:
-    """The example with a quarter of the prompts and of the slots, so that each slot has as many calls."""
-    return make_plan(load_plan(ORIGINAL, ["prompts=256", "service.slots=64", "simulated_steps=11"]))
+    """The example with an eighth of the prompts and of the slots, so that each slot has as many calls."""
+    schedules = f"schedules=[{', '.join(OF_THE_ORIGINAL)}]"
+    return make_plan(load_plan(ORIGINAL, ["prompts=128", "service.slots=32", "simulated_steps=5", schedules]))
 
 
 def test_every_schedule_has_a_row_and_is_held_to_synchronous(small: Plan) -> None:
@@ -46,7 +48,8 @@ def test_every_schedule_has_a_row_and_is_held_to_synchronous(small: Plan) -> Non
         assert row.cost_usd == pytest.approx(0.01 * SMALL.calls_per_step)
         assert row.total_cost_usd == pytest.approx(200 * row.cost_usd)
         assert row.total_s == pytest.approx(200 * row.step_s, rel=0.05)
-        assert row.calls_in_flight <= row.max_calls_in_flight <= 16
+        assert row.calls_in_flight <= row.max_calls_in_flight * (1 + 1e-9)
+        assert row.max_calls_in_flight <= 16
 
 
 def test_a_device_that_is_slower_than_the_service_binds_and_streaming_on_policy_is_recommended(small: Plan) -> None:
@@ -95,9 +98,7 @@ def test_the_plan_is_plain_json_with_the_promised_names(small: Plan) -> None:
 
 
 def test_several_processes_give_the_same_plan() -> None:
-    settings = replace(
-        SMALL, prompts=256, service=replace(SMALL.service, slots=256), schedules=("one_step", "stream_0")
-    )
+    settings = replace(SMALL, prompts=128, simulated_steps=14, schedules=("one_step", "stream_0"))
     alone, together = make_plan(settings), make_plan(settings, processes=2)
     assert alone.to_json() == together.to_json()
 
@@ -105,8 +106,8 @@ def test_several_processes_give_the_same_plan() -> None:
 def test_as_the_original_the_two_fitted_rows_are_met(original: Plan) -> None:
     by_name = {row.schedule: row.step_s for row in original.as_original}
     assert list(by_name) == list(OF_THE_ORIGINAL)
-    assert by_name["synchronous"] == pytest.approx(613.1, rel=0.01)
-    assert by_name["pipeline"] == pytest.approx(537.7, rel=0.01)
+    assert by_name["synchronous"] == pytest.approx(613.1, rel=0.02)
+    assert by_name["pipeline"] == pytest.approx(537.7, rel=0.02)
 
 
 def test_every_published_change_is_predicted_within_5_points(original: Plan) -> None:
@@ -124,7 +125,10 @@ def test_our_own_loop_is_faster_than_the_original_under_every_schedule(original:
 
 
 def test_the_log_probs_of_the_example_are_a_guess_that_changes_nothing() -> None:
-    base = load_plan(ORIGINAL, ["prompts=64", "service.slots=16", "published=[]", "schedules=[synchronous]"])
-    without = replace(base, device=replace(base.device, log_probs_s=0.0))
-    for ours, others in zip(make_plan(base).as_original, make_plan(without).as_original, strict=True):
-        assert ours.step_s == pytest.approx(others.step_s, rel=1e-3)
+    example = load_plan(ORIGINAL, ["prompts=64", "service.slots=16"])
+    for name in OF_THE_ORIGINAL:
+        ends = [
+            simulate(replace(example, device=device), name, steps=3, as_original=True).reports[-1].ended_s
+            for device in (example.device, replace(example.device, log_probs_s=0.0))
+        ]
+        assert ends[0] == pytest.approx(ends[1], rel=1e-3)

@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     plan_file, overrides = _sorted_out(args.plan_file, args.overrides)
     if args.processes is not None and args.processes < 1:
         raise InvalidInput(f"--processes must be at least 1, got {args.processes}")
+    if args.html is not None and not Path(args.html).parent.is_dir():
+        raise InvalidInput(f"--html writes a file, and the folder must exist, got {args.html}")
     settings = load_plan(plan_file, [*overrides, *_from_flags(args)], measured=args.measured)
     plan = make_plan(settings, processes=args.processes or os.cpu_count() or 1)
     if args.html is not None:
