@@ -310,9 +310,11 @@ def test_it_does_not_run_inside_a_running_loop() -> None:
     asyncio.run(main())
 
 
-def test_chance_is_the_same_in_every_run_on_a_jumping_clock() -> None:
+def test_chance_is_the_same_in_every_run_where_the_clock_has_a_seed() -> None:
     async def main() -> float:
         return clock.chance(asyncio.get_running_loop()).random()
 
-    assert clock.run(main()) == clock.run(main())
+    assert clock.run(main(), seed=1) == clock.run(main(), seed=1)
+    assert clock.run(main(), seed=1) != clock.run(main(), seed=2)
+    assert clock.run(main()) != clock.run(main())
     assert asyncio.run(main()) != asyncio.run(main())

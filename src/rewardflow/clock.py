@@ -41,7 +41,8 @@ class _JumpingSelector(selectors.DefaultSelector):
 class JumpingLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop on a virtual clock that starts at zero."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
         self.now_s = 0.0
         self.held = 0
         selector = _JumpingSelector()
@@ -72,18 +73,18 @@ class JumpingLoop(asyncio.SelectorEventLoop):
             await super().shutdown_default_executor(*args, **kwargs)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Like `asyncio.run`, on a clock that jumps."""
+def run(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
+    """Like `asyncio.run`, on a clock that jumps; with a seed, chance is the same every time too."""
     if asyncio._get_running_loop() is not None:
         main.close()
         raise InvalidInput("clock.run must not be called from a running event loop; await the coroutine instead")
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+    with asyncio.Runner(loop_factory=lambda: JumpingLoop(seed)) as runner:
         return runner.run(main)
 
 
 def chance(loop: asyncio.AbstractEventLoop) -> random.Random:
-    """Where chance comes from: on a jumping clock always the same, so that every run is."""
-    return random.Random(0) if isinstance(loop, JumpingLoop) else random.Random()
+    """Where chance comes from, such as the jitter of retries: seeded where the clock is."""
+    return random.Random(loop.seed if isinstance(loop, JumpingLoop) else None)
 
 
 def begin_hold(loop: asyncio.AbstractEventLoop) -> None:

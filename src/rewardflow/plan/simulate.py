@@ -36,7 +36,7 @@ class SimulatedRun:
 
 def simulate(settings: PlanSettings, name: str, *, steps: int, as_original: bool = False) -> SimulatedRun:
     """Train so many steps under the schedule of that name."""
-    return clock.run(_simulate(settings, name, steps, as_original))
+    return clock.run(_simulate(settings, name, steps, as_original), seed=settings.seed)
 
 
 async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: bool) -> SimulatedRun:
