@@ -104,6 +104,14 @@ def test_the_agents_own_settings_count() -> None:
     assert sum(sum(report.failed.values()) for report in run.reports) > 0
 
 
+def test_as_the_original_a_batch_of_which_calls_were_given_up_still_lets_the_next_one_start() -> None:
+    """With four in ten failing, groups become hopeless, and their other calls are cancelled while they wait."""
+    plan = with_service(CONSTANT, failures=0.4, slots=2)
+    reports = simulate(plan, "pipeline_one_step", steps=5, as_original=True).reports
+    assert len(reports) == 5
+    assert sum(report.failed.get("cancelled", 0) for report in reports) > 0
+
+
 def test_a_simulation_is_the_same_every_time() -> None:
     plan = with_service(CONSTANT, latency="lognormal:3,1", failures=0.1)
     ends = [[report.ended_s for report in simulate(plan, "stream_1", steps=5).reports] for _ in range(2)]

@@ -93,18 +93,25 @@ class OriginalPool:
 
     def _ended(self) -> None:
         self._num_free += 1
+        self._count_end()
+        self._start()
+
+    def _count_end(self) -> None:
         self._num_ended += 1
         if self._num_ended == self._calls_per_step:
             self._step, self._num_ended = self._step + 1, 0
-        self._start()
 
     def _start(self) -> None:
-        if self._num_come[self._step] < self._calls_per_step:
-            return
-        while self._num_free and self._waiting and self._waiting[0][0] == self._step:
+        """Give free slots to the batch whose turn it is; what was given up while it waited needs none."""
+        while self._waiting and self._waiting[0][0] == self._step:
+            if self._num_come[self._step] < self._calls_per_step:
+                return
+            is_given_up = self._waiting[0][2].done()
+            if not is_given_up and not self._num_free:
+                return
             turn = heapq.heappop(self._waiting)[2]
-            if not turn.done():  # given up while it waited
+            if is_given_up:
+                self._count_end()
+            else:
                 self._num_free -= 1
                 turn.set_result(None)
-            else:
-                self._num_ended += 1
