@@ -55,8 +55,9 @@ class DeviceThread:
             ended = self._begin(loop, lambda: compute(emitter))
             ended.add_done_callback(lambda _: emitter.results.put_nowait(None))
             try:
-                while (result := await emitter.results.get()) is not None:
-                    yield result[0]
+                while (results := await emitter.results.get()) is not None:
+                    for result in results:
+                        yield result
             except BaseException:  # the caller left; what became of the computation is nobody's concern any more
                 emitter.is_stopped = True
                 await _wait_to_the_end(ended)
@@ -91,11 +92,12 @@ class Emitter(Generic[T]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_stopped = False  # nobody wants more
-        self.results: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
+        self.results: asyncio.Queue[tuple[T, ...] | None] = asyncio.Queue()
         self._loop = loop
 
-    def emit(self, result: T) -> None:
-        _tell(self._loop, self.results.put_nowait, (result,))
+    def emit(self, *results: T) -> None:
+        """What is there at the same time is told at once: waking the loop costs more than most results."""
+        _tell(self._loop, self.results.put_nowait, results)
 
 
 async def _outlast(ended: asyncio.Future[T]) -> T:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rewardflow.algo.aggregation import denominator, numerator, token_weights, trained_mask
-from rewardflow.algo.entropy import token_entropy
 from rewardflow.algo.kl import kl_to_reference
 from rewardflow.algo.losses import policy_loss
+from rewardflow.algo.token_softmax import token_softmax
 from rewardflow.config.tree import Aggregation, AlgorithmSettings
 
 SETTINGS = AlgorithmSettings(loss="decoupled", kl_coef=0.1, entropy_coef=0.01)
@@ -28,10 +28,13 @@ class Batch:
         self.sampled_BT = torch.rand(4, 5, generator=generator) > 0.3
         self.fixed_BT = {name: torch.randn(4, 5, generator=generator) for name in ("advantages", "reference")}
         for name in ("old", "behaviour"):
-            self.fixed_BT[name] = self.chosen(self.logits_BTV) + 0.2 * torch.randn(4, 5, generator=generator)
+            self.fixed_BT[name] = self.scores(self.logits_BTV)[0] + 0.2 * torch.randn(4, 5, generator=generator)
 
-    def chosen(self, logits_BTV: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        return logits_BTV.log_softmax(dim=-1).gather(-1, self.words_BT[rows].unsqueeze(-1)).squeeze(-1)
+    def scores(self, logits_BTV: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        words_BT = self.words_BT[rows]
+        log_probs_N, entropy_N = token_softmax(logits_BTV.flatten(0, 1), words_BT.flatten(), entropy="trained")
+        assert entropy_N is not None
+        return log_probs_N.view(words_BT.shape), entropy_N.view(words_BT.shape)
 
 
 def gradient(batch: Batch, aggregation: Aggregation, scored_B: Tensor, rows: Tensor) -> Tensor:
@@ -39,7 +42,7 @@ def gradient(batch: Batch, aggregation: Aggregation, scored_B: Tensor, rows: Ten
     logits_BTV = batch.logits_BTV.clone().requires_grad_()
     mask_BT = trained_mask(batch.sampled_BT[rows], scored_B[rows])
     fixed_BT = {name: tensor[rows] for name, tensor in batch.fixed_BT.items()}
-    log_probs_BT = batch.chosen(logits_BTV[rows], rows)
+    log_probs_BT, entropy_BT = batch.scores(logits_BTV[rows], rows)
     policy = policy_loss(
         SETTINGS,
         log_probs_BT=log_probs_BT,
@@ -49,7 +52,7 @@ def gradient(batch: Batch, aggregation: Aggregation, scored_B: Tensor, rows: Ten
         mask_BT=mask_BT,
     )
     kl_BT = kl_to_reference(log_probs_BT, fixed_BT["reference"], mask_BT)
-    loss_BT = policy.loss_BT + SETTINGS.kl_coef * kl_BT - SETTINGS.entropy_coef * token_entropy(logits_BTV[rows])
+    loss_BT = policy.loss_BT + SETTINGS.kl_coef * kl_BT - SETTINGS.entropy_coef * entropy_BT
     below = denominator(aggregation, mask_BT, scored_B[rows], 5)
     (numerator(loss_BT, token_weights(aggregation, mask_BT)) / below).backward()
     assert logits_BTV.grad is not None

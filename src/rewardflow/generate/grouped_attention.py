@@ -5,18 +5,21 @@ Always true: it computes what transformers' own `sdpa` computes, and stands in f
 Where several query heads share a key head, transformers repeats keys and values for each of them as soon as there is a
 padding mask. With one query a row nothing is causal among the heads that share, so they can be queries of one head
 instead: measured on a CPU, decoding is 1.5 times as fast with a hundred past tokens, and no slower with ten.
+
+Nor is anything hidden from one new token but padding, so the mask of padding is the whole mask. transformers compares
+every position with every other first, which takes as long as a small layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -63,5 +66,23 @@ def _attend(
     return attended.reshape(num_rows, 1, num_heads, value.shape[-1]), None
 
 
+def _mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    *args: Any,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor | None:
+    is_padding_alone = q_length == 1 and mask_function is causal_mask_function and not args
+    if is_padding_alone and attention_mask is not None and attention_mask.shape == (batch_size, kv_length):
+        return attention_mask.bool()[:, None, None]
+    mask: Tensor | None = sdpa_mask(
+        batch_size, q_length, kv_length, *args, mask_function=mask_function, attention_mask=attention_mask, **options
+    )
+    return mask
+
+
 AttentionInterface.register(_NAME, _attend)
-AttentionMaskInterface.register(_NAME, sdpa_mask)
+AttentionMaskInterface.register(_NAME, _mask)

@@ -94,8 +94,7 @@ class HFEngine:
         with _generating(self._policy.model, self._autocast):
             self._rule.to(self._policy.model.device)
             for responses in self._decoder.decode(rows, lambda: emitter.is_stopped):
-                for rollout in self._rollouts(responses):
-                    emitter.emit(rollout)
+                emitter.emit(*self._rollouts(responses))
                 self._count(responses)
         self._statistics = replace(self._statistics, busy_s=self._statistics.busy_s + time.perf_counter() - started_s)
 

@@ -56,7 +56,9 @@ class Sampler:
 
         Rows that are greedy take the likeliest token instead, of several such the first.
         """
-        scaled = logits.float() / self.temperature
+        scaled = logits.float()
+        if self.temperature != 1.0:
+            scaled = scaled / self.temperature
         scaled = scaled - scaled.amax(-1, keepdim=True)
         weights = scaled.exp()
         log_total = weights.sum(-1, keepdim=True, dtype=torch.float64).log()

@@ -100,7 +100,7 @@ def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> 
 
 def _logits_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
     """Logits are computed for sampled tokens alone. Each has a gradient; the softmax is taken piece by piece."""
-    from rewardflow.train.token_log_probs import LOGITS_AT_A_TIME
+    from rewardflow.algo.token_softmax import LOGITS_AT_A_TIME
 
     generation, schedule = settings.generation, settings.schedule
     num_sampled = schedule.groups_per_mini_batch * generation.group_size * generation.max_response_tokens

@@ -1,0 +1,199 @@
+"""Tokens a second of generation and training beside TRL and verl: `rewardflow bench trainer`.
+
+Every contender trains the same model on the same prompts, with as many responses of the same length, in a process of
+its own. They take turns of a few steps, round after round, so that a busy moment of the machine is everybody's.
+
+Always true: one computes at a time; every figure is the median over the same rounds; what is not installed is said not
+to be measured, and nothing is put in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rewardflow.bench.contender import Contender, ContenderFailed, Program, running
+from rewardflow.bench.contenders.turns import Turn
+from rewardflow.bench.contenders.workload import Workload
+from rewardflow.bench.rows import Row
+
+OURS, TRL, VERL = "rewardflow", "trl", "verl"
+STEP_BAR = ">= 1.5"
+UPDATE_BAR = ">= 1.0"
+
+QUICK = Workload(rounds=3, steps_per_round=2)
+_REQUIREMENTS = Path(__file__).parent / "contenders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerFigures:
+    """What one contender took. Without turns it was not measured, and `why_not` says why."""
+
+    name: str
+    workload: Workload
+    turns: Sequence[Turn] = ()
+    versions: Mapping[str, str] | None = None
+    why_not: str = ""
+
+    @property
+    def step_s(self) -> float:
+        return median(turn.wall_s / turn.steps for turn in self.turns)
+
+    @property
+    def generate_s(self) -> float:
+        return median(turn.spent.generate_s / turn.steps for turn in self.turns)
+
+    @property
+    def train_s(self) -> float:
+        """Everything but generation: rewards, advantages, log-probs, loss, update and what is between them."""
+        return median((turn.wall_s - turn.spent.generate_s) / turn.steps for turn in self.turns)
+
+    @property
+    def update_s(self) -> float:
+        """Forward, backward and optimizer alone, where the contender tells them apart."""
+        return median(turn.spent.update_s / turn.steps for turn in self.turns)
+
+    @property
+    def peak_mb(self) -> float:
+        return self.turns[-1].peak_mb
+
+    def tokens_per_s(self, seconds: float) -> float | None:
+        return self.workload.tokens_per_step / seconds if seconds > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        if not self.turns:
+            return {"name": self.name, "is_measured": False, "why_not": self.why_not}
+        return {
+            "name": self.name,
+            "is_measured": True,
+            "versions": dict(self.versions or {}),
+            "step_s": self.step_s,
+            "step_tokens_per_s": self.tokens_per_s(self.step_s),
+            "generate_tokens_per_s": self.tokens_per_s(self.generate_s),
+            "train_tokens_per_s": self.tokens_per_s(self.train_s),
+            "update_tokens_per_s": self.tokens_per_s(self.update_s),
+            "peak_mb": self.peak_mb,
+            "turns": [asdict(turn) for turn in self.turns],
+        }
+
+
+def programs(*, trl_python: str | None = None, verl_python: str | None = None) -> tuple[Program, ...]:
+    """Ours first. Others run in this environment unless another's interpreter is named."""
+    return (
+        Program(name=OURS, module="ours"),
+        _other(TRL, "trl_grpo", trl_python),
+        _other(VERL, "verl_fsdp2", verl_python),
+    )
+
+
+def _other(name: str, module: str, python: str | None) -> Program:
+    how_to_install = (
+        f"install {_REQUIREMENTS / f'{name}_requirements.txt'} into an environment of its own and name its "
+        f"interpreter with --{name}-python, or run `make bench-trainer`, which does both"
+    )
+    program = Program(name=name, module=module, how_to_install=how_to_install)
+    return program if python is None else Program(name=name, module=module, python=python, how_to_install=how_to_install)
+
+
+def run_trainer_benchmarks(
+    contenders: Sequence[Program], *, quick: bool = False, workload: Workload | None = None
+) -> list[TrainerFigures]:
+    """One for each contender, in order; the first must take part."""
+    from rewardflow.bench.trainer_workload import write_workload
+
+    workload = workload or (QUICK if quick else Workload())
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        write_workload(workload, folder)
+        race = _Race(workload)
+        for program in contenders:
+            race.enter(program, stack.enter_context(running(program, folder)))
+        for _ in range(workload.rounds):
+            race.run_round()
+        return race.figures(contenders)
+
+
+class _Race:
+    """Who takes part, and the turns so far."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._turns: dict[str, list[Turn]] = {}
+        self._versions: dict[str, Mapping[str, str]] = {}
+        self._why_not: dict[str, str] = {}
+        self._running: list[Contender] = []
+
+    def enter(self, program: Program, contender: Contender) -> None:
+        """Whoever cannot is left out with the reason; ours must."""
+        try:
+            contender.prepare()
+        except ContenderFailed as error:
+            if program.name == OURS:
+                raise
+            self._why_not[program.name] = str(error)
+        else:
+            self._running.append(contender)
+            self._turns[program.name] = []
+            self._versions[program.name] = contender.versions
+
+    def run_round(self) -> None:
+        for contender in self._running:
+            self._turns[contender.program.name].append(contender.take_turn())
+
+    def figures(self, contenders: Sequence[Program]) -> list[TrainerFigures]:
+        return [
+            TrainerFigures(
+                name=program.name,
+                workload=self._workload,
+                turns=tuple(self._turns.get(program.name, ())),
+                versions=self._versions.get(program.name),
+                why_not=self._why_not.get(program.name, ""),
+            )
+            for program in contenders
+        ]
+
+
+def report_of(figures: Sequence[TrainerFigures]) -> dict[str, Any]:
+    """The whole benchmark as one JSON object."""
+    return {
+        "workload": asdict(figures[0].workload),
+        "trainer": [one.to_json() for one in figures],
+        "rows": [row.to_json() for row in rows_of(figures)],
+    }
+
+
+def rows_of(figures: Sequence[TrainerFigures]) -> Iterator[Row]:
+    ours, *others = figures
+    by_name = {one.name: one for one in others}
+    if trl := by_name.get(TRL):
+        yield _rate("whole step", ours, "step_s", trl, bar=STEP_BAR)
+        yield _rate("generation", ours, "generate_s", trl)
+        yield _rate("all but generation", ours, "train_s", trl)
+    if verl := by_name.get(VERL):
+        yield _rate("update: forward, backward, optimizer", ours, "update_s", verl, bar=UPDATE_BAR)
+        yield _rate("all but generation, verl's with its pass for old log-probs", ours, "train_s", verl)
+    for other in others:
+        yield _row("peak memory", ours.peak_mb, "MB", other, other.peak_mb if other.turns else None)
+
+
+def _rate(what: str, ours: TrainerFigures, seconds: str, other: TrainerFigures, *, bar: str = "") -> Row:
+    own = ours.tokens_per_s(getattr(ours, seconds)) or 0.0
+    theirs = other.tokens_per_s(getattr(other, seconds)) if other.turns else None
+    return _row(f"{what}: sampled tokens a second", own, "1/s", other, theirs, bar=bar)
+
+
+def _row(what: str, own: float, unit: str, other: TrainerFigures, theirs: float | None, *, bar: str = "") -> Row:
+    return Row(
+        name=f"{what}, against {other.name}",
+        value=own,
+        unit=unit,
+        yardstick=theirs,
+        yardstick_name=other.name if theirs is not None else f"not measured: {other.why_not}",
+        bar=bar,
+        bar_on="ratio",
+    )
