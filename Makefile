@@ -11,6 +11,8 @@ LOCAL_JUDGE := .venv-local-judge
 EXAMPLE := examples/local_judge
 ORACLE := .venv-oracle
 BROWSER := .venv-browser
+TRL := .venv-trl
+CONTENDERS := src/rewardflow/bench/contenders
 
 # The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
 # run the code of the old place, and one whose python is gone would run nothing.
@@ -24,6 +26,9 @@ endif
 ifneq ($(shell test -x $(ORACLE)/bin/python && cat $(ORACLE)/.ready 2>/dev/null),$(CURDIR))
 ORACLE_STALE := stale
 endif
+ifneq ($(shell test -x $(TRL)/bin/python && cat $(TRL)/.ready 2>/dev/null),$(CURDIR))
+TRL_STALE := stale
+endif
 
 ifneq ($(shell test -x $(BROWSER)/bin/python && cat $(BROWSER)/.ready 2>/dev/null),$(CURDIR))
 BROWSER_STALE := stale
@@ -32,7 +37,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test test-local-judge test-oracle test-browser chromium check bench fix lock clean stale
+.PHONY: help demo test test-local-judge test-oracle test-browser chromium check bench bench-trainer fix lock clean stale
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -60,6 +65,9 @@ check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 bench: $(VENV)/.dev ## measure the agent
 	@$(BIN)/rewardflow bench agent $(ARGS)
 
+bench-trainer: $(VENV)/.dev $(TRL)/.ready $(ORACLE)/.ready ## measure training beside TRL and verl
+	@$(BIN)/rewardflow bench trainer --trl-python $(TRL)/bin/python --verl-python $(ORACLE)/bin/python $(ARGS)
+
 fix: $(VENV)/.dev ## format, and fix what the linter can fix
 	@$(BIN)/python -m ruff check --fix --exit-zero --quiet
 	@$(BIN)/python -m ruff format
@@ -75,7 +83,8 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds
-	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) $(TRL)
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.core: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
@@ -99,7 +108,7 @@ $(LOCAL_JUDGE)/.ready: pyproject.toml constraints.txt $(EXAMPLE)/requirements.tx
 
 # An environment of its own: verl brings hundreds of packages, and wants an older transformers than constraints.txt has.
 # Without --no-deps the package itself would ask for what nothing here imports.
-$(ORACLE)/.ready: pyproject.toml tests/oracle/requirements.txt $(ORACLE_STALE) | $(BIN)/python
+$(ORACLE)/.ready: pyproject.toml tests/oracle/requirements.txt $(CONTENDERS)/verl_requirements.txt $(ORACLE_STALE) | $(BIN)/python
 	@echo "installing rewardflow and verl into $(ORACLE)"
 	@$(BIN)/python -m venv --clear $(ORACLE)
 	@$(subst $(VENV)/,$(ORACLE)/,$(PIP)) install -r tests/oracle/requirements.txt
@@ -122,6 +131,13 @@ chromium:
 	else \
 	  echo "test-browser needs chromium. On Debian: apt-get install chromium" >&2; exit 1; \
 	fi
+
+# An environment of its own: the benchmark runs TRL in a process that sees nothing of ours but the contenders.
+$(TRL)/.ready: $(CONTENDERS)/trl_requirements.txt $(TRL_STALE) | $(BIN)/python
+	@echo "installing TRL into $(TRL)"
+	@$(BIN)/python -m venv --clear $(TRL)
+	@$(subst $(VENV)/,$(TRL)/,$(PIP)) install -r $(CONTENDERS)/trl_requirements.txt
+	@printf '%s\n' '$(CURDIR)' > $@
 
 # Made only when missing; --clear also replaces one whose python is gone.
 $(BIN)/python:

@@ -95,3 +95,9 @@ def test_seeds_are_refused_where_nothing_is_trained(capsys: pytest.CaptureFixtur
 def test_seeds_that_are_no_whole_numbers_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "schedules", f"--seeds={seeds}"]) == 2
     assert "--seeds must be whole numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--trl-python", "--verl-python"])
+def test_an_interpreter_is_refused_where_nobody_else_is_run(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "agent", option, "python"]) == 2
+    assert f"{option} is for bench trainer" in capsys.readouterr().err

@@ -46,7 +46,9 @@ class _Softmax(torch.autograd.Function):
         ctx: Any, logits_NV: Tensor, token_ids_N: Tensor, temperature: float, entropy: Entropy, num_tokens: int
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(logits_NV.dtype, torch.float32)
-        log_probs_N, entropy_N, largest_N, total_N = torch.zeros(4, len(logits_NV), dtype=dtype, device=logits_NV.device)
+        log_probs_N, entropy_N, largest_N, total_N = torch.zeros(
+            4, len(logits_NV), dtype=dtype, device=logits_NV.device
+        )
         for first in range(0, len(logits_NV), num_tokens):
             chunk = slice(first, first + num_tokens)
             scaled_CV = _scaled(logits_NV[chunk], temperature, dtype)

@@ -40,10 +40,10 @@ STEPS = 240
 GROUPS_PER_STEP = 16
 LAST_STEPS = 10
 SEEDS = (0, 1, 2)
+NUM_DIGITS = 3
 EXACT_BAR = ">= 0.95"
 DIFFERENCE_BAR = "<= 0.02"
 
-_NUM_DIGITS = 3
 _QUICK_SCHEDULES = (SYNCHRONOUS, "pipeline_one_step")
 _LONGEST_DELAY_S = 0.05
 
@@ -63,6 +63,12 @@ class LearningFigures:
         return asdict(self)
 
 
+def grade(rollout: Rollout) -> Reward:
+    """By the characters that are in their places; the component `exact` says whether all are, and no more."""
+    answer, reference = rollout.response, str(rollout.ground_truth)
+    return Reward(value=share_right(answer, reference), components={"exact": float(answer == reference)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedRule:
     """Scores by the characters that are in their places, after a delay that the seed and the rollout's place fix."""
@@ -72,11 +78,17 @@ class DelayedRule:
     async def compute_score(self, rollout: Rollout) -> Reward:
         luck = random.Random(f"{self.seed}/{rollout.group_id}/{rollout.index}").random()
         await asyncio.sleep(luck * _LONGEST_DELAY_S)
-        answer, reference = rollout.response, str(rollout.ground_truth)
-        return Reward(value=share_right(answer, reference), components={"exact": float(answer == reference)})
+        return grade(rollout)
 
 
-def copying_settings(schedule: str, *, seed: int, steps: int, groups_per_step: int = GROUPS_PER_STEP) -> RunSettings:
+def copying_settings(
+    schedule: str,
+    *,
+    seed: int,
+    steps: int,
+    groups_per_step: int = GROUPS_PER_STEP,
+    num_digits: int = NUM_DIGITS,
+) -> RunSettings:
     """A run in which the tiny model learns to copy; with 240 steps it is right about 98 times of 100 at the end.
 
     The bonus for entropy is what makes it dependable: without it the policy settles on one answer for a digit before it
@@ -85,12 +97,12 @@ def copying_settings(schedule: str, *, seed: int, steps: int, groups_per_step: i
     stream, max_staleness = SCHEDULES[schedule]
     return RunSettings(
         reward="rewardflow.bench.learning:DelayedRule",
-        data=DataSettings(task="copy_digits", num_digits=_NUM_DIGITS),
+        data=DataSettings(task="copy_digits", num_digits=num_digits),
         schedule=Schedule(groups_per_step=groups_per_step, mini_batches=4, stream=stream, max_staleness=max_staleness),
         steps=steps,
         seed=seed,
         generation=GenerationSettings(
-            group_size=16, max_prompt_tokens=_NUM_DIGITS + 2, max_response_tokens=_NUM_DIGITS + 1
+            group_size=16, max_prompt_tokens=num_digits + 2, max_response_tokens=num_digits + 1
         ),
         algorithm=AlgorithmSettings(entropy_coef=0.1),
         # One thread, so that the loop has a core of its own where there are two.

@@ -10,6 +10,7 @@ to be measured, and nothing is put in its place.
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -73,6 +74,7 @@ class TrainerFigures:
             "is_measured": True,
             "versions": dict(self.versions or {}),
             "step_s": self.step_s,
+            "cpu_s": median(turn.cpu_s / turn.steps for turn in self.turns),
             "step_tokens_per_s": self.tokens_per_s(self.step_s),
             "generate_tokens_per_s": self.tokens_per_s(self.generate_s),
             "train_tokens_per_s": self.tokens_per_s(self.train_s),
@@ -96,8 +98,7 @@ def _other(name: str, module: str, python: str | None) -> Program:
         f"install {_REQUIREMENTS / f'{name}_requirements.txt'} into an environment of its own and name its "
         f"interpreter with --{name}-python, or run `make bench-trainer`, which does both"
     )
-    program = Program(name=name, module=module, how_to_install=how_to_install)
-    return program if python is None else Program(name=name, module=module, python=python, how_to_install=how_to_install)
+    return Program(name=name, module=module, python=python or sys.executable, how_to_install=how_to_install)
 
 
 def run_trainer_benchmarks(
@@ -112,7 +113,7 @@ def run_trainer_benchmarks(
         write_workload(workload, folder)
         race = _Race(workload)
         for program in contenders:
-            race.enter(program, stack.enter_context(running(program, folder)))
+            race.enter(program, folder, stack)
         for _ in range(workload.rounds):
             race.run_round()
         return race.figures(contenders)
@@ -128,22 +129,33 @@ class _Race:
         self._why_not: dict[str, str] = {}
         self._running: list[Contender] = []
 
-    def enter(self, program: Program, contender: Contender) -> None:
-        """Whoever cannot is left out with the reason; ours must."""
+    def enter(self, program: Program, folder: Path, stack: contextlib.ExitStack) -> None:
+        """Whoever cannot is left out with the reason; ours must. They warm up one after another, and then wait."""
         try:
+            contender = stack.enter_context(running(program, folder))
             contender.prepare()
         except ContenderFailed as error:
-            if program.name == OURS:
-                raise
-            self._why_not[program.name] = str(error)
+            self._leave_out(program, error)
         else:
             self._running.append(contender)
             self._turns[program.name] = []
             self._versions[program.name] = contender.versions
 
     def run_round(self) -> None:
-        for contender in self._running:
-            self._turns[contender.program.name].append(contender.take_turn())
+        """One turn each; who goes first changes from round to round."""
+        self._running.append(self._running.pop(0))
+        for contender in tuple(self._running):
+            try:
+                self._turns[contender.program.name].append(contender.take_turn())
+            except ContenderFailed as error:
+                self._running.remove(contender)
+                self._leave_out(contender.program, error)
+
+    def _leave_out(self, program: Program, error: ContenderFailed) -> None:
+        if program.name == OURS:
+            raise error
+        self._turns.pop(program.name, None)
+        self._why_not[program.name] = str(error)
 
     def figures(self, contenders: Sequence[Program]) -> list[TrainerFigures]:
         return [

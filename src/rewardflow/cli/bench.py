@@ -17,7 +17,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from rewardflow.bench import learning, plan_check, schedule_figures, schedules
+from rewardflow.bench import algorithms, learning, plan_check, schedule_figures, schedules, trainer
 from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.report import run_report_benchmarks
@@ -67,7 +67,14 @@ _SEEDED_BENCHMARKS = {
         report_of=learning.report_of,
         seeds=learning.SEEDS,
     ),
+    "algorithms": _SeededBenchmark(
+        measure=algorithms.run_algorithm_benchmarks,
+        rows_of=algorithms.rows_of,
+        report_of=algorithms.report_of,
+        seeds=algorithms.SEEDS,
+    ),
 }
+_TRAINER = "trainer"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -78,21 +85,33 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "what",
-        choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS],
+        choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS, _TRAINER],
         metavar="WHAT",
         help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge), "
         "report (the page of a run of 5 million calls), schedules (a step of training under each, 10 minutes), "
         "plan (what `rewardflow plan` says of three real runs, 2 minutes), "
-        "learning (what overlapping does to it, 10 minutes)",
+        "learning (what overlapping does to it, 10 minutes), algorithms (whether each learns, 15 minutes), "
+        "trainer (tokens a second beside TRL and verl, 2 minutes)",
     )
     parser.add_argument("--quick", action="store_true", help="leave out what only steadies the figures")
     parser.add_argument(
-        "--seeds", metavar="N,...", help="of what is trained: one run with each (schedules, plan: 0, learning: 0,1,2)"
+        "--seeds",
+        metavar="N,...",
+        help="of what is trained: one run with each (schedules, plan, algorithms: 0, learning: 0,1,2)",
     )
+    for name in (trainer.TRL, trainer.VERL):
+        parser.add_argument(
+            f"--{name}-python",
+            metavar="PYTHON",
+            help=f"trainer: the interpreter of an environment that has {name}; this one's unless given",
+        )
     parser.add_argument("--json", action="store_true", help="print all rows as one JSON object at the end")
 
 
 def run(args: argparse.Namespace) -> int:
+    _check_options(args)
+    if args.what == _TRAINER:
+        return _run_trainer(args)
     seeded = _SEEDED_BENCHMARKS.get(args.what)
     if seeded is not None:
         seeds = seeded.seeds if args.seeds is None else _parse_seeds(args.seeds)
@@ -102,13 +121,29 @@ def run(args: argparse.Namespace) -> int:
         else:
             write_table(seeded.rows_of(figures), stdout_console())
         return 0
-    if args.seeds is not None:
-        raise InvalidInput(f"--seeds is for what is trained ({', '.join(_SEEDED_BENCHMARKS)}), got bench {args.what}")
     rows = _BENCHMARKS[args.what](quick=args.quick)
     if args.json:
         write_json(rows)
     else:
         write_table(rows, stdout_console())
+    return 0
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    if args.seeds is not None and args.what not in _SEEDED_BENCHMARKS:
+        raise InvalidInput(f"--seeds is for what is trained ({', '.join(_SEEDED_BENCHMARKS)}), got bench {args.what}")
+    for name in (trainer.TRL, trainer.VERL):
+        if getattr(args, f"{name}_python") is not None and args.what != _TRAINER:
+            raise InvalidInput(f"--{name}-python is for bench {_TRAINER}, got bench {args.what}")
+
+
+def _run_trainer(args: argparse.Namespace) -> int:
+    contenders = trainer.programs(trl_python=args.trl_python, verl_python=args.verl_python)
+    figures = trainer.run_trainer_benchmarks(contenders, quick=args.quick)
+    if args.json:
+        _write(trainer.report_of(figures))
+    else:
+        write_table(trainer.rows_of(figures), stdout_console())
     return 0
 
 

@@ -67,19 +67,20 @@ def _attend(
 
 
 def _mask(
+    *,
     batch_size: int,
     q_length: int,
     kv_length: int,
-    *args: Any,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    is_padding_alone = q_length == 1 and mask_function is causal_mask_function and not args
+    """Transformers asks for it by these names."""
+    is_padding_alone = q_length == 1 and mask_function is causal_mask_function
     if is_padding_alone and attention_mask is not None and attention_mask.shape == (batch_size, kv_length):
         return attention_mask.bool()[:, None, None]
     mask: Tensor | None = sdpa_mask(
-        batch_size, q_length, kv_length, *args, mask_function=mask_function, attention_mask=attention_mask, **options
+        batch_size, q_length, kv_length, mask_function=mask_function, attention_mask=attention_mask, **options
     )
     return mask
 

@@ -34,6 +34,7 @@ from rewardflow.flow.seams import Generator
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.run_directory import RUN_FILE
 from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
+from rewardflow.runtime.heap import keep_freed_memory
 from rewardflow.runtime.metrics_sinks import check_sinks
 from rewardflow.runtime.probe import probe
 from rewardflow.runtime.resuming import find_checkpoint, store_of
@@ -168,8 +169,11 @@ def _load(settings: RunSettings) -> Policy:
 
     if settings.trainer.threads is not None:
         torch.set_num_threads(settings.trainer.threads)
+    device = device_of(settings)
+    if device.type == "cpu":
+        keep_freed_memory()
     policy = load_policy(settings.policy, seed=settings.seed)
-    policy.model.to(device_of(settings))
+    policy.model.to(device)
     return policy
 
 

@@ -18,7 +18,6 @@ from rewardflow.config.tree import OptimizerSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.train.fsdp2 import whole
 
-
 # Where torch updates a weight in one pass over it, instead of a dozen.
 _FUSED = frozenset(("cpu", "cuda", "xpu", "mps"))
 

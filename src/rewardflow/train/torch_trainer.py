@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rewardflow.algo.token_softmax import Entropy
 from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
@@ -30,7 +31,7 @@ from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import LossTerms, TrainingRow
 from rewardflow.train.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
 from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack, split_passes
-from rewardflow.train.token_log_probs import Entropy, TokenScores, token_log_probs
+from rewardflow.train.token_log_probs import TokenScores, token_log_probs
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:

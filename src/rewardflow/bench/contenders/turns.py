@@ -47,10 +47,11 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One round: all of its steps together. `peak_mb` is the process's own, since its start."""
+    """One round: all of its steps together. `cpu_s` and `peak_mb` are the process's own, the peak since its start."""
 
     steps: int
     wall_s: float
+    cpu_s: float
     spent: Spent
     peak_mb: float
 
@@ -69,10 +70,11 @@ class Turns:
     packages: Sequence[str]
     _num_steps: int = 0
     _since_s: float = 0.0
+    _cpu_since_s: float = 0.0
     _spent: Spent = field(default_factory=Spent)
 
     def stepped(self, spent: Spent) -> None:
-        now_s = time.perf_counter()
+        now_s, cpu_now_s = time.perf_counter(), time.process_time()
         self._num_steps += 1
         self._spent += spent
         counted = self._num_steps - self.workload.warmup_steps
@@ -82,6 +84,7 @@ class Turns:
             turn = Turn(
                 steps=self.workload.steps_per_round,
                 wall_s=now_s - self._since_s,
+                cpu_s=cpu_now_s - self._cpu_since_s,
                 spent=self._spent,
                 peak_mb=_peak_mb(),
             )
@@ -95,7 +98,7 @@ class Turns:
         if self.told.readline().strip() != GO:
             sys.exit(0)  # whoever held the race has left
         self._spent = Spent()
-        self._since_s = time.perf_counter()
+        self._since_s, self._cpu_since_s = time.perf_counter(), time.process_time()
 
     def say(self, word: Mapping[str, Any]) -> None:
         self.words.write(json.dumps(word) + "\n")

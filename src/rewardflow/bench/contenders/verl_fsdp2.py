@@ -40,9 +40,7 @@ def train(workload: Workload, folder: Path, turns: Turns) -> None:
 
 def _worker(workload: Workload, folder: Path) -> Any:
     config, workers = import_module("verl.workers.config"), import_module("verl.workers.engine_workers")
-    actor = config.ActorConfig(
-        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=-1, use_torch_compile=False
-    )
+    actor = config.ActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=-1, use_torch_compile=False)
     worker = workers.TrainingWorker(
         workers.TrainingWorkerConfig(
             model_type="language_model",

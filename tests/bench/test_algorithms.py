@@ -1,0 +1,64 @@
+"""The benchmark of algorithms at tiny sizes; the figures themselves are measured by hand, not by tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from rewardflow.bench.algorithms import AlgorithmFigures, Variant, measure, report_of, rows_of, variants
+from rewardflow.cli.bench import holds
+from rewardflow.config.algorithms import ADVANTAGES
+from rewardflow.config.tree import Aggregation, AlgorithmSettings, KlEstimator, RejectBy, WeighBy
+
+GOOD = AlgorithmFigures(name="base", judged_by="exact", seed=0, steps=160, exact=0.95, pass_at_k=1.0, seconds=30.0)
+
+
+def chosen(setting: str) -> set[object]:
+    return {variant.changes.get(setting, getattr(AlgorithmSettings(), setting)) for variant in variants()}
+
+
+def test_every_choice_that_a_run_can_make_is_a_row() -> None:
+    assert chosen("advantage") == set(ADVANTAGES)
+    assert chosen("scale") == {"group", "batch", "none"}
+    assert chosen("loss") == {"ppo", "decoupled", "gspo", "policy_gradient"}
+    assert chosen("aggregation") == set(get_args(Aggregation))
+    assert chosen("kl_estimator") == set(get_args(KlEstimator))
+    assert chosen("behaviour_weights") == {None, *get_args(WeighBy)}
+    assert chosen("reject") == {None, *get_args(RejectBy)}
+    assert {0.0, 0.01} <= chosen("reward_kl_coef")
+    assert len(chosen("reward_kl_target")) == 2
+
+
+def test_rows_differ_from_the_base_in_what_they_name_alone() -> None:
+    every = list(variants())
+    assert len({variant.name for variant in every}) == len(every)
+    base = every[0].settings(seed=0, steps=9, groups_per_step=4)
+    for variant in every:
+        settings = variant.settings(seed=0, steps=9, groups_per_step=4)
+        assert replace(settings, algorithm=base.algorithm) == base
+        assert settings.algorithm == replace(base.algorithm, **variant.changes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"advantage": "grpo_passk"}], ids=["base", "passk"])
+def test_a_run_reports_what_was_right_of_its_last_steps(changes: dict[str, str]) -> None:
+    figures = measure(Variant(changes=changes), seed=3, steps=2, groups_per_step=4)
+    assert (figures.seed, figures.steps) == (3, 2)
+    assert 0.0 <= figures.exact <= figures.pass_at_k < 0.9
+    assert figures.seconds > 0
+
+
+def test_the_best_of_a_group_is_judged_by_its_best() -> None:
+    passk = replace(GOOD, name="advantage=grpo_passk", judged_by="pass_at_k", exact=0.2, pass_at_k=0.97)
+    bad = replace(GOOD, name="loss=gspo", exact=0.5)
+    assert [holds(row) for row in rows_of([GOOD, passk, bad])] == [True, True, False]
+    assert {variant.judged_by for variant in variants() if variant.changes.get("advantage") == "grpo_passk"} == {
+        "pass_at_k"
+    }
+
+
+def test_the_report_has_the_runs_and_the_rows() -> None:
+    report = report_of(iter([GOOD]))
+    assert report["algorithms"] == [GOOD.to_json()]
+    assert len(report["rows"]) == 1
