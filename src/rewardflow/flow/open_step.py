@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from rewardflow.flow.records import DropReason, GroupRequest, LogProbs, LookedAt, Prompt, SavedStep, num_tokens
 from rewardflow.flow.schedule import Schedule
+from rewardflow.flow.seams import Rewards
 from rewardflow.flow.shares import Share, Shares
 from rewardflow.flow.usage import Usage
-from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
@@ -22,7 +22,7 @@ from rewardflow.types import Reward, Rollout, ScoredGroup
 class OpenStep:
     """Filled by generation and by verdicts, emptied by training."""
 
-    def __init__(self, step: int, first_number: int, schedule: Schedule, agent: RewardAgent, usage: Usage) -> None:
+    def __init__(self, step: int, first_number: int, schedule: Schedule, agent: Rewards, usage: Usage) -> None:
         self.step = step
         self.ticket: Ticket = agent.open()
         self.ticket.watch(self._landed)
@@ -150,7 +150,7 @@ class OpenStep:
 
     def give_up_stragglers(self) -> None:
         """Cancel the groups whose calls are out; what was scored of them stays, and those in the queue may begin."""
-        self.ticket.cancel(self.ticket.started)
+        self.ticket.cancel_started()
 
     def reason_to_drop(self, group: ScoredGroup) -> DropReason | None:
         values = [reward.value for reward in group.rewards if reward.value is not None]

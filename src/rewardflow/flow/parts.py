@@ -8,8 +8,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.events import EventSink
 from rewardflow.flow.device import Device
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.seams import Advantages, Critic, Generator, PromptSource, Trainer
-from rewardflow.reward.agent import RewardAgent
+from rewardflow.flow.seams import Advantages, Critic, Generator, PromptSource, Rewards, Trainer
 
 _HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
 
@@ -24,7 +23,7 @@ class Parts:
     schedule: Schedule
     prompts: PromptSource
     generator: Generator
-    agent: RewardAgent
+    agent: Rewards
     trainer: Trainer
     advantages: Advantages
     group_size: int

@@ -1,4 +1,4 @@
-"""The seams of the loop: what it asks of prompts, generator, trainer and algorithm.
+"""The seams of the loop: what it asks of prompts, generator, reward agent, trainer and algorithm.
 
 Always true: each has at least two implementations, one of them the fake that ships (`rewardflow.flow.fakes`); none of
 them knows the schedule. A rollout's `token_ids` are prompt and response together; `response_mask` and `log_probs` have
@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
 from rewardflow.flow.records import GroupRequest, LogProbsOf, MicroBatch, Prompt, UpdateReport
+from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Rollout, ScoredGroup
 
 
@@ -33,6 +34,24 @@ class Generator(Protocol):
 
     async def publish(self, version: int) -> None:
         """From now on generate with the trainer's present weights, under this version."""
+
+
+class Rewards(Protocol):
+    """Judges rollouts: the agent of this process, or one that several runs share."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def num_rewards(self) -> int:
+        """How often a ticket's watcher is told of each rollout."""
+
+    @property
+    def may_change_verdicts(self) -> bool:
+        """Whether a verdict that the watcher was told may be another when its group is complete."""
+
+    def open(self) -> Ticket:
+        """A ticket to submit to while rollouts are generated."""
 
 
 class Trainer(Protocol):

@@ -38,6 +38,7 @@ from rewardflow.reward.garbage import fewer_collections
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.journal import Journal, JournalStatistics
 from rewardflow.reward.ledger import Ledger, LedgerStatistics
+from rewardflow.reward.outlet import Outlet, Receiver
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.scorer import Scorer, make_workers
 from rewardflow.reward.settings import AUTO, MAX_THREADS, AgentOptions, LimitSettings, split_options
@@ -100,8 +101,11 @@ class RewardAgent:
         reward: RewardLike | Weighted | Sequence[Weighted],
         *,
         reward_kwargs: Mapping[str, Any] = EMPTY,
+        serves_runs: bool = False,
         **options: Unpack[AgentOptions],
     ) -> None:
+        """`serves_runs`: tickets name their own runs, and what all runs have spent counts against `max_cost_usd`."""
+        self._serves_runs = serves_runs
         self.settings, self._limits = split_options(options)
         self._parts = as_parts(reward, reward_kwargs)
         self._components: list[Component] = []
@@ -170,7 +174,10 @@ class RewardAgent:
         if settings.journal is not None:
             with hold(loop):  # a locked file may take seconds
                 self._journal = await asyncio.to_thread(
-                    Journal, settings.journal, run=settings.run, store=settings.store
+                    Journal,
+                    settings.journal,
+                    run=None if self._serves_runs else settings.run,
+                    store=settings.store,
                 )
             self._journal.start(loop)
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
@@ -297,6 +304,16 @@ class RewardAgent:
         """A ticket to submit to while rollouts are generated: `with agent.open() as ticket: ticket.submit(rollout)`."""
         return self.on_loop(lambda: self._new_ticket(is_sealed=False))
 
+    def outlet(self, receiver: Receiver, *, run: str, share: float = 1.0) -> Outlet:
+        """A ticket of a run whose verdicts go to the receiver, each as soon as it is final; for agents of many runs."""
+        assert self._loop is not None
+        outlet = Outlet(self, self._loop, receiver, self._components, run=run, share=share)
+        self.assembly.welcome(outlet)
+        return outlet
+
+    def cancel_started(self, ticket: Ticket) -> None:
+        self.cancel(ticket, set(ticket.started))
+
     def cancel(self, ticket: Ticket, group_ids: set[str] | None) -> None:
         self.assembly.cancel(ticket._groups(group_ids), "cancelled", "cancelled by the caller")
 
@@ -318,6 +335,10 @@ class RewardAgent:
         return "+".join(part_name(part) for part in self._parts)
 
     @property
+    def incomplete_after_s(self) -> float | None:
+        return self.settings.incomplete_after_s
+
+    @property
     def num_rewards(self) -> int:
         """How many rewards make a verdict."""
         return len(self._parts)
@@ -326,6 +347,11 @@ class RewardAgent:
     def may_change_verdicts(self) -> bool:
         """Whether a reward sees a whole group's scores before they are final (`post_process_scores`)."""
         return any(component.scorer.loaded.post_process is not None for component in self._components)
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether a verdict may depend on the other rollouts of its group."""
+        return self.may_change_verdicts or any(one.scorer.loaded.unit == "group" for one in self._components)
 
     @property
     def assembly(self) -> Assembly:
@@ -369,7 +395,7 @@ class RewardAgent:
 
     def _new_ticket(self, *, is_sealed: bool) -> Ticket:
         assert self._loop is not None
-        ticket = Ticket(self, self._loop, is_sealed=is_sealed)
+        ticket = Ticket(self, self._loop, is_sealed=is_sealed, run=self.settings.run)
         self.assembly.welcome(ticket)
         return ticket
 

@@ -65,7 +65,7 @@ class Assembly:
         self._hooks = hooks
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._groups: dict[tuple[int, str], PendingGroup] = {}
+        self._groups: dict[tuple[str, int, str], PendingGroup] = {}  # by run, step and name
         self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._sharing = Sharing(remembers=journal is None) if settings.reuse == "content" else None
         self._num_groups = 0
@@ -121,7 +121,7 @@ class Assembly:
     def _group_of(self, rollout: Rollout, ticket: Ticket, now: float) -> PendingGroup:
         if not isinstance(rollout, Rollout):
             raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
-        key = (rollout.step, rollout.group_id)
+        key = (ticket.run, rollout.step, rollout.group_id)
         group = self._groups.get(key)
         if group is None:
             self._num_groups += 1
@@ -133,7 +133,7 @@ class Assembly:
 
     def _forget(self, group: PendingGroup) -> None:
         """Strike a group off the books; the last of its step completes the step's aggregate."""
-        del self._groups[group.step, group.group_id]
+        del self._groups[group.ticket.run, group.step, group.group_id]
         self._open_groups[group.step] -= 1
         if not self._open_groups[group.step]:
             del self._open_groups[group.step]
@@ -158,8 +158,8 @@ class Assembly:
             for job in jobs:
                 self._dispatch(job)
             return
-        run = None if reuse == "content" else self._settings.run
         for job in jobs:
+            run = None if reuse == "content" else job.group.ticket.run
             job.keys = verdict_keys(job.scorer.loaded.identity, job.rollouts, run=run)
         if journal is None or reuse == "off":
             for job in jobs:
@@ -209,7 +209,7 @@ class Assembly:
         for rollout, reward, key in zip(job.rollouts, rewards, job.keys, strict=True):
             entry = Entry(
                 key=key,
-                run=self._settings.run,
+                run=job.group.ticket.run,
                 reward=name,
                 identity=loaded.identity,
                 rollout=rollout,
@@ -233,7 +233,7 @@ class Assembly:
             for rollout in job.rollouts:
                 group.notes[rollout.index] = note
         is_complete = group.land(group.columns[number], job.rollouts, rewards)
-        group.ticket._landed(job.rollouts, rewards)
+        group.ticket._landed(group, job.rollouts, rewards)
         if self._sharing is not None and len(job.keys) == 1:
             self._release_followers(self._sharing, job, rewards[0])
         if is_complete:

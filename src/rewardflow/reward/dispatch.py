@@ -1,16 +1,15 @@
 """Starts the calls of one service account as its governors allow, and brings each job to its one outcome.
 
-Always true: the oldest step goes first and, within it, groups one after another; no call starts above the limit; a
-call that ends gives its slot back whatever happened to it. Nothing here sleeps: every governor answers "when may the
-next call start?", a runner takes jobs until the answer is "not now", and one timer wakes the dispatcher at the
-earliest such time.
+Always true: of a run the oldest step goes first and, within it, groups one after another; runs that share the account
+get their shares of it (`fair_queue.py`); no call starts above the limit; a call that ends gives its slot back whatever
+happened to it. Nothing here sleeps: every governor answers "when may the next call start?", a runner takes jobs until
+the answer is "not now", and one timer wakes the dispatcher at the earliest such time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 import logging
 import math
 from collections import Counter
@@ -25,6 +24,7 @@ from rewardflow.histogram import Histogram
 from rewardflow.reward.attempt import Attempt
 from rewardflow.reward.call import Call
 from rewardflow.reward.deadlines import Deadlines
+from rewardflow.reward.fair_queue import Entry, FairQueue, RunStatistics
 from rewardflow.reward.faults import Fault, describe, fault_of, with_reported_headers
 from rewardflow.reward.governors import Governors, GovernorStatistics
 from rewardflow.reward.job import Job
@@ -58,6 +58,7 @@ class DispatchStatistics:
     latency_p99_s: float | None
     retry: RetryStatistics
     governors: GovernorStatistics
+    runs: tuple[RunStatistics, ...] = ()  # those that have had work here
 
 
 class Dispatcher:
@@ -84,7 +85,7 @@ class Dispatcher:
         self._governors = Governors(account, limits, ledger, sink)
         self._budget = RetryBudget(limits.retry_budget, savings=self._governors.limit)
         self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, chance(self._loop))
-        self._queue: list[tuple[int, int, int, int, Job, bool]] = []
+        self._queue = FairQueue()
         self._sequence = 0
         self._running = 0
         self._num_unsaved = 0
@@ -117,7 +118,7 @@ class Dispatcher:
         if not job.queued_s:
             job.queued_s = self._loop.time()
         self._sequence += 1
-        heapq.heappush(self._queue, (first.step, job.group.number, first.index, self._sequence, job, is_hedge))
+        self._queue.push(Entry(first.step, job.group.number, first.index, self._sequence, job, is_hedge))
         self.wake()
 
     def wake(self) -> None:
@@ -151,8 +152,7 @@ class Dispatcher:
 
     def prune(self) -> None:
         """Drop what was cancelled while it waited."""
-        self._queue = [entry for entry in self._queue if not entry[4].is_done]
-        heapq.heapify(self._queue)
+        self._queue.prune()
         if self._outage.is_running and not self._is_anyone_waiting():
             self._outage.end()
 
@@ -211,10 +211,10 @@ class Dispatcher:
     def _take_nowait(self) -> Attempt | None:
         """Start the oldest job if every governor lets it go now; otherwise arrange to be woken."""
         queue = self._queue
-        while queue:
-            job, is_hedge = queue[0][4:]
+        while (entry := queue.first(are_slots_scarce=self._are_slots_scarce)) is not None:
+            job = entry.job
             if job.is_done:
-                heapq.heappop(queue)
+                queue.drop()
                 continue
             now = self._loop.time()
             tokens = self._estimate_tokens(job) if self._governors.counts_tokens else 0
@@ -222,9 +222,14 @@ class Dispatcher:
                 continue
             if not self._may_start(job, now, tokens):
                 return None
-            heapq.heappop(queue)
-            return self._start(job, is_hedge, now, tokens)
+            queue.pop()
+            return self._start(job, entry.is_hedge, now, tokens)
         return None
+
+    @property
+    def _are_slots_scarce(self) -> bool:
+        """Whether the slot that is to be filled is the last one."""
+        return self._running + self._num_unsaved >= self._governors.limit
 
     def _estimate_tokens(self, job: Job) -> int | None:
         """What the call will use, or None if the reward's own estimate raised, which fails the job."""
@@ -325,6 +330,7 @@ class Dispatcher:
         job.num_running -= 1
         job.scorer.num_busy -= 1
         job.release(attempt)
+        self._queue.end(job.group.ticket.run)
         if attempt.hedge_timer is not None:
             attempt.hedge_timer.cancel()
         if rewards is not None:
@@ -438,7 +444,7 @@ class Dispatcher:
 
     def _is_anyone_waiting(self) -> bool:
         self._backing_off = {job for job in self._backing_off if not job.is_done}
-        return bool(self._backing_off) or any(not entry[4].is_done for entry in self._queue)
+        return bool(self._backing_off) or any(not entry.job.is_done for entry in self._queue)
 
     def _give_up_on_budget(self) -> None:
         ledger = self._ledger.statistics()
@@ -475,7 +481,8 @@ class Dispatcher:
         return DispatchStatistics(
             account=self.account,
             in_flight=self._running,
-            waiting=sum(not entry[4].is_done for entry in self._queue),
+            waiting=sum(not entry.job.is_done for entry in self._queue),
+            runs=self._queue.statistics(),
             calls=self._num_started,
             outcomes=dict(self._outcomes),
             retries=self._num_retries,

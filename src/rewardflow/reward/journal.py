@@ -101,7 +101,7 @@ class Journal:
         self,
         path: str | os.PathLike[str],
         *,
-        run: str,
+        run: str | None,
         store: Store = "full",
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         exclusive: bool | None = None,
@@ -181,7 +181,7 @@ class Journal:
             )
 
     def spent_usd(self) -> float:
-        """What this run's verdicts had cost when the journal was opened."""
+        """What the run's verdicts had cost when the journal was opened; those of all runs if it was opened for all."""
         return self._spent_usd
 
     def statistics(self) -> JournalStatistics:

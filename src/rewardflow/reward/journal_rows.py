@@ -87,8 +87,10 @@ def look_up(connection: sqlite3.Connection, keys: Sequence[bytes], *, failures: 
     return {bytes.fromhex(key): _reward(document) for key, document in documents.items()}
 
 
-def spent_usd(connection: sqlite3.Connection, run: str) -> float:
-    (total_usd,) = connection.execute("SELECT total(cost_usd) FROM verdicts WHERE run = ?", (as_text(run),)).fetchone()
+def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
+    """What the verdicts of a run have cost; of all runs without a name."""
+    where, values = ("", ()) if run is None else (" WHERE run = ?", (as_text(run),))
+    (total_usd,) = connection.execute(f"SELECT total(cost_usd) FROM verdicts{where}", values).fetchone()
     return float(total_usd)
 
 

@@ -165,6 +165,14 @@ class PendingGroup:
             for rollout, reward in zip(self.members(), self.column_rewards(self.columns[number]), strict=True)
         ]
 
+    def verdict_on(self, index: int, components: Sequence[Component]) -> Reward | None:
+        """The verdict on one rollout, once every column has its own; post-processing may still change it."""
+        rewards = [column.rewards[index] for column in self.columns]
+        told = [reward for reward in rewards if reward is not None]
+        if len(told) < len(rewards):
+            return None
+        return told[0] if len(components) == 1 and components[0].weight == 1.0 else combine(components, told)
+
     def scored(self, components: Sequence[Component]) -> ScoredGroup:
         """The finished group, its rewards combined over the columns."""
         if len(components) == 1 and components[0].weight == 1.0:

@@ -13,22 +13,49 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from rewardflow.errors import AgentClosed, AgentHalted, IncompleteGroup, InvalidInput
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
-    from rewardflow.reward.agent import RewardAgent
     from rewardflow.reward.pending import PendingGroup
 
 Watcher = Callable[[Sequence[Rollout], Sequence[Reward]], None]
+T = TypeVar("T")
+
+
+class TicketOwner(Protocol):
+    """What a ticket asks of the agent that made it."""
+
+    @property
+    def incomplete_after_s(self) -> float | None: ...
+
+    def submit(self, rollouts: Rollout | Iterable[Rollout], *, ticket: Ticket) -> Ticket: ...
+
+    def on_loop(self, action: Callable[[], T]) -> T: ...
+
+    def cancel(self, ticket: Ticket, group_ids: set[str] | None) -> None: ...
+
+    def cancel_started(self, ticket: Ticket) -> None: ...
+
+    def sealed(self, ticket: Ticket) -> None: ...
 
 
 class Ticket:
     """Groups in completion order: `async for group in ticket`. Made by `agent.submit(...)` or `agent.open()`."""
 
-    def __init__(self, agent: RewardAgent, loop: asyncio.AbstractEventLoop, *, is_sealed: bool) -> None:
+    def __init__(
+        self,
+        agent: TicketOwner,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_sealed: bool,
+        run: str = "default",
+        share: float = 1.0,
+    ) -> None:
+        self.run = run
+        self.share = share
         self._agent = agent
         self._loop = loop
         self._was_opened = not is_sealed
@@ -109,6 +136,10 @@ class Ticket:
         wanted = None if group_ids is None else set(group_ids)
         self._agent.on_loop(lambda: self._agent.cancel(self, wanted))
 
+    def cancel_started(self) -> None:
+        """Cancel the groups that a call is out for, as `started` tells; those in the queue may begin."""
+        self._agent.on_loop(lambda: self._agent.cancel_started(self))
+
     def __enter__(self) -> Self:
         return self
 
@@ -150,7 +181,7 @@ class Ticket:
         self._pending[group] = None
         self._lacking.append(group)
 
-    def _landed(self, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
+    def _landed(self, group: PendingGroup, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
         if self._watcher is not None:
             self._watcher(rollouts, rewards)
 
@@ -229,7 +260,7 @@ class Ticket:
         is_only_lacking = self._is_sealed and all(not group.is_whole for group in self._pending)
         if not is_only_lacking or any(group.num_outstanding for group in self._pending):
             return None
-        return 0.0 if self._was_opened else self._agent.settings.incomplete_after_s
+        return 0.0 if self._was_opened else self._agent.incomplete_after_s
 
     async def _wait_for_change(self, count: int | None) -> None:
         patience_s = self._patience_s()
