@@ -51,6 +51,7 @@ FOUNDATION = Layer(
 REWARD = Layer(frozenset({"reward"}), frozenset({"orjson"}))
 FLOW = Layer(frozenset({"flow"}))  # the loop knows neither torch nor ray
 FACE = Layer(frozenset({"__init__"}))  # `import rewardflow`: what users see; the library itself imports the parts
+SHARED_AGENT = Layer(frozenset({"shared_agent"}), frozenset({"orjson"}))  # imports ray when it connects
 ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
 CONFIG = Layer(frozenset({"config"}), frozenset({"orjson"}))
 PLAN = Layer(frozenset({"plan"}))  # the simulator: the loop and the agent on a clock that jumps
@@ -74,6 +75,7 @@ LAYERS = (
     REWARD,
     FLOW,
     FACE,
+    SHARED_AGENT,
     ANSWERS,
     CONFIG,
     PLAN,
@@ -114,6 +116,8 @@ COVERED_BY: dict[str, str] = {
     "reward.dispatch": "reward/test_governing.py",
     "reward.governors": "reward/test_governing.py",
     "reward.job": "reward/test_nothing_is_lost.py",
+    "reward.on_loop": "reward/test_agent.py",
+    "reward.outlet": "shared_agent/test_host.py",
     "reward.pending": "reward/test_agent.py",
     "reward.process_child": "reward/test_processes.py",
     "reward.sharing": "reward/test_journal_resume.py",

@@ -12,7 +12,8 @@
     │   ├── IncompleteGroup              a group lacks rollouts that nobody will submit; names them
     │   └── AgentHalted                  the agent stopped sending; carries the groups it could not finish
     │       ├── ServiceOutage            the service stayed down longer than `outage_give_up_s`
-    │       └── BudgetExhausted          the next call could pass `max_cost_usd`
+    │       ├── BudgetExhausted          the next call could pass `max_cost_usd`
+    │       └── SharedAgentGone          the agent of several runs was stopped, or stayed away
     ├── FlowError                        generator or trainer broke what the loop relies on
     ├── CheckpointError                  a checkpoint cannot be written or read
     └── JournalError
@@ -130,6 +131,10 @@ class ServiceOutage(AgentHalted):
 
 class BudgetExhausted(AgentHalted):
     """The next call could pass `max_cost_usd`."""
+
+
+class SharedAgentGone(AgentHalted):
+    """The shared agent was stopped, or could not be reached for too long."""
 
 
 class FlowError(RewardflowError):

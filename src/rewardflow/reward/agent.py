@@ -9,7 +9,6 @@ what was paid for.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
@@ -38,6 +37,7 @@ from rewardflow.reward.garbage import fewer_collections
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.journal import Journal, JournalStatistics
 from rewardflow.reward.ledger import Ledger, LedgerStatistics
+from rewardflow.reward.on_loop import run_on_loop
 from rewardflow.reward.outlet import Outlet, Receiver
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.scorer import Scorer, make_workers
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from rewardflow.reward.blocking import BatchFunction
 
 T = TypeVar("T")
-
-_LOOP_CHECK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,25 +361,7 @@ class RewardAgent:
         """Run a short action on the agent's loop, from whatever thread we are in."""
         if not self._is_open or self._loop is None:
             raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
-        if threading.get_ident() == self._thread_id:
-            return action()
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def run() -> None:
-            try:
-                future.set_result(action())
-            except BaseException as error:
-                future.set_exception(error)
-
-        try:
-            self._loop.call_soon_threadsafe(run)
-            while not future.done():
-                concurrent.futures.wait([future], timeout=_LOOP_CHECK_S)
-                if self._loop.is_closed() and not future.done():
-                    raise AgentClosed("the agent's event loop has ended")
-        except RuntimeError as error:
-            raise AgentClosed("the agent's event loop has ended") from error
-        return future.result()
+        return run_on_loop(self._loop, self._thread_id, action)
 
     def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None, context: contextvars.Context) -> Ticket:
         if not self._is_open:

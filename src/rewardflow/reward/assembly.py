@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rewardflow.reward.ticket import Ticket
 
 _NOT_FINAL = "the agent was closed before this verdict was final"
+_UNWANTED = "nobody wants this verdict any longer"
 _UNDECIDED: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")
 
 
@@ -314,10 +315,38 @@ class Assembly:
             for number, column in enumerate(group.columns):
                 if column.num_in == group.num_expected:
                     self._complete_column(group, number)
+        self._prune()
+
+    def _prune(self) -> None:
         for component in self._components:
             component.dispatcher.prune()
             if component.decider is not None:
                 component.decider.prune()
+
+    def cancel_unwanted(self, run: str, step: int, group_id: str, is_wanted: Callable[[str, Rollout], bool]) -> None:
+        """Cancel a group if none of its rollouts is wanted any longer, and else the calls for those that are not."""
+        group = self._groups.get((run, step, group_id))
+        if group is None:
+            return
+        if not any(is_wanted(run, rollout) for rollout in group.members()):
+            self.cancel([group], "cancelled", _UNWANTED)
+            return
+        now = self._loop.time()
+        for job in list(group.jobs):
+            if not any(is_wanted(run, rollout) for rollout in job.rollouts):
+                job.fail("cancelled", _UNWANTED, now)
+        self._prune()
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel all that is left of a run."""
+        self.cancel([group for group in self._groups.values() if group.ticket.run == run], "cancelled", _UNWANTED)
+
+    def verdict_on(self, run: str, rollout: Rollout) -> Reward | None:
+        """The verdict that a rollout of an open group has, if it is this rollout and the verdict can be known."""
+        group = self._groups.get((run, rollout.step, rollout.group_id))
+        if group is None or group.size != rollout.group_size or group.rollouts[rollout.index] != rollout:
+            return None
+        return group.verdict_on(rollout.index, self._components)
 
     def abandon(self) -> None:
         """Deliver what never got its last word (a journal that hangs, a hook that was cut off), and let nobody wait."""

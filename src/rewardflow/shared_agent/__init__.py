@@ -1,0 +1,8 @@
+"""One reward agent for many processes and training runs: a service's limits hold for the sum of them.
+
+spec.py        what the agent is: named rewards and settings, which can travel and be compared
+messages.py    what goes between client and host, and how rollouts and rewards are packed
+host.py        the agent's side: who asked for what, and who is told; knows no Ray
+client.py      the run's side, with the face of `RewardAgent`; knows no Ray
+ray_actor.py   the host as a named, detached Ray actor, and the line to it
+"""

@@ -1,0 +1,540 @@
+"""A run's side of a shared agent, with the face of `RewardAgent`.
+
+Always true: every submitted rollout gets one verdict, once, whatever happens to the host: what has no verdict is kept
+here and sent again after a restart, and a verdict that comes a second time finds nobody waiting. Rollouts never leave:
+a group that is delivered holds the very records that were submitted. What is submitted in one turn of the loop goes in
+one message, and so do the verdicts that are ready together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from rewardflow import errors
+from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, SharedAgentGone
+from rewardflow.reward.on_loop import run_on_loop
+from rewardflow.reward.pending import PendingGroup
+from rewardflow.reward.ticket import Ticket
+from rewardflow.shared_agent.messages import (
+    Cancel,
+    CancelStarted,
+    Delivery,
+    HostStatistics,
+    Op,
+    Packed,
+    Seal,
+    Submit,
+    Welcome,
+    check_travels,
+    pack_rollout,
+    unpack_reward,
+)
+from rewardflow.types import Reward, Rollout, ScoredGroup
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_ROLLOUTS_A_MESSAGE = 1024  # so that packing them holds the loop for milliseconds, and both sides work at once
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 2.0
+_MAX_WITNESSES = 8192
+_BYE_S = 5.0
+_UNDECIDED = ("cancelled", "budget", "outage")
+
+
+class LineBroken(Exception):
+    """A message may not have arrived, or its answer was lost; the host may be back soon."""
+
+
+class Line(Protocol):
+    """The way to a host. All of these raise `LineBroken` for what may pass, `SharedAgentGone` for what will not."""
+
+    async def hello(self, client_id: str, run: str, share: float) -> Welcome: ...
+
+    async def post(self, client_id: str, ops: Sequence[Op]) -> bool: ...
+
+    async def take(self, client_id: str, confirmed: int) -> Delivery | None: ...
+
+    async def bye(self, client_id: str) -> None: ...
+
+    async def statistics(self) -> HostStatistics: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStatistics:
+    """What this client has asked for and got. The agent's own figures are in `await host_statistics()`."""
+
+    submitted: int
+    out: int
+    scored: int
+    failed: Mapping[str, int]
+    imputed: int
+    cached: int
+    cost_usd: float
+    tokens: int
+    reconnects: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """A rollout without a verdict, and who waits for it: a group, or the caller of `score`."""
+
+    serial: int
+    rollout: Rollout
+    ticket: int
+    group: PendingGroup | None = None
+    caller: asyncio.Future[Reward] | None = None
+
+
+class SharedAgent:
+    """`async with connect(spec, run="job-1") as agent:`, then as with a `RewardAgent`."""
+
+    def __init__(
+        self, line: Line, *, run: str, share: float = 1.0, sends_tokens: bool = False, give_up_s: float = 600.0
+    ) -> None:
+        self.run = run
+        self.share = share
+        self._line = line
+        self._sends_tokens = sends_tokens
+        self._give_up_s = give_up_s
+        self._id = uuid.uuid4().hex
+        self._welcome: Welcome | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._is_open = False
+        self._halted: AgentHalted | None = None
+        self._sent: dict[int, _Sent] = {}
+        self._groups: dict[tuple[int, str], PendingGroup] = {}
+        self._ticket_numbers: dict[Ticket, int] = {}  # of those that may still get or give something
+        self._witnesses: dict[int, _Sent] = {}
+        self._to_send: deque[Op | _Sent] = deque()
+        self._has_to_send = asyncio.Event()
+        self._is_connected = asyncio.Event()
+        self._confirmed = self._num_serials = self._num_tickets = self._num_groups = self._num_reconnects = 0
+        self._submitted = self._scored = self._imputed = self._cached = self._tokens = 0
+        self._failed: Counter[str] = Counter()
+        self._cost_usd = 0.0
+
+    # -- lifetime ----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise AgentClosed("a SharedAgent can be entered once; connect again")
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._welcome = await self._hello()
+        await self._tasks.__aenter__()
+        self._is_open = True
+        self._is_connected.set()
+        self._io = (self._tasks.create_task(self._send()), self._tasks.create_task(self._receive()))
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give up what is out, here and at the host; in bounded time."""
+        self._is_open = False
+        for task in self._io:
+            task.cancel()
+        cancelled = exc if isinstance(exc, asyncio.CancelledError) else None
+        try:
+            await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
+        finally:
+            self._end(None, Reward(kind="cancelled", error="the client of the shared agent was closed"))
+            with contextlib.suppress(LineBroken, AgentHalted, TimeoutError):
+                async with asyncio.timeout(_BYE_S):
+                    await self._line.bye(self._id)
+
+    def _end(self, halted: AgentHalted | None, reward: Reward) -> None:
+        """Nothing more will come: give everything that is out this verdict, and let nobody wait."""
+        self._halted = self._halted or halted
+        for group in list(self._groups.values()):
+            group.cut_short(reward)
+            self._deliver(group)
+        for sent in list(self._sent.values()):
+            if sent.caller is not None and not sent.caller.done():
+                if halted is None:
+                    sent.caller.set_result(reward)
+                else:
+                    sent.caller.set_exception(halted)
+        self._sent.clear()
+        for ticket in list(self._ticket_numbers):
+            ticket._stop(halted)
+        self._ticket_numbers.clear()
+
+    # -- submitting --------------------------------------------------------------------------------------------------
+
+    def submit(self, rollouts: Rollout | Iterable[Rollout], *, ticket: Ticket | None = None) -> Ticket:
+        """Start scoring; returns at once. As `RewardAgent.submit`."""
+        batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
+        for rollout in batch:
+            check_travels(rollout)
+        return self.on_loop(lambda: self._submit(batch, ticket))
+
+    def open(self) -> Ticket:
+        """A ticket to submit to while rollouts are generated: `with agent.open() as ticket: ticket.submit(rollout)`."""
+        return self.on_loop(lambda: self._new_ticket(is_sealed=False))
+
+    async def score(self, rollout: Rollout) -> Reward:
+        """The verdict on one rollout: as soon as it is there, or, if it depends on its group, when that is judged.
+
+        Any worker of the run may submit the rest of the group. Cancelling the caller gives the verdict up.
+        """
+        check_travels(rollout)
+        self._check_open()
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidInput("score must be awaited on the loop that the client was opened on")
+        caller: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
+        self._num_tickets += 1
+        sent = self._take_in(rollout, self._num_tickets, caller=caller)
+        self._put([sent, Seal(self._num_tickets)])
+        try:
+            return await caller
+        finally:
+            if self._sent.pop(sent.serial, None) is not None:
+                self._put([Cancel([sent.serial])])
+
+    def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None) -> Ticket:
+        self._check_open()
+        is_new = ticket is None
+        ticket = ticket or self._new_ticket(is_sealed=True)
+        if ticket.is_sealed and not is_new:
+            raise InvalidInput("this ticket is sealed: open one with agent.open() to submit as rollouts are generated")
+        groups = self._grouped(batch, ticket)
+        number = self._ticket_numbers[ticket]
+        self._put([self._take_in(one, number, group=group) for one, group in zip(batch, groups, strict=True)])
+        if is_new:
+            self._put([Seal(number)])
+            self._forget_if_over(ticket)
+        return ticket
+
+    def _grouped(self, batch: Sequence[Rollout], ticket: Ticket) -> list[PendingGroup]:
+        """The group of each rollout, which it has joined; if one does not fit, none has."""
+        groups: list[PendingGroup] = []
+        try:
+            for rollout in batch:
+                group = self._group_of(rollout, ticket)
+                group.put(rollout)
+                groups.append(group)
+                group.ticket._wake()
+        except BaseException:
+            for rollout, group in zip(batch, groups, strict=False):
+                group.take_out(rollout)
+                if group.num_in == 0:
+                    self._groups.pop((group.step, group.group_id), None)
+                    group.ticket._disown(group)
+            raise
+        return groups
+
+    def _group_of(self, rollout: Rollout, ticket: Ticket) -> PendingGroup:
+        key = (rollout.step, rollout.group_id)
+        group = self._groups.get(key)
+        if group is None:
+            assert self._loop is not None
+            self._num_groups += 1
+            group = PendingGroup(rollout, self._num_groups, ticket, _ONE_COLUMN, self._loop.time())
+            self._groups[key] = group
+            ticket._adopt(group)
+        return group
+
+    def _take_in(
+        self,
+        rollout: Rollout,
+        ticket: int,
+        *,
+        group: PendingGroup | None = None,
+        caller: asyncio.Future[Reward] | None = None,
+    ) -> _Sent:
+        self._num_serials += 1
+        self._submitted += 1
+        sent = self._sent[self._num_serials] = _Sent(self._num_serials, rollout, ticket, group, caller)
+        return sent
+
+    def _new_ticket(self, *, is_sealed: bool) -> Ticket:
+        self._check_open()
+        assert self._loop is not None
+        ticket = Ticket(self, self._loop, is_sealed=is_sealed, run=self.run, share=self.share)
+        self._num_tickets += 1
+        self._ticket_numbers[ticket] = self._num_tickets
+        return ticket
+
+    def _check_open(self) -> None:
+        if self._halted is not None:
+            raise type(self._halted)(str(self._halted))
+        if not self._is_open:
+            raise AgentClosed("the client is not open: use `async with connect(...) as agent`")
+
+    # -- for tickets -------------------------------------------------------------------------------------------------
+
+    def on_loop(self, action: Callable[[], T]) -> T:
+        """Run a short action on the client's loop, from whatever thread we are in."""
+        if not self._is_open or self._loop is None:
+            self._check_open()
+            raise AgentClosed("the client is not open: use `async with connect(...) as agent`")
+        return run_on_loop(self._loop, self._thread_id, action)
+
+    def cancel(self, ticket: Ticket, group_ids: set[str] | None) -> None:
+        """Here at once; the host is told to stop its calls."""
+        groups = set(ticket._groups(group_ids))
+        serials = [sent.serial for sent in self._sent.values() if sent.group in groups]
+        reward = Reward(kind="cancelled", error="cancelled by the caller")
+        for serial in serials:
+            sent = self._sent.pop(serial)
+            self._count(reward)
+            ticket._landed(sent.group, [sent.rollout], [reward])  # type: ignore[arg-type]  # it is one of the groups
+        for group in groups:
+            group.cut_short(reward)
+            self._deliver(group)
+        if serials:
+            self._put([Cancel(serials)])
+
+    def cancel_started(self, ticket: Ticket) -> None:
+        number = self._ticket_numbers.get(ticket)
+        if number is not None:
+            self._put([CancelStarted(number)])
+
+    def sealed(self, ticket: Ticket) -> None:
+        number = self._ticket_numbers.get(ticket)
+        if number is not None:
+            self._put([Seal(number)])
+            self._forget_if_over(ticket)
+
+    def _forget_if_over(self, ticket: Ticket) -> None:
+        if ticket.is_over:
+            self._ticket_numbers.pop(ticket, None)
+
+    # -- the line ----------------------------------------------------------------------------------------------------
+
+    def _put(self, items: Sequence[Op | _Sent]) -> None:
+        self._to_send.extend(items)
+        self._has_to_send.set()
+
+    async def _send(self) -> None:
+        """Messages in order, one at a time; what gathers meanwhile goes with the next."""
+        while True:
+            await self._has_to_send.wait()
+            await self._is_connected.wait()
+            ops = list(self._next_ops())
+            if not ops:
+                self._has_to_send.clear()
+                continue
+            era = self._num_reconnects
+            retry_s = _retries()
+            while era == self._num_reconnects:  # after a reconnect everything was put there anew
+                try:
+                    if await self._line.post(self._id, ops):
+                        break
+                    self._is_connected.clear()  # the receiver hears the same, and says hello
+                    await self._is_connected.wait()
+                except LineBroken:
+                    await asyncio.sleep(next(retry_s))
+                except AgentHalted:
+                    return  # the receiver tells everybody
+
+    def _next_ops(self) -> Iterator[Op]:
+        """What waits to be sent, up to a message's worth; neighbours of one ticket make one operation."""
+        room = _ROLLOUTS_A_MESSAGE
+        packed: list[tuple[int, Packed]] = []
+        ticket = 0
+        while self._to_send and room:
+            item = self._to_send.popleft()
+            if isinstance(item, _Sent):
+                if item.serial not in self._sent and item.serial not in self._witnesses:
+                    continue  # given up before it left
+                if packed and item.ticket != ticket:
+                    yield Submit(ticket, packed)
+                    packed = []
+                ticket = item.ticket
+                packed.append((item.serial, pack_rollout(item.rollout, with_tokens=self._sends_tokens)))
+                room -= 1
+            else:
+                if packed:
+                    yield Submit(ticket, packed)
+                    packed = []
+                yield item
+        if packed:
+            yield Submit(ticket, packed)
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                delivery = await self._take()
+                if delivery is None:
+                    await self._reconnect()
+                    continue
+            except AgentHalted as gone:
+                self._end(gone, Reward(kind="outage", error=str(gone)))
+                return
+            self._confirmed = delivery.number
+            self._land(delivery)
+            if delivery.halt is not None:
+                return
+
+    async def _take(self) -> Delivery | None:
+        try:
+            return await self._line.take(self._id, self._confirmed)
+        except LineBroken as error:
+            logger.info("the shared agent does not answer: %s", error)
+            return None
+
+    async def _reconnect(self) -> None:
+        """Say hello until somebody answers, then send again all that has no verdict."""
+        self._is_connected.clear()
+        self._welcome = await self._hello()
+        self._num_reconnects += 1
+        self._confirmed = 0
+        self._to_send.clear()
+        sealed = {self._ticket_numbers[ticket] for ticket in self._ticket_numbers if ticket.is_sealed}
+        again = sorted([*self._witnesses.values(), *self._sent.values()], key=lambda sent: sent.serial)
+        self._put(again)
+        self._put([Seal(number) for number in sorted(sealed | {sent.ticket for sent in again if sent.caller})])
+        self._is_connected.set()
+        logger.warning("back at the shared agent; %d rollouts without a verdict were sent again", len(self._sent))
+
+    async def _hello(self) -> Welcome:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._give_up_s
+        for retry_s in _retries():
+            try:
+                return await self._line.hello(self._id, self.run, self.share)
+            except LineBroken as error:
+                if loop.time() + retry_s > until_s:
+                    raise SharedAgentGone(
+                        f"the shared agent must answer within {self._give_up_s:g} s, it did not: {error}"
+                    ) from error
+                await asyncio.sleep(retry_s)
+        raise AssertionError("retries never end")
+
+    # -- verdicts ----------------------------------------------------------------------------------------------------
+
+    def _land(self, delivery: Delivery) -> None:
+        if delivery.halt is not None:
+            kind = getattr(errors, delivery.halt.error, AgentHalted)
+            self._halted = kind(delivery.halt.message)
+        for serial, packed in delivery.verdicts:
+            sent = self._sent.pop(serial, None)
+            if sent is not None:
+                self._land_one(sent, unpack_reward(packed))
+        if self._halted is not None:
+            self._end(self._halted, Reward(kind="outage", error=str(self._halted)))
+
+    def _land_one(self, sent: _Sent, reward: Reward) -> None:
+        self._count(reward)
+        is_undecided = self._halted is not None and reward.kind in _UNDECIDED
+        if self.needs_groups and (sent.group is None or not sent.group.is_whole):
+            self._keep_as_witness(sent)
+        if sent.caller is not None:
+            if sent.caller.done():
+                return
+            if is_undecided and self._halted is not None:
+                sent.caller.set_exception(self._halted)
+            else:
+                sent.caller.set_result(reward)
+            return
+        group = sent.group
+        assert group is not None
+        is_complete = group.land(group.columns[0], (sent.rollout,), (reward,))
+        group.ticket._landed(group, (sent.rollout,), (reward,))
+        if is_complete:
+            self._deliver(group)
+
+    def _keep_as_witness(self, sent: _Sent) -> None:
+        """Whoever holds the rest of the group may have to ask again, and it must then be whole once more."""
+        self._witnesses[sent.serial] = sent
+        if len(self._witnesses) > _MAX_WITNESSES:
+            del self._witnesses[next(iter(self._witnesses))]
+
+    def _deliver(self, group: PendingGroup) -> None:
+        if group.is_delivered:  # given up by a watcher that was told of its last verdict
+            return
+        group.is_delivered = True
+        self._groups.pop((group.step, group.group_id), None)
+        rewards = group.column_rewards(group.columns[0])
+        scored = ScoredGroup(
+            group_id=group.group_id, step=group.step, group_size=group.size, rollouts=group.members(), rewards=rewards
+        )
+        is_stranded = self._halted is not None and any(reward.kind in _UNDECIDED for reward in rewards)
+        group.ticket._deliver(group, scored, is_stranded=is_stranded)
+        self._forget_if_over(group.ticket)
+
+    def _count(self, reward: Reward) -> None:
+        if reward.value is None:
+            self._failed[reward.kind or "user_error"] += 1
+        else:
+            self._scored += 1
+        self._imputed += reward.imputed
+        self._cached += reward.cached
+        self._cost_usd += reward.cost_usd
+        self._tokens += reward.tokens
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open and self._halted is None
+
+    @property
+    def name(self) -> str:
+        return self._known.name
+
+    @property
+    def num_rewards(self) -> int:
+        """Always 1: the host combines several rewards, and a ticket's watcher hears of each rollout once."""
+        return 1
+
+    @property
+    def may_change_verdicts(self) -> bool:
+        """Always False: what comes from the host is final."""
+        return False
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether a verdict may depend on the other rollouts of its group."""
+        return self._known.needs_groups
+
+    @property
+    def incomplete_after_s(self) -> float | None:
+        return self._known.incomplete_after_s
+
+    @property
+    def _known(self) -> Welcome:
+        if self._welcome is None:
+            raise AgentClosed("the client is not open: use `async with connect(...) as agent`")
+        return self._welcome
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(
+            submitted=self._submitted,
+            out=len(self._sent),
+            scored=self._scored,
+            failed=dict(self._failed),
+            imputed=self._imputed,
+            cached=self._cached,
+            cost_usd=self._cost_usd,
+            tokens=self._tokens,
+            reconnects=self._num_reconnects,
+        )
+
+    async def host_statistics(self) -> HostStatistics:
+        """Of the agent that all runs share."""
+        return await self._line.statistics()
+
+
+_ONE_COLUMN = (False,)
+
+
+def _retries() -> Iterator[float]:
+    retry_s = _FIRST_RETRY_S
+    while True:
+        yield retry_s
+        retry_s = min(2 * retry_s, _LAST_RETRY_S)

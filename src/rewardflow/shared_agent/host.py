@@ -1,0 +1,335 @@
+"""The agent's side of a shared agent: who asked for which verdicts, and who still has to be told.
+
+Always true: a rollout that two clients of a run ask about is judged once, and both are told; a verdict stays here until
+its client has said that it has it; what a client asked for is cancelled when the last one that wants it is gone. A
+client that does not come back within its lease is gone.
+
+This module knows no Ray: everything happens on the loop of the agent, and messages may come twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, RewardflowError
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.outlet import Outlet
+from rewardflow.shared_agent.messages import (
+    Cancel,
+    CancelStarted,
+    ClientSeen,
+    Delivery,
+    Halt,
+    HostStatistics,
+    Op,
+    Packed,
+    Seal,
+    Submit,
+    Welcome,
+    pack_reward,
+    unpack_rollout,
+)
+from rewardflow.types import FailureKind, Reward, Rollout
+
+LEASE_S = 15.0
+POLL_S = 5.0
+
+_Key = tuple[str, int, str, int]  # run, step, group, index
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    """One process of a run. `serials` are those that it was not told of, or has not confirmed."""
+
+    id: str
+    run: str
+    share: float
+    serials: dict[int, _Key | None] = field(default_factory=dict)
+    outlets: dict[int, Outlet] = field(default_factory=dict)
+    untaken: list[tuple[int, Packed]] = field(default_factory=list)
+    unconfirmed: list[tuple[int, Packed]] = field(default_factory=list)
+    number: int = 0
+    num_polls: int = 0
+    is_told_of_halt: bool = False
+    waiter: asyncio.Future[None] | None = None
+    lease: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Sample:
+    """A rollout that is being judged, and the serial numbers under which it is wanted."""
+
+    rollout: Rollout
+    wanted_by: list[tuple[_Client, int]]
+
+
+class Host:
+    """Serves clients with one open agent, for as long as that is open."""
+
+    def __init__(
+        self, agent: RewardAgent, *, incarnation: str, lease_s: float = LEASE_S, poll_s: float = POLL_S
+    ) -> None:
+        self._agent = agent
+        self._incarnation = incarnation
+        self._lease_s = lease_s
+        self._poll_s = poll_s
+        self._loop = asyncio.get_running_loop()
+        self._opened_s = self._loop.time()
+        self._clients: dict[str, _Client] = {}
+        self._samples: dict[_Key, _Sample] = {}
+        self.halt: Halt | None = None
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def hello(self, client_id: str, run: str, share: float) -> Welcome:
+        """Let a client in, or in again: what it was sent and has not confirmed comes again."""
+        client = self._clients.get(client_id)
+        if client is None:
+            self._check_share(run, share)
+            client = self._clients[client_id] = _Client(client_id, run, share)
+        client.untaken = client.unconfirmed + client.untaken
+        client.unconfirmed = []
+        client.number = 0
+        self._renew(client)
+        return Welcome(
+            incarnation=self._incarnation,
+            name=self._agent.name,
+            needs_groups=self._agent.needs_groups,
+            may_change_verdicts=self._agent.may_change_verdicts,
+            incomplete_after_s=self._agent.incomplete_after_s,
+        )
+
+    def _check_share(self, run: str, share: float) -> None:
+        if not run or not isinstance(run, str):
+            raise InvalidInput(f"run must be a name, got {run!r}")
+        if not 0 < share < float("inf"):
+            raise InvalidInput(f"share must be a positive number, got {share!r}")
+        for other in self._clients.values():
+            if other.run == run and other.share != share:
+                raise InvalidInput(f"all clients of run {run!r} must have one share, got {other.share:g} and {share:g}")
+
+    def bye(self, client_id: str) -> None:
+        """Forget a client, and stop what only it wanted."""
+        client = self._clients.pop(client_id, None)
+        if client is None:
+            return
+        if client.lease is not None:
+            client.lease.cancel()
+        _wake(client)
+        self._unwant(client, list(client.serials))
+        for outlet in client.outlets.values():
+            self._seal(outlet)
+        if not any(other.run == client.run for other in self._clients.values()):
+            self._agent.assembly.cancel_run(client.run)  # groups that never became whole
+
+    def _renew(self, client: _Client) -> None:
+        if client.lease is not None:
+            client.lease.cancel()
+        client.lease = self._loop.call_later(self._lease_s, self.bye, client.id)
+
+    # -- what clients send -------------------------------------------------------------------------------------------
+
+    def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+        """Do what the client asks; False if it must say hello first."""
+        client = self._clients.get(client_id)
+        if client is None:
+            return False
+        if client.waiter is None:
+            self._renew(client)
+        for op in ops:
+            match op:
+                case Submit():
+                    self._submit(client, op)
+                case Seal():
+                    outlet = client.outlets.pop(op.ticket, None)
+                    if outlet is not None:
+                        self._seal(outlet)
+                case Cancel():
+                    self._unwant(client, op.serials)
+                case CancelStarted():
+                    outlet = client.outlets.get(op.ticket)
+                    if outlet is not None and self.halt is None:
+                        outlet.cancel_started()
+        return True
+
+    def _submit(self, client: _Client, op: Submit) -> None:
+        fresh: list[Rollout] = []
+        for serial, packed in op.rollouts:
+            if serial in client.serials:
+                continue
+            try:
+                rollout = unpack_rollout(packed)
+            except InvalidInput as error:
+                self._tell(client, serial, Reward(kind="user_error", error=str(error)))
+                continue
+            key = (client.run, rollout.step, rollout.group_id, rollout.index)
+            sample = self._samples.get(key)
+            if sample is None:
+                client.serials[serial] = key
+                self._samples[key] = _Sample(rollout, [(client, serial)])
+                fresh.append(rollout)
+            elif sample.rollout == rollout:
+                client.serials[serial] = key
+                sample.wanted_by.append((client, serial))
+            else:
+                self._tell(client, serial, _collision(rollout, client.run))
+        if fresh:
+            self._begin(self._outlet(client, op.ticket), fresh)
+
+    def _outlet(self, client: _Client, ticket: int) -> Outlet:
+        outlet = client.outlets.get(ticket)
+        if outlet is None:
+            outlet = client.outlets[ticket] = self._agent.outlet(self, run=client.run, share=client.share)
+        return outlet
+
+    def _begin(self, outlet: Outlet, rollouts: list[Rollout]) -> None:
+        """All at once; if one does not fit its group, one by one, so that only that one is refused."""
+        try:
+            self._agent.submit(rollouts, ticket=outlet)
+        except InvalidInput as error:
+            if len(rollouts) > 1:
+                for rollout in rollouts:
+                    self._begin(outlet, [rollout])
+            else:
+                self._refuse(outlet.run, rollouts[0], error)
+        except AgentHalted:
+            is_budget = self.halt is not None and self.halt.error == BudgetExhausted.__name__
+            kind: FailureKind = "budget" if is_budget else "outage"
+            for rollout in rollouts:
+                self.verdict(outlet.run, rollout, Reward(kind=kind, error="the shared agent has stopped sending"))
+
+    def _refuse(self, run: str, rollout: Rollout, error: RewardflowError) -> None:
+        """Of a group that is still open the verdict may be there: whoever asked for it before may have died."""
+        known = self._agent.assembly.verdict_on(run, rollout)
+        self.verdict(run, rollout, known or Reward(kind="user_error", error=str(error)))
+
+    def _unwant(self, client: _Client, serials: Iterable[int]) -> None:
+        """Stop what nobody wants any longer; a group goes as a whole, when none of it is wanted."""
+        groups: dict[tuple[str, int, str], None] = {}
+        for serial in serials:
+            key = client.serials.pop(serial, None)
+            sample = None if key is None else self._samples.get(key)
+            if key is None or sample is None:
+                continue
+            sample.wanted_by = [one for one in sample.wanted_by if one != (client, serial)]
+            if not sample.wanted_by:
+                groups[key[:3]] = None
+        for run, step, group_id in groups:
+            self._agent.assembly.cancel_unwanted(run, step, group_id, self._is_wanted)
+
+    def _is_wanted(self, run: str, rollout: Rollout) -> bool:
+        sample = self._samples.get((run, rollout.step, rollout.group_id, rollout.index))
+        return sample is not None and bool(sample.wanted_by)
+
+    def _seal(self, outlet: Outlet) -> None:
+        if self._agent.is_open:
+            outlet.seal()
+
+    # -- what clients are sent ---------------------------------------------------------------------------------------
+
+    def verdict(self, run: str, rollout: Rollout, reward: Reward) -> None:
+        """From the agent: the final word on a rollout. Later words on it are not heard."""
+        sample = self._samples.pop((run, rollout.step, rollout.group_id, rollout.index), None)
+        if sample is None or not sample.wanted_by:
+            return
+        packed = pack_reward(reward)
+        for client, serial in sample.wanted_by:
+            self._tell_packed(client, serial, packed)
+
+    def halted(self, error: AgentHalted) -> None:
+        if self.halt is None:
+            self.halt = Halt(type(error).__name__, str(error))
+            for client in self._clients.values():
+                _wake(client)
+
+    def _tell(self, client: _Client, serial: int, reward: Reward) -> None:
+        self._tell_packed(client, serial, pack_reward(reward))
+
+    def _tell_packed(self, client: _Client, serial: int, packed: Packed) -> None:
+        client.serials[serial] = None
+        client.untaken.append((serial, packed))
+        _wake(client)
+
+    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+        """Verdicts that the client does not have, once there are any; nothing after a while, to see that it lives.
+
+        `confirmed` is the number of the last delivery that it has. None: it must say hello first.
+        """
+        client = self._clients.get(client_id)
+        if client is None:
+            return None
+        self._confirm(client, confirmed)
+        client.num_polls += 1
+        poll = client.num_polls
+        _wake(client)  # one poll a client: the one before has lost its reader
+        if client.lease is not None:
+            client.lease.cancel()
+        if not self._has_news(client):
+            await self._wait_for_news(client)
+        if client.num_polls != poll or self._clients.get(client_id) is not client:
+            return None if client_id not in self._clients else Delivery(client.number, [])
+        self._renew(client)
+        return self._deliver(client)
+
+    def _confirm(self, client: _Client, confirmed: int) -> None:
+        if confirmed != client.number:  # the reply was lost
+            client.untaken = client.unconfirmed + client.untaken
+        else:
+            for serial, _ in client.unconfirmed:
+                client.serials.pop(serial, None)
+        client.unconfirmed = []
+
+    def _has_news(self, client: _Client) -> bool:
+        return bool(client.untaken) or (self.halt is not None and not client.is_told_of_halt)
+
+    async def _wait_for_news(self, client: _Client) -> None:
+        waiter = client.waiter = self._loop.create_future()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_s):
+                await waiter
+        if client.waiter is waiter:
+            client.waiter = None
+
+    def _deliver(self, client: _Client) -> Delivery:
+        client.number += 1
+        client.unconfirmed, client.untaken = client.untaken, []
+        client.is_told_of_halt = self.halt is not None
+        return Delivery(client.number, client.unconfirmed, self.halt)
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> HostStatistics:
+        clients = (
+            ClientSeen(
+                client=client.id,
+                run=client.run,
+                share=client.share,
+                out=sum(key is not None for key in client.serials.values()),
+                untaken=len(client.untaken) + len(client.unconfirmed),
+            )
+            for client in self._clients.values()
+        )
+        return HostStatistics(
+            agent=self._agent.statistics(),
+            clients=tuple(clients),
+            incarnation=self._incarnation,
+            up_s=self._loop.time() - self._opened_s,
+            halt=self.halt,
+        )
+
+
+def _wake(client: _Client) -> None:
+    if client.waiter is not None and not client.waiter.done():
+        client.waiter.set_result(None)
+    client.waiter = None
+
+
+def _collision(rollout: Rollout, run: str) -> Reward:
+    return Reward(
+        kind="user_error",
+        error=f"a run may ask about one rollout at a place at a time, got another one at index {rollout.index} of "
+        f"group {rollout.group_id!r}, step {rollout.step}, run {run!r}",
+    )

@@ -1,0 +1,194 @@
+"""What goes between a client and the host of a shared agent.
+
+Always true: every message may come twice and does its work once: what a client sends has serial numbers, and what it is
+sent stays at the host until the client says that it has it. Rollouts and rewards travel as plain tuples, which cost a
+tenth of a record to pack; a rollout's tokens and log-probs stay at home unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import operator
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.agent import AgentStatistics
+from rewardflow.types import EMPTY, Reward, Rollout
+
+_ROLLOUT_NAMES = (
+    "group_id",
+    "response",
+    "index",
+    "group_size",
+    "prompt",
+    "messages",
+    "ground_truth",
+    "data_source",
+    "extra_info",
+    "step",
+    "policy_version",
+)
+_TOKEN_NAMES = (*_ROLLOUT_NAMES, "token_ids", "log_probs", "response_mask")
+_REWARD_NAMES = (
+    "value",
+    "kind",
+    "error",
+    "imputed",
+    "components",
+    "extras",
+    "query",
+    "explanation",
+    "attempts",
+    "latency_s",
+    "cost_usd",
+    "tokens",
+    "cached",
+)
+_pack_text = operator.attrgetter(*_ROLLOUT_NAMES)
+_pack_tokens = operator.attrgetter(*_TOKEN_NAMES)
+_pack_reward = operator.attrgetter(*_REWARD_NAMES)
+_PLAIN = (str, int, float, bool, type(None))
+
+Packed = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Rollouts by serial number, for one of the client's tickets."""
+
+    ticket: int
+    rollouts: list[tuple[int, Packed]]
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """No more rollouts will come for the ticket."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The client no longer wants these verdicts, and waits for none of them."""
+
+    serials: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelStarted:
+    """Groups of the ticket that a call is out for are to be given up; their verdicts come as cancelled ones."""
+
+    ticket: int
+
+
+Op = Submit | Seal | Cancel | CancelStarted
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Why the agent stopped for good: the name of the error, and what it says."""
+
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Final verdicts by serial number. The client has them when it takes again with this number."""
+
+    number: int
+    verdicts: list[tuple[int, Packed]]
+    halt: Halt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """What a client must know of the agent. `incarnation` is another one after a restart."""
+
+    incarnation: str
+    name: str
+    needs_groups: bool
+    may_change_verdicts: bool
+    incomplete_after_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSeen:
+    """A client as the host sees it."""
+
+    client: str
+    run: str
+    share: float
+    out: int  # rollouts without a verdict
+    untaken: int  # verdicts that it does not have yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatistics:
+    agent: AgentStatistics
+    clients: tuple[ClientSeen, ...]
+    incarnation: str
+    up_s: float
+    halt: Halt | None = None
+    pid: int = 0
+    node: str = ""
+
+
+def pack_rollout(rollout: Rollout, *, with_tokens: bool) -> Packed:
+    return _pack_tokens(rollout) if with_tokens else _pack_text(rollout)
+
+
+def unpack_rollout(packed: Packed) -> Rollout:
+    return Rollout(**dict(zip(_TOKEN_NAMES, packed, strict=False)))
+
+
+def pack_reward(reward: Reward) -> Packed:
+    """What a reward's own extras hold that cannot travel becomes a text that says so."""
+    packed = _pack_reward(reward)
+    if reward.extras is EMPTY or _problem(reward.extras) is None:
+        return packed
+    extras = {key: _or_its_type(value) for key, value in reward.extras.items()}
+    return (*packed[:5], extras, *packed[6:])
+
+
+def unpack_reward(packed: Packed) -> Reward:
+    return Reward(**dict(zip(_REWARD_NAMES, packed, strict=True)))
+
+
+def check_travels(rollout: Rollout) -> None:
+    """Refuse by name what cannot be sent, where the caller sees it."""
+    if not isinstance(rollout, Rollout):
+        raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
+    if not isinstance(rollout.ground_truth, _PLAIN):
+        _refuse("ground_truth", rollout.ground_truth, rollout)
+    if rollout.messages:
+        _refuse("messages", rollout.messages, rollout)
+    if rollout.extra_info is not EMPTY:
+        for key, value in rollout.extra_info.items():
+            if not isinstance(value, _PLAIN):
+                _refuse(f"extra_info[{key!r}]", value, rollout)
+
+
+def _refuse(name: str, value: object, rollout: Rollout) -> None:
+    problem = _problem(value)
+    if problem is not None:
+        raise InvalidInput(
+            f"a rollout must be able to travel to the shared agent, got {name} of index {rollout.index} in group "
+            f"{rollout.group_id!r}: {problem}"
+        )
+
+
+def _problem(value: object) -> str | None:
+    if isinstance(value, Mapping) and all(isinstance(one, _PLAIN) for one in value.values()):
+        return None
+    try:
+        pickle.dumps(value)
+    except Exception as error:  # objects raise what they like
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _or_its_type(value: object) -> object:
+    return value if _problem(value) is None else f"<{type(value).__qualname__}, which cannot travel>"

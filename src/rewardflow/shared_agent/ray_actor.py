@@ -1,0 +1,236 @@
+"""The shared agent as a named, detached Ray actor, and the line to it.
+
+Always true: there is one actor of a name in a namespace, whoever asks for it first; Ray restarts it wherever there is
+room, for ever, and it opens its journal again; it ends only by `stop`. What goes over the line is Ray's own transport
+inside the cluster, which trusts everybody in it: whoever can reach the cluster can run code there, with this actor or
+without. Ray is imported when somebody connects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from rewardflow.errors import AgentClosed, InvalidInput, JournalLocked, SharedAgentGone
+from rewardflow.shared_agent.client import LineBroken, SharedAgent
+from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
+from rewardflow.shared_agent.service import Service
+from rewardflow.shared_agent.spec import AgentSpec
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+NAME = "default"
+NAMESPACE = "rewardflow"
+_CALLS_AT_ONCE = 10_000  # one long poll a client
+_START_S = 120.0
+_CLOSE_S = 30.0
+
+
+class AgentActor:
+    """What runs in the actor's process: a service, and nothing of its own."""
+
+    def __init__(self, spec: AgentSpec) -> None:
+        import ray
+
+        logging.basicConfig(level=logging.INFO)
+        self._service = Service(spec, node=ray.get_runtime_context().get_node_id())
+
+    async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float) -> Welcome:
+        return await self._service.hello(spec, client_id, run, share)
+
+    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+        return await self._service.post(client_id, ops)
+
+    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+        return await self._service.take(client_id, confirmed)
+
+    async def bye(self, client_id: str) -> None:
+        await self._service.bye(client_id)
+
+    async def statistics(self) -> HostStatistics:
+        return await self._service.statistics()
+
+    async def close(self) -> None:
+        await self._service.close()
+
+
+class RayLine:
+    """The line to an actor; made, or made again, when a client says hello."""
+
+    def __init__(
+        self, spec: AgentSpec | None, *, name: str, namespace: str, make: Mapping[str, Any] | None = None
+    ) -> None:
+        self._spec = spec
+        self._name = name
+        self._namespace = namespace
+        self._make = make  # how to make the actor if it is not there; only the first time
+        self._actor: Any = None
+
+    async def hello(self, client_id: str, run: str, share: float) -> Welcome:
+        if self._actor is None and self._spec is not None:
+            self._actor = await asyncio.to_thread(self._find_or_make, self._spec)
+        else:
+            self._actor = await asyncio.to_thread(_find, self._name, self._namespace)
+        return await self._call(self._actor.hello.remote(self._spec, client_id, run, share))
+
+    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+        return await self._call(self._actor.post.remote(client_id, ops))
+
+    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+        return await self._call(self._actor.take.remote(client_id, confirmed))
+
+    async def bye(self, client_id: str) -> None:
+        await self._call(self._actor.bye.remote(client_id))
+
+    async def statistics(self) -> HostStatistics:
+        return await self._call(self._actor.statistics.remote())
+
+    def _find_or_make(self, spec: AgentSpec) -> Any:
+        return _make(spec, name=self._name, namespace=self._namespace, **(self._make or {}))
+
+    async def _call(self, answer: Awaitable[T]) -> T:
+        """What the host raised, as it raised it; what happened on the way, as `LineBroken`."""
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            return await answer
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, AgentClosed | JournalLocked):  # it is closing, or another has not let go yet
+                raise LineBroken(str(cause)) from cause
+            raise cause from None
+        except RayError as error:
+            raise LineBroken(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+
+
+def connect(
+    spec: AgentSpec | None = None,
+    *,
+    run: str,
+    name: str = NAME,
+    namespace: str = NAMESPACE,
+    share: float = 1.0,
+    env: Mapping[str, str] | None = None,
+    resources: Mapping[str, float] | None = None,
+    sends_tokens: bool = False,
+    give_up_s: float = 600.0,
+) -> SharedAgent:
+    """A client of the agent of this name, to be entered with `async with`; ray must be initialised by then.
+
+    With a spec the agent is made if it is not there, and refused if it runs with other settings. `run` names the
+    training run, which may have many clients; its `share` is counted against those of other runs that have work.
+    """
+    line = RayLine(spec, name=name, namespace=namespace, make={"env": env, "resources": resources})
+    return SharedAgent(line, run=run, share=share, sends_tokens=sends_tokens, give_up_s=give_up_s)
+
+
+def start(
+    spec: AgentSpec,
+    *,
+    name: str = NAME,
+    namespace: str = NAMESPACE,
+    env: Mapping[str, str] | None = None,
+    resources: Mapping[str, float] | None = None,
+) -> HostStatistics:
+    """Make the agent, or find it if it runs with the same settings; blocks until it is open.
+
+    `env` is for what its services need, such as keys; `resources` say on which nodes it may run.
+    """
+    import ray
+
+    was_there = _is_there(name, namespace)
+    actor = _make(spec, name=name, namespace=namespace, env=env, resources=resources)
+    try:
+        _get(actor.hello.remote(spec, "start", "start", 1.0), _START_S)
+        _get(actor.bye.remote("start"), _START_S)
+        return cast("HostStatistics", _get(actor.statistics.remote(), _START_S))
+    except BaseException:
+        if not was_there:
+            ray.kill(actor)  # nobody else has had an answer from it
+        raise
+
+
+def status(*, name: str = NAME, namespace: str = NAMESPACE) -> HostStatistics:
+    return cast("HostStatistics", _get(_find(name, namespace).statistics.remote(), _START_S))
+
+
+def stop(*, name: str = NAME, namespace: str = NAMESPACE) -> bool:
+    """End the agent for good, its journal in order; False if there was none. Its clients raise `SharedAgentGone`."""
+    import ray
+
+    if not _is_there(name, namespace):
+        return False
+    actor = _find(name, namespace)
+    try:
+        _get(actor.close.remote(), _CLOSE_S)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        logger.warning("the shared agent was not closed in order: %s", error)
+    ray.kill(actor, no_restart=True)
+    return True
+
+
+def _make(
+    spec: AgentSpec,
+    *,
+    name: str,
+    namespace: str,
+    env: Mapping[str, str] | None,
+    resources: Mapping[str, float] | None,
+) -> Any:
+    import ray
+
+    _check_ray()
+    actor = ray.remote(AgentActor).options(
+        name=name,
+        namespace=namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=_CALLS_AT_ONCE,
+        num_cpus=0,  # it waits for others, and must not wait for a place
+        resources=dict(resources or {}),
+        runtime_env={"env_vars": dict(env)} if env else None,
+    )
+    return actor.remote(spec)
+
+
+def _find(name: str, namespace: str) -> Any:
+    import ray
+
+    _check_ray()
+    try:
+        return ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        raise SharedAgentGone(
+            f"there is no shared agent {name!r} in namespace {namespace!r}: it was not started, or was stopped"
+        ) from None
+
+
+def _is_there(name: str, namespace: str) -> bool:
+    try:
+        _find(name, namespace)
+    except SharedAgentGone:
+        return False
+    return True
+
+
+def _check_ray() -> None:
+    import ray
+
+    if not ray.is_initialized():
+        raise InvalidInput("the shared agent runs on Ray, which must be initialised first: ray.init(address='auto')")
+
+
+def _get(answer: Any, timeout_s: float) -> Any:
+    import ray
+
+    try:
+        return ray.get(answer, timeout=timeout_s)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.GetTimeoutError:
+        raise TimeoutError(f"the shared agent must answer within {timeout_s:g} s, it did not") from None

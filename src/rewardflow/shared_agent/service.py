@@ -1,0 +1,114 @@
+"""A host with a loop of its own, and what becomes of it: opened when first asked, opened again after it halted.
+
+Always true: there is one open agent at a time, in one thread, with one owner; what it cannot be opened for is told to
+whoever asks. Clients of an agent that halted are told once; the next one that says hello finds a new agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.blocking import LoopThread
+from rewardflow.shared_agent.host import Host
+from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
+from rewardflow.shared_agent.spec import AgentSpec
+
+T = TypeVar("T")
+
+
+class Service:
+    """All methods may be awaited on any loop."""
+
+    def __init__(self, spec: AgentSpec, *, node: str = "") -> None:
+        self._spec = spec
+        self._node = node
+        self._thread = LoopThread()
+        self._thread.__enter__()
+        self._host: Host | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._serving: concurrent.futures.Future[None] | None = None
+        self._is_over: asyncio.Event | None = None  # of the agent that is open now
+        self._opening: asyncio.Lock | None = None
+
+    async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float) -> Welcome:
+        if spec is not None and (difference := self._spec.difference(spec)) is not None:
+            raise InvalidInput(
+                "all who share an agent must describe it alike; this one runs with other settings (its own and those "
+                f"asked for): {difference}"
+            )
+        return await self._there(self._hello(client_id, run, share))
+
+    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+        return await self._there(self._post(client_id, ops))
+
+    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+        return await self._there(self._take(client_id, confirmed))
+
+    async def bye(self, client_id: str) -> None:
+        await self._there(self._bye(client_id))
+
+    async def statistics(self) -> HostStatistics:
+        return await self._there(self._statistics())
+
+    async def close(self) -> None:
+        """End the calls that are out, and finish the journal."""
+        await self._there(self._close())
+
+    async def _there(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self._thread.start(coroutine))
+
+    # -- on the agent's own loop -------------------------------------------------------------------------------------
+
+    async def _hello(self, client_id: str, run: str, share: float) -> Welcome:
+        return (await self._open_host()).hello(client_id, run, share)
+
+    async def _post(self, client_id: str, ops: Sequence[Op]) -> bool:
+        return self._host is not None and self._host.post(client_id, ops)
+
+    async def _take(self, client_id: str, confirmed: int) -> Delivery | None:
+        return None if self._host is None else await self._host.take(client_id, confirmed)
+
+    async def _bye(self, client_id: str) -> None:
+        if self._host is not None:
+            self._host.bye(client_id)
+
+    async def _statistics(self) -> HostStatistics:
+        return dataclasses.replace((await self._open_host()).statistics(), pid=os.getpid(), node=self._node)
+
+    async def _open_host(self) -> Host:
+        """The host of an agent that sends."""
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if self._host is not None and self._host.halt is not None:
+                await self._close()
+            if self._host is None:
+                opened: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+                self._is_over = asyncio.Event()
+                self._serving = self._thread.start(self._serve(opened, self._is_over))
+                self._host = await opened
+            return self._host
+
+    async def _serve(self, opened: asyncio.Future[Host], is_over: asyncio.Event) -> None:
+        """The agent's block: entered and left by one task, which owns everything in it."""
+        try:
+            async with self._spec.build() as agent:
+                opened.set_result(Host(agent, incarnation=uuid.uuid4().hex))
+                await is_over.wait()
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    async def _close(self) -> None:
+        if self._serving is not None and self._is_over is not None:
+            self._is_over.set()
+            self._host = None
+            await asyncio.wrap_future(self._serving)
