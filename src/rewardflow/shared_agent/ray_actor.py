@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ T = TypeVar("T")
 NAME = "default"
 NAMESPACE = "rewardflow"
 _CALLS_AT_ONCE = 10_000  # one long poll a client
+_SWITCH_S = 0.0005  # Ray's threads wait this long for a busy loop at every step of a message; Python's 5 ms add up
 _START_S = 120.0
 _CLOSE_S = 30.0
 
@@ -37,6 +39,7 @@ class AgentActor:
         import ray
 
         logging.basicConfig(level=logging.INFO)
+        sys.setswitchinterval(_SWITCH_S)
         self._service = Service(spec, node=ray.get_runtime_context().get_node_id())
 
     async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float) -> Welcome:
