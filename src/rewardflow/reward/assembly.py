@@ -315,27 +315,26 @@ class Assembly:
             for number, column in enumerate(group.columns):
                 if column.num_in == group.num_expected:
                     self._complete_column(group, number)
-        self._prune()
-
-    def _prune(self) -> None:
         for component in self._components:
             component.dispatcher.prune()
             if component.decider is not None:
                 component.decider.prune()
 
-    def cancel_unwanted(self, run: str, step: int, group_id: str, is_wanted: Callable[[str, Rollout], bool]) -> None:
-        """Cancel a group if none of its rollouts is wanted any longer, and else the calls for those that are not."""
-        group = self._groups.get((run, step, group_id))
-        if group is None:
-            return
-        if not any(is_wanted(run, rollout) for rollout in group.members()):
-            self.cancel([group], "cancelled", _UNWANTED)
-            return
+    def cancel_unwanted(self, keys: Iterable[tuple[str, int, str]], is_wanted: Callable[[str, Rollout], bool]) -> None:
+        """Of these groups, cancel those that nobody wants a rollout of, and the calls that nobody wants of others."""
+        unwanted: list[PendingGroup] = []
         now = self._loop.time()
-        for job in list(group.jobs):
-            if not any(is_wanted(run, rollout) for rollout in job.rollouts):
-                job.fail("cancelled", _UNWANTED, now)
-        self._prune()
+        for key in keys:
+            group = self._groups.get(key)
+            if group is None:
+                continue
+            if not any(is_wanted(key[0], rollout) for rollout in group.members()):
+                unwanted.append(group)
+                continue
+            for job in list(group.jobs):
+                if not any(is_wanted(key[0], rollout) for rollout in job.rollouts):
+                    job.fail("cancelled", _UNWANTED, now)
+        self.cancel(unwanted, "cancelled", _UNWANTED)
 
     def cancel_run(self, run: str) -> None:
         """Cancel all that is left of a run."""

@@ -106,7 +106,7 @@ class SharedAgent:
         self._line = line
         self._sends_tokens = sends_tokens
         self._give_up_s = give_up_s
-        self._id = uuid.uuid4().hex
+        self.id = uuid.uuid4().hex
         self._welcome: Welcome | None = None
         self._tasks = asyncio.TaskGroup()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -153,7 +153,7 @@ class SharedAgent:
             self._end(None, Reward(kind="cancelled", error="the client of the shared agent was closed"))
             with contextlib.suppress(LineBroken, AgentHalted, TimeoutError):
                 async with asyncio.timeout(_BYE_S):
-                    await self._line.bye(self._id)
+                    await self._line.bye(self.id)
 
     def _end(self, halted: AgentHalted | None, reward: Reward) -> None:
         """Nothing more will come: give everything that is out this verdict, and let nobody wait."""
@@ -310,7 +310,7 @@ class SharedAgent:
             self._forget_if_over(ticket)
 
     def _forget_if_over(self, ticket: Ticket) -> None:
-        if ticket.is_over:
+        if ticket.is_over and self._halted is None:  # or it is still to be told why
             self._ticket_numbers.pop(ticket, None)
 
     # -- the line ----------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class SharedAgent:
             retry_s = _retries()
             while era == self._num_reconnects:  # after a reconnect everything was put there anew
                 try:
-                    if await self._line.post(self._id, ops):
+                    if await self._line.post(self.id, ops):
                         break
                     self._is_connected.clear()  # the receiver hears the same, and says hello
                     await self._is_connected.wait()
@@ -382,7 +382,7 @@ class SharedAgent:
 
     async def _take(self) -> Delivery | None:
         try:
-            return await self._line.take(self._id, self._confirmed)
+            return await self._line.take(self.id, self._confirmed)
         except LineBroken as error:
             logger.info("the shared agent does not answer: %s", error)
             return None
@@ -406,7 +406,7 @@ class SharedAgent:
         until_s = loop.time() + self._give_up_s
         for retry_s in _retries():
             try:
-                return await self._line.hello(self._id, self.run, self.share)
+                return await self._line.hello(self.id, self.run, self.share)
             except LineBroken as error:
                 if loop.time() + retry_s > until_s:
                     raise SharedAgentGone(

@@ -81,6 +81,7 @@ class Host:
         self._clients: dict[str, _Client] = {}
         self._samples: dict[_Key, _Sample] = {}
         self.halt: Halt | None = None
+        self._hears_of_halt = agent.outlet(self, run="")  # the others come and go
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -217,8 +218,8 @@ class Host:
             sample.wanted_by = [one for one in sample.wanted_by if one != (client, serial)]
             if not sample.wanted_by:
                 groups[key[:3]] = None
-        for run, step, group_id in groups:
-            self._agent.assembly.cancel_unwanted(run, step, group_id, self._is_wanted)
+        if groups:
+            self._agent.assembly.cancel_unwanted(groups, self._is_wanted)
 
     def _is_wanted(self, run: str, rollout: Rollout) -> bool:
         sample = self._samples.get((run, rollout.step, rollout.group_id, rollout.index))

@@ -1,0 +1,352 @@
+"""What several clients see of one agent, on the virtual clock: shares, groups, death and return."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shared_line import Lives
+
+import rewardflow as rf
+from rewardflow import clock
+from rewardflow.errors import BudgetExhausted, InvalidInput
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.simulated import SimulatedService
+
+
+def rollouts(count: int, *, size: int = 1, step: int = 0, name: str = "q", **fields: Any) -> list[rf.Rollout]:
+    return [
+        rf.Rollout(group_id=f"{name}{i // size}", index=i % size, group_size=size, response=str(i), step=step, **fields)
+        for i in range(count)
+    ]
+
+
+def agent_of(reward: Any, **options: Any) -> RewardAgent:
+    return RewardAgent(reward, serves_runs=True, **options)
+
+
+async def echo(solution_str: str) -> float:
+    await asyncio.sleep(0.1)
+    return float(solution_str)
+
+
+CALLS: Counter[str] = Counter()
+
+
+async def counted(solution_str: str) -> float:
+    """Counts outside of itself: what a function holds is part of its identity, and so of the journal's keys."""
+    CALLS[solution_str] += 1
+    await asyncio.sleep(0.05 * (int(solution_str) % 7))
+    return float(solution_str)
+
+
+def test_groups_come_back_with_the_very_records_that_were_submitted() -> None:
+    async def main() -> None:
+        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as agent:
+            sent = rollouts(20, size=4, token_ids=(1, 2, 3))
+            groups = await agent.submit(sent).all()
+            assert [one for group in groups for one in group.rollouts] == sent
+            assert all(one is other for one, other in zip(sent, (r for g in groups for r in g.rollouts), strict=True))
+            assert [reward.value for group in groups for reward in group.rewards] == [float(i) for i in range(20)]
+
+    clock.run(main())
+
+
+def test_what_is_submitted_together_goes_in_one_message_and_so_do_the_verdicts() -> None:
+    async def main() -> None:
+        async with Lives(lambda: agent_of(echo, max_concurrency=500)) as lives, lives.client("a") as agent:
+            async with asyncio.TaskGroup() as tasks:
+                for one in rollouts(500):
+                    tasks.create_task(agent.score(one))
+            assert lives.num_posts <= 2
+            assert lives.num_takes <= 5
+
+    clock.run(main())
+
+
+def test_two_runs_may_use_the_same_names_for_their_groups() -> None:
+    async def main() -> None:
+        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as one, lives.client("b") as other:
+            mine, theirs = await asyncio.gather(one.submit(rollouts(4)).all(), other.submit(rollouts(4)).all())
+            assert len(mine) == len(theirs) == 4
+
+    clock.run(main())
+
+
+def test_a_sample_returns_before_its_group_is_whole_unless_its_verdict_depends_on_the_group() -> None:
+    class Centred:
+        async def compute_score(self, solution_str: str) -> float:
+            return float(solution_str)
+
+        def post_process_scores(self, scores: list[float]) -> list[float]:
+            return [score - sum(scores) / len(scores) for score in scores]
+
+    async def main() -> None:
+        first, second = rollouts(2, size=2)
+        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as worker:
+            assert not worker.needs_groups
+            assert (await worker.score(first)).value == 0.0
+        make = lambda: agent_of(Centred())  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as worker, lives.client("a") as other:
+            assert worker.needs_groups
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(60):
+                    await worker.score(first)
+            rewards = await asyncio.gather(worker.score(first), other.score(second))
+            assert [reward.value for reward in rewards] == [-0.5, 0.5]
+
+    clock.run(main())
+
+
+def test_the_sum_of_two_runs_keeps_the_rate_and_each_gets_half_until_one_ends() -> None:
+    started: list[tuple[float, str]] = []
+
+    async def judge(extra_info: dict[str, Any]) -> float:
+        started.append((asyncio.get_running_loop().time(), extra_info["who"]))
+        await asyncio.sleep(0.3)
+        return 1.0
+
+    async def main() -> float:
+        make = lambda: agent_of(judge, rpm=600, max_concurrency=256)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one:
+            async with lives.client("b") as other:
+                one.submit(rollouts(2000, extra_info={"who": "a"}))
+                other.submit(rollouts(2000, extra_info={"who": "b"}))
+                await asyncio.sleep(60)
+            ended_s = asyncio.get_running_loop().time()
+            await asyncio.sleep(20)
+        return ended_s
+
+    ended_s = clock.run(main())
+    for begin_s in range(0, 80, 10):
+        window = [who for at_s, who in started if begin_s <= at_s < begin_s + 10]
+        assert len(window) <= 102  # ten a second
+        if 5 <= begin_s < ended_s - 10:
+            assert len(window) >= 95
+            assert 0.45 <= Counter(window)["a"] / len(window) <= 0.55
+    after = [who for at_s, who in started if ended_s + 5 <= at_s < ended_s + 15]
+    assert len(after) >= 95
+    assert set(after) == {"a"}
+
+
+@pytest.mark.parametrize("latency_b_s", [0.1, 4.0])
+def test_slots_are_shared_evenly_also_when_the_calls_of_one_run_take_longer(latency_b_s: float) -> None:
+    async def judge(extra_info: dict[str, Any]) -> float:
+        await asyncio.sleep(extra_info["latency_s"])
+        return 1.0
+
+    async def main() -> None:
+        make = lambda: agent_of(judge, max_concurrency=40, rpm=None)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one, lives.client("b", share=3.0) as other:
+            one.submit(rollouts(2000, extra_info={"latency_s": 0.4}))
+            other.submit(rollouts(3000, extra_info={"latency_s": latency_b_s}))
+            await asyncio.sleep(6)
+            (account,) = (await one.host_statistics()).agent.accounts
+            in_flight = {lane.run: lane.in_flight for lane in account.runs}
+            assert abs(in_flight["a"] - 10) <= 1
+            assert abs(in_flight["b"] - 30) <= 1
+
+    clock.run(main())
+
+
+@given(
+    kills=st.lists(st.floats(0.0, 3.0), max_size=4),
+    group_size=st.integers(1, 4),
+    delay_s=st.sampled_from([0.0, 0.001, 0.2]),
+)
+def test_no_verdict_is_lost_or_delivered_twice_whenever_the_host_dies(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[float], group_size: int, delay_s: float
+) -> None:
+    journal = tmp_path_factory.mktemp("lives") / "run.db"
+    CALLS.clear()
+
+    async def main() -> None:
+        make = lambda: agent_of(counted, max_concurrency=6, journal=journal)  # noqa: E731
+        async with Lives(make, delay_s=delay_s) as lives, lives.client("a") as agent:
+            sent = rollouts(24 * group_size, size=group_size)
+            ticket = agent.submit(sent)
+            for wait_s in kills:
+                await asyncio.sleep(wait_s)
+                await lives.kill()
+                await asyncio.sleep(0.5)
+                await lives.start()
+            lone = await agent.score(rf.Rollout(group_id="lone", response="1000"))
+            groups = await ticket.all()
+            assert lone.value == 1000.0
+            assert [one for group in groups for one in group.rollouts] == sent
+            assert all(
+                reward.value == float(rollout.response)
+                for group in groups
+                for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+            )
+            statistics = agent.statistics()
+            assert statistics.scored == len(sent) + 1
+            assert statistics.out == 0
+        # What was in flight at a death is asked again, and nothing that was paid for is.
+        assert sum(CALLS.values()) - len(CALLS) <= 6 * len(kills)
+
+    clock.run(main())
+
+
+def test_workers_that_share_a_group_get_their_verdicts_also_if_the_host_dies_when_one_of_them_has_it(
+    tmp_path: Path,
+) -> None:
+    class Pairs:
+        async def score_group(self, rollouts: list[rf.Rollout]) -> list[float]:
+            await asyncio.sleep(1.0)
+            return [float(rollout.index) for rollout in rollouts]
+
+    async def main() -> None:
+        make = lambda: agent_of(Pairs(), journal=tmp_path / "run.db")  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one, lives.client("a") as other:
+            first, second = rollouts(2, size=2)
+            lives.deaf.add(other.id)
+            async with asyncio.TaskGroup() as tasks:
+                theirs = tasks.create_task(other.score(second))
+                assert (await one.score(first)).value == 0.0
+                await lives.kill()
+                await lives.start()
+                assert (await theirs).value == 1.0
+
+    clock.run(main())
+
+
+def test_what_a_client_that_died_had_asked_for_is_cancelled_and_its_share_is_free() -> None:
+    async def judge(solution_str: str) -> float:
+        await asyncio.sleep(1000)
+        return 1.0
+
+    async def main() -> None:
+        async with Lives(lambda: agent_of(judge, max_concurrency=4, timeout_s=None)) as lives, lives.client("a") as one:
+            async with lives.client("b") as other:
+                other.submit(rollouts(8))
+                one.submit(rollouts(8))
+                lives.deaf.add(other.id)  # and asks for nothing, as if its process was gone
+                await asyncio.sleep(25)
+                (account,) = (await one.host_statistics()).agent.accounts
+                assert {lane.run: lane.in_flight for lane in account.runs if lane.in_flight} == {"a": 4}
+                assert [seen.run for seen in (await one.host_statistics()).clients] == ["a"]
+
+    clock.run(main())
+
+
+def test_cancelling_the_caller_of_score_stops_its_call_and_a_cancelled_ticket_ends_at_once() -> None:
+    ended: list[str] = []
+
+    async def judge(solution_str: str) -> float:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(solution_str)
+        return 1.0
+
+    async def main() -> None:
+        async with Lives(lambda: agent_of(judge, timeout_s=None)) as lives, lives.client("a") as agent:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await agent.score(rf.Rollout(group_id="x", response="alone"))
+            ticket = agent.submit(rollouts(3))
+            await asyncio.sleep(1)
+            ticket.cancel()
+            groups = await ticket.all()
+            assert [group.rewards[0].kind for group in groups] == ["cancelled"] * 3
+            await asyncio.sleep(1)
+            assert sorted(ended) == ["0", "1", "2", "alone"]
+
+    clock.run(main())
+
+
+def test_a_budget_that_is_spent_halts_every_client_with_what_it_could_not_finish() -> None:
+    async def main() -> None:
+        make = lambda: agent_of(echo, max_cost_usd=1.0, call_cost_usd=0.1, max_concurrency=2)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one, lives.client("b") as other:
+            with pytest.raises(BudgetExhausted, match="max_cost_usd") as halted:
+                await one.submit(rollouts(30)).all()
+            kinds = Counter(group.rewards[0].kind for group in halted.value.groups)
+            assert kinds[None] == 10
+            assert kinds["budget"] == 20
+            await asyncio.sleep(1)
+            with pytest.raises(BudgetExhausted):
+                await other.score(rf.Rollout(group_id="late", response="1"))
+
+    clock.run(main())
+
+
+def test_a_second_rollout_at_the_same_place_is_refused_and_the_same_one_is_judged_once() -> None:
+    calls: list[str] = []
+
+    async def judge(solution_str: str) -> float:
+        calls.append(solution_str)
+        await asyncio.sleep(1)
+        return 1.0
+
+    async def main() -> None:
+        async with Lives(lambda: agent_of(judge)) as lives, lives.client("a") as one, lives.client("a") as other:
+            same = rf.Rollout(group_id="x", response="same")
+            first, second, third = await asyncio.gather(
+                one.score(same), other.score(same), other.score(rf.Rollout(group_id="x", response="another"))
+            )
+            assert (first.value, second.value) == (1.0, 1.0)
+            assert third.kind == "user_error"
+            assert "one rollout at a place" in (third.error or "")
+            assert calls == ["same"]
+
+    clock.run(main())
+
+
+def test_clients_of_one_run_must_have_one_share() -> None:
+    async def main() -> None:
+        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a"):
+            with pytest.raises(InvalidInput, match="one share"):
+                async with lives.client("a", share=2.0):
+                    pass
+
+    clock.run(main())
+
+
+def test_what_cannot_travel_is_refused_by_name_where_it_is_submitted() -> None:
+    async def main() -> None:
+        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as agent:
+            with pytest.raises(InvalidInput, match=r"extra_info\['lock'\] of index 0 in group 'x'"):
+                agent.submit(rf.Rollout(group_id="x", response="1", extra_info={"lock": threading.Lock()}))
+
+    clock.run(main())
+
+
+def test_extras_that_cannot_travel_become_a_text_that_says_so() -> None:
+    async def judge(solution_str: str) -> dict[str, object]:
+        return {"score": 1.0, "lock": threading.Lock(), "note": "kept"}
+
+    async def main() -> None:
+        async with Lives(lambda: agent_of(judge)) as lives, lives.client("a") as agent:
+            reward = await agent.score(rf.Rollout(group_id="x", response="1"))
+            assert reward.extras["note"] == "kept"
+            assert "cannot travel" in reward.extras["lock"]
+
+    clock.run(main())
+
+
+def test_a_service_that_refuses_above_its_rate_sees_the_sum_of_all_runs_at_it() -> None:
+    async def main() -> SimulatedService:
+        service = SimulatedService(rpm=600, burst=1, latency_s=0.5)
+
+        async def judge(solution_str: str) -> float:
+            await service.call()
+            return 1.0
+
+        make = lambda: agent_of(judge, rpm=600, max_concurrency=64)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one, lives.client("b") as other:
+            for agent in (one, other):
+                agent.submit(rollouts(1000))
+            await asyncio.sleep(60)
+        return service
+
+    service = clock.run(main())
+    assert service.rejected_share(10.0, 60.0) <= 0.02
+    assert service.accepted_share(10.0, 60.0) >= 0.9
