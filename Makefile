@@ -13,6 +13,7 @@ ORACLE := .venv-oracle
 BROWSER := .venv-browser
 TRL := .venv-trl
 CONTENDERS := src/rewardflow/bench/contenders
+RAY := .venv-ray
 
 # The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
 # run the code of the old place, and one whose python is gone would run nothing.
@@ -29,6 +30,9 @@ endif
 ifneq ($(shell test -x $(TRL)/bin/python && cat $(TRL)/.ready 2>/dev/null),$(CURDIR))
 TRL_STALE := stale
 endif
+ifneq ($(shell test -x $(RAY)/bin/python && cat $(RAY)/.ready 2>/dev/null),$(CURDIR))
+RAY_STALE := stale
+endif
 
 ifneq ($(shell test -x $(BROWSER)/bin/python && cat $(BROWSER)/.ready 2>/dev/null),$(CURDIR))
 BROWSER_STALE := stale
@@ -37,7 +41,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test test-local-judge test-oracle test-browser chromium check bench bench-trainer fix lock clean stale
+.PHONY: help demo test test-local-judge test-oracle test-browser test-ray chromium check bench bench-trainer fix lock clean stale
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -56,6 +60,9 @@ test-oracle: $(ORACLE)/.ready ## compare the algorithms with verl's, number by n
 
 test-browser: $(BROWSER)/.ready chromium ## look at the run report in a real browser
 	@$(BROWSER)/bin/python -m pytest tests/browser $(ARGS)
+
+test-ray: $(RAY)/.ready ## test the shared agent on Ray clusters on this machine
+	@$(RAY)/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
@@ -83,7 +90,7 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds
-	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) $(TRL)
+	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) $(RAY) $(TRL)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
@@ -137,6 +144,11 @@ $(TRL)/.ready: $(CONTENDERS)/trl_requirements.txt $(TRL_STALE) | $(BIN)/python
 	@echo "installing TRL into $(TRL)"
 	@$(BIN)/python -m venv --clear $(TRL)
 	@$(subst $(VENV)/,$(TRL)/,$(PIP)) install -r $(CONTENDERS)/trl_requirements.txt
+# An environment of its own: nobody needs Ray to work on the rest.
+$(RAY)/.ready: pyproject.toml constraints.txt tests/ray_cluster/requirements.txt $(RAY_STALE) | $(BIN)/python
+	@echo "installing rewardflow and Ray into $(RAY)"
+	@$(BIN)/python -m venv --clear $(RAY)
+	@$(subst $(VENV)/,$(RAY)/,$(PIP)) install -c constraints.txt -e . -r tests/ray_cluster/requirements.txt
 	@printf '%s\n' '$(CURDIR)' > $@
 
 # Made only when missing; --clear also replaces one whose python is gone.

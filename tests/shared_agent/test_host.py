@@ -223,15 +223,15 @@ def test_what_a_client_that_died_had_asked_for_is_cancelled_and_its_share_is_fre
         return 1.0
 
     async def main() -> None:
-        async with Lives(lambda: agent_of(judge, max_concurrency=4, timeout_s=None)) as lives, lives.client("a") as one:
-            async with lives.client("b") as other:
-                other.submit(rollouts(8))
-                one.submit(rollouts(8))
-                lives.deaf.add(other.id)  # and asks for nothing, as if its process was gone
-                await asyncio.sleep(25)
-                (account,) = (await one.host_statistics()).agent.accounts
-                assert {lane.run: lane.in_flight for lane in account.runs if lane.in_flight} == {"a": 4}
-                assert [seen.run for seen in (await one.host_statistics()).clients] == ["a"]
+        make = lambda: agent_of(judge, max_concurrency=4, timeout_s=None)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one, lives.client("b") as other:
+            other.submit(rollouts(8))
+            one.submit(rollouts(8))
+            lives.deaf.add(other.id)  # and asks for nothing, as if its process was gone
+            await asyncio.sleep(25)
+            (account,) = (await one.host_statistics()).agent.accounts
+            assert {lane.run: lane.in_flight for lane in account.runs if lane.in_flight} == {"a": 4}
+            assert [seen.run for seen in (await one.host_statistics()).clients] == ["a"]
 
     clock.run(main())
 

@@ -22,6 +22,7 @@ from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.report import run_report_benchmarks
 from rewardflow.bench.rows import Row
+from rewardflow.bench.scale import run_scale_benchmarks
 from rewardflow.cli.display import stdout_console
 from rewardflow.errors import InvalidInput
 
@@ -47,7 +48,12 @@ class _SeededBenchmark:
     seeds: Sequence[int]
 
 
-_BENCHMARKS = {"agent": run_agent_benchmarks, "judge": run_judge_benchmarks, "report": run_report_benchmarks}
+_BENCHMARKS = {
+    "agent": run_agent_benchmarks,
+    "judge": run_judge_benchmarks,
+    "report": run_report_benchmarks,
+    "scale": run_scale_benchmarks,
+}
 _SEEDED_BENCHMARKS = {
     "schedules": _SeededBenchmark(
         measure=schedules.run_schedule_benchmarks,
@@ -88,6 +94,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS, _TRAINER],
         metavar="WHAT",
         help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge), "
+        "scale (what several processes share, on Ray), "
         "report (the page of a run of 5 million calls), schedules (a step of training under each, 10 minutes), "
         "plan (what `rewardflow plan` says of three real runs, 2 minutes), "
         "learning (what overlapping does to it, 10 minutes), algorithms (whether each learns, 15 minutes), "

@@ -1,0 +1,288 @@
+"""The shared agent on real Ray: processes that are killed, nodes that go away, jobs that share a service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+import rewardflow as rf
+from rewardflow.errors import InvalidInput, SharedAgentGone
+from rewardflow.shared_agent.messages import HostStatistics
+from rewardflow.shared_agent.ray_actor import connect, start, status, stop
+from rewardflow.shared_agent.spec import AgentSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+JUDGE = '''
+import asyncio
+import os
+import pathlib
+
+CALLS = pathlib.Path(__file__).with_name("calls.txt")
+
+
+async def judge(solution_str, extra_info):
+    """Notes each call in a file, in one write, and takes as long as it is told."""
+    file = os.open(CALLS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{solution_str}\\n".encode())
+    os.close(file)
+    await asyncio.sleep(extra_info.get("delay_s", 0.0))
+    return {"score": float(solution_str), "key_is_there": "THE_KEY" in os.environ}
+
+
+class Centred:
+    async def compute_score(self, solution_str):
+        return float(solution_str)
+
+    def post_process_scores(self, scores):
+        return [score - sum(scores) / len(scores) for score in scores]
+'''
+
+WORKER = """
+import asyncio, logging, sys
+import ray
+import rewardflow as rf
+from rewardflow.shared_agent.ray_actor import connect
+
+address, run, first, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address="127.0.0.1")
+
+
+async def main():
+    async with connect(run=run, name="judge") as agent:
+        print("ready", flush=True)
+        delay = {"delay_s": 0.5}
+        rollouts = [rf.Rollout(group_id=f"{first}-{i}", response=str(i), extra_info=delay) for i in range(count)]
+        rewards = await asyncio.gather(*(agent.score(rollout) for rollout in rollouts))
+        assert [reward.value for reward in rewards] == [float(i) for i in range(count)]
+        print("done", flush=True)
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes on this machine; the second one can be replaced."""
+    folder = tempfile.mkdtemp(prefix="rf-ray-", dir="/tmp")
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 32,
+            "include_dashboard": False,
+            "object_store_memory": 128 * 2**20,
+            "node_ip_address": "127.0.0.1",
+            "temp_dir": folder,
+        },
+    )
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address="127.0.0.1")
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def judge(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "judge.py").write_text(JUDGE, "utf-8")
+    yield tmp_path
+    stop(name="judge")
+
+
+def spec_of(folder: Path, name: str = "judge", **options: Any) -> AgentSpec:
+    return AgentSpec.of(f"{folder / 'judge.py'}:{name}", **options)
+
+
+def rollouts(count: int, *, size: int = 4, delay_s: float = 0.0) -> list[rf.Rollout]:
+    return [
+        rf.Rollout(
+            group_id=str(i // size),
+            index=i % size,
+            group_size=size,
+            response=str(i),
+            extra_info={"delay_s": delay_s},
+            token_ids=(1, 2, 3),
+        )
+        for i in range(count)
+    ]
+
+
+def calls_in(folder: Path) -> Counter[str]:
+    file = folder / "calls.txt"
+    return Counter(file.read_text().split()) if file.exists() else Counter()
+
+
+def check_exact(sent: list[rf.Rollout], groups: list[rf.ScoredGroup]) -> None:
+    """Every rollout once, with its own verdict."""
+    assert [rollout for group in groups for rollout in group.rollouts] == sent
+    values = [reward.value for group in groups for reward in group.rewards]
+    assert values == [float(rollout.response) for rollout in sent]
+
+
+async def until_calls(folder: Path, count: int) -> None:
+    while sum(calls_in(folder).values()) < count:  # noqa: ASYNC110 (the judge is in another process)
+        await asyncio.sleep(0.01)
+
+
+def test_groups_and_samples_come_back_and_keys_come_from_the_actors_own_environment(judge: Path) -> None:
+    async def main() -> None:
+        async with connect(spec_of(judge), name="judge", run="a", env={"THE_KEY": "secret-value"}) as agent:
+            sent = rollouts(400)
+            groups = await agent.submit(sent).all()
+            check_exact(sent, groups)
+            assert all(reward.extras["key_is_there"] for group in groups for reward in group.rewards)
+            assert (await agent.score(rf.Rollout(group_id="lone", response="7"))).value == 7.0
+            assert "secret-value" not in str(await agent.host_statistics())
+
+    asyncio.run(main())
+
+
+def test_a_killed_actor_comes_back_and_the_step_ends_without_loss_or_double_delivery(judge: Path) -> None:
+    async def main() -> HostStatistics:
+        spec = spec_of(judge, max_concurrency=16, journal=judge / "run.db")
+        async with connect(spec, name="judge", run="a") as agent:
+            sent = rollouts(400, delay_s=0.05)
+            ticket = agent.submit(sent)
+            first = await ticket.take(20)
+            before = await agent.host_statistics()
+            os.kill(before.pid, signal.SIGKILL)
+            lone = await agent.score(rf.Rollout(group_id="lone", response="1000"))
+            rest = await ticket.all()
+            check_exact(sent, sorted([*first, *rest], key=lambda group: int(group.group_id)))
+            assert lone.value == 1000.0
+            statistics = agent.statistics()
+            assert (statistics.scored, statistics.out) == (len(sent) + 1, 0)
+            assert statistics.reconnects >= 1
+            after = await agent.host_statistics()
+            assert after.pid != before.pid
+            return after
+
+    after = asyncio.run(main())
+    calls = calls_in(judge)
+    assert len(calls) == 401
+    assert sum(calls.values()) - len(calls) <= 16  # what was in flight; nothing that was paid for
+    assert after.agent.verdicts.cached > 0 or sum(calls.values()) == len(calls)
+
+
+def test_an_agent_whose_node_is_removed_in_mid_step_goes_on_at_another_node(cluster: Cluster, judge: Path) -> None:
+    place = {"num_cpus": 4, "resources": {"rewards": 1}, "object_store_memory": 80 * 2**20}
+    node = cluster.add_node(node_ip_address="127.0.0.1", **place)
+    cluster.wait_for_nodes()
+
+    async def main() -> tuple[str, str]:
+        spec = spec_of(judge, max_concurrency=16, journal=judge / "run.db")
+        async with connect(spec, name="judge", run="a", resources={"rewards": 1}) as agent:
+            sent = rollouts(400, delay_s=0.05)
+            ticket = agent.submit(sent)
+            await until_calls(judge, 100)
+            before = await agent.host_statistics()
+            other = cluster.add_node(node_ip_address="127.0.0.1", **place)
+            await asyncio.to_thread(cluster.remove_node, node, False)
+            check_exact(sent, await ticket.all())
+            after = await agent.host_statistics()
+            assert after.node == other.node_id
+            return before.node, after.node
+
+    before, after = asyncio.run(main())
+    assert before != after
+    calls = calls_in(judge)
+    assert sum(calls.values()) - len(calls) <= 16
+
+
+def test_eight_processes_share_one_rate_and_a_killed_one_frees_its_share(cluster: Cluster, judge: Path) -> None:
+    start(spec_of(judge, rpm=1200, max_concurrency=64), name="judge")
+    script = judge / "worker.py"
+    script.write_text(WORKER, "utf-8")
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(script), cluster.address, f"job-{i % 2}", str(i), "20" if i else "100000"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(4)
+    ]
+    try:
+        assert all(worker.stdout is not None and worker.stdout.readline() == "ready\n" for worker in workers)
+        began_s, calls = time.monotonic(), sum(calls_in(judge).values())
+        assert [worker.wait(timeout=120) for worker in workers[1:]] == [0, 0, 0]
+        took_s = time.monotonic() - began_s
+        assert sum(calls_in(judge).values()) - calls <= 20 * took_s * 1.1 + 21  # 20 a second, and a second's burst
+        workers[0].kill()
+        workers[0].wait()
+        deadline_s = time.monotonic() + 40
+        while status(name="judge").clients and time.monotonic() < deadline_s:
+            time.sleep(0.5)
+        left = status(name="judge")
+        assert left.clients == ()
+        assert (left.agent.waiting, left.agent.in_flight) == (0, 0)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def test_workers_in_different_processes_complete_each_others_groups(judge: Path) -> None:
+    @ray.remote(num_cpus=0)
+    class Worker:
+        async def score(self, spec: AgentSpec, rollout: rf.Rollout) -> float | None:
+            async with connect(spec, name="judge", run="a") as agent:
+                return (await agent.score(rollout)).value
+
+    workers = [Worker.remote() for _ in range(2)]
+    spec = spec_of(judge, "Centred")
+    pair = rollouts(2, size=2)
+    answers = [worker.score.remote(spec, one) for worker, one in zip(workers, pair, strict=True)]
+    assert ray.get(answers, timeout=60) == [-0.5, 0.5]
+
+
+def test_two_jobs_with_other_settings_for_one_agent_are_told_the_difference(judge: Path) -> None:
+    start(spec_of(judge, rpm=600), name="judge")
+    start(spec_of(judge, rpm=600), name="judge")
+    with pytest.raises(InvalidInput, match=r"rpm \(600 and 300\)"):
+        start(spec_of(judge, rpm=300), name="judge")
+
+    async def main() -> None:
+        async with connect(spec_of(judge, rpm=600, max_attempts=9), name="judge", run="b"):
+            pass
+
+    with pytest.raises(InvalidInput, match=r"max_attempts \(the default and 9\)"):
+        asyncio.run(main())
+
+
+def test_an_agent_that_cannot_be_opened_says_why_and_leaves_no_actor_behind(judge: Path) -> None:
+    with pytest.raises(InvalidInput, match="has no 'nobody'"):
+        start(spec_of(judge, "nobody"), name="judge")
+    with pytest.raises(SharedAgentGone):
+        status(name="judge")
+
+
+def test_clients_of_an_agent_that_was_stopped_are_told_and_keep_what_they_have(judge: Path) -> None:
+    async def main() -> None:
+        async with connect(spec_of(judge), name="judge", run="a") as agent:
+            ticket = agent.submit(rollouts(8, delay_s=100.0))
+            await until_calls(judge, 8)
+            await asyncio.to_thread(stop, name="judge")
+            with pytest.raises(SharedAgentGone, match="stopped") as gone:
+                await ticket.all()
+            assert len(gone.value.groups) == 2
+
+    asyncio.run(main())
+    assert stop(name="judge") is False
