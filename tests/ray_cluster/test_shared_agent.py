@@ -28,6 +28,8 @@ from rewardflow.shared_agent.spec import AgentSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
+LOOPBACK = "127.0.0.2"  # who joins 127.0.0.1 is led by Ray to the machine's address in the network
+
 JUDGE = '''
 import asyncio
 import os
@@ -60,7 +62,7 @@ import rewardflow as rf
 from rewardflow.shared_agent.ray_actor import connect
 
 address, run, first, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address="127.0.0.1")
+ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address="127.0.0.2")
 
 
 async def main():
@@ -87,11 +89,11 @@ def cluster() -> Iterator[Cluster]:
             "num_cpus": 32,
             "include_dashboard": False,
             "object_store_memory": 128 * 2**20,
-            "node_ip_address": "127.0.0.1",
+            "node_ip_address": LOOPBACK,
             "temp_dir": folder,
         },
     )
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address="127.0.0.1")
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address=LOOPBACK)
     try:
         yield cluster
     finally:
@@ -184,7 +186,7 @@ def test_a_killed_actor_comes_back_and_the_step_ends_without_loss_or_double_deli
 
 def test_an_agent_whose_node_is_removed_in_mid_step_goes_on_at_another_node(cluster: Cluster, judge: Path) -> None:
     place = {"num_cpus": 4, "resources": {"rewards": 1}, "object_store_memory": 80 * 2**20}
-    node = cluster.add_node(node_ip_address="127.0.0.1", **place)
+    node = cluster.add_node(node_ip_address=LOOPBACK, **place)
     cluster.wait_for_nodes()
 
     async def main() -> tuple[str, str]:
@@ -194,7 +196,7 @@ def test_an_agent_whose_node_is_removed_in_mid_step_goes_on_at_another_node(clus
             ticket = agent.submit(sent)
             await until_calls(judge, 100)
             before = await agent.host_statistics()
-            other = cluster.add_node(node_ip_address="127.0.0.1", **place)
+            other = cluster.add_node(node_ip_address=LOOPBACK, **place)
             await asyncio.to_thread(cluster.remove_node, node, False)
             check_exact(sent, await ticket.all())
             after = await agent.host_statistics()
