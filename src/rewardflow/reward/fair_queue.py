@@ -122,10 +122,11 @@ class FairQueue:
 
     def forget_idle(self) -> None:
         """Let go of runs that have nothing here, once their clocks say nothing any more."""
-        idle = [run for run, lane in self._lanes.items() if not lane.heap and not lane.num_in_flight]
-        for run in idle:
-            if self._lanes[run].clock <= self._clock or len(idle) == len(self._lanes):
-                del self._lanes[run]
+        idle = [lane for lane in self._lanes.values() if not lane.heap and not lane.num_in_flight]
+        is_nobody_left = len(idle) == len(self._lanes)
+        for lane in idle:
+            if is_nobody_left or lane.clock <= self._clock:
+                del self._lanes[lane.run]
 
     def prune(self) -> None:
         """Drop what was resolved while it waited."""
