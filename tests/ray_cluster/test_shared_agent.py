@@ -209,7 +209,7 @@ def test_an_agent_whose_node_is_removed_in_mid_step_goes_on_at_another_node(clus
     assert sum(calls.values()) - len(calls) <= 16
 
 
-def test_eight_processes_share_one_rate_and_a_killed_one_frees_its_share(cluster: Cluster, judge: Path) -> None:
+def test_processes_of_two_jobs_share_one_rate_and_a_killed_one_frees_its_share(cluster: Cluster, judge: Path) -> None:
     start(spec_of(judge, rpm=1200, max_concurrency=64), name="judge")
     script = judge / "worker.py"
     script.write_text(WORKER, "utf-8")
@@ -224,12 +224,12 @@ def test_eight_processes_share_one_rate_and_a_killed_one_frees_its_share(cluster
     try:
         assert all(worker.stdout is not None and worker.stdout.readline() == "ready\n" for worker in workers)
         began_s, calls = time.monotonic(), sum(calls_in(judge).values())
-        assert [worker.wait(timeout=120) for worker in workers[1:]] == [0, 0, 0]
+        assert [worker.wait(timeout=300) for worker in workers[1:]] == [0, 0, 0]
         took_s = time.monotonic() - began_s
         assert sum(calls_in(judge).values()) - calls <= 20 * took_s * 1.1 + 21  # 20 a second, and a second's burst
         workers[0].kill()
         workers[0].wait()
-        deadline_s = time.monotonic() + 40
+        deadline_s = time.monotonic() + 120
         while status(name="judge").clients and time.monotonic() < deadline_s:
             time.sleep(0.5)
         left = status(name="judge")
@@ -252,7 +252,7 @@ def test_workers_in_different_processes_complete_each_others_groups(judge: Path)
     spec = spec_of(judge, "Centred")
     pair = rollouts(2, size=2)
     answers = [worker.score.remote(spec, one) for worker, one in zip(workers, pair, strict=True)]
-    assert ray.get(answers, timeout=60) == [-0.5, 0.5]
+    assert ray.get(answers, timeout=300) == [-0.5, 0.5]
 
 
 def test_two_jobs_with_other_settings_for_one_agent_are_told_the_difference(judge: Path) -> None:
