@@ -126,6 +126,15 @@ class Host:
         if not any(other.run == client.run for other in self._clients.values()):
             self._agent.assembly.cancel_run(client.run)  # groups that never became whole
 
+    def dismiss(self) -> None:
+        """Tell nobody anything more: what becomes of calls that are cut short by closing is no verdict on anything."""
+        for client in self._clients.values():
+            if client.lease is not None:
+                client.lease.cancel()
+            _wake(client)
+        self._clients.clear()
+        self._samples.clear()
+
     def _renew(self, client: _Client) -> None:
         if client.lease is not None:
             client.lease.cancel()

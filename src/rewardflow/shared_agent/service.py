@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import dataclasses
 import os
 import uuid
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from rewardflow.errors import InvalidInput
+from rewardflow.errors import AgentClosed, InvalidInput
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
@@ -33,7 +32,7 @@ class Service:
         self._thread = LoopThread()
         self._thread.__enter__()
         self._host: Host | None = None
-        self._stack = contextlib.AsyncExitStack()
+        self._is_closed = False
         self._serving: concurrent.futures.Future[None] | None = None
         self._is_over: asyncio.Event | None = None  # of the agent that is open now
         self._opening: asyncio.Lock | None = None
@@ -59,7 +58,8 @@ class Service:
         return await self._there(self._statistics())
 
     async def close(self) -> None:
-        """End the calls that are out, and finish the journal."""
+        """End the calls that are out, finish the journal, and open nothing again."""
+        self._is_closed = True
         await self._there(self._close())
 
     async def _there(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -85,6 +85,8 @@ class Service:
 
     async def _open_host(self) -> Host:
         """The host of an agent that sends."""
+        if self._is_closed:
+            raise AgentClosed("the shared agent is being stopped")
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._host is not None and self._host.halt is not None:
@@ -110,5 +112,7 @@ class Service:
     async def _close(self) -> None:
         if self._serving is not None and self._is_over is not None:
             self._is_over.set()
+            if self._host is not None:
+                self._host.dismiss()
             self._host = None
             await asyncio.wrap_future(self._serving)
