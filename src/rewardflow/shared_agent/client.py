@@ -31,6 +31,7 @@ from rewardflow.shared_agent.messages import (
     HostStatistics,
     Op,
     Packed,
+    Score,
     Seal,
     Submit,
     Welcome,
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ROLLOUTS_A_MESSAGE = 1024  # so that packing them holds the loop for milliseconds, and both sides work at once
+_MESSAGES_OUT = 8  # on a busy machine a message takes long, however small it is
+_NO_TICKET = 0
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 2.0
 _MAX_WITNESSES = 8192
 _BYE_S = 5.0
@@ -120,6 +123,8 @@ class SharedAgent:
         self._to_send: deque[Op | _Sent] = deque()
         self._has_to_send = asyncio.Event()
         self._is_connected = asyncio.Event()
+        self._message_arrived = asyncio.Event()
+        self._messages_out: set[asyncio.Task[None]] = set()
         self._confirmed = self._num_serials = self._num_tickets = self._num_groups = self._num_reconnects = 0
         self._submitted = self._scored = self._imputed = self._cached = self._tokens = 0
         self._failed: Counter[str] = Counter()
@@ -144,7 +149,7 @@ class SharedAgent:
     ) -> None:
         """Give up what is out, here and at the host; in bounded time."""
         self._is_open = False
-        for task in self._io:
+        for task in (*self._io, *self._messages_out):
             task.cancel()
         cancelled = exc if isinstance(exc, asyncio.CancelledError) else None
         try:
@@ -195,9 +200,8 @@ class SharedAgent:
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidInput("score must be awaited on the loop that the client was opened on")
         caller: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
-        self._num_tickets += 1
-        sent = self._take_in(rollout, self._num_tickets, caller=caller)
-        self._put([sent, Seal(self._num_tickets)])
+        sent = self._take_in(rollout, _NO_TICKET, caller=caller)
+        self._put([sent])
         try:
             return await caller
         finally:
@@ -320,50 +324,66 @@ class SharedAgent:
         self._has_to_send.set()
 
     async def _send(self) -> None:
-        """Messages in order, one at a time; what gathers meanwhile goes with the next."""
+        """What waits, a message's worth at a time. Rollouts need no order among themselves; everything else waits for
+        what went before, and lets nothing pass.
+        """
         while True:
             await self._has_to_send.wait()
             await self._is_connected.wait()
-            ops = list(self._next_ops())
+            ops = self._next_ops()
             if not ops:
                 self._has_to_send.clear()
                 continue
-            era = self._num_reconnects
-            retry_s = _retries()
-            while era == self._num_reconnects:  # after a reconnect everything was put there anew
-                try:
-                    if await self._line.post(self.id, ops):
-                        break
-                    self._is_connected.clear()  # the receiver hears the same, and says hello
-                    await self._is_connected.wait()
-                except LineBroken:
-                    await asyncio.sleep(next(retry_s))
-                except AgentHalted:
-                    return  # the receiver tells everybody
+            is_free = all(isinstance(op, Submit | Score) for op in ops)
+            await self._wait_for_messages_out(fewer_than=_MESSAGES_OUT if is_free else 1)
+            message = self._tasks.create_task(self._post(ops, self._num_reconnects))
+            self._messages_out.add(message)
+            message.add_done_callback(self._arrived)
+            if not is_free:
+                await self._wait_for_messages_out(fewer_than=1)
 
-    def _next_ops(self) -> Iterator[Op]:
-        """What waits to be sent, up to a message's worth; neighbours of one ticket make one operation."""
+    async def _wait_for_messages_out(self, *, fewer_than: int) -> None:
+        while len(self._messages_out) >= fewer_than:
+            self._message_arrived.clear()
+            await self._message_arrived.wait()
+
+    async def _post(self, ops: Sequence[Op], era: int) -> None:
+        """Until it has arrived, or a reconnect has put everything anew that it holds."""
+        try:
+            for retry_s in _retries():
+                with contextlib.suppress(LineBroken):
+                    if era != self._num_reconnects or await self._line.post(self.id, ops):
+                        return
+                    # The host does not know us. The receiver hears the same, and says hello.
+                await asyncio.sleep(retry_s)
+        except AgentHalted:
+            return  # the receiver tells everybody
+
+    def _arrived(self, message: asyncio.Task[None]) -> None:
+        self._messages_out.discard(message)
+        self._message_arrived.set()
+
+    def _next_ops(self) -> list[Op]:
+        """What waits to be sent, up to a message's worth: either rollouts, or what must keep its place."""
+        by_ticket: dict[int, list[tuple[int, Packed]]] = {}
         room = _ROLLOUTS_A_MESSAGE
-        packed: list[tuple[int, Packed]] = []
-        ticket = 0
         while self._to_send and room:
-            item = self._to_send.popleft()
-            if isinstance(item, _Sent):
-                if item.serial not in self._sent and item.serial not in self._witnesses:
-                    continue  # given up before it left
-                if packed and item.ticket != ticket:
-                    yield Submit(ticket, packed)
-                    packed = []
-                ticket = item.ticket
-                packed.append((item.serial, pack_rollout(item.rollout, with_tokens=self._sends_tokens)))
+            item = self._to_send[0]
+            if not isinstance(item, _Sent):
+                break
+            self._to_send.popleft()
+            if item.serial in self._sent or item.serial in self._witnesses:  # and not given up before it left
+                packed = pack_rollout(item.rollout, with_tokens=self._sends_tokens)
+                by_ticket.setdefault(item.ticket, []).append((item.serial, packed))
                 room -= 1
-            else:
-                if packed:
-                    yield Submit(ticket, packed)
-                    packed = []
-                yield item
-        if packed:
-            yield Submit(ticket, packed)
+        if by_ticket:
+            lone = by_ticket.pop(_NO_TICKET, None)
+            submits: list[Op] = [Submit(ticket, rollouts) for ticket, rollouts in by_ticket.items()]
+            return submits if lone is None else [*submits, Score(lone)]
+        others: list[Op] = []
+        while self._to_send and not isinstance(self._to_send[0], _Sent):
+            others.append(self._to_send.popleft())  # type: ignore[arg-type]  # it was just looked at
+        return others
 
     async def _receive(self) -> None:
         while True:
@@ -397,7 +417,7 @@ class SharedAgent:
         sealed = {self._ticket_numbers[ticket] for ticket in self._ticket_numbers if ticket.is_sealed}
         again = sorted([*self._witnesses.values(), *self._sent.values()], key=lambda sent: sent.serial)
         self._put(again)
-        self._put([Seal(number) for number in sorted(sealed | {sent.ticket for sent in again if sent.caller})])
+        self._put([Seal(number) for number in sorted(sealed)])
         self._is_connected.set()
         logger.warning("back at the shared agent; %d rollouts without a verdict were sent again", len(self._sent))
 

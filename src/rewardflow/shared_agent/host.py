@@ -26,6 +26,7 @@ from rewardflow.shared_agent.messages import (
     HostStatistics,
     Op,
     Packed,
+    Score,
     Seal,
     Submit,
     Welcome,
@@ -150,24 +151,30 @@ class Host:
         if client.waiter is None:
             self._renew(client)
         for op in ops:
-            match op:
-                case Submit():
-                    self._submit(client, op)
-                case Seal():
-                    outlet = client.outlets.pop(op.ticket, None)
-                    if outlet is not None:
-                        self._seal(outlet)
-                case Cancel():
-                    self._unwant(client, op.serials)
-                case CancelStarted():
-                    outlet = client.outlets.get(op.ticket)
-                    if outlet is not None and self.halt is None:
-                        outlet.cancel_started()
+            self._do(client, op)
         return True
 
-    def _submit(self, client: _Client, op: Submit) -> None:
+    def _do(self, client: _Client, op: Op) -> None:
+        match op:
+            case Submit():
+                if fresh := self._take_in(client, op.rollouts):
+                    self._begin(self._outlet(client, op.ticket), fresh)
+            case Score():
+                if fresh := self._take_in(client, op.rollouts):
+                    lone = self._agent.outlet(self, run=client.run, share=client.share)
+                    self._begin(lone, fresh)
+                    self._seal(lone)
+            case Seal() if op.ticket in client.outlets:
+                self._seal(client.outlets.pop(op.ticket))
+            case Cancel():
+                self._unwant(client, op.serials)
+            case CancelStarted() if op.ticket in client.outlets and self.halt is None:
+                client.outlets[op.ticket].cancel_started()
+
+    def _take_in(self, client: _Client, rollouts: Sequence[tuple[int, Packed]]) -> list[Rollout]:
+        """Note who wants what; those that nobody has asked for yet are to be judged."""
         fresh: list[Rollout] = []
-        for serial, packed in op.rollouts:
+        for serial, packed in rollouts:
             if serial in client.serials:
                 continue
             try:
@@ -186,8 +193,7 @@ class Host:
                 sample.wanted_by.append((client, serial))
             else:
                 self._tell(client, serial, _collision(rollout, client.run))
-        if fresh:
-            self._begin(self._outlet(client, op.ticket), fresh)
+        return fresh
 
     def _outlet(self, client: _Client, ticket: int) -> Outlet:
         outlet = client.outlets.get(ticket)

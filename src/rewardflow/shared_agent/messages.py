@@ -63,6 +63,13 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """Rollouts by serial number that were submitted one by one, and belong to no ticket of the client."""
+
+    rollouts: list[tuple[int, Packed]]
+
+
+@dataclass(frozen=True, slots=True)
 class Seal:
     """No more rollouts will come for the ticket."""
 
@@ -83,7 +90,7 @@ class CancelStarted:
     ticket: int
 
 
-Op = Submit | Seal | Cancel | CancelStarted
+Op = Submit | Score | Seal | Cancel | CancelStarted
 
 
 @dataclass(frozen=True, slots=True)
