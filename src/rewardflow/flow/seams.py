@@ -36,6 +36,16 @@ class Generator(Protocol):
         """From now on generate with the trainer's present weights, under this version."""
 
 
+class CallCounts(Protocol):
+    """Of the calls that were made for this run."""
+
+    @property
+    def calls(self) -> int: ...
+
+    @property
+    def retries(self) -> int: ...
+
+
 class Rewards(Protocol):
     """Judges rollouts: the agent of this process, or one that several runs share."""
 
@@ -52,6 +62,8 @@ class Rewards(Protocol):
 
     def open(self) -> Ticket:
         """A ticket to submit to while rollouts are generated."""
+
+    def statistics(self) -> CallCounts: ...
 
 
 class Trainer(Protocol):

@@ -12,7 +12,7 @@ from rewardflow.flow.parts import Devices
 from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.reports import StepReport, mean_of
-from rewardflow.reward.agent import RewardAgent
+from rewardflow.flow.seams import Rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class _Calls:
     retries: int = 0
 
     @classmethod
-    def of(cls, agent: RewardAgent) -> _Calls:
+    def of(cls, agent: Rewards) -> _Calls:
         if not agent.is_open:
             return cls()
         statistics = agent.statistics()
@@ -31,7 +31,7 @@ class _Calls:
 
 
 class StepRecord:
-    def __init__(self, step: int, devices: Devices, agent: RewardAgent) -> None:
+    def __init__(self, step: int, devices: Devices, agent: Rewards) -> None:
         self._step = step
         self._devices = devices
         self._agent = agent

@@ -82,6 +82,8 @@ class ClientStatistics:
     failed: Mapping[str, int]
     imputed: int
     cached: int
+    calls: int  # made for the verdicts that have come
+    retries: int
     cost_usd: float
     tokens: int
     reconnects: int
@@ -126,7 +128,7 @@ class SharedAgent:
         self._message_arrived = asyncio.Event()
         self._messages_out: set[asyncio.Task[None]] = set()
         self._confirmed = self._num_serials = self._num_tickets = self._num_groups = self._num_reconnects = 0
-        self._submitted = self._scored = self._imputed = self._cached = self._tokens = 0
+        self._submitted = self._scored = self._imputed = self._cached = self._tokens = self._calls = self._retries = 0
         self._failed: Counter[str] = Counter()
         self._cost_usd = 0.0
 
@@ -494,6 +496,9 @@ class SharedAgent:
             self._scored += 1
         self._imputed += reward.imputed
         self._cached += reward.cached
+        if not reward.cached:  # those were made for an earlier life of the run
+            self._calls += reward.attempts
+            self._retries += max(0, reward.attempts - 1)
         self._cost_usd += reward.cost_usd
         self._tokens += reward.tokens
 
@@ -540,6 +545,8 @@ class SharedAgent:
             failed=dict(self._failed),
             imputed=self._imputed,
             cached=self._cached,
+            calls=self._calls,
+            retries=self._retries,
             cost_usd=self._cost_usd,
             tokens=self._tokens,
             reconnects=self._num_reconnects,
