@@ -144,6 +144,8 @@ $(TRL)/.ready: $(CONTENDERS)/trl_requirements.txt $(TRL_STALE) | $(BIN)/python
 	@echo "installing TRL into $(TRL)"
 	@$(BIN)/python -m venv --clear $(TRL)
 	@$(subst $(VENV)/,$(TRL)/,$(PIP)) install -r $(CONTENDERS)/trl_requirements.txt
+	@printf '%s\n' '$(CURDIR)' > $@
+
 # An environment of its own: nobody needs Ray to work on the rest.
 $(RAY)/.ready: pyproject.toml constraints.txt tests/ray_cluster/requirements.txt $(RAY_STALE) | $(BIN)/python
 	@echo "installing rewardflow and Ray into $(RAY)"
