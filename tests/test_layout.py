@@ -100,6 +100,7 @@ HEAVY = frozenset({"aiohttp", "pyarrow", "ray", "rich", "torch", "transformers",
 # Modules without a test file of their own name, and the file that covers them.
 COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
+    "flow.asking": "flow/test_run.py",
     "flow.fakes": "flow/test_run.py",
     "flow.generation": "flow/test_run.py",
     "flow.log_prob_passes": "flow/test_run.py",
@@ -110,6 +111,7 @@ COVERED_BY: dict[str, str] = {
     "flow.seams": "flow/test_run.py",
     "flow.step_record": "flow/test_run.py",
     "flow.training": "flow/test_run.py",
+    "flow.validation_plan": "flow/test_validation.py",
     "protocols": "reward/test_contract.py",
     "reward.assembly": "reward/test_agent.py",
     "reward.attempt": "reward/test_deadlines.py",

@@ -20,6 +20,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.types import EMPTY, FailureKind, Status
 
 SCHEMA_VERSION = 1
+REWARD_SOURCE = "reward"  # whose totals a call counts in, unless whoever submitted said otherwise
 
 E = TypeVar("E", bound="Event")
 
@@ -56,6 +57,7 @@ class CallEnded(Event):
     cost_usd: float = 0.0
     tokens: int = 0
     is_hedge: bool = False
+    source: str = REWARD_SOURCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class VerdictReached(Event):
     cached: bool = False
     imputed: bool = False
     components: Mapping[str, float | None] = EMPTY
+    source: str = REWARD_SOURCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,7 @@ class GroupDelivered(Event):
     num_rollouts: int
     num_failed: int
     first_submitted_s: float
+    source: str = REWARD_SOURCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +151,7 @@ class AgentClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWorked(Event):
-    """A device was held for one piece of work (`generate`, `log_probs`, `update`, `publish`) until `at_s`."""
+    """A device was held for one piece of work (`generate`, `validate`, `update`, ...) until `at_s`."""
 
     device: str
     work: str

@@ -14,6 +14,7 @@ from typing import Any
 from rewardflow.account_totals import AccountTotals
 from rewardflow.call_load import CallLoad
 from rewardflow.events import (
+    REWARD_SOURCE,
     SCHEMA_VERSION,
     BreakerChanged,
     CallEnded,
@@ -53,7 +54,7 @@ class ScoreTotals:
 class StepTotals:
     """The running totals of one step, as one source sees it. `to_json()` is a line of steps.jsonl."""
 
-    def __init__(self, step: int, source: str = "reward") -> None:
+    def __init__(self, step: int, source: str = REWARD_SOURCE) -> None:
         self.step = step
         self.source = source
         self.groups = 0

@@ -1,8 +1,9 @@
 """The lease on a device: who may compute on it, one at a time, in order of importance.
 
-Always true: at most one holder; of those who wait, generating goes first, then log-probs, then updates; work that was
-announced goes before anything less important, even if it has not asked yet; between a step's first update and its
-publishing nothing is generated, because the weights are no version then.
+Always true: at most one holder; of those who wait, generating goes first, then log-probs, then validation, then
+updates; work that was announced goes before anything less important, even if it has not asked yet; between a step's
+first update and its publishing nothing is generated, for training or validation, because the weights are no version
+then.
 
 Where generation and training share a device they share one `Device`; where they do not, each has its own.
 """
@@ -18,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from rewardflow.events import DeviceIdled, DeviceWorked, EventSink
 from rewardflow.flow.usage import Cause, Usage, Work
 
-_IMPORTANCE: dict[Work, int] = {"generate": 0, "log_probs": 1, "update": 2, "publish": 2}
+_IMPORTANCE: dict[Work, int] = {"generate": 0, "log_probs": 1, "validate": 2, "update": 3, "publish": 3}
 
 
 class Device:
@@ -102,6 +103,6 @@ class Device:
             heapq.heappush(self._waiting, entry)
 
     def _may_start(self, work: Work) -> bool:
-        if work == "generate":
-            return not self._num_updating
+        if work in ("generate", "validate") and self._num_updating:
+            return False
         return not any(count > 0 and _IMPORTANCE[due] < _IMPORTANCE[work] for due, count in self._announced.items())

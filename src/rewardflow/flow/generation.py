@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Sequence
 
 from rewardflow.errors import FlowError
+from rewardflow.flow.asking import rollouts_asked_for
 from rewardflow.flow.log_prob_passes import take_log_probs
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
@@ -66,25 +67,14 @@ async def _take_early(parts: Parts, devices: Devices, open_step: OpenStep) -> No
 
 
 async def _generate(parts: Parts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:
-    missing = {(request.group_id, i) for request in requests for i in range(request.group_size)}
-    async with contextlib.aclosing(parts.generator.generate(requests)) as rollouts:
+    async with contextlib.aclosing(rollouts_asked_for(parts.generator, requests)) as rollouts:
         async for rollout in rollouts:
-            _check(parts, open_step, rollout, missing)
-            missing.remove((rollout.group_id, rollout.index))
+            _check_version(parts, open_step, rollout)
             devices.generator.usage.add_generated(num_sampled_tokens(rollout))
             open_step.generated(rollout)
-    if missing:
-        raise FlowError(f"a generator must give every rollout that was asked for, got none for {sorted(missing)[:5]}")
 
 
-def _check(parts: Parts, open_step: OpenStep, rollout: Rollout, missing: set[tuple[str, int]]) -> None:
-    is_as_asked = rollout.step == open_step.step and rollout.group_size == parts.rollouts_per_group
-    if not is_as_asked or (rollout.group_id, rollout.index) not in missing:
-        raise FlowError(
-            f"a generator must give each rollout that was asked for once, with step={open_step.step} and "
-            f"group_size={parts.rollouts_per_group}, got group {rollout.group_id!r}, index {rollout.index}, "
-            f"step={rollout.step}, group_size={rollout.group_size}"
-        )
+def _check_version(parts: Parts, open_step: OpenStep, rollout: Rollout) -> None:
     version = rollout.policy_version
     if version is None or not parts.schedule.may_generate(open_step.step, version):
         raise FlowError(

@@ -9,6 +9,7 @@ from rewardflow.events import EventSink
 from rewardflow.flow.device import Device
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.seams import Advantages, Critic, Generator, PromptSource, Rewards, Trainer
+from rewardflow.flow.validation_plan import ValidationPlan
 
 _HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
 
@@ -33,6 +34,7 @@ class Parts:
     takes_old: bool = False
     critic: Critic | None = None
     has_baseline: bool = False
+    validation: ValidationPlan | None = None
 
     def __post_init__(self) -> None:
         if _HOW_MUCH[self.advantages.needs] > _HOW_MUCH[self.schedule.stream]:

@@ -36,7 +36,7 @@ class GroupRequest:
     """Ask for `group_size` rollouts of one prompt. `number` counts groups over the whole run and seeds the sampling.
 
     With a baseline the last of them is decoded greedily: it is judged like the others, which are compared with it, and
-    never trained on.
+    never trained on. A `prefix` keeps groups apart that are asked for besides training: they have numbers of their own.
     """
 
     number: int
@@ -44,10 +44,11 @@ class GroupRequest:
     prompt: Prompt
     group_size: int
     has_baseline: bool = False
+    prefix: str = ""
 
     @property
     def group_id(self) -> str:
-        return str(self.number)
+        return f"{self.prefix}{self.number}"
 
     def is_baseline(self, index: int) -> bool:
         return self.has_baseline and index == self.group_size - 1
@@ -87,10 +88,14 @@ class SavedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """Where a run stands when a step was published and the next is not admitted: nothing is half done."""
+    """Where a run stands when a step was published and the next is not admitted: nothing is half done.
+
+    `validations` are earlier versions, by their number, whose verdicts are not all in.
+    """
 
     next_step: int
     open_steps: tuple[SavedStep, ...] = ()
+    validations: tuple[SavedStep, ...] = ()
 
 
 LogProbsOf = Callable[[Rollout], LogProbs]

@@ -6,7 +6,8 @@ is generated for a step that will not be trained; leaving the loop, by its end, 
 task and no call behind.
 
 A step is admitted when the version allows it. Then one task generates it and one takes its verdicts in, while the loop
-itself trains step after step. Only the version flows back.
+itself trains step after step. Only the version flows back. Beside them, versions are measured (`flow.validation`); the
+loop ends when the last of them is reported.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from rewardflow.flow.records import Boundary, JudgedRollout, Prompt, SavedStep
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.step_record import StepRecord
 from rewardflow.flow.training import StepTraining
+from rewardflow.flow.usage import Cause
+from rewardflow.flow.validation import OnValidation, Validations, ValidationStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,7 @@ class FlowStatistics:
     work: str | None  # of the trainer's device
     waits_for: str
     verdicts_out: int
+    validations: tuple[ValidationStatistics, ...] = ()  # that are under way
 
 
 class Flow:
@@ -51,6 +55,7 @@ class Flow:
         on_rollouts: Callable[[int, Iterable[JudgedRollout]], None] | None = None,
         at_boundary: Callable[[Boundary], Awaitable[None]] | None = None,
         sink: EventSink | None = None,
+        on_validation: OnValidation | None = None,
     ) -> None:
         self._parts = parts
         self._schedule = parts.schedule
@@ -63,6 +68,9 @@ class Flow:
         self._num_steps = 0
         self._record = self._begin_record(0)
         self._tasks = asyncio.TaskGroup()
+        self._validations = Validations(
+            parts.validation, parts.agent, self._devices.generator, self._tasks, on_validation
+        )
 
     async def run(self, *, steps: int, start: Boundary = Boundary(next_step=0)) -> None:  # noqa: B008  frozen
         """Train up to but not including step `steps`, from the beginning or from where an earlier run stood."""
@@ -79,11 +87,16 @@ class Flow:
             await self._parts.generator.publish(start.next_step)
         for saved in start.open_steps:
             self._reopen(saved)
+        for measured in start.validations:
+            self._validations.go_on(measured, self._num_steps)
         for step in range(start.next_step, start.next_step + self._schedule.max_steps_open):
             if step not in self._open:
                 self._admit(step)
+        self._validations.begin_if_due(start.next_step, self._num_steps)
         for step in range(start.next_step, self._num_steps):
             await self._train(self._open[step])
+        with self._devices.trainer.usage.waiting_for("validation"):
+            await self._validations.wait_until_told()
 
     def _admit(self, step: int) -> None:
         """Let a step be generated. Its prompts are taken now, so that their order is that of the steps."""
@@ -130,17 +143,21 @@ class Flow:
                 self._on_rollouts(open_step.step, training.judged())
             await self._tell_boundary()
             self._admit(open_step.step + self._schedule.max_steps_open)
+            self._validations.begin_if_due(self._version, self._num_steps)
 
     async def _wait_until_generated(self, open_step: OpenStep) -> None:
-        """On a shared device everything that is admitted is generated first."""
+        """On a shared device everything that is admitted is generated first, and what is measured of this version."""
         with self._devices.trainer.usage.waiting_for("generation"):
             for awaited in list(self._open.values()) if self._devices.are_one else [open_step]:
                 await awaited.is_generated.wait()
+            if self._devices.are_one:
+                await self._validations.wait_until_generated()
 
     async def _publish(self, step: int) -> None:
         async with contextlib.AsyncExitStack() as stack:
             if not self._devices.are_one:
-                with self._devices.trainer.usage.waiting_for("generation"):
+                cause: Cause = "validation" if self._validations.is_generating else "generation"
+                with self._devices.trainer.usage.waiting_for(cause):
                     await stack.enter_async_context(self._devices.generator.lease("publish", step))
             await stack.enter_async_context(self._devices.trainer.lease("publish", step))
             await self._parts.generator.publish(step + 1)
@@ -149,8 +166,9 @@ class Flow:
     async def _tell_boundary(self) -> None:
         if self._at_boundary is not None:
             saved = tuple(open_step.saved() for _, open_step in sorted(self._open.items()))
+            measured = self._validations.saved()
             with self._devices.trainer.usage.waiting_for("checkpoint"):
-                await self._at_boundary(Boundary(next_step=self._version, open_steps=saved))
+                await self._at_boundary(Boundary(next_step=self._version, open_steps=saved, validations=measured))
 
     def _report(self, open_step: OpenStep) -> None:
         """Before the boundary is told, so that what is saved there was reported. The next step's time begins here."""
@@ -180,6 +198,7 @@ class Flow:
             work=usage.work,
             waits_for=usage.cause,
             verdicts_out=usage.verdicts_out,
+            validations=self._validations.statistics(),
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
+from rewardflow.events import REWARD_SOURCE
 from rewardflow.flow.records import GroupRequest, LogProbsOf, MicroBatch, Prompt, UpdateReport
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Rollout, ScoredGroup
@@ -60,8 +61,8 @@ class Rewards(Protocol):
     def may_change_verdicts(self) -> bool:
         """Whether a verdict that the watcher was told may be another when its group is complete."""
 
-    def open(self) -> Ticket:
-        """A ticket to submit to while rollouts are generated."""
+    def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
+        """A ticket to submit to while rollouts are generated, which queues with `due_step` if that is given."""
 
     def statistics(self) -> CallCounts: ...
 

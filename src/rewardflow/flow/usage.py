@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Work = Literal["generate", "log_probs", "update", "publish"]
-Cause = Literal["reward", "generation", "checkpoint", "other"]
+Work = Literal["generate", "log_probs", "validate", "update", "publish"]
+Cause = Literal["reward", "generation", "validation", "checkpoint", "other"]
 
 LEAST_IDLE_S = 0.001  # between two pieces of work there are always some microseconds: counted, but not told one by one
 

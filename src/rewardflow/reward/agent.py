@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput, RewardflowError, RewardLoadError
+from rewardflow.events import REWARD_SOURCE, AgentOpened
 from rewardflow.events import AgentClosed as AgentClosedEvent
-from rewardflow.events import AgentOpened
 from rewardflow.line_file import LineFileStatistics
 from rewardflow.protocols import RewardLike
 from rewardflow.redact import redact
@@ -298,14 +298,28 @@ class RewardAgent:
         context = contextvars.copy_context()
         return self.on_loop(lambda: self._submit(batch, ticket, context))
 
-    def open(self) -> Ticket:
-        """A ticket to submit to while rollouts are generated: `with agent.open() as ticket: ticket.submit(rollout)`."""
-        return self.on_loop(lambda: self._new_ticket(is_sealed=False))
+    def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
+        """A ticket to submit to while rollouts are generated: `with agent.open() as ticket: ticket.submit(rollout)`.
 
-    def outlet(self, receiver: Receiver, *, run: str, share: float = 1.0) -> Outlet:
+        Where slots are scarce its calls queue with those of `due_step`, whatever the rollouts' own step; `source` names
+        whose totals they count in.
+        """
+        return self.on_loop(lambda: self._new_ticket(is_sealed=False, due_step=due_step, source=source))
+
+    def outlet(
+        self,
+        receiver: Receiver,
+        *,
+        run: str,
+        share: float = 1.0,
+        due_step: int | None = None,
+        source: str = REWARD_SOURCE,
+    ) -> Outlet:
         """A ticket of a run whose verdicts go to the receiver, each as soon as it is final; for agents of many runs."""
         assert self._loop is not None
-        outlet = Outlet(self, self._loop, receiver, self._components, run=run, share=share)
+        outlet = Outlet(
+            self, self._loop, receiver, self._components, run=run, share=share, due_step=due_step, source=source
+        )
         self.assembly.welcome(outlet)
         return outlet
 
@@ -373,9 +387,10 @@ class RewardAgent:
         self.assembly.accept(batch, ticket, context)
         return ticket
 
-    def _new_ticket(self, *, is_sealed: bool) -> Ticket:
+    def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
         assert self._loop is not None
-        ticket = Ticket(self, self._loop, is_sealed=is_sealed, run=self.settings.run)
+        run = self.settings.run
+        ticket = Ticket(self, self._loop, is_sealed=is_sealed, run=run, due_step=due_step, source=source)
         self.assembly.welcome(ticket)
         return ticket
 

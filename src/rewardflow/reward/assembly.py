@@ -71,7 +71,7 @@ class Assembly:
         self._sharing = Sharing(remembers=journal is None) if settings.reuse == "content" else None
         self._num_groups = 0
         self._judges_groups = tuple(component.scorer.loaded.unit == "group" for component in components)
-        self._open_groups: defaultdict[int, int] = defaultdict(int)
+        self._open_groups: defaultdict[tuple[int, str], int] = defaultdict(int)  # by step and source
         self._logs = any(component.scorer.loaded.log is not None for component in components)
         self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
         self._on_resolved = self._resolved  # bound once, not once for every job
@@ -128,18 +128,19 @@ class Assembly:
             self._num_groups += 1
             group = PendingGroup(rollout, self._num_groups, ticket, self._judges_groups, now)
             self._groups[key] = group
-            self._open_groups[rollout.step] += 1
+            self._open_groups[rollout.step, ticket.source] += 1
             ticket._adopt(group)
         return group
 
     def _forget(self, group: PendingGroup) -> None:
         """Strike a group off the books; the last of its step completes the step's aggregate."""
         del self._groups[group.ticket.run, group.step, group.group_id]
-        self._open_groups[group.step] -= 1
-        if not self._open_groups[group.step]:
-            del self._open_groups[group.step]
+        step, source = whose = group.step, group.ticket.source
+        self._open_groups[whose] -= 1
+        if not self._open_groups[whose]:
+            del self._open_groups[whose]
             if self._recorder is not None and group.num_in:
-                self._recorder.step_idle(group.step)
+                self._recorder.step_idle(step, source)
 
     def _jobs_for(self, group: PendingGroup, rollout: Rollout, context: contextvars.Context) -> Iterator[Job]:
         for number, component in enumerate(self._components):
@@ -421,6 +422,7 @@ class Assembly:
                 cached=reward.cached,
                 imputed=reward.imputed,
                 components=reward.components,
+                source=pending.ticket.source,
             )
             recorder.emit(event)
         recorder.emit(
@@ -431,6 +433,7 @@ class Assembly:
                 num_rollouts=len(group.rollouts),
                 num_failed=group.num_failed,
                 first_submitted_s=pending.submitted_s,
+                source=pending.ticket.source,
             )
         )
 

@@ -113,12 +113,13 @@ class Dispatcher:
     # -- which call starts next, and when ----------------------------------------------------------------------------
 
     def add(self, job: Job, *, is_hedge: bool = False) -> None:
-        """Queue a job by age: step, then group, then index."""
+        """Queue a job by age: the step it is due with, then group, then index."""
         first = job.rollouts[0]
         if not job.queued_s:
             job.queued_s = self._loop.time()
         self._sequence += 1
-        self._queue.push(Entry(first.step, job.group.number, first.index, self._sequence, job, is_hedge))
+        entry = Entry(job.group.due_step, job.group.number, first.index, self._sequence, job, is_hedge)
+        self._queue.push(entry)
         self.wake()
 
     def wake(self) -> None:
@@ -472,6 +473,7 @@ class Dispatcher:
             cost_usd=attempt.call.cost_usd,
             tokens=attempt.call.tokens,
             is_hedge=attempt.is_hedge,
+            source=attempt.job.group.ticket.source,
         )
         if self._sink is not None:
             self._sink.emit(event)

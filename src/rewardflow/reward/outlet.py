@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from rewardflow.errors import AgentHalted
+from rewardflow.events import REWARD_SOURCE
 from rewardflow.reward.ticket import Ticket, TicketOwner
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
@@ -41,8 +42,10 @@ class Outlet(Ticket):
         *,
         run: str,
         share: float,
+        due_step: int | None = None,
+        source: str = REWARD_SOURCE,
     ) -> None:
-        super().__init__(agent, loop, is_sealed=False, run=run, share=share)
+        super().__init__(agent, loop, is_sealed=False, run=run, share=share, due_step=due_step, source=source)
         self._receiver = receiver
         self._components = components
         self._needs_groups = any(

@@ -48,6 +48,7 @@ class Column:
 class PendingGroup:
     __slots__ = (
         "columns",
+        "due_step",
         "group_id",
         "is_delivered",
         "jobs",
@@ -66,6 +67,7 @@ class PendingGroup:
         self, rollout: Rollout, number: int, ticket: Ticket, judges_groups: Sequence[bool], now: float
     ) -> None:
         self.step = rollout.step
+        self.due_step = rollout.step if ticket.due_step is None else ticket.due_step
         self.group_id = rollout.group_id
         self.size = self.num_expected = rollout.group_size
         self.number = number

@@ -1,8 +1,9 @@
 """Writes what happens to the run directory: every event, and one aggregate for each step.
 
 Always true: a step's aggregate is written soon after nothing of the step is pending any more, and at closing; the last
-one counts, and holds what all sessions of a resumed run paid for the step. What changes in an account, which is of no
-step, is counted with the step whose call ends next: a call's end is what changes limits and breakers.
+one counts, and holds what all sessions of a resumed run paid for the step. Each source has its own. What changes in an
+account, which is of no step, is counted with the step whose call ends next: a call's end is what changes limits and
+breakers.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from rewardflow.line_file import LineFileStatistics
 from rewardflow.run_directory import RunDirectory, read_steps
 from rewardflow.step_totals import StepTotals
 
-SOURCE = "reward"
 _WRITE_EVERY_S = 1.0
+
+_Whose = tuple[int, str]  # step and source
 
 
 class Recorder:
@@ -33,44 +35,44 @@ class Recorder:
 
     def __init__(self, path: str | PathLike[str], loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._idle: set[int] = set()
-        self._untold: set[int] = set()  # more has happened in these steps than their last line says
+        self._idle: set[_Whose] = set()
+        self._untold: set[_Whose] = set()  # more has happened in these steps than their last line says
         self._account_changes: list[LimitChanged | BreakerChanged | OutageChanged] = []
         self._timer: asyncio.TimerHandle | None = None
         directory = RunDirectory.at(path)
-        self._earlier = {step: lines[SOURCE] for step, lines in read_steps(path).items() if SOURCE in lines}
+        self._earlier = {(step, source): line for step, by in read_steps(path).items() for source, line in by.items()}
         self._events = directory.open_events()
         self._steps = directory.open_steps()
-        self._totals: dict[int, StepTotals] = {}
+        self._totals: dict[_Whose, StepTotals] = {}
 
     def emit(self, event: Event) -> None:
         self._events.emit(event)
         match event:
             case CallEnded():
-                self._step(event.step).call_ended(event)
-                self._count_account_changes(event.step)
+                self._step(event.step, event.source).call_ended(event)
+                self._count_account_changes(event.step, event.source)
             case VerdictReached():
-                self._step(event.step).verdict(event)
+                self._step(event.step, event.source).verdict(event)
             case GroupDelivered():
-                self._step(event.step).group(event)
+                self._step(event.step, event.source).group(event)
             case LimitChanged() | BreakerChanged() | OutageChanged():
                 self._account_changes.append(event)
 
-    def _count_account_changes(self, step: int) -> None:
+    def _count_account_changes(self, step: int, source: str) -> None:
         for change in self._account_changes:
-            self._step(step).account_changed(change)
+            self._step(step, source).account_changed(change)
         self._account_changes.clear()
 
-    def step_idle(self, step: int) -> None:
+    def step_idle(self, step: int, source: str) -> None:
         """Nothing of the step is pending. It may be so many times, so lines are written at most once in a while."""
-        self._idle.add(step)
+        self._idle.add((step, source))
         if self._timer is None:
             self._timer = self._loop.call_later(_WRITE_EVERY_S, self._write_idle)
 
     def _write_idle(self) -> None:
         self._timer = None
-        for step in sorted(self._idle):
-            self._steps.append(self._step(step).to_json())
+        for step, source in sorted(self._idle):
+            self._steps.append(self._step(step, source).to_json())
         self._untold -= self._idle
         self._idle.clear()
 
@@ -79,7 +81,7 @@ class Recorder:
         if self._timer is not None:
             self._timer.cancel()
         if self._totals:
-            self._count_account_changes(max(self._totals))
+            self._count_account_changes(*max(self._totals))
         self._idle |= self._untold
         self._write_idle()
         with hold(self._loop):
@@ -92,11 +94,11 @@ class Recorder:
     def statistics(self) -> LineFileStatistics:
         return self._events.statistics()
 
-    def _step(self, step: int) -> StepTotals:
-        self._untold.add(step)
-        totals = self._totals.get(step)
+    def _step(self, step: int, source: str) -> StepTotals:
+        self._untold.add((step, source))
+        totals = self._totals.get((step, source))
         if totals is None:
-            totals = self._totals[step] = StepTotals(step, SOURCE)
-            if step in self._earlier:
-                totals.carry_over(self._earlier[step])
+            totals = self._totals[step, source] = StepTotals(step, source)
+            if (step, source) in self._earlier:
+                totals.carry_over(self._earlier[step, source])
         return totals

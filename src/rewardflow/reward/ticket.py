@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from rewardflow.errors import AgentClosed, AgentHalted, IncompleteGroup, InvalidInput
+from rewardflow.events import REWARD_SOURCE
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
@@ -53,9 +54,13 @@ class Ticket:
         is_sealed: bool,
         run: str = "default",
         share: float = 1.0,
+        due_step: int | None = None,
+        source: str = REWARD_SOURCE,
     ) -> None:
         self.run = run
         self.share = share
+        self.due_step = due_step  # with which its calls queue; None: with that of each rollout
+        self.source = source
         self._agent = agent
         self._loop = loop
         self._was_opened = not is_sealed

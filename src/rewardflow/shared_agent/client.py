@@ -21,6 +21,7 @@ from typing import Protocol, Self, TypeVar
 
 from rewardflow import errors
 from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, SharedAgentGone
+from rewardflow.events import REWARD_SOURCE
 from rewardflow.reward.on_loop import run_on_loop
 from rewardflow.reward.pending import PendingGroup
 from rewardflow.reward.ticket import Ticket
@@ -188,9 +189,9 @@ class SharedAgent:
             check_travels(rollout)
         return self.on_loop(lambda: self._submit(batch, ticket))
 
-    def open(self) -> Ticket:
-        """A ticket to submit to while rollouts are generated: `with agent.open() as ticket: ticket.submit(rollout)`."""
-        return self.on_loop(lambda: self._new_ticket(is_sealed=False))
+    def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
+        """A ticket to submit to while rollouts are generated. As `RewardAgent.open`."""
+        return self.on_loop(lambda: self._new_ticket(is_sealed=False, due_step=due_step, source=source))
 
     async def score(self, rollout: Rollout) -> Reward:
         """The verdict on one rollout: as soon as it is there, or, if it depends on its group, when that is judged.
@@ -266,10 +267,18 @@ class SharedAgent:
         sent = self._sent[self._num_serials] = _Sent(self._num_serials, rollout, ticket, group, caller)
         return sent
 
-    def _new_ticket(self, *, is_sealed: bool) -> Ticket:
+    def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
         self._check_open()
         assert self._loop is not None
-        ticket = Ticket(self, self._loop, is_sealed=is_sealed, run=self.run, share=self.share)
+        ticket = Ticket(
+            self,
+            self._loop,
+            is_sealed=is_sealed,
+            run=self.run,
+            share=self.share,
+            due_step=due_step,
+            source=source,
+        )
         self._num_tickets += 1
         self._ticket_numbers[ticket] = self._num_tickets
         return ticket
@@ -368,6 +377,7 @@ class SharedAgent:
     def _next_ops(self) -> list[Op]:
         """What waits to be sent, up to a message's worth: either rollouts, or what must keep its place."""
         by_ticket: dict[int, list[tuple[int, Packed]]] = {}
+        tickets: dict[int, Ticket] = {}
         room = _ROLLOUTS_A_MESSAGE
         while self._to_send and room:
             item = self._to_send[0]
@@ -377,10 +387,15 @@ class SharedAgent:
             if item.serial in self._sent or item.serial in self._witnesses:  # and not given up before it left
                 packed = pack_rollout(item.rollout, with_tokens=self._sends_tokens)
                 by_ticket.setdefault(item.ticket, []).append((item.serial, packed))
+                if item.group is not None:
+                    tickets[item.ticket] = item.group.ticket
                 room -= 1
         if by_ticket:
             lone = by_ticket.pop(_NO_TICKET, None)
-            submits: list[Op] = [Submit(ticket, rollouts) for ticket, rollouts in by_ticket.items()]
+            submits: list[Op] = [
+                Submit(number, rollouts, tickets[number].due_step, tickets[number].source)
+                for number, rollouts in by_ticket.items()
+            ]
             return submits if lone is None else [*submits, Score(lone)]
         others: list[Op] = []
         while self._to_send and not isinstance(self._to_send[0], _Sent):

@@ -158,7 +158,7 @@ class Host:
         match op:
             case Submit():
                 if fresh := self._take_in(client, op.rollouts):
-                    self._begin(self._outlet(client, op.ticket), fresh)
+                    self._begin(self._outlet(client, op), fresh)
             case Score():
                 if fresh := self._take_in(client, op.rollouts):
                     lone = self._agent.outlet(self, run=client.run, share=client.share)
@@ -195,10 +195,12 @@ class Host:
                 self._tell(client, serial, _collision(rollout, client.run))
         return fresh
 
-    def _outlet(self, client: _Client, ticket: int) -> Outlet:
-        outlet = client.outlets.get(ticket)
+    def _outlet(self, client: _Client, op: Submit) -> Outlet:
+        outlet = client.outlets.get(op.ticket)
         if outlet is None:
-            outlet = client.outlets[ticket] = self._agent.outlet(self, run=client.run, share=client.share)
+            outlet = client.outlets[op.ticket] = self._agent.outlet(
+                self, run=client.run, share=client.share, due_step=op.due_step, source=op.source
+            )
         return outlet
 
     def _begin(self, outlet: Outlet, rollouts: list[Rollout]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow.errors import InvalidInput
+from rewardflow.events import REWARD_SOURCE
 from rewardflow.reward.agent import AgentStatistics
 from rewardflow.types import EMPTY, Reward, Rollout
 
@@ -56,10 +57,12 @@ Packed = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Rollouts by serial number, for one of the client's tickets."""
+    """Rollouts by serial number, for one of the client's tickets, which queues and counts as it was opened to."""
 
     ticket: int
     rollouts: list[tuple[int, Packed]]
+    due_step: int | None = None
+    source: str = REWARD_SOURCE
 
 
 @dataclass(frozen=True, slots=True)

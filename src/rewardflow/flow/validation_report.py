@@ -1,0 +1,182 @@
+"""What a version of the policy is worth on the validation prompts: figures overall and by data source.
+
+Always true: a failed verdict is no score, neither 0 nor a miss: it is left out of every mean and its number is told.
+pass@k of a prompt with n scored rollouts of which c pass is 1 - C(n - c, k) / C(n, k), the unbiased estimate of the
+chance that one of k passes; a prompt with fewer than k scored rollouts has none, and how many prompts have is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.events import SCHEMA_VERSION
+from rewardflow.flow.records import num_sampled_tokens
+from rewardflow.flow.reports import mean_of
+from rewardflow.flow.validation_plan import VALIDATION_SOURCE, ValidationPlan
+from rewardflow.types import ScoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class PassAt:
+    """The mean over the prompts that have k scored rollouts or more, and how many those are."""
+
+    k: int
+    value: float | None
+    num_prompts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of one data source, or of all. A mean is None where nothing was scored."""
+
+    num_prompts: int
+    num_rollouts: int
+    num_scored: int
+    num_imputed: int  # of the scored: filled in by post-processing
+    failed: Mapping[str, int]  # by kind
+    group_size: int
+    score_mean: float | None  # over scored rollouts
+    mean_at_n: float | None  # over prompts, of the mean over each one's scored rollouts
+    pass_share: float | None  # of scored rollouts
+    pass_at: tuple[PassAt, ...]
+    component_means: Mapping[str, float]
+    response_tokens_mean: float | None
+    truncated_share: float | None  # of all rollouts: those that the limit of tokens cut off
+    cost_usd: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat, each under the name that it has in metrics.jsonl."""
+        found: dict[str, Any] = {
+            "score_mean": self.score_mean,
+            f"mean@{self.group_size}": self.mean_at_n,
+            "pass_share": self.pass_share,
+        }
+        for one in self.pass_at:
+            found[f"pass@{one.k}"] = one.value
+            found[f"pass@{one.k}_prompts"] = one.num_prompts
+        found |= {f"component_means/{name}": mean for name, mean in self.component_means.items()}
+        return found | {
+            "response_tokens_mean": self.response_tokens_mean,
+            "truncated_share": self.truncated_share,
+            "num_prompts": self.num_prompts,
+            "num_rollouts": self.num_rollouts,
+            "num_scored": self.num_scored,
+            "num_imputed": self.num_imputed,
+            "num_failed": sum(self.failed.values()),
+            **{f"failed/{kind}": count for kind, count in sorted(self.failed.items())},
+            "cost_usd": self.cost_usd,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationReport:
+    """One version measured. `duration_s` is from its generation's start to its last verdict."""
+
+    version: int
+    ended_s: float
+    duration_s: float
+    generate_s: float  # of the device
+    overall: Figures
+    by_source: Mapping[str, Figures]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """By the names of metrics.jsonl. One data source alone is the whole, and has no names of its own."""
+        found = {f"{VALIDATION_SOURCE}/{name}": value for name, value in self.overall.to_json().items()}
+        if len(self.by_source) > 1:
+            for source, figures in self.by_source.items():
+                for name, value in figures.to_json().items():
+                    found[f"{VALIDATION_SOURCE}/{source}/{name}"] = value
+        return found
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """What says of which version this is, and when it was measured. `step` so many are trained."""
+        return {
+            "v": SCHEMA_VERSION,
+            "step": self.version,
+            "source": VALIDATION_SOURCE,
+            "version": self.version,
+            "ended_s": self.ended_s,
+            "duration_s": self.duration_s,
+            "generate_s": self.generate_s,
+        }
+
+    def to_metrics_json(self) -> dict[str, Any]:
+        """A line of metrics.jsonl."""
+        return {**self.stamp, **self.metrics}
+
+    def to_json(self) -> dict[str, Any]:
+        """A line of validation.jsonl."""
+        by_source = {source: figures.to_json() for source, figures in self.by_source.items()}
+        return {**self.stamp, "overall": self.overall.to_json(), "by_source": by_source}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """A report with the groups that it was made from, in the order of the prompts."""
+
+    report: ValidationReport
+    groups: tuple[ScoredGroup, ...]
+
+
+def names_of_figures(group_size: int, ks: Sequence[int]) -> frozenset[str]:
+    """Those that every validation has, whatever its reward and its failures: what a run may be judged by."""
+    return frozenset(figures_of((), group_size=group_size, ks=ks, passes_from=0.0).to_json())
+
+
+def by_data_source(groups: Sequence[ScoredGroup], plan: ValidationPlan) -> dict[str, Figures]:
+    found: defaultdict[str, list[ScoredGroup]] = defaultdict(list)
+    for group in groups:
+        found[group.rollouts[0].data_source].append(group)
+    return {source: figures_of_plan(found[source], plan) for source in sorted(found)}
+
+
+def figures_of_plan(groups: Sequence[ScoredGroup], plan: ValidationPlan) -> Figures:
+    return figures_of(groups, group_size=plan.group_size, ks=plan.ks, passes_from=plan.passes_from)
+
+
+def figures_of(groups: Sequence[ScoredGroup], *, group_size: int, ks: Sequence[int], passes_from: float) -> Figures:
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rewards = [reward for group in groups for reward in group.rewards]
+    by_prompt = [[reward.value for reward in group.rewards if reward.value is not None] for group in groups]
+    scores = [score for of_prompt in by_prompt for score in of_prompt]
+    components: defaultdict[str, list[float]] = defaultdict(list)
+    for reward in rewards:
+        for name, value in reward.components.items() if reward.value is not None else ():
+            if value is not None:
+                components[name].append(value)
+    return Figures(
+        num_prompts=len(groups),
+        num_rollouts=len(rollouts),
+        num_scored=len(scores),
+        num_imputed=sum(reward.imputed for reward in rewards),
+        failed=dict(Counter(reward.kind or "user_error" for reward in rewards if reward.value is None)),
+        group_size=group_size,
+        score_mean=mean_of(scores),
+        mean_at_n=mean_of(sum(of_prompt) / len(of_prompt) for of_prompt in by_prompt if of_prompt),
+        pass_share=mean_of(score >= passes_from for score in scores),
+        pass_at=tuple(_pass_at(k, by_prompt, passes_from) for k in ks),
+        component_means={name: sum(values) / len(values) for name, values in components.items()},
+        response_tokens_mean=mean_of(num_sampled_tokens(rollout) for rollout in rollouts),
+        truncated_share=mean_of(bool(rollout.extra_info.get("truncated")) for rollout in rollouts),
+        cost_usd=sum(reward.cost_usd for reward in rewards),
+    )
+
+
+def _pass_at(k: int, by_prompt: Sequence[Sequence[float]], passes_from: float) -> PassAt:
+    chances = [
+        chance_of_a_pass(len(scores), sum(score >= passes_from for score in scores), k)
+        for scores in by_prompt
+        if len(scores) >= k
+    ]
+    return PassAt(k, mean_of(chances), len(chances))
+
+
+def chance_of_a_pass(num_scored: int, num_passed: int, k: int) -> float:
+    """That a draw of k of these, without putting back, has one that passed."""
+    return 1.0 - math.comb(num_scored - num_passed, k) / math.comb(num_scored, k)
