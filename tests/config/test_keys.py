@@ -7,15 +7,20 @@ import dataclasses
 import pytest
 
 from rewardflow.config.keys import LIMITS, keys, keys_of, nearest, sections
-from rewardflow.config.tree import RunSettings, TrainerSettings
+from rewardflow.config.tree import RunSettings, TrainerSettings, ValidationSettings
 from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES
 
 
 def test_every_field_of_every_record_is_a_key_or_a_section() -> None:
     assert {field.name for field in dataclasses.fields(RunSettings)} == {
         *(key.name for key in keys_of("")),
-        *(section for section in sections() if section),
+        *(section for section in sections() if section and "." not in section),
     }
+    assert {field.name for field in dataclasses.fields(ValidationSettings)} == {
+        *(key.field for key in keys_of("validation")),
+        "data",
+    }
+    assert [key.field for key in keys_of("validation.data")] == [key.field for key in keys_of("data")]
     assert [key.field for key in keys_of("trainer")] == [field.name for field in dataclasses.fields(TrainerSettings)]
     assert {key.field for key in keys_of(LIMITS)} == {*AGENT_NAMES, *LIMIT_NAMES}
 
@@ -44,7 +49,7 @@ def test_required_keys_have_no_default() -> None:
         (
             "zzz.yyy",
             "there are data, schedule, limits, policy, generation, algorithm, trainer, critic, checkpoint, metrics, "
-            "rollouts",
+            "rollouts, validation",
         ),
     ],
 )

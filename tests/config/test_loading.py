@@ -54,6 +54,35 @@ def test_a_section_with_nothing_in_it_is_all_defaults(tmp_path: Path) -> None:
     assert load(tmp_path, trainer=None).trainer.lr == 1e-6
 
 
+def test_a_validation_has_data_of_its_own_with_paths_from_the_files_folder(tmp_path: Path) -> None:
+    assert load(tmp_path).validation is None
+    run = load(tmp_path, "validation.every=5", validation={"data": {"path": "test.jsonl"}, "rollouts": 1})
+    assert run.validation is not None
+    assert run.validation.every == 5
+    assert Path(str(run.validation.data.path)) == tmp_path / "test.jsonl"
+    assert load(tmp_path, "validation.data.task=arithmetic", "validation.data.limit=9").validation is not None
+    assert load(tmp_path, "validation=null", validation={"data": {"path": "test.jsonl"}}).validation is None
+
+
+@pytest.mark.parametrize(
+    ("validation", "problem"),
+    [
+        ({"every": 5}, "validation.data must be given"),
+        ({}, "validation.data must be given"),
+        ({"data": {}}, "validation.data: exactly one of task, path and dataset must be given, got none"),
+        ({"data": {"split": "test"}}, "validation.data: exactly one of task, path and dataset must be given, got none"),
+        ({"data": {"task": "arithmetic"}}, "validation: data.limit must say how many prompts to measure with"),
+        ({"data": {"pth": "x"}}, "there is no setting 'validation.data.pth'; did you mean 'validation.data.path'?"),
+        ({"data": {"path": "x"}, "rollouts": 4}, "validation.rollouts must be 1 with temperature 0"),
+        ({"data": {"path": "x"}, "pass_at": [4]}, "validation.pass_at must not exceed rollouts"),
+    ],
+)
+def test_a_mistake_in_a_validation_is_told_by_its_dotted_key(
+    validation: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    assert complaint(tmp_path, validation=validation).startswith(problem)
+
+
 def test_limits_are_the_agents_settings_and_only_those_that_were_given(tmp_path: Path) -> None:
     run = load(tmp_path, "limits.rpm=auto", limits={"max_concurrency": 256})
     assert run.limits == {"max_concurrency": 256, "rpm": "auto"}

@@ -56,12 +56,16 @@ SMALL: dict[str, Any] = {
 def test_it_is_plain_json_and_has_every_key_with_its_default() -> None:
     schema = json.loads(json.dumps(json_schema()))
     for key in keys().values():
-        home = schema["properties"][key.section] if key.section else schema
+        home = schema
+        for name in filter(None, key.section.split(".")):
+            home = home["properties"][name]
         told = home["properties"][key.field]
         assert (key.field in home["required"]) == key.is_required
         if not key.is_required:
             assert fits(told["default"], told), key.name
             assert json.dumps(told["default"]) == json.dumps(key.default)
+    assert schema["properties"]["validation"]["required"] == ["data"]
+    assert schema["properties"]["validation"]["type"] == ["object", "null"]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,7 @@ def test_it_is_plain_json_and_has_every_key_with_its_default() -> None:
         {"reward": {"reward": "gsm8k"}, "run_dir": None},
         {"trainer": {"betas": [0.9, 1], "autocast": None, "lr": 1}, "generation": {"stop": ["x"]}},
         {"limits": {"rpm": "auto", "max_concurrency": 5, "journal": "run.db"}},
+        {"validation": {"data": {"task": "arithmetic", "limit": 5}, "pass_at": [1]}},
     ],
 )
 def test_good_files_fit(changes: dict[str, Any]) -> None:

@@ -15,9 +15,12 @@ from rewardflow.config.tree import (
     PolicySettings,
     RunSettings,
     TrainerSettings,
+    ValidationSettings,
 )
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.schedule import Schedule
+
+FILE = DataSettings(path="test.jsonl")
 
 
 def run(**changes: Any) -> RunSettings:
@@ -72,6 +75,13 @@ def test_a_run_needs_little() -> None:
         (CheckpointSettings, {"keep": 0}, "keep must be a whole number of at least 1"),
         (CheckpointSettings, {"keep_best_by": ""}, "keep_best_by must name a number of metrics.jsonl"),
         (CheckpointSettings, {"max_hours": 0.0}, "max_hours must be a number above 0"),
+        (ValidationSettings, {"data": FILE, "every": 0}, "every must be a whole number of at least 1, got every=0"),
+        (ValidationSettings, {"data": FILE, "rollouts": 4, "temperature": 1.0, "pass_at": (1, 8)},
+         "pass_at must not exceed rollouts: pass@k needs k rollouts of a prompt, got pass_at=[1, 8], rollouts=4"),
+        (ValidationSettings, {"data": FILE, "pass_at": (0,)}, "pass_at must be a whole number of at least 1"),
+        (ValidationSettings, {"data": FILE, "rollouts": 4}, "rollouts must be 1 with temperature 0"),
+        (ValidationSettings, {"data": FILE, "temperature": -1.0}, "temperature must be a number of at least 0"),
+        (ValidationSettings, {"data": DataSettings(task="arithmetic")}, "data.limit must say how many prompts"),
     ],
 )  # fmt: skip
 def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[str, Any], problem: str) -> None:
@@ -88,6 +98,16 @@ def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[
         ({"reward": "gsm"}, "reward must be a reward file"),
         ({"limits": {"rpm": -1}}, "limits: rpm must be a positive number"),
         ({"checkpoint": CheckpointSettings(every=5)}, "checkpoint.every needs a run_dir to save to"),
+        ({"run_dir": "r", "checkpoint": CheckpointSettings(keep_best_by="validation/score_mean")},
+         "checkpoint.keep_best_by=validation/score_mean needs a validation"),
+        ({"run_dir": "r", "checkpoint": CheckpointSettings(keep_best_by="validation/pass@4"),
+          "validation": ValidationSettings(data=FILE)},
+         "checkpoint.keep_best_by must be validation/ and one of cost_usd, mean@1, num_failed"),
+        ({"run_dir": "r", "checkpoint": CheckpointSettings(keep_best_by="validation/score_mean"),
+          "validation": ValidationSettings(data=FILE, at_end=False)},
+         "checkpoint.keep_best_by=validation/score_mean needs a validation that takes place"),
+        ({"seed": 7, "validation": ValidationSettings(data=DataSettings(task="copy_digits", limit=9), seed=7)},
+         "validation.seed must differ from seed"),
         ({"generation": GenerationSettings(group_size=1), "schedule": Schedule(groups_per_step=8, min_group=1)},
          "grpo compares the rollouts of a group"),
         ({"schedule": Schedule(groups_per_step=8, min_group=9)}, "schedule.min_group must not exceed"),

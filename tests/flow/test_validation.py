@@ -22,7 +22,7 @@ from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.flow.validation_plan import Occasions, ValidationPlan
 from rewardflow.flow.validation_report import Validated
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.run_directory import read_steps
@@ -53,12 +53,16 @@ class Latency:
 class World:
     """One run with fakes that is also measured."""
 
-    def __init__(self, schedule: Schedule, judge: Any, *, steps: int = 4, **plan: Any) -> None:
+    def __init__(
+        self, schedule: Schedule, judge: Any, *, steps: int = 4, is_measured: bool = True, **when: Any
+    ) -> None:
         self.schedule, self.judge, self.steps = schedule, judge, steps
         self.generator = FakeGenerator(rollout_s=0.1)
         self.measuring = FakeGenerator(rollout_s=0.1)
-        defaults: dict[str, Any] = {"prompts": PROMPTS, "generator": self.measuring, "group_size": 2, "every": 2}
-        self.plan = ValidationPlan(**{**defaults, **plan}) if plan.pop("is_on", True) else None
+        occasions = Occasions(**{"every": 2, **when})
+        self.plan: ValidationPlan | None = None
+        if is_measured:
+            self.plan = ValidationPlan(prompts=PROMPTS, generator=self.measuring, group_size=2, occasions=occasions)
         self.trainer = FakeTrainer(forward_backward_s=0.05, log_probs_s=0.01, optim_s=0.3)
         self.events = EventList()
         self.told: list[StepReport | Validated] = []
@@ -149,7 +153,7 @@ def test_each_version_that_is_due_is_measured_once_by_itself_and_training_is_not
         assert [group.rollouts[0].prompt for group in one.groups] == [prompt.text for prompt in PROMPTS]
         assert {rollout.policy_version for group in one.groups for rollout in group.rollouts} == {one.report.version}
     assert world.generator.generated == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
-    plain = World(schedule, Latency(), steps=5, is_on=False).run(max_concurrency=slots)
+    plain = World(schedule, Latency(), steps=5, is_measured=False).run(max_concurrency=slots)
     assert world.trained() == plain.trained()
 
 
@@ -171,7 +175,7 @@ def test_a_version_is_measured_between_its_publishing_and_the_next_update(schedu
 def test_training_goes_on_while_the_verdicts_of_a_validation_are_out() -> None:
     world = World(SYNCHRONOUS, Latency(validation_s=25), every=2, at_end=False).run()
     assert world.order == ["step 0", "step 1", "step 2", "step 3", "version 2", "version 4"]
-    plain = World(SYNCHRONOUS, Latency(), is_on=False).run()
+    plain = World(SYNCHRONOUS, Latency(), is_measured=False).run()
     took_s = [report.duration_s for report in world.reports]
     without_s = [report.duration_s for report in plain.reports]
     # Step 2 generates first, and the validation is generated while step 2's verdicts are out: nobody waits for it.

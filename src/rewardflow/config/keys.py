@@ -47,15 +47,35 @@ class Key:
 
 @functools.cache
 def sections() -> Mapping[str, tuple[type[Any], ...]]:
-    """The records behind each section, in the tree's order; the agent's settings are two records."""
-    found: dict[str, tuple[type[Any], ...]] = {TOP: (RunSettings,)}
-    hints = typing.get_type_hints(RunSettings)
-    for field in dataclasses.fields(RunSettings):
-        if field.name == LIMITS:
-            found[field.name] = (LimitSettings, AgentSettings)
-        elif dataclasses.is_dataclass(hints[field.name]):
-            found[field.name] = (hints[field.name],)
+    """The records behind each section, in the tree's order; the agent's settings are two records.
+
+    A section inside another has a dotted name.
+    """
+    return {TOP: (RunSettings,), **_inside(TOP, RunSettings)}
+
+
+def _inside(section: str, record: type[Any]) -> dict[str, tuple[type[Any], ...]]:
+    """The sections that a record has as fields, each followed by those inside it."""
+    found: dict[str, tuple[type[Any], ...]] = {}
+    for name, hint in typing.get_type_hints(record).items():
+        inner = next((one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one)), None)
+        dotted = f"{section}.{name}" if section else name
+        if dotted == LIMITS:
+            found[dotted] = (LimitSettings, AgentSettings)
+        elif isinstance(inner, type):
+            found |= {dotted: (inner,), **_inside(dotted, inner)}
     return found
+
+
+def outer_of(section: str) -> str:
+    """The section that a section stands in."""
+    return section.rpartition(".")[0]
+
+
+def field_of(section: str) -> dataclasses.Field[Any]:
+    """Of the record that a section stands in; its default says whether the section may be left out."""
+    (record,) = sections()[outer_of(section)]
+    return next(field for field in dataclasses.fields(record) if field.name == section.rpartition(".")[2])
 
 
 @functools.cache
@@ -80,7 +100,11 @@ def nearest(name: str) -> str:
     found = _close(field, own) or everywhere.get(field) or _close(field, everywhere)
     if section not in sections():
         found = _close(name, {key: key for key in keys()}) or found
-    return f"did you mean {found!r}?" if found else f"there are {', '.join(own or filter(None, sections()))}"
+    return (
+        f"did you mean {found!r}?"
+        if found
+        else f"there are {', '.join(own or [name for name in sections() if name and not outer_of(name)])}"
+    )
 
 
 def _close(name: str, known: Mapping[str, str]) -> str | None:
@@ -94,7 +118,7 @@ def _of(section: str, record: type[Any]) -> Sequence[Key]:
     return [
         Key(prefix + field.name, hints[field.name], _default(field), told.get(field.name, ""))
         for field in dataclasses.fields(record)
-        if section or field.name not in sections()
+        if prefix + field.name not in sections()
     ]
 
 

@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rewardflow.config.keys import FREE, LIMITS, TOP, Key, keys, keys_of, nearest, sections
+from rewardflow.config.keys import FREE, LIMITS, TOP, Key, field_of, keys, keys_of, nearest, outer_of, sections
 from rewardflow.config.reward_shape import check_reward, placed
 from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
@@ -24,7 +24,14 @@ from rewardflow.reward.services.typed_values import Fitting, at, shown
 from rewardflow.reward.settings import split_options
 
 # Text that may name a file or something else; it is taken for a path if it starts like one.
-_MAYBE_PATHS = ("policy.model", "policy.tokenizer", "policy.chat_template", "critic.model", "data.dataset")
+_MAYBE_PATHS = (
+    "policy.model",
+    "policy.tokenizer",
+    "policy.chat_template",
+    "critic.model",
+    "data.dataset",
+    "validation.data.dataset",
+)
 _PATH_STARTS = ("./", "../", "~/")
 
 
@@ -58,6 +65,7 @@ class _Reading:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._given: dict[str, _Given] = {}
+        self._opened: set[str] = set()  # sections that were given as such, if only with nothing inside
 
     def take_file(self, document: Mapping[Any, Any], folder: Path) -> None:
         for name, value in document.items():
@@ -83,16 +91,10 @@ class _Reading:
         """None if there are problems."""
         if (reward := self._given.get("reward")) is not None:
             self._given.setdefault("reward_folder", _Given(str(reward.folder), reward.folder))
-        built: dict[str, Any] = {}
-        for section in sections():
-            values = self._fitted(section)
-            if section == TOP:
-                built |= values or {}
-            elif values is not None:
-                built[section] = self._record(section, values)
+        values = self._values(TOP)
         if not self.problems:
             try:
-                return RunSettings(**built)
+                return RunSettings(**(values or {}))
             except InvalidInput as error:
                 self.problems.append(str(error))
         return None
@@ -114,8 +116,11 @@ class _Reading:
         if given.value is not None and not isinstance(given.value, Mapping):
             self.problems.append(f"{section} must be a mapping, got {shown(section, given.value)}{_source(given)}")
             return
-        for key in keys_of(section):
-            self._given.pop(key.name, None)
+        for key in [key for key in self._given if key.startswith(f"{section}.")]:
+            del self._given[key]
+        self._opened = {one for one in self._opened if not f"{one}.".startswith(f"{section}.")}
+        if given.value is not None:
+            self._opened.add(section)
         for name, value in (given.value or {}).items():
             self._set(f"{section}.{name}", dataclasses.replace(given, value=value))
 
@@ -132,6 +137,31 @@ class _Reading:
             self._given[key] = dataclasses.replace(before, value=value)
 
     # ---- from values to records ----
+
+    def _values(self, section: str) -> dict[str, Any] | None:
+        """What the section's record is made of, the sections inside it too; None if something of it is wrong."""
+        values = self._fitted(section)
+        num_problems = len(self.problems)
+        for inner in sections():
+            if inner == TOP or outer_of(inner) != section or self._is_left_out(inner):
+                continue
+            inside = self._values(inner)
+            if inside is not None:
+                record = self._record(inner, inside)
+                values = values if values is None else {**values, field_of(inner).name: record}
+        return values if len(self.problems) == num_problems else None
+
+    def _is_left_out(self, section: str) -> bool:
+        """A section that may be missing is, where nothing of it is given; one that must not be is told of."""
+        if any(f"{name}.".startswith(f"{section}.") for name in (*self._given, *self._opened)):
+            return False
+        field = field_of(section)
+        if field.default is None:
+            return True
+        is_inside = bool(outer_of(section))
+        if is_inside and field.default is dataclasses.MISSING:
+            self.problems.append(f"{section} must be given")
+        return is_inside
 
     def _fitted(self, section: str) -> dict[str, Any] | None:
         """The values of a section by field, each of its type; None if one is wrong or missing."""

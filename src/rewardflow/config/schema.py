@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union
 
-from rewardflow.config.keys import LIMITS, TOP, Key, keys_of, sections
+from rewardflow.config.keys import LIMITS, TOP, Key, field_of, keys_of, outer_of, sections
 from rewardflow.config.tree import RunSettings
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -34,7 +34,13 @@ def json_schema() -> dict[str, Any]:
     for section, records in sections().items():
         if section != TOP:
             explained = "Settings of the reward agent." if section == LIMITS else _first_line(records[0])
-            top["properties"][section] = _object(keys_of(section), explained)
+            place = top
+            for name in filter(None, outer_of(section).split(".")):
+                place = place["properties"][name]
+            field = field_of(section)
+            place["properties"][field.name] = _section(_object(keys_of(section), explained), field)
+            if place is not top and field.default is dataclasses.MISSING:
+                place["required"].append(field.name)
     # In the order of the record: what it needs, sections too.
     top["required"] = [
         field.name
@@ -42,6 +48,11 @@ def json_schema() -> dict[str, Any]:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     return {"$schema": _DIALECT, "title": "A run of rewardflow", **top}
+
+
+def _section(schema: dict[str, Any], field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """`null` is a section that is left out, where it may be."""
+    return {**schema, "type": ["object", "null"]} if field.default is None else schema
 
 
 def _object(keys: Sequence[Key], description: str) -> dict[str, Any]:

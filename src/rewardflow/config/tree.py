@@ -18,6 +18,8 @@ from rewardflow.config.reward_shape import check_reward
 from rewardflow.config.rules import at_least, check_choices, within
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.schedule import Schedule
+from rewardflow.flow.validation_plan import VALIDATION_SOURCE, Occasions
+from rewardflow.flow.validation_report import names_of_figures
 from rewardflow.reward.services.typed_values import at
 from rewardflow.reward.settings import split_options
 
@@ -303,7 +305,9 @@ class CheckpointSettings:
 
     every: int | None = None  # steps from one checkpoint to the next; null: no more than the others here ask for
     keep: int = 2  # how many of the latest stay
-    keep_best_by: str | None = None  # a number of metrics.jsonl; the checkpoint with the highest stays as well
+    # a number of metrics.jsonl; the checkpoint with the highest stays as well. One of the validation, such as
+    # `validation/score_mean`, has every version that is measured saved
+    keep_best_by: str | None = None
     on_signal: bool = True  # save after the step that is under way when SIGUSR1 comes
     max_hours: float | None = None  # save and end the run before it has taken so long; null: it takes what it needs
 
@@ -345,6 +349,69 @@ class RolloutSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationSettings:
+    """What is measured of the policy on prompts of its own, with the run's reward, as validation.md says."""
+
+    data: DataSettings
+    every: int | None = None  # steps from one validation to the next; null: no more than the two below ask for
+    at_start: bool = False  # measure the policy before its first step
+    at_end: bool = True  # measure the policy after its last step
+    rollouts: int = 1  # of each prompt
+    temperature: float = 0.0  # of sampling; 0: the likeliest token each time
+    top_p: float = 1.0  # sample from the likeliest tokens that have this probability together
+    top_k: int = 0  # sample from this many of the likeliest tokens; 0: from all
+    max_response_tokens: int | None = None  # null: as in `generation`
+    pass_at: Sequence[int] = ()  # each k for which pass@k is told
+    passes_from: float = 1.0  # a score of at least this is a pass
+    seed: int = 1_000_000  # of sampling and of generated tasks; the same for every run, so that runs can be compared
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            at_least("every", self.every, 1)
+        at_least("rollouts", self.rollouts, 1)
+        at_least("top_k", self.top_k, 0)
+        at_least("seed", self.seed, 0)
+        within("temperature", self.temperature, 0.0, math.inf)
+        within("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        within("passes_from", self.passes_from, -math.inf, math.inf)
+        if self.max_response_tokens is not None:
+            at_least("max_response_tokens", self.max_response_tokens, 1)
+        for k in self.pass_at:
+            at_least("pass_at", k, 1)
+        self._check_rollouts()
+        if self.data.task is not None and self.data.limit is None:
+            raise InvalidInput(
+                "data.limit must say how many prompts to measure with, because a generated task has no end, "
+                f"got task={self.data.task}, limit=null"
+            )
+
+    def _check_rollouts(self) -> None:
+        if max(self.pass_at, default=0) > self.rollouts:
+            raise InvalidInput(
+                "pass_at must not exceed rollouts: pass@k needs k rollouts of a prompt, "
+                f"got pass_at={list(self.pass_at)}, rollouts={self.rollouts}"
+            )
+        if self.is_greedy and self.rollouts > 1:
+            raise InvalidInput(
+                "rollouts must be 1 with temperature 0, which gives the same response each time; set a temperature to "
+                f"sample several, got rollouts={self.rollouts}, temperature=0"
+            )
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def occasions(self) -> Occasions:
+        return Occasions(every=self.every, at_start=self.at_start, at_end=self.at_end)
+
+    @property
+    def figure_names(self) -> frozenset[str]:
+        """Those that every validation has, overall and for each data source."""
+        return names_of_figures(self.rollouts, self.pass_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """A whole run: what is rewarded, for how long, and where it is written down."""
 
@@ -368,6 +435,7 @@ class RunSettings:
     checkpoint: CheckpointSettings = CheckpointSettings()
     metrics: MetricsSettings = MetricsSettings()
     rollouts: RolloutSettings = RolloutSettings()
+    validation: ValidationSettings | None = None
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)
@@ -377,6 +445,7 @@ class RunSettings:
             split_options(self.limits)
         self._check_advantage()
         self._check_checkpoint()
+        self._check_validation()
         if self.schedule.min_group > self.generation.group_size:
             raise InvalidInput(
                 "schedule.min_group must not exceed generation.group_size, or every group is dropped, "
@@ -390,6 +459,38 @@ class RunSettings:
         written = [name for name in ("tensorboard", "wandb") if getattr(self.metrics, name)]
         if written and self.run_dir is None:
             raise InvalidInput(f"metrics.{written[0]} needs a run_dir to write to, got run_dir=null")
+
+    def _check_validation(self) -> None:
+        validation = self.validation
+        if validation is not None and validation.data.task is not None and validation.seed == self.seed:
+            raise InvalidInput(
+                "validation.seed must differ from seed, or generated tasks would be measured with the prompts of "
+                f"training, got {self.seed} for both"
+            )
+        if self.is_best_by_validation:
+            self._check_best_by_validation(str(self.checkpoint.keep_best_by))
+
+    def _check_best_by_validation(self, best_by: str) -> None:
+        validation = self.validation
+        if validation is None:
+            raise InvalidInput(f"checkpoint.keep_best_by={best_by} needs a validation to take it from, got none")
+        *outer, figure = best_by.split("/")
+        if figure not in validation.figure_names and outer[-1] != "component_means":
+            raise InvalidInput(
+                f"checkpoint.keep_best_by must be {VALIDATION_SOURCE}/ and one of "
+                f"{', '.join(sorted(validation.figure_names))}, or {VALIDATION_SOURCE}/<data source>/ and one of them, "
+                f"got {best_by}"
+            )
+        if not validation.occasions.versions(self.steps):
+            raise InvalidInput(
+                f"checkpoint.keep_best_by={best_by} needs a validation that takes place, "
+                f"got validation.every={validation.every}, at_start=false, at_end=false"
+            )
+
+    @property
+    def is_best_by_validation(self) -> bool:
+        """Whether the best checkpoint is known only when a validation has its verdicts."""
+        return str(self.checkpoint.keep_best_by).startswith(f"{VALIDATION_SOURCE}/")
 
     def _check_advantage(self) -> None:
         algorithm, schedule = self.algorithm, self.schedule

@@ -143,7 +143,7 @@ class Validations:
 
     def begin_if_due(self, version: int, num_steps: int) -> None:
         """Announce the generation now, so that no update comes between this version and it."""
-        if self._plan is None or not self._plan.is_due(version, num_steps):
+        if self._plan is None or not self._plan.occasions.has(version, num_steps):
             return
         self._device.announce("validate")
         self._start(version, num_steps, lambda measurement: measurement.generate(self._device))

@@ -16,19 +16,33 @@ VALIDATION_SOURCE = "validation"  # of totals, of metrics, and at the start of g
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Occasions:
+    """Version 0 if `at_start`, every version that `every` divides, and the last if `at_end`."""
+
+    every: int | None = None
+    at_start: bool = False
+    at_end: bool = True
+
+    def has(self, version: int, num_steps: int) -> bool:
+        if version == 0:
+            return self.at_start
+        return (self.every is not None and version % self.every == 0) or (self.at_end and version == num_steps)
+
+    def versions(self, num_steps: int) -> list[int]:
+        return [version for version in range(num_steps + 1) if self.has(version, num_steps)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationPlan:
     """`generator` has the weights that the run's generator has, and its own way of sampling.
 
-    Measured are version 0 if `at_start`, every version that `every` divides, and the last if `at_end`. A score of at
-    least `passes_from` is a pass; `ks` are the k of pass@k.
+    A score of at least `passes_from` is a pass; `ks` are the k of pass@k.
     """
 
     prompts: tuple[Prompt, ...]
     generator: Generator
     group_size: int = 1
-    every: int | None = None
-    at_start: bool = False
-    at_end: bool = True
+    occasions: Occasions = Occasions()
     passes_from: float = 1.0
     ks: tuple[int, ...] = ()
 
@@ -41,18 +55,14 @@ class ValidationPlan:
                 f"got k={max(self.ks)}, rollouts={self.group_size}"
             )
 
-    def is_due(self, version: int, num_steps: int) -> bool:
-        if version == 0:
-            return self.at_start
-        return (self.every is not None and version % self.every == 0) or (self.at_end and version == num_steps)
-
     def due_step(self, version: int, num_steps: int) -> int:
         """The step with which a version's reward calls queue where slots are scarce.
 
         Training up to the next validation goes first, what comes after it does not: so validation holds up no step
         that is nearer, and training without end cannot put it off for ever.
         """
-        return num_steps if self.every is None else version + self.every
+        every = self.occasions.every
+        return num_steps if every is None else version + every
 
     def requests(self, version: int) -> list[GroupRequest]:
         """The same random numbers for a prompt at every version, so that versions differ by their weights alone."""

@@ -32,8 +32,7 @@ def _shown(name: str, value: Any) -> Any:
         return value
     if dataclasses.is_dataclass(value):
         # The tree's own settings have no secrets, and "max_prompt_tokens" need not be told from "token".
-        names = [field.name for field in dataclasses.fields(value)]
-        return {name: _plain(getattr(value, name)) for name in names}
+        return _plain(value)
     if may_be_secret(name):
         return REDACTED
     if isinstance(value, Mapping):
@@ -44,6 +43,8 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, PathLike):
         return redact(str(value))
     if isinstance(value, str):
