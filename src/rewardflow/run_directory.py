@@ -3,7 +3,8 @@
     run.json        the run's name, start and schema version
     events.jsonl    one event a line, in order; a resumed run appends
     steps.jsonl     totals of a step, one line each; the last line of a step and source counts
-    metrics.jsonl   one line for each step that was trained
+    metrics.jsonl   one line for each step that was trained, and for each version that was measured
+    validation.jsonl, validation_rollouts.jsonl   what versions were worth on validation data, and on what grounds
     devices.jsonl   what the devices did, as events
     settings.json   the settings of a training run
     journal.db      paid verdicts, if the run is told to keep its journal here
@@ -37,6 +38,8 @@ RUN_FILE = "run.json"
 EVENTS_FILE = "events.jsonl"
 STEPS_FILE = "steps.jsonl"
 METRICS_FILE = "metrics.jsonl"
+VALIDATION_FILE = "validation.jsonl"
+VALIDATION_ROLLOUTS_FILE = "validation_rollouts.jsonl"
 DEVICES_FILE = "devices.jsonl"
 SETTINGS_FILE = "settings.json"
 JOURNAL_FILE = "journal.db"

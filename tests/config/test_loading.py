@@ -80,7 +80,7 @@ def test_a_validation_has_data_of_its_own_with_paths_from_the_files_folder(tmp_p
 def test_a_mistake_in_a_validation_is_told_by_its_dotted_key(
     validation: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
-    assert complaint(tmp_path, validation=validation).startswith(problem)
+    assert problem in complaint(tmp_path, validation=validation)
 
 
 def test_limits_are_the_agents_settings_and_only_those_that_were_given(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The file that makes a directory a checkpoint: what it is of, and what must be in it.
 
 Always true: `checkpoint.json` is written last, when everything it names is on disk; a checkpoint without a `problem`
-has every file as it was written, to the byte.
+has every file as it was written, to the byte. Only the score may change later, in one piece.
 """
 
 from __future__ import annotations
@@ -101,6 +101,20 @@ def read_manifest(folder: Path) -> Checkpoint:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}") from error
+
+
+def write_score(folder: Path, score: float | None) -> None:
+    """For a number that was not known when the checkpoint was written."""
+    path = folder / MANIFEST_FILE
+    draft = folder / f".{MANIFEST_FILE}.tmp"
+    try:
+        manifest = {**json.loads(path.read_bytes()), "score": score}
+        draft.write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+        sync(draft)
+        os.replace(draft, path)
+        sync(folder)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the score of {folder} could not be written: {error}") from error
 
 
 def files_in(folder: Path) -> Iterator[Path]:

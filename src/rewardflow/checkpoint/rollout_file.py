@@ -70,6 +70,7 @@ def _request_to_json(request: GroupRequest) -> dict[str, Any]:
         "uid": request.prompt.uid,
         "group_size": request.group_size,
         "has_baseline": request.has_baseline,
+        "prefix": request.prefix,
     }
 
 
@@ -184,6 +185,7 @@ def _request_from_json(record: Mapping[str, Any], prompt_of: Callable[[str], Pro
         prompt=prompt_of(record["uid"]),
         group_size=record["group_size"],
         has_baseline=record.get("has_baseline", False),
+        prefix=record.get("prefix", ""),  # which was not written before there were validations
     )
 
 

@@ -4,6 +4,7 @@
     random.safetensors
     progress.json     where the prompts stand, and what else moves from step to step
     rollouts.*        the steps that were generated and not trained
+    validation/       the same of the versions whose validation awaits verdicts, if there are any
 
 Always true: a run that goes on from what was put back does what the one that was saved would have done next.
 The learning rate needs no place here: it is a function of the step's number.
@@ -33,6 +34,7 @@ STATE_FOLDER = "state"
 CRITIC = "critic."  # before the names of its tensors
 RANDOM_FILE = "random.safetensors"
 PROGRESS_FILE = "progress.json"
+VALIDATION_FOLDER = "validation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,9 @@ class Snapshot:
         (folder / RANDOM_FILE).write_bytes(safetensors.torch.save(dict(self.random)))
         (folder / PROGRESS_FILE).write_text(json.dumps(self.progress) + "\n", "utf-8")
         write_rollouts(self.boundary.open_steps, folder)
+        if self.boundary.validations:
+            (folder / VALIDATION_FOLDER).mkdir()
+            write_rollouts(self.boundary.validations, folder / VALIDATION_FOLDER)
 
 
 class Learner(Protocol):

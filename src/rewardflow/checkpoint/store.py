@@ -5,7 +5,7 @@
 
 Always true: a checkpoint that was whole stays so until a newer one is: a save that fails, for a full disk or a kill,
 changes nothing but what it was writing; one that is torn or damaged is never given out. The latest `keep` stay, and the
-best.
+best, and those whose score is still awaited, because each of them may be it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rewardflow.checkpoint.manifest import Checkpoint, read_manifest, sync, write_manifest
+from rewardflow.checkpoint.manifest import Checkpoint, read_manifest, sync, write_manifest, write_score
 from rewardflow.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class CheckpointStore:
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder = folder
         self._keep = keep
+        self._awaited: set[int] = set()
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -65,7 +66,7 @@ class CheckpointStore:
         self, step: int, fill: Callable[[Path], None], *, settings: Mapping[str, Any], score: float | None = None
     ) -> Checkpoint:
         """`fill` writes the contents into a directory. `CheckpointError` if the disk does not take them."""
-        target = self.folder / f"step_{step:06d}"
+        target = self._path(step)
         draft = _hidden(target)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,13 +88,28 @@ class CheckpointStore:
         self._thin_out()
         return saved
 
+    def await_score(self, step: int) -> None:
+        """The checkpoint of this step, which is or will be written, stays until it has its score."""
+        self._awaited.add(step)
+
+    def rate(self, step: int, score: float | None) -> None:
+        """Give a checkpoint the score that was awaited; None: it has none after all."""
+        self._awaited.discard(step)
+        path = self._path(step)
+        if path.is_dir():
+            write_score(path, score)
+            self._thin_out()
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step_{step:06d}"
+
     def _thin_out(self) -> None:
         """What cannot be deleted today will be after the next save."""
         known = self.all()
         best = max((one for one in known if one.score is not None), key=_rank, default=None)
         try:
             for old in known[: -self._keep]:
-                if old is not best:
+                if old is not best and old.step not in self._awaited:
                     os.rename(old.path, _hidden(old.path))  # so that what is half deleted is not taken for damaged
             self._sweep()
         except OSError as error:

@@ -1,7 +1,8 @@
 """Saves a run at the boundaries between its steps, and ends it there when its time is up.
 
 Always true: the device waits for the copy to memory, and for the disk only at the end of the run or when the save
-before is not done; a save that fails is a warning, and the run goes on with the checkpoints it had.
+before is not done; a save that fails is a warning, and the run goes on with the checkpoints it had. Where a validation
+says which checkpoint is the best, every version that is measured is saved, and stays until it has been compared.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rewardflow.checkpoint.fingerprint import fingerprint
 from rewardflow.checkpoint.store import CheckpointStore
@@ -22,6 +23,7 @@ from rewardflow.config.tree import RunSettings
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
 from rewardflow.flow.reports import StepReport
+from rewardflow.flow.validation_report import Validated
 from rewardflow.runtime.time_budget import TimeBudget
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Checkpointer:
         self._is_asked = False
         self._score: float | None = None
         self._writing: Future[None] | None = None
+        self._rating: Future[None] | None = None
         self._statistics = CheckpointerStatistics()
 
     def statistics(self) -> CheckpointerStatistics:
@@ -83,12 +86,37 @@ class Checkpointer:
     def stepped(self, report: StepReport) -> None:
         """Told of each step, before its boundary."""
         self._budget.stepped(report.duration_s)
-        name = self._settings.checkpoint.keep_best_by
-        if name is not None:
-            value = report.to_json().get(name)
-            self._score = float(value) if isinstance(value, int | float) else None
-            if self._score is None:
-                logger.warning("step %d has no number %r for checkpoint.keep_best_by: %r", report.step, name, value)
+        if self._settings.checkpoint.keep_best_by is not None and not self._settings.is_best_by_validation:
+            self._score = self._number_in(report.to_json(), f"step {report.step}")
+
+    def go_on(self, start: Boundary) -> None:
+        """Told of where a run goes on: the scores of what is still being measured will come."""
+        if self._settings.is_best_by_validation:
+            for version in (start.next_step, *(saved.step for saved in start.validations)):
+                self._await_score(version)
+
+    def validated(self, validated: Validated) -> None:
+        """Told of each version that was measured, whenever its last verdict came."""
+        if self._settings.is_best_by_validation:
+            version = validated.report.version
+            score = self._number_in(validated.report.metrics, f"the validation of version {version}")
+            self._rating = self._writer.submit(self._rate, version, score)
+
+    def _number_in(self, metrics: Mapping[str, Any], whose: str) -> float | None:
+        name = str(self._settings.checkpoint.keep_best_by)
+        value = metrics.get(name)
+        if not isinstance(value, int | float):
+            logger.warning("%s has no number %r for checkpoint.keep_best_by: %r", whose, name, value)
+            return None
+        return float(value)
+
+    def _await_score(self, version: int) -> None:
+        if self._is_measured(version):
+            self._store.await_score(version)
+
+    def _is_measured(self, version: int) -> bool:
+        validation = self._settings.validation
+        return validation is not None and validation.occasions.has(version, self._settings.steps)
 
     async def __call__(self, boundary: Boundary) -> None:
         is_end = boundary.next_step >= self._settings.steps
@@ -102,20 +130,30 @@ class Checkpointer:
 
     async def settle(self) -> None:
         """Wait for the save that is under way."""
-        if self._writing is not None:
-            await asyncio.wrap_future(self._writing)
+        for writing in (self._writing, self._rating):
+            if writing is not None:
+                await asyncio.wrap_future(writing)
 
     def _is_due(self, step: int) -> bool:
         every = self._settings.checkpoint.every
-        return self._is_asked or (every is not None and step % every == 0)
+        is_candidate = self._settings.is_best_by_validation and self._is_measured(step)
+        return self._is_asked or is_candidate or (every is not None and step % every == 0)
 
     async def _save(self, boundary: Boundary) -> None:
         await self.settle()
         self._is_asked = False
+        if self._settings.is_best_by_validation:
+            self._await_score(boundary.next_step)
         snapshot = await self._take(boundary)
         self._writing = self._writer.submit(self._write, snapshot, self._score)
 
     # -- on the writer's thread --------------------------------------------------------------------------------------
+
+    def _rate(self, version: int, score: float | None) -> None:
+        try:
+            self._store.rate(version, score)
+        except CheckpointError as error:
+            logger.warning("a checkpoint may not be found as the best: %s", error)
 
     def _write(self, snapshot: Snapshot, score: float | None) -> None:
         started_s = time.monotonic()

@@ -13,24 +13,26 @@ import contextlib
 import copy
 import dataclasses
 import importlib.util
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rewardflow.checkpoint.manifest import Checkpoint
-from rewardflow.config.tree import RunSettings
+from rewardflow.config.tree import GenerationSettings, RunSettings
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.opening import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.parts import Parts
-from rewardflow.flow.records import Boundary
+from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.seams import Generator
+from rewardflow.flow.validation import OnValidation
+from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.run_directory import RUN_FILE
 from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
@@ -43,11 +45,20 @@ from rewardflow.runtime.run_records import RunRecords, open_records
 from rewardflow.runtime.run_state import RunState
 from rewardflow.runtime.step_checks import StepChecks
 from rewardflow.runtime.time_budget import TimeBudget
+from rewardflow.runtime.validation import (
+    check_reward_fits,
+    fitting_prompts,
+    generation_of,
+    make_plan,
+    open_validation_set,
+)
 
 if TYPE_CHECKING:
     from rewardflow.generate.hf import HFEngine
     from rewardflow.policy.loading import Policy
     from rewardflow.train.torch_trainer import TorchTrainer
+
+T = TypeVar("T")
 
 OnStep = Callable[[StepReport], None]
 
@@ -81,6 +92,7 @@ async def embedded(
     *,
     folder: Path | None = None,
     on_step: OnStep | None = None,
+    on_validation: OnValidation | None = None,
     agent: RewardAgent | None = None,
     probes: bool = True,
     resume: Checkpoint | bool = False,
@@ -100,28 +112,39 @@ async def embedded(
     is_probed = probes and agent is None
     agent = agent or build_agent(settings, folder=folder)
     prompt_set = open_prompts(settings.data, seed=settings.seed)
+    validation_set = open_validation_set(settings)
     if is_probed:
         await probe(settings, prompt_set[0], folder=folder)
     async with contextlib.AsyncExitStack() as stack:
         thread = stack.enter_context(DeviceThread("device"))
-        await thread.run(lambda: rehearse(settings, prompt_set))
+        outline = await thread.run(lambda: rehearse(settings, prompt_set))
+        measured = await thread.run(lambda: rehearse_validation(settings, outline, validation_set))
         records = open_records(settings, stack, resumes=resume is not False, checkpoint=checkpoint)
         await stack.enter_async_context(agent)
+        check_reward_fits(settings.validation, agent)
         policy = await thread.run(lambda: _load(settings))
-        generator, keep = await _make_generator(settings, policy, thread, stack)
-        prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=keep)
+        engines = await _make_engines(settings, policy, thread, stack, measured)
+        prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=engines.keep)
         trainer = await thread.run(lambda: _make_trainer(settings, policy, thread))
-        parts = _make_parts(settings, prompts, generator, agent, trainer)
-        state = RunState(trainer=trainer, prompts=prompts, prompt_set=prompt_set, parts=parts, thread=thread)
+        parts = _make_parts(settings, prompts, engines, agent, trainer)
+        state = RunState(
+            trainer=trainer,
+            prompts=prompts,
+            prompt_set=prompt_set,
+            parts=parts,
+            thread=thread,
+            validation_set=validation_set,
+        )
         start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
-        saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack)
+        saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, start)
+        checks = StepChecks(settings, device_of(settings))
         yield EmbeddedRun(
             settings=settings,
             agent=agent,
             policy=policy,
             trainer=trainer,
             parts=parts,
-            flow=_make_flow(parts, StepChecks(settings, device_of(settings)), records, saver, on_step),
+            flow=_make_flow(parts, checks, records, saver, on_step, on_validation),
             prompts=prompts,
             start=start,
             checkpointer=saver,
@@ -162,6 +185,13 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     return policy
 
 
+def rehearse_validation(settings: RunSettings, policy: Policy, prompt_set: PromptSet | None) -> tuple[Prompt, ...]:
+    """The prompts that will be measured with, of which none is too long; the policy may be an outline."""
+    if settings.validation is None or prompt_set is None:
+        return ()
+    return fitting_prompts(prompt_set, make_validation_engine(settings, policy, DeviceThread("rehearsal")))
+
+
 def _load(settings: RunSettings) -> Policy:
     import torch
 
@@ -194,29 +224,69 @@ def device_of(settings: RunSettings) -> Any:
     return device
 
 
-def make_engine(settings: RunSettings, policy: Policy, thread: DeviceThread) -> HFEngine:
+def make_validation_engine(settings: RunSettings, policy: Policy, thread: DeviceThread) -> HFEngine:
+    """On the same weights as the run's own."""
+    validation = settings.validation
+    assert validation is not None
+    return make_engine(settings, policy, thread, generation=generation_of(settings, validation), seed=validation.seed)
+
+
+def make_engine(
+    settings: RunSettings,
+    policy: Policy,
+    thread: DeviceThread,
+    *,
+    generation: GenerationSettings | None = None,
+    seed: int | None = None,
+) -> HFEngine:
+    """Training's, unless told otherwise."""
     import torch
 
     from rewardflow.generate.hf import HFEngine
 
     autocast = None if settings.trainer.autocast is None else getattr(torch, settings.trainer.autocast)
-    return HFEngine(policy, settings.generation, seed=settings.seed, thread=thread, autocast=autocast)
+    return HFEngine(
+        policy,
+        generation or settings.generation,
+        seed=settings.seed if seed is None else seed,
+        thread=thread,
+        autocast=autocast,
+    )
 
 
-async def _make_generator(
-    settings: RunSettings, policy: Policy, thread: DeviceThread, stack: contextlib.AsyncExitStack
-) -> tuple[Generator, Callable[[Any], bool]]:
-    """The engine on the trainer's own weights, or on a copy of its own that is updated by publishing."""
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    """What generates for training, which prompts it can, and what is measured with."""
+
+    generator: Generator
+    keep: Callable[[Prompt], bool]
+    validation: ValidationPlan | None
+
+
+async def _make_engines(
+    settings: RunSettings,
+    policy: Policy,
+    thread: DeviceThread,
+    stack: contextlib.AsyncExitStack,
+    measured: tuple[Prompt, ...],
+) -> _Engines:
+    """On the trainer's own weights, or on a copy of their own that is updated by publishing."""
     from rewardflow.sync.copied_weights import CopiedWeights
 
-    if settings.schedule.placement == "colocated":
-        engine = make_engine(settings, policy, thread)
-        return engine, lambda prompt: bool(engine.encoder.fit([prompt]).kept)
-    own_thread = stack.enter_context(DeviceThread("generator"))
-    own = dataclasses.replace(policy, model=await thread.run(lambda: copy.deepcopy(policy.model)))
+    is_shared = settings.schedule.placement == "colocated"
+    if not is_shared:
+        own_thread = stack.enter_context(DeviceThread("generator"))
+        own = dataclasses.replace(policy, model=await thread.run(lambda: copy.deepcopy(policy.model)))
+    else:
+        own_thread, own = thread, policy
     engine = make_engine(settings, own, own_thread)
-    copied = CopiedWeights(engine, original=policy.model, copy=own.model, thread=own_thread)
-    return copied, lambda prompt: bool(engine.encoder.fit([prompt]).kept)
+    generator: Generator = engine
+    if not is_shared:
+        generator = CopiedWeights(engine, original=policy.model, copy=own.model, thread=own_thread)
+    plan = None
+    if settings.validation is not None:
+        plan = make_plan(settings.validation, measured, make_validation_engine(settings, own, own_thread))
+    return _Engines(generator, lambda prompt: bool(engine.encoder.fit([prompt]).kept), plan)
 
 
 def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -> TorchTrainer:
@@ -243,14 +313,14 @@ def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -
 
 
 def _make_parts(
-    settings: RunSettings, prompts: PromptCursor, generator: Generator, agent: RewardAgent, trainer: TorchTrainer
+    settings: RunSettings, prompts: PromptCursor, engines: _Engines, agent: RewardAgent, trainer: TorchTrainer
 ) -> Parts:
     from rewardflow.algo.advantages import make_advantages
 
     return Parts(
         schedule=settings.schedule,
         prompts=prompts,
-        generator=generator,
+        generator=engines.generator,
         agent=agent,
         trainer=trainer,
         advantages=make_advantages(settings.algorithm),
@@ -261,6 +331,7 @@ def _make_parts(
         takes_old=settings.algorithm.takes_old,
         critic=trainer if settings.algorithm.kind.critic else None,
         has_baseline=settings.algorithm.kind.greedy,
+        validation=engines.validation,
     )
 
 
@@ -270,11 +341,13 @@ def _open_checkpointer(
     records: RunRecords,
     budget: TimeBudget,
     stack: contextlib.AsyncExitStack,
+    start: Boundary,
 ) -> Checkpointer:
     writer = stack.enter_context(ThreadPoolExecutor(1, "rewardflow-checkpoint"))
     checkpointer = Checkpointer(
         settings, store_of(settings), take=state.take, flush=records.flush, writer=writer, budget=budget
     )
+    checkpointer.go_on(start)
     stack.push_async_callback(checkpointer.settle)
     if settings.checkpoint.on_signal:
         stack.enter_context(saving_on_signal(checkpointer))
@@ -282,21 +355,29 @@ def _open_checkpointer(
 
 
 def _make_flow(
-    parts: Parts, checks: StepChecks, records: RunRecords | None, saver: Checkpointer | None, on_step: OnStep | None
+    parts: Parts,
+    checks: StepChecks,
+    records: RunRecords | None,
+    saver: Checkpointer | None,
+    on_step: OnStep | None,
+    on_validation: OnValidation | None,
 ) -> Flow:
-    listeners: list[OnStep] = [one.stepped for one in (records, saver) if one is not None]
-    if on_step is not None:
-        listeners.append(on_step)
-
-    def tell(report: StepReport) -> None:
-        checked = checks(report)
-        for listener in listeners:
-            listener(checked)
-
+    own = [one for one in (records, saver) if one is not None]
+    tell = _tell_all([*(one.stepped for one in own), on_step])
     return Flow(
         parts,
-        on_step=tell,
+        on_step=lambda report: tell(checks(report)),
         on_rollouts=None if records is None or records.rollouts is None else records.rollouts.write,
+        on_validation=_tell_all([*(one.validated for one in own), on_validation]),
         at_boundary=saver,
         sink=None if records is None else records.devices,
     )
+
+
+def _tell_all(listeners: Sequence[Callable[[T], None] | None]) -> Callable[[T], None]:
+    def tell(news: T) -> None:
+        for listener in listeners:
+            if listener is not None:
+                listener(news)
+
+    return tell

@@ -32,10 +32,14 @@ MOST_WAITING = 10_000  # steps; each is a few hundred numbers
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """The figures of one step by flat names, as `scalars` gives them."""
+    """The figures of one step by flat names, as `scalars` gives them.
+
+    Figures that may come when later steps have told theirs have an `axis` of their own, along which `step` counts.
+    """
 
     step: int
     values: Mapping[str, float]
+    axis: str | None = None
 
 
 WriteMetrics = Callable[[StepMetrics], None]
@@ -108,6 +112,12 @@ class WandbSink:
 
         def write(metrics: StepMetrics) -> None:
             nonlocal state
+            if metrics.axis is not None:
+                # Steps must rise there, so these go into the row of the step that is under way, with an axis of theirs.
+                run.define_metric(metrics.axis)
+                run.define_metric(f"{metrics.axis.partition('/')[0]}/*", step_metric=metrics.axis)
+                run.log({**metrics.values, metrics.axis: metrics.step}, commit=False)
+                return
             if metrics.step < state.next_step:
                 return  # written before the run was resumed, which trains it again with the same numbers
             run.log(dict(metrics.values), step=metrics.step)

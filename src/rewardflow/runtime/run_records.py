@@ -1,8 +1,8 @@
 """What a run writes about itself: its settings, a line for each step, what its devices did, its rollouts.
 
-Always true: every step that was trained has one line in metrics.jsonl, however often the run was killed and went on;
-cutting the file leaves it as it was or as it should be. What a step told is on disk before a checkpoint says that the
-step is done.
+Always true: every step that was trained and every version that was measured has one line in metrics.jsonl, however
+often the run was killed and went on; cutting the file leaves it as it was or as it should be. What a step told is on
+disk before a checkpoint says that the step is done.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.config.tree import RunSettings
 from rewardflow.events import EventSink
 from rewardflow.flow.reports import StepReport
+from rewardflow.flow.validation_plan import VALIDATION_SOURCE
+from rewardflow.flow.validation_report import Validated
 from rewardflow.line_file import LineFile, encode_line, read_lines
 from rewardflow.run_directory import ROLLOUTS_FOLDER, SETTINGS_FILE, RunDirectory
 from rewardflow.runtime import rollout_files
@@ -28,6 +30,7 @@ from rewardflow.runtime.metrics_sinks import StepMetrics, in_background, sinks_o
 from rewardflow.runtime.rollout_files import RolloutFiles
 from rewardflow.runtime.scalars import scalars
 from rewardflow.runtime.settings_file import write_settings
+from rewardflow.runtime.validation_records import ValidationRecords, cut_validations
 
 logger = logging.getLogger(__name__)
 
@@ -43,19 +46,29 @@ class RunRecords:
     devices: EventSink
     rollouts: RolloutFiles | None = None
     sinks: Sequence[BackgroundWriter[StepMetrics]] = ()
+    validation: ValidationRecords | None = None
 
     def stepped(self, report: StepReport) -> None:
         line = report.to_json()
         self.metrics.append(line)
         self.tell(report.step, scalars(line))
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:
+    def tell(self, step: int, values: Mapping[str, float], *, axis: str | None = None) -> None:
         """Figures of a step to everything that draws curves."""
         for sink in self.sinks:
-            sink.put(StepMetrics(step, values))
+            sink.put(StepMetrics(step, values, axis))
+
+    def validated(self, validated: Validated) -> None:
+        """Once for a version, whatever its verdicts waited for."""
+        if self.validation is not None and self.validation.validated(validated):
+            self.metrics.append(validated.report.to_metrics_json())
+            version, values = validated.report.version, scalars(validated.report.metrics)
+            self.tell(version, values, axis=f"{VALIDATION_SOURCE}/version")
 
     def flush(self) -> None:
         """Waits for the disk, and not for ever for those who may never answer."""
+        if self.validation is not None:
+            self.validation.flush()
         self.metrics.flush()
         for writer in self._writers():
             writer.flush(_FLUSH_TIMEOUT_S)
@@ -64,6 +77,8 @@ class RunRecords:
         """As `flush`, and lets go."""
         for writer in self._writers():
             writer.close(_CLOSE_TIMEOUT_S)
+        if self.validation is not None:
+            self.validation.close()
         self.metrics.close()
 
     def _writers(self) -> Iterator[BackgroundWriter[StepMetrics] | RolloutFiles]:
@@ -82,6 +97,7 @@ def open_records(
     write_settings(settings, directory.path / SETTINGS_FILE)
     next_step = 0 if checkpoint is None else checkpoint.step
     cut_metrics(directory.metrics_path, next_step=next_step)
+    cut_validations(directory.path, next_step=next_step)
     devices = stack.enter_context(directory.open_device_events())
     sinks = sinks_of(settings, directory, resumes=resumes, next_step=next_step)
     records = RunRecords(
@@ -89,9 +105,16 @@ def open_records(
         devices,
         _open_rollouts(settings, directory, next_step),
         [in_background(sink) for sink in sinks],
+        _open_validation(settings, directory),
     )
     stack.push_async_callback(asyncio.to_thread, records.close)  # Weights & Biases may take its time
     return records
+
+
+def _open_validation(settings: RunSettings, directory: RunDirectory) -> ValidationRecords | None:
+    if settings.validation is None:
+        return None
+    return ValidationRecords(directory.path, keeps_texts=settings.limits.get("store") != "hash")
 
 
 def _open_rollouts(settings: RunSettings, directory: RunDirectory, next_step: int) -> RolloutFiles | None:
@@ -105,12 +128,12 @@ def _open_rollouts(settings: RunSettings, directory: RunDirectory, next_step: in
 
 def cut_metrics(path: Path, *, next_step: int) -> None:
     """Leave the lines of the steps before this one, the last of each; later steps will be trained and told again."""
-    by_step: dict[int, dict[str, Any]] = {}
+    by_step: dict[tuple[str, int], dict[str, Any]] = {}
     num_lines = 0
     for _, line in read_lines(path):
         num_lines += 1
         if line["step"] < next_step:
-            by_step[line["step"]] = line
+            by_step[line["source"], line["step"]] = line
     if num_lines == len(by_step):
         return
     draft = path.with_name(f".{path.name}.tmp")

@@ -5,6 +5,8 @@ Always true: `take` after `put_back` gives what was put back; whoever computes o
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,13 @@ from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
 from rewardflow.flow.parts import Parts
-from rewardflow.flow.records import Boundary
+from rewardflow.flow.records import Boundary, SavedStep
 
 if TYPE_CHECKING:
     from rewardflow.checkpoint.snapshot import Snapshot
     from rewardflow.train.torch_trainer import TorchTrainer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,7 @@ class RunState:
     prompt_set: PromptSet
     parts: Parts
     thread: DeviceThread
+    validation_set: PromptSet | None = None
 
     async def take(self, boundary: Boundary) -> Snapshot:
         from rewardflow.checkpoint.snapshot import take_snapshot
@@ -45,12 +50,34 @@ class RunState:
         from rewardflow.checkpoint.rollout_file import read_rollouts
         from rewardflow.checkpoint.snapshot import read_progress
 
-        self._set_progress(read_progress(checkpoint.path))
+        progress = read_progress(checkpoint.path)
+        self._set_progress(progress)
         await self.thread.run(lambda: self._put_back_weights(checkpoint))
         open_steps = await self.thread.run(
             lambda: read_rollouts(checkpoint.path, lambda uid: self.prompt_set[int(uid)])
         )
-        return Boundary(next_step=checkpoint.step, open_steps=open_steps)
+        validations = await self.thread.run(lambda: self._read_validations(checkpoint, progress))
+        return Boundary(next_step=checkpoint.step, open_steps=open_steps, validations=validations)
+
+    def _read_validations(self, checkpoint: Checkpoint, progress: Mapping[str, Any]) -> tuple[SavedStep, ...]:
+        """Versions that were measured when the run was saved; none if it is now measured in another way."""
+        from rewardflow.checkpoint.rollout_file import read_rollouts
+        from rewardflow.checkpoint.snapshot import VALIDATION_FOLDER
+
+        folder, prompt_set = checkpoint.path / VALIDATION_FOLDER, self.validation_set
+        if not folder.is_dir():
+            return ()
+        if prompt_set is None or progress.get("validation") != self._validation_identity():
+            logger.warning("the validation has changed since %s: what it had not finished is left out", checkpoint.path)
+            return ()
+        return read_rollouts(folder, lambda uid: prompt_set[int(uid)])
+
+    def _validation_identity(self) -> dict[str, Any] | None:
+        """What must be the same for a measurement to go on."""
+        plan = self.parts.validation
+        if plan is None or self.validation_set is None:
+            return None
+        return {**self.validation_set.fingerprint, "prompts": len(plan.prompts), "rollouts": plan.group_size}
 
     def _put_back_weights(self, checkpoint: Checkpoint) -> None:
         from rewardflow.checkpoint.snapshot import put_back_weights
@@ -64,7 +91,8 @@ class RunState:
 
         advantages = self.parts.advantages
         coef = advantages.controller.coef if isinstance(advantages, KlInReward) else None
-        return {"cursor": self.prompts.state(), "reward_kl_coef": coef}
+        identity = self._validation_identity()
+        return {"cursor": self.prompts.state(), "reward_kl_coef": coef, "validation": identity}
 
     def _set_progress(self, progress: dict[str, Any]) -> None:
         from rewardflow.algo.reward_kl import KlInReward
