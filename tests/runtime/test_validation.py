@@ -43,6 +43,10 @@ def run(settings: RunSettings, **options: Any) -> tuple[Tensor, list[Validated]]
     return weights, told
 
 
+def answers_of(validated: Validated) -> list[str]:
+    return [rollout.response for group in validated.groups for rollout in group.rollouts]
+
+
 def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
 
@@ -81,10 +85,7 @@ def test_a_copy_of_the_generator_measures_what_the_shared_one_measures(tmp_path:
     )
     _, shared = run(settings)
     _, separate = run(replace(settings, schedule=schedule.changed(placement="separate")))
-    for one, other in zip(shared, separate, strict=True):
-        assert [r.response for g in one.groups for r in g.rollouts] == [
-            r.response for g in other.groups for r in g.rollouts
-        ]
+    assert [answers_of(one) for one in shared] == [answers_of(one) for one in separate]
 
 
 def test_a_greedy_response_is_the_likeliest_token_each_time(tmp_path: Path) -> None:
@@ -203,9 +204,7 @@ def test_verdicts_that_are_out_when_a_run_is_saved_are_waited_for_by_the_one_tha
     (tmp_path / "gate").touch()
     _, told = run(settings, resume=True)
     assert sorted(one.report.version for one in told) == [2, 4]
-    assert {version: count for version, count in calls_in(tmp_path).items() if not version.startswith("validation-2\t")}
-    repeated = {asked: count for asked, count in calls_in(tmp_path).items() if count > 2}
-    assert not repeated
+    assert calls_in(tmp_path).total() == 6 + 1 + 6  # of version 2, what was out of it, and of version 4
     best = store_of(settings).best()
     assert best is not None
     assert best.score == max(one.report.overall.score_mean or 0.0 for one in told)

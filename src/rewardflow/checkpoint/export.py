@@ -33,17 +33,23 @@ def find_checkpoint(source: Path, *, wants_best: bool = False) -> Checkpoint:
     found = store.best() if wants_best else store.latest()
     if found is None:
         kind = "a checkpoint with a score (checkpoint.keep_best_by)" if wants_best else "an intact checkpoint"
-        raise InvalidInput(f"a directory to export from must be a checkpoint or a run with {kind}, got {source}")
+        raise InvalidInput(f"a directory to take a model from must be a checkpoint or a run with {kind}, got {source}")
     return found
+
+
+def policy_settings_of(checkpoint: Checkpoint) -> PolicySettings:
+    """Of the run that wrote it."""
+    settings = checkpoint.settings
+    return PolicySettings(
+        **{name.removeprefix(_POLICY): value for name, value in settings.items() if name.startswith(_POLICY)}
+    )
 
 
 def export_policy(checkpoint: Checkpoint, target: Path, *, dtype: Dtype = "float32") -> None:
     """The model is built as the run built it, so what its settings name must be there."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidInput(f"a directory to export to must be new or empty, got {target}")
-    settings = checkpoint.settings
-    fields = {name.removeprefix(_POLICY): value for name, value in settings.items() if name.startswith(_POLICY)}
-    policy = load_policy(PolicySettings(**fields), seed=settings["seed"])
+    policy = load_policy(policy_settings_of(checkpoint), seed=checkpoint.settings["seed"])
     read_state(checkpoint.path / STATE_FOLDER, policy.model)
     model = torch.nn.Module.to(policy.model, getattr(torch, dtype))
     draft = target.with_name(f".{target.name}.partial")

@@ -19,6 +19,7 @@ from rewardflow.errors import CheckpointError, InvalidInput
 from rewardflow.run_directory import own_version
 
 MANIFEST_FILE = "checkpoint.json"
+VALIDATION_FOLDER = "validation"
 SCHEMA_VERSION = 1
 
 
@@ -38,6 +39,11 @@ class Checkpoint:
     score: float | None  # by which the best is kept
     written_at: float
     files: Mapping[str, SavedFile]  # by path within the directory
+
+    @property
+    def has_validations(self) -> bool:
+        """Whether versions were being measured when it was written."""
+        return any(name.startswith(f"{VALIDATION_FOLDER}/") for name in self.files)
 
     def problem(self) -> str | None:
         """What is wrong with the files; None if they are what was written. Reads all of them."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import safetensors.torch
 
 from rewardflow.checkpoint import random_state
+from rewardflow.checkpoint.manifest import VALIDATION_FOLDER
 from rewardflow.checkpoint.model_state import State, copied, read_state, state_of, write_state
 from rewardflow.checkpoint.rollout_file import write_rollouts
 from rewardflow.errors import CheckpointError
@@ -34,7 +35,6 @@ STATE_FOLDER = "state"
 CRITIC = "critic."  # before the names of its tensors
 RANDOM_FILE = "random.safetensors"
 PROGRESS_FILE = "progress.json"
-VALIDATION_FOLDER = "validation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

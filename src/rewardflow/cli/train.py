@@ -25,6 +25,7 @@ from rewardflow.runtime.embedded import check_installed, check_run_dir, embedded
 from rewardflow.runtime.metrics_sinks import check_sinks
 from rewardflow.runtime.preflight import preflight
 from rewardflow.runtime.resuming import find_checkpoint
+from rewardflow.runtime.validation_records import is_measuring
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     check_sinks(settings)
     check_run_dir(settings, resumes=args.resume)
     checkpoint = find_checkpoint(settings) if args.resume else None
-    if checkpoint is not None and checkpoint.step >= settings.steps:
+    if checkpoint is not None and checkpoint.step >= settings.steps and not is_measuring(settings, checkpoint):
         return _finished(checkpoint, settings, as_json=args.json)
     if args.check:
         return check(settings, resumes=args.resume, as_json=args.json)
@@ -129,7 +130,9 @@ async def _train(
 ) -> TrainOutcome:
     asking = "asking the reward about a sample, then " if probes else ""
     console.print(f"{asking}loading {safe(settings.policy.model)}", soft_wrap=True)
-    async with embedded(settings, on_step=view.add, probes=probes, resume=resume) as run:
+    async with embedded(
+        settings, on_step=view.add, on_validation=view.add_validation, probes=probes, resume=resume
+    ) as run:
         async with view.shown(run):
             num_trained = await run.train()
         statistics = run.agent.statistics()
@@ -140,6 +143,7 @@ async def _train(
         calls=statistics.calls,
         cost_usd=statistics.ledger.spent_usd,
         metrics=_metrics(settings),
+        validations=tuple(sorted(view.validations, key=lambda report: report.version)),
     )
 
 

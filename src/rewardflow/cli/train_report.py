@@ -18,6 +18,8 @@ from rich.table import Table
 from rewardflow.cli.display import dollars, duration, safe, stdout_console
 from rewardflow.cli.train_totals import TrainTotals
 from rewardflow.cli.train_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
+from rewardflow.cli.validation_text import number, validation_text
+from rewardflow.flow.validation_report import ValidationReport
 
 if TYPE_CHECKING:
     from rewardflow.runtime.memory import MemoryEstimate
@@ -38,6 +40,7 @@ class TrainOutcome:
     calls: int
     cost_usd: float
     metrics: Path | None
+    validations: tuple[ValidationReport, ...] = ()  # by version
 
     def to_json(self) -> dict[str, Any]:
         metrics = None if self.metrics is None else str(self.metrics)
@@ -47,6 +50,7 @@ class TrainOutcome:
             "calls": self.calls,
             "cost_usd": self.cost_usd,
             "metrics": metrics,
+            "validations": [report.to_metrics_json() for report in self.validations],
         }
 
 
@@ -96,6 +100,8 @@ def _outcome_rows(outcome: TrainOutcome, *, ascii_only: bool) -> Iterator[Row]:
     if totals.scores:
         curve = reward_curve(totals.scores, CURVE_WIDTH, ascii_only=ascii_only)
         yield "score", f"{totals.scores[-1]:.3g}", f"in the last step, {totals.scores[0]:.3g} in the first  {curve}"
+    for report in outcome.validations[-1:]:
+        yield "validation", number(report.overall.score_mean), validation_text(report)
     yield "verdicts", f"{totals.num_scored:,}", "scored"
     for kind, count in totals.failed.most_common():
         yield "", f"{count:,}", f"failed: {safe(kind)}"
@@ -131,6 +137,8 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
     yield "prompts", size, f"{prompts.num_read:,} read: {fits}"
     more = f", at most {calls.most_a_step:,} with reserves" if calls.most_a_step > calls.a_step else ""
     yield "calls", f"{calls.a_step:,}", f"a step{more}"
+    if calls.validation:
+        yield "", f"{calls.validation:,}", "for all validations"
     yield "", f"{calls.a_run:,}", "for the run"
     if preflight.cost is None:
         yield "cost", "unknown", "the sample told no price"

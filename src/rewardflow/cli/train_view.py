@@ -30,8 +30,10 @@ from rewardflow.cli.display import (
     waiting_for,
 )
 from rewardflow.cli.train_totals import TrainTotals
+from rewardflow.cli.validation_text import number, under_way_text, validation_text
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
+from rewardflow.flow.validation_report import Validated, ValidationReport
 from rewardflow.reward.agent import AgentStatistics
 
 if TYPE_CHECKING:
@@ -43,11 +45,18 @@ HEARTBEAT_S = 30.0
 CURVE_WIDTH = 60
 WARNINGS_SHOWN = 2  # the latest; all are in the log and in metrics.jsonl
 SHOWN_FROM_S = 0.0005  # less would be shown as 0 ms
-WORK_SHOWN = {"generate": "generating", "log_probs": "taking log-probs", "update": "updating", "publish": "publishing"}
+WORK_SHOWN = {
+    "generate": "generating",
+    "log_probs": "taking log-probs",
+    "validate": "generating for validation",
+    "update": "updating",
+    "publish": "publishing",
+}
 CAUSE_SHOWN = {
     "reward": "waits for verdicts",
     "generation": "waits for generation",
     "weights": "waits for weights",
+    "validation": "waits for validation",
     "checkpoint": "waits for a checkpoint",
     "other": "is idle",
 }
@@ -58,6 +67,7 @@ class TrainView:
 
     def __init__(self, num_steps: int, console: Console) -> None:
         self.totals = TrainTotals()
+        self.validations: list[ValidationReport] = []  # as they came
         self._num_steps = num_steps
         self._console = console
         self._run: EmbeddedRun | None = None
@@ -68,6 +78,11 @@ class TrainView:
         self.totals.add(report)
         if self._run is not None and not self._is_live:
             self._print_line(self._run, at_least_after_s=PLAIN_EVERY_S)
+
+    def add_validation(self, validated: Validated) -> None:
+        """They are few, so each has its line, on a terminal too."""
+        self.validations.append(validated.report)
+        self._console.print(f"validation: {validation_text(validated.report)}", soft_wrap=True)
 
     @contextlib.asynccontextmanager
     async def shown(self, run: EmbeddedRun) -> AsyncIterator[None]:
@@ -111,13 +126,15 @@ class TrainView:
         parts = [f"step {self.num_trained:,} of {self._num_steps:,}"]
         if last is not None:
             parts += [
-                f"score {_number(last.score_mean)}",
+                f"score {number(last.score_mean)}",
                 f"{duration(last.duration_s)} ({_split(last)})",
                 f"reward {duration(last.usage.exposed_s)} exposed, {duration(last.usage.hidden_s)} hidden",
                 f"staleness {_staleness(last)}",
                 _lost(last.failed, last.dropped),
             ]
-        parts += [f"device {_doing(flow)}", f"{flow.verdicts_out:,} verdicts out", *_agent_parts(agent), self._left()]
+        parts += [f"device {_doing(flow)}", f"{flow.verdicts_out:,} verdicts out"]
+        parts += [f"validation {under_way_text(one)}" for one in flow.validations]
+        parts += [*_agent_parts(agent), self._left()]
         return "; ".join(part for part in parts if part)
 
     def _left(self) -> str:
@@ -145,7 +162,7 @@ class TrainView:
         scores = self.totals.scores
         if scores:
             curve = reward_curve(scores, CURVE_WIDTH, ascii_only=self._console.options.ascii_only)
-            ends = f" {_number(scores[0])} -> {_number(scores[-1])}"
+            ends = f" {number(scores[0])} -> {number(scores[-1])}"
             yield "score", Text.assemble((curve, "green"), ends, no_wrap=True, overflow="crop")
         ready = f"{flow.num_ready:,} of {flow.num_untrained:,} groups ready"
         yield "device", Text(f"{_doing(flow)}   {flow.verdicts_out:,} verdicts out   {ready}", _style(flow))
@@ -154,6 +171,10 @@ class TrainView:
             usage = last.usage
             yield "reward time", Text(f"{duration(usage.exposed_s)} exposed   {duration(usage.hidden_s)} hidden")
             yield "staleness", Text(_staleness(last))
+        told = [validation_text(report) for report in self.validations[-1:]]
+        told += [under_way_text(one) for one in flow.validations]
+        if told:
+            yield "validation", Text("   ".join(told), no_wrap=True, overflow="ellipsis")
         totals = self.totals
         lost = _lost(totals.failed, totals.dropped)
         yield "lost", Text(lost or "nothing", "red" if lost else "")
@@ -214,7 +235,3 @@ def _agent_parts(agent: AgentStatistics) -> list[str]:
         *limits,
         dollars(agent.ledger.spent_usd),
     ]
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"

@@ -122,7 +122,7 @@ async def embedded(
         records = open_records(settings, stack, resumes=resume is not False, checkpoint=checkpoint)
         await stack.enter_async_context(agent)
         check_reward_fits(settings.validation, agent)
-        policy = await thread.run(lambda: _load(settings))
+        policy = await thread.run(lambda: load(settings))
         engines = await _make_engines(settings, policy, thread, stack, measured)
         prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=engines.keep)
         trainer = await thread.run(lambda: _make_trainer(settings, policy, thread))
@@ -192,7 +192,8 @@ def rehearse_validation(settings: RunSettings, policy: Policy, prompt_set: Promp
     return fitting_prompts(prompt_set, make_validation_engine(settings, policy, DeviceThread("rehearsal")))
 
 
-def _load(settings: RunSettings) -> Policy:
+def load(settings: RunSettings) -> Policy:
+    """The policy with its weights, on the run's device."""
     import torch
 
     from rewardflow.policy.loading import load_policy

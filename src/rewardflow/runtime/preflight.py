@@ -22,10 +22,12 @@ from rewardflow.runtime.embedded import (
     folder_of,
     make_engine,
     rehearse,
+    rehearse_validation,
 )
 from rewardflow.runtime.memory import MemoryEstimate, estimate_memory
 from rewardflow.runtime.probe import SampleVerdict, ask_about_sample
 from rewardflow.runtime.reward_of_run import build_agent
+from rewardflow.runtime.validation import open_validation_set
 
 if TYPE_CHECKING:
     from rewardflow.policy.loading import Policy
@@ -46,10 +48,14 @@ class PromptCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPlan:
-    """Calls to the reward. `most` counts the reserve groups (`schedule.refill`) as if all of them were needed."""
+    """Calls to the reward. `most` counts the reserve groups (`schedule.refill`) as if all of them were needed.
+
+    Those of all validations are in those of the run.
+    """
 
     a_step: int
     most_a_step: int
+    validation: int
     a_run: int
     most_a_run: int
 
@@ -110,37 +116,54 @@ async def preflight(settings: RunSettings, *, folder: Path | None = None, resume
     folder = folder or folder_of(settings)
     build_agent(settings, folder=folder, keeps=False)  # for its mistakes, which are told at once
     prompt_set = open_prompts(settings.data, seed=settings.seed)
+    validation_set = open_validation_set(settings)
     with DeviceThread("check") as thread:
         policy = await thread.run(lambda: rehearse(settings, prompt_set))
+        measured = await thread.run(lambda: rehearse_validation(settings, policy, validation_set))
         prompts = await thread.run(lambda: _check_prompts(settings, prompt_set, policy))
         memory = await thread.run(lambda: estimate_memory(settings, policy, device_of(settings)))
     sample = await ask_about_sample(settings, prompt_set[0], folder=folder, patience_s=PATIENCE_S)
+    num_groups = num_validated(settings, len(measured))
     return Preflight(
         sample=sample,
         prompts=prompts,
         memory=memory,
-        calls=plan_calls(settings, sample.units),
-        cost=plan_cost(settings, sample),
+        calls=plan_calls(settings, sample.units, num_groups),
+        cost=plan_cost(settings, sample, num_groups),
     )
 
 
-def plan_calls(settings: RunSettings, units: tuple[str, ...]) -> CallPlan:
+def plan_calls(settings: RunSettings, units: tuple[str, ...], num_validated: int = 0) -> CallPlan:
     """`units` are those of the rewards that make the score: a group is one call to a reward that judges groups."""
     schedule = settings.schedule
     a_group = sum(1 if unit == "group" else settings.rollouts_per_group for unit in units)
     a_step = schedule.groups_per_step * a_group
     most_a_step = (schedule.groups_per_step + schedule.refill * (1 + schedule.refill_rounds)) * a_group
+    of_prompt = 0 if settings.validation is None else settings.validation.rollouts
+    validation = num_validated * sum(min(1, of_prompt) if unit == "group" else of_prompt for unit in units)
     return CallPlan(
-        a_step=a_step, most_a_step=most_a_step, a_run=a_step * settings.steps, most_a_run=most_a_step * settings.steps
+        a_step=a_step,
+        most_a_step=most_a_step,
+        validation=validation,
+        a_run=a_step * settings.steps + validation,
+        most_a_run=most_a_step * settings.steps + validation,
     )
 
 
-def plan_cost(settings: RunSettings, sample: SampleVerdict) -> CostPlan | None:
+def num_validated(settings: RunSettings, num_prompts: int) -> int:
+    """Groups that all validations of the run have together, of so many prompts each."""
+    validation = settings.validation
+    return 0 if validation is None else num_prompts * len(validation.occasions.versions(settings.steps))
+
+
+def plan_cost(settings: RunSettings, sample: SampleVerdict, num_validated: int = 0) -> CostPlan | None:
     if not sample.cost_usd:
         return None
     a_verdict_usd = sample.cost_usd / len(sample.rollouts)
     a_step_usd = a_verdict_usd * settings.schedule.groups_per_step * settings.rollouts_per_group
-    return CostPlan(a_verdict_usd=a_verdict_usd, a_step_usd=a_step_usd, a_run_usd=a_step_usd * settings.steps)
+    of_prompt = 0 if settings.validation is None else settings.validation.rollouts
+    a_run_usd = a_step_usd * settings.steps + a_verdict_usd * num_validated * of_prompt
+    return CostPlan(a_verdict_usd=a_verdict_usd, a_step_usd=a_step_usd, a_run_usd=a_run_usd)
 
 
 def _check_prompts(settings: RunSettings, prompt_set: PromptSet, policy: Policy) -> PromptCheck:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.checkpoint.manifest import Checkpoint
+from rewardflow.checkpoint.manifest import VALIDATION_FOLDER, Checkpoint
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
@@ -62,7 +62,6 @@ class RunState:
     def _read_validations(self, checkpoint: Checkpoint, progress: Mapping[str, Any]) -> tuple[SavedStep, ...]:
         """Versions that were measured when the run was saved; none if it is now measured in another way."""
         from rewardflow.checkpoint.rollout_file import read_rollouts
-        from rewardflow.checkpoint.snapshot import VALIDATION_FOLDER
 
         folder, prompt_set = checkpoint.path / VALIDATION_FOLDER, self.validation_set
         if not folder.is_dir():

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rewardflow.checkpoint.manifest import Checkpoint
+from rewardflow.config.tree import RunSettings
 from rewardflow.events import SCHEMA_VERSION
 from rewardflow.flow.records import num_sampled_tokens
 from rewardflow.flow.validation_report import Validated
@@ -56,6 +58,15 @@ class ValidationRecords:
 def measured_versions(folder: Path) -> set[int]:
     """Of the run in the folder."""
     return {line["version"] for _, line in read_lines(folder / VALIDATION_FILE)}
+
+
+def is_measuring(settings: RunSettings, checkpoint: Checkpoint) -> bool:
+    """Whether a run that ended at this checkpoint has still to tell of a version, and can."""
+    if settings.validation is None or settings.run_dir is None:
+        return False
+    told = measured_versions(Path(settings.run_dir))
+    missing = [one for one in settings.validation.occasions.versions(settings.steps) if one not in told]
+    return checkpoint.step in missing or (bool(missing) and checkpoint.has_validations)
 
 
 def cut_validations(folder: Path, *, next_step: int) -> None:
