@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from rewardflow.cli import agent, bench, convert, demo, export, journal, mock_judge, plan, report, score, train
+from rewardflow.cli import agent, bench, convert, demo, evaluate, export, journal, mock_judge, plan, report, score, train
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
 from rewardflow.run_directory import own_version
@@ -53,6 +53,7 @@ COMMANDS = (
         "plan", plan.add_parser, plan.run, "rewardflow plan examples/original.yaml service.slots=512 --html plan.html"
     ),
     Command("agent", agent.add_parser, agent.run, "rewardflow agent start judge.yaml --rpm 600 --env OPENAI_API_KEY"),
+    Command("eval", evaluate.add_parser, evaluate.run, "rewardflow eval run.yaml --checkpoint best"),
     Command("export", export.add_parser, export.run, "rewardflow export runs/digits digits-model --dtype bfloat16"),
     Command("report", report.add_parser, report.run, "rewardflow report runs/digits --trace digits.trace.json"),
     Command("journal", journal.add_parser, journal.run, "rewardflow journal ls run.db --failed"),

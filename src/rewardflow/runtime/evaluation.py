@@ -1,0 +1,186 @@
+"""Measures one model on the validation data of a run file: the agent with its journal, an engine, and no trainer.
+
+Always true: the model is that of the settings, of a checkpoint, or of a folder that transformers loads, with nothing
+trained; the training run is not touched: verdicts and figures go to a directory of the evaluation's own, whose journal
+answers when the same is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rewardflow.checkpoint.manifest import MANIFEST_FILE, Checkpoint
+from rewardflow.config.tree import PolicySettings, RunSettings, ValidationSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.device import Device
+from rewardflow.flow.validation import Measurement
+from rewardflow.flow.validation_report import Validated
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.run_directory import CHECKPOINTS_FOLDER
+from rewardflow.runtime.embedded import (
+    check_installed,
+    folder_of,
+    load,
+    make_validation_engine,
+    rehearse_validation,
+)
+from rewardflow.runtime.probe import probe
+from rewardflow.runtime.resuming import store_of
+from rewardflow.runtime.reward_of_run import build_agent
+from rewardflow.runtime.validation import check_reward_fits, make_plan, open_validation_set
+from rewardflow.runtime.validation_records import ValidationRecords, cut_validations
+
+if TYPE_CHECKING:
+    from rewardflow.policy.loading import Policy
+
+EVALUATIONS_FOLDER = "eval"
+_HF_CONFIG = "config.json"
+_WHERE_RUNS_WRITE = ("journal", "run_dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel:
+    """Which model is measured. `version` steps were trained, where that is known; `name` is fit for a folder's."""
+
+    name: str
+    policy: PolicySettings
+    version: int = 0
+    checkpoint: Checkpoint | None = None
+    place: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Ready to measure: `await evaluation.measure()`, once."""
+
+    agent: RewardAgent
+    measurement: Measurement
+    device: Device
+    records: ValidationRecords | None
+
+    async def measure(self) -> Validated:
+        self.device.announce("validate")
+        validated = await self.measurement.run(lambda one: one.generate(self.device))
+        if self.records is not None:
+            self.records.validated(validated)
+        return validated
+
+
+def find_model(settings: RunSettings, wanted: str | None) -> MeasuredModel:
+    """`wanted`: `latest` or `best` of `run_dir`; a checkpoint, a run's directory, or a folder that transformers loads.
+
+    None: the model that the settings name, as it is before training.
+    """
+    if wanted is None:
+        return MeasuredModel(name="model", policy=settings.policy)
+    if wanted in ("latest", "best"):
+        store = store_of(settings)
+        found = store.best() if wanted == "best" else store.latest()
+        if found is None:
+            kind = "a checkpoint with a score (checkpoint.keep_best_by)" if wanted == "best" else "an intact checkpoint"
+            raise InvalidInput(f"--checkpoint {wanted} needs {kind} in run_dir, got {settings.run_dir} without one")
+        return _of_checkpoint(found)
+    place = Path(wanted).expanduser()
+    if (place / MANIFEST_FILE).is_file() or (place / CHECKPOINTS_FOLDER).is_dir():
+        from rewardflow.checkpoint.export import find_checkpoint
+
+        return _of_checkpoint(find_checkpoint(place))
+    if (place / _HF_CONFIG).is_file():
+        policy = replace(settings.policy, model=str(place.absolute()), gguf_file=None, tokenizer=None)
+        return MeasuredModel(name=place.resolve().name, policy=policy, place=place)
+    raise InvalidInput(
+        "--checkpoint must be latest, best, a checkpoint, a run's directory, or a folder that transformers loads "
+        f"(with a {_HF_CONFIG}), got {wanted}"
+    )
+
+
+def _of_checkpoint(checkpoint: Checkpoint) -> MeasuredModel:
+    from rewardflow.checkpoint.export import policy_settings_of
+
+    return MeasuredModel(
+        name=checkpoint.path.resolve().name,
+        policy=policy_settings_of(checkpoint),
+        version=checkpoint.step,
+        checkpoint=checkpoint,
+        place=checkpoint.path,
+    )
+
+
+def place_of(settings: RunSettings, model: MeasuredModel) -> Path | None:
+    """Where an evaluation is written unless told otherwise: beside the run, by the model's name."""
+    return None if settings.run_dir is None else Path(settings.run_dir) / EVALUATIONS_FOLDER / model.name
+
+
+def settings_of(settings: RunSettings, model: MeasuredModel, out: Path | None) -> RunSettings:
+    """As if the run were this evaluation, so that agent, engine and device are made as a run makes them."""
+    limits = {name: value for name, value in settings.limits.items() if name not in _WHERE_RUNS_WRITE}
+    checkpoint = replace(settings.checkpoint, every=None, keep_best_by=None, max_hours=None)
+    return replace(settings, policy=model.policy, limits=limits, run_dir=out, checkpoint=checkpoint)
+
+
+@contextlib.asynccontextmanager
+async def evaluation(
+    settings: RunSettings, model: MeasuredModel, *, out: Path | None = None, probes: bool = True
+) -> AsyncIterator[Evaluation]:
+    """Open all that is needed. What is cheap to find wrong is found first, as in a run."""
+    check_installed()
+    validation = check_validation(settings)
+    settings = settings_of(settings, model, out)
+    folder = folder_of(settings)
+    agent = build_agent(settings, folder=folder)
+    prompt_set = open_validation_set(settings)
+    assert prompt_set is not None
+    if probes:
+        await probe(settings, prompt_set[0], folder=folder)
+    async with contextlib.AsyncExitStack() as stack:
+        thread = stack.enter_context(DeviceThread("device"))
+        prompts = await thread.run(lambda: rehearse_validation(settings, _outline(settings), prompt_set))
+        await stack.enter_async_context(agent)
+        check_reward_fits(validation, agent)
+        policy = await thread.run(lambda: _load(settings, model))
+        plan = make_plan(validation, prompts, make_validation_engine(settings, policy, thread))
+        yield Evaluation(
+            agent=agent,
+            measurement=Measurement(model.version, plan, agent, due_step=model.version),
+            device=Device("generator"),
+            records=None if out is None else await _open_records(out, settings, stack),
+        )
+
+
+def check_validation(settings: RunSettings) -> ValidationSettings:
+    if settings.validation is None:
+        raise InvalidInput(
+            "an evaluation needs prompts: a validation with data in the run file, or validation.data.path=test.jsonl "
+            "on the command line, got none"
+        )
+    return settings.validation
+
+
+def _outline(settings: RunSettings) -> Policy:
+    from rewardflow.policy.loading import outline_policy
+
+    return outline_policy(settings.policy)
+
+
+def _load(settings: RunSettings, model: MeasuredModel) -> Policy:
+    from rewardflow.checkpoint.model_state import read_state
+    from rewardflow.checkpoint.snapshot import STATE_FOLDER
+
+    policy = load(settings)
+    if model.checkpoint is not None:
+        read_state(model.checkpoint.path / STATE_FOLDER, policy.model)
+    return policy
+
+
+async def _open_records(out: Path, settings: RunSettings, stack: contextlib.AsyncExitStack) -> ValidationRecords:
+    """What an earlier evaluation of this place told makes room."""
+    await asyncio.to_thread(cut_validations, out, next_step=0)
+    records = ValidationRecords(out, keeps_texts=settings.limits.get("store") != "hash")
+    stack.callback(records.close)
+    return records
