@@ -113,6 +113,24 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert best.step == 3
 
 
+def test_a_checkpoint_whose_score_is_awaited_stays_until_it_is_known_and_then_the_best_does(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=1)
+    for step in (1, 2, 3):
+        store.await_score(step)
+        store.save(step, fill, settings={})
+    store.save(4, fill, settings={})
+    assert names(store) == ["step_000001", "step_000002", "step_000003", "step_000004"]
+    store.rate(2, 0.9)
+    store.rate(1, 0.5)
+    assert names(store) == ["step_000002", "step_000003", "step_000004"]
+    best = store.best()
+    assert best is not None
+    assert (best.step, best.score) == (2, 0.9)
+    store.rate(3, None)
+    assert names(store) == ["step_000002", "step_000004"]
+    store.rate(7, 1.0)  # of a version that was not saved
+
+
 def test_other_peoples_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "notes").mkdir(parents=True)
     (tmp_path / "checkpoints" / ".hidden").touch()

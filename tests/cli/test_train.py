@@ -132,6 +132,23 @@ def test_a_run_goes_on_from_its_checkpoint_and_says_when_it_is_finished(
     assert len(calls_in(here)) == num_calls
 
 
+def test_a_run_whose_last_validation_was_cut_off_is_finished_by_that_alone(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validation = "validation={data: {task: copy_digits, limit: 5}}"
+    assert main(["train", "run.yaml", "--no-probe", validation, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["validations"]
+    num_calls = len(calls_in(here))
+    Path("run/validation.jsonl").write_text("")  # as if it had been killed before the last verdict
+    assert main(["train", "run.yaml", "--no-probe", validation, "--resume", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["steps"] == 0
+    assert again["validations"][0]["validation/score_mean"] == told["validation/score_mean"]
+    assert len(calls_in(here)) == num_calls
+    assert main(["train", "run.yaml", validation, "--resume"]) == 0
+    assert "is finished: 3 of 3 steps are trained" in capsys.readouterr().err
+
+
 def test_without_a_checkpoint_a_run_starts_again_and_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "run.yaml", "--no-probe", "limits.max_cost_usd=0.3"]) == 2
     assert main(["train", "run.yaml", "--no-probe", "--resume"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 from typing import Any
 
@@ -13,6 +14,8 @@ from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.usage import UsageTotals
+from rewardflow.flow.validation import ValidationStatistics
+from rewardflow.flow.validation_report import Figures, PassAt, Validated, ValidationReport
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
 
 WAITING = FlowStatistics(
@@ -109,6 +112,41 @@ def test_a_warning_is_shown_from_its_step_on_and_cannot_steer_the_terminal() -> 
     assert "\x1b" not in shown(view, WAITING)
     assert view.totals.to_json()["warnings"] == ["entropy is 0.001\x1b[2J, below 0.005"]
     assert "warning" not in shown(a_view(report()), WAITING)
+
+
+MEASURED = Figures(
+    num_prompts=100,
+    num_rollouts=200,
+    num_scored=197,
+    num_imputed=0,
+    failed={"timeout": 3},
+    group_size=2,
+    score_mean=0.5,
+    mean_at_n=0.5,
+    pass_share=0.25,
+    pass_at=(PassAt(2, 0.375, 98),),
+    component_means={},
+    response_tokens_mean=5.0,
+    truncated_share=0.0,
+    cost_usd=1.0,
+)
+
+
+def test_a_validation_has_a_line_when_it_is_told_and_is_seen_while_it_is_under_way() -> None:
+    file = io.StringIO()
+    view = TrainView(10, Console(file=file, width=110))
+    measured = ValidationReport(
+        version=4, ended_s=1.0, duration_s=1.0, generate_s=0.5, overall=MEASURED, by_source={"": MEASURED}
+    )
+    view.add_validation(Validated(report=measured, groups=()))
+    told = "version 4: score 0.5, 25% passed, pass@2 0.375, 3 of 200 verdicts failed and left out"
+    assert file.getvalue() == f"validation: {told}\n"
+    judged = ValidationStatistics(version=6, num_rollouts=200, num_generated=200, num_judged=50)
+    generated = ValidationStatistics(version=8, num_rollouts=200, num_generated=20, num_judged=0)
+    under_way = dataclasses.replace(UPDATING, validations=(judged, generated))
+    line = view.line(under_way, agent_statistics())
+    assert "validation of version 6: 50 of 200 judged; validation of version 8: 20 of 200 generated" in line
+    assert told in shown(view, UPDATING)
 
 
 def test_a_step_without_scores_and_rollouts_can_be_shown() -> None:

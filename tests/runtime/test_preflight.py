@@ -20,6 +20,7 @@ from rewardflow.config.tree import (
     PolicySettings,
     RunSettings,
     TrainerSettings,
+    ValidationSettings,
 )
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.schedule import Schedule
@@ -198,3 +199,21 @@ def test_a_device_that_is_too_small_is_told(tmp_path: Path) -> None:
     assert estimate.fits is True
     assert dataclasses.replace(estimate, device_bytes=estimate.at_once - 1).fits is False
     assert dataclasses.replace(estimate, device_bytes=None).fits is None
+
+
+def test_the_calls_of_all_validations_are_among_those_of_the_run(tmp_path: Path) -> None:
+    data = DataSettings(task="copy_digits", limit=10)
+    validation = ValidationSettings(data=data, every=2, at_start=True, rollouts=3, temperature=1.0)
+    settings = settings_in(tmp_path, validation=validation)
+    check = found(settings)
+    assert check.calls.validation == 3 * 10 * 3  # of versions 0, 2 and 3
+    assert check.calls.a_run == 3 * 16 + 90
+    assert check.cost is not None
+    assert check.cost.a_run_usd == pytest.approx(0.01 * (48 + 90))
+
+
+def test_a_validation_with_longer_responses_needs_room_for_its_keys_and_values(tmp_path: Path) -> None:
+    data = DataSettings(task="copy_digits", limit=10)
+    plain = settings_in(tmp_path)
+    validated = dataclasses.replace(plain, validation=ValidationSettings(data=data, max_response_tokens=100))
+    assert memory(validated).key_values > memory(plain).key_values

@@ -11,7 +11,8 @@ from rewardflow.runtime.run_records import cut_metrics
 
 
 def write(path: Path, *steps: int, tail: str = "") -> None:
-    path.write_text("".join(json.dumps({"step": step, "n": n}) + "\n" for n, step in enumerate(steps)) + tail)
+    lines = [{"step": step, "source": "train", "n": n} for n, step in enumerate(steps)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + tail)
 
 
 def read(path: Path) -> list[tuple[int, int]]:
@@ -25,6 +26,14 @@ def test_steps_that_will_be_trained_again_are_cut(tmp_path: Path, tail: str) -> 
     cut_metrics(path, next_step=2)
     assert read(path) == [(0, 0), (1, 1)]
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_the_validation_of_a_version_is_no_step_of_that_number_and_is_cut_like_one(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"step": n // 2, "source": ("train", "validation")[n % 2], "n": n} for n in range(8)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    cut_metrics(path, next_step=2)
+    assert read(path) == [(0, 0), (0, 1), (1, 2), (1, 3)]
 
 
 def test_of_a_step_that_stands_twice_the_last_line_counts(tmp_path: Path) -> None:

@@ -88,14 +88,31 @@ def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
 
 def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
     """The block grows by half when it is full, so half as much again may be reserved."""
-    generation, schedule = settings.generation, settings.schedule
-    num_rollouts = (schedule.groups_per_step + schedule.refill) * settings.rollouts_per_group
-    num_rows = min(generation.max_sequences, num_rollouts)
-    num_tokens = generation.max_prompt_tokens + generation.max_response_tokens
+    num_slots = max(_num_slots(settings), _num_validation_slots(settings))
     num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     per_token: int = 2 * config.num_hidden_layers * num_heads * head_size * compute_bytes
-    return num_rows * (num_tokens + num_tokens // 2) * per_token
+    return (num_slots + num_slots // 2) * per_token
+
+
+def _num_slots(settings: RunSettings) -> int:
+    """Tokens of the rows that are decoded together."""
+    generation, schedule = settings.generation, settings.schedule
+    num_rollouts = (schedule.groups_per_step + schedule.refill) * settings.rollouts_per_group
+    num_rows = min(generation.max_sequences, num_rollouts)
+    return num_rows * (generation.max_prompt_tokens + generation.max_response_tokens)
+
+
+def _num_validation_slots(settings: RunSettings) -> int:
+    """The same while a version is measured; how many prompts there are is not known here, so all places are filled."""
+    generation, validation = settings.generation, settings.validation
+    if validation is None:
+        return 0
+    num_response = validation.max_response_tokens or generation.max_response_tokens
+    num_rollouts = generation.max_sequences
+    if validation.data.limit is not None:
+        num_rollouts = min(num_rollouts, validation.data.limit * validation.rollouts)
+    return num_rollouts * (generation.max_prompt_tokens + num_response)
 
 
 def _logits_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
