@@ -123,7 +123,9 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def init(**options: Any) -> Any:
         run = SimpleNamespace(options=options, logged=[], is_finished=False, url=None)
-        run.log = lambda values, step: run.logged.append((step, values))
+        run.log = lambda values, step=None, commit=None: run.logged.append((step, values))
+        run.axes = {}
+        run.define_metric = lambda name, step_metric=None: run.axes.update({name: step_metric})
         run.finish = lambda: setattr(run, "is_finished", True)
         module.runs.append(run)
         return run
@@ -144,6 +146,21 @@ def test_a_resumed_run_goes_on_under_its_id_and_logs_no_step_twice(tmp_path: Pat
     assert first.logged[3] == (3, {"score_mean": 1.5})
     assert first.is_finished
     assert second.is_finished
+
+
+def test_figures_of_an_earlier_version_come_late_on_an_axis_of_their_own_and_push_no_step_out(
+    tmp_path: Path, fake_wandb: Any
+) -> None:
+    writer = in_background(wandb_sink(tmp_path))
+    for step in (0, 1, 2):
+        writer.put(StepMetrics(step, {"score_mean": 0.5}))
+        writer.put(StepMetrics(step, {"validation/score_mean": 0.25}, axis="validation/version"))
+    writer.close(TIMEOUT_S)
+    (run,) = fake_wandb.runs
+    late = [(None, {"validation/score_mean": 0.25, "validation/version": version}) for version in (0, 1, 2)]
+    steps = [(step, {"score_mean": 0.5}) for step in (0, 1, 2)]
+    assert run.logged == [one for pair in zip(steps, late, strict=True) for one in pair]
+    assert run.axes["validation/*"] == "validation/version"
 
 
 def test_what_a_run_prints_and_its_code_are_not_sent(tmp_path: Path, fake_wandb: Any) -> None:

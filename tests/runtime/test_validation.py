@@ -62,7 +62,7 @@ def calls_in(folder: Path) -> Counter[str]:
 @pytest.mark.parametrize(
     "schedule",
     [
-        Schedule(groups_per_step=4),
+        Schedule(groups_per_step=4, order="fixed"),
         Schedule(groups_per_step=4, mini_batches=2, stream="mini_batch", max_staleness=1, order="fixed"),
         Schedule(groups_per_step=4, stream="micro_batch", max_staleness=2, order="fixed"),
         Schedule(groups_per_step=4, max_staleness=1, order="fixed", placement="separate"),

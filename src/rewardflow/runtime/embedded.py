@@ -104,9 +104,7 @@ async def embedded(
     already; a run without one starts again, with its journal.
     """
     budget = TimeBudget(settings.checkpoint.max_hours, started_s=asyncio.get_running_loop().time())
-    check_installed()
-    check_sinks(settings)
-    check_run_dir(settings, resumes=resume is not False)
+    _check_start(settings, resumes=resume is not False)
     checkpoint = await asyncio.to_thread(find_checkpoint, settings) if resume is True else resume or None
     folder = folder or folder_of(settings)
     is_probed = probes and agent is None
@@ -117,8 +115,7 @@ async def embedded(
         await probe(settings, prompt_set[0], folder=folder)
     async with contextlib.AsyncExitStack() as stack:
         thread = stack.enter_context(DeviceThread("device"))
-        outline = await thread.run(lambda: rehearse(settings, prompt_set))
-        measured = await thread.run(lambda: rehearse_validation(settings, outline, validation_set))
+        measured = await thread.run(lambda: _rehearse_all(settings, prompt_set, validation_set))
         records = open_records(settings, stack, resumes=resume is not False, checkpoint=checkpoint)
         await stack.enter_async_context(agent)
         check_reward_fits(settings.validation, agent)
@@ -137,18 +134,23 @@ async def embedded(
         )
         start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, start)
-        checks = StepChecks(settings, device_of(settings))
         yield EmbeddedRun(
             settings=settings,
             agent=agent,
             policy=policy,
             trainer=trainer,
             parts=parts,
-            flow=_make_flow(parts, checks, records, saver, on_step, on_validation),
+            flow=_make_flow(settings, parts, records, saver, on_step, on_validation),
             prompts=prompts,
             start=start,
             checkpointer=saver,
         )
+
+
+def _check_start(settings: RunSettings, *, resumes: bool) -> None:
+    check_installed()
+    check_sinks(settings)
+    check_run_dir(settings, resumes=resumes)
 
 
 def check_installed() -> None:
@@ -183,6 +185,11 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     make_engine(settings, policy, thread).encoder.fit([prompt_set[0]])
     _make_trainer(settings, policy, thread)
     return policy
+
+
+def _rehearse_all(settings: RunSettings, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
+    """The prompts that the run will be measured with."""
+    return rehearse_validation(settings, rehearse(settings, prompt_set), validation_set)
 
 
 def rehearse_validation(settings: RunSettings, policy: Policy, prompt_set: PromptSet | None) -> tuple[Prompt, ...]:
@@ -356,13 +363,14 @@ def _open_checkpointer(
 
 
 def _make_flow(
+    settings: RunSettings,
     parts: Parts,
-    checks: StepChecks,
     records: RunRecords | None,
     saver: Checkpointer | None,
     on_step: OnStep | None,
     on_validation: OnValidation | None,
 ) -> Flow:
+    checks = StepChecks(settings, device_of(settings))
     own = [one for one in (records, saver) if one is not None]
     tell = _tell_all([*(one.stepped for one in own), on_step])
     return Flow(
