@@ -22,14 +22,16 @@ _LEAST = 0.35
 KINDS = {
     "generate": "generate",
     "log_probs": "log-probs",
+    "validate": "generate for validation",
     "update": "update",
     "publish": "publish",
     "reward": "waits for verdicts",
     "generation": "waits for generation",
+    "validation": "waits for validation",
     "checkpoint": "saves a checkpoint",
     "other": "other waiting",
 }
-IDLE_KINDS = ("reward", "generation", "checkpoint", "other")
+IDLE_KINDS = ("reward", "generation", "validation", "checkpoint", "other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ class Figures:
         return sum(self.failed.values())
 
 
-_WORK = ("generate", "log_probs", "update", "publish")
+_WORK = ("generate", "log_probs", "validate", "update", "publish")
 
 
 def figures_of(steps: Sequence[StepRow]) -> Figures:
@@ -153,7 +153,13 @@ def binding_of(figures: Figures) -> Binding:
     )
 
 
-_WAITS = {"reward": "verdicts", "generation": "generation", "checkpoint": "checkpoints", "other": "something else"}
+_WAITS = {
+    "reward": "verdicts",
+    "generation": "generation",
+    "validation": "validation",
+    "checkpoint": "checkpoints",
+    "other": "something else",
+}
 
 
 def _binding_of_calls(figures: Figures) -> Binding:
