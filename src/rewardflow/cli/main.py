@@ -20,7 +20,20 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from rewardflow.cli import agent, bench, convert, demo, evaluate, export, journal, mock_judge, plan, report, score, train
+from rewardflow.cli import (
+    agent,
+    bench,
+    convert,
+    demo,
+    evaluate,
+    export,
+    journal,
+    mock_judge,
+    plan,
+    report,
+    score,
+    train,
+)
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
 from rewardflow.run_directory import own_version
