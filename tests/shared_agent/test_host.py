@@ -18,6 +18,7 @@ from rewardflow import clock
 from rewardflow.errors import BudgetExhausted, InvalidInput
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.simulated import SimulatedService
+from rewardflow.run_directory import read_steps
 
 
 def rollouts(count: int, *, size: int = 1, step: int = 0, name: str = "q", **fields: Any) -> list[rf.Rollout]:
@@ -350,3 +351,33 @@ def test_a_service_that_refuses_above_its_rate_sees_the_sum_of_all_runs_at_it() 
     service = clock.run(main())
     assert service.rejected_share(10.0, 60.0) <= 0.02
     assert service.accepted_share(10.0, 60.0) >= 0.9
+
+
+def test_a_ticket_queues_at_the_host_with_the_step_and_under_the_source_it_was_opened_for(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def slow(response: str) -> float:
+        asked.append(response)
+        await asyncio.sleep(1)
+        return 1.0
+
+    async def main() -> None:
+        async with (
+            Lives(lambda: agent_of(slow, max_concurrency=1, run_dir=tmp_path / "run")) as lives,
+            lives.client("a") as agent,
+        ):
+            validation, training = agent.open(due_step=2, source="validation"), agent.open()
+            validation.submit(rf.Rollout(group_id="validation-0", response="first", step=0))
+            validation.submit(rf.Rollout(group_id="validation-1", response="due with step 2", step=0))
+            for step in (1, 3):
+                training.submit(rf.Rollout(group_id=str(step), response=f"step {step}", step=step))
+            for ticket in (validation, training):
+                ticket.seal()
+                await ticket.all()
+
+    clock.run(main())
+    assert sorted(asked[:2]) == ["first", "step 1"]
+    assert asked[2:] == ["due with step 2", "step 3"]
+    steps = read_steps(tmp_path / "run")
+    sources = {step: sorted(by_source) for step, by_source in steps.items()}
+    assert sources == {0: ["validation"], 1: ["reward"], 3: ["reward"]}
