@@ -329,3 +329,20 @@ def test_more_tokens_than_the_model_has_positions_are_refused(policy: Policy) ->
 def test_an_overlong_prompt_is_refused_when_it_gets_this_far(policy: Policy) -> None:
     with pytest.raises(InvalidInput, match="max_prompt_tokens=4"):
         generate(policy, requests("12345="), max_prompt_tokens=4, overlong_prompts="filter")
+
+
+def test_a_model_that_keeps_a_buffer_made_while_generating_can_still_be_trained(policy: Policy) -> None:
+    model = copy.deepcopy(policy.model)
+    model.register_buffer("factor", torch.ones(()))
+
+    def renew(*_: object) -> None:
+        if not model.training:
+            model.factor = model.factor + 1
+
+    model.register_forward_pre_hook(renew)
+    model.register_forward_hook(lambda _, __, output: dataclasses.replace(output, logits=output.logits * model.factor))
+    generate(Policy(model, policy.tokenizer), requests(*TEXTS))
+    assert model.factor > 1
+    model.train()
+    model(torch.tensor([[5, 6, 17]])).logits.sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from rewardflow.config.tree import GenerationSettings
 from rewardflow.device_thread import DeviceThread, Emitter
@@ -141,15 +142,36 @@ def _rollout(response: Response, text: str, version: int) -> Rollout:
 
 @contextmanager
 def _generating(model: PreTrainedModel, autocast: torch.dtype | None) -> Iterator[None]:
-    """Without dropout and gradients; not in inference mode, whose tensors a model may keep and then fail to train."""
+    """Without dropout and gradients."""
     was_training = model.training
     model.train(False)
     try:
         precision = nullcontext() if autocast is None else torch.autocast(model.device.type, autocast)
-        with torch.no_grad(), precision, grouped_attention(model):
+        with _without_gradients(model), precision, grouped_attention(model):
             yield
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def _without_gradients(model: PreTrainedModel) -> Iterator[None]:
+    """In inference mode, where a small model decodes an eighth faster, as far as the model can still be trained.
+
+    Weights that FSDP2 gathers in it could not be; nor could buffers that a model makes in it and keeps, such as tables
+    of positions that grow with the text, so these are made anew.
+    """
+    if any(type(weight) is not nn.Parameter for weight in model.parameters()):
+        with torch.no_grad():
+            yield
+        return
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_inference():
+                    module._buffers[name] = buffer.clone()
 
 
 def _check_positions(settings: GenerationSettings, max_positions: int | None) -> None:

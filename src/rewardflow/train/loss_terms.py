@@ -204,6 +204,8 @@ class LossTerms:
 
 def column_of(name: str, values: Any, sample: Sample, row: Row) -> Tensor:
     """One float32 for each sampled token; a single number stands for all of them."""
+    if isinstance(values, float):
+        return torch.full((len(row.sampled),), values)  # much faster than by way of a tensor of one
     column = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
     if column.ndim == 0:
         return column.expand(len(row.sampled))

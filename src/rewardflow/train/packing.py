@@ -84,12 +84,14 @@ def split_passes(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> PackedRows:
-    input_ids_BL = torch.zeros(len(rows), max(row.num_tokens for row in rows), dtype=torch.long)
-    for index, row in enumerate(rows):
-        input_ids_BL[index, : row.num_tokens] = torch.as_tensor(row.token_ids, dtype=torch.long)
+    is_token_BL = left_mask(torch.tensor([row.num_tokens for row in rows]))
+    # One tensor of all tokens: a tensor for each row would take longer than what the rows then go through.
+    token_ids = torch.tensor(list(itertools.chain.from_iterable(row.token_ids for row in rows)), dtype=torch.long)
     counts_B = torch.tensor([len(row.sampled) for row in rows])
     return PackedRows(
-        input_ids_BL=input_ids_BL.to(device),
+        input_ids_BL=torch.zeros(is_token_BL.shape, dtype=torch.long)
+        .masked_scatter_(is_token_BL, token_ids)
+        .to(device),
         row_N=torch.repeat_interleave(torch.arange(len(rows)), counts_B).to(device),
         position_N=torch.tensor([position for row in rows for position in row.sampled], dtype=torch.long).to(device),
         mask_BT=left_mask(counts_B).to(device),
