@@ -242,13 +242,13 @@ def test_a_run_whose_time_is_up_ends_in_order_and_goes_on_later(tmp_path: Path, 
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     tmp_path: Path, undisturbed: Undisturbed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between the fourth step and the seventh no file may grow as large as the weights are."""
+    """Between the fourth step and the last no file may grow as large as the weights are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def on_step(report: StepReport) -> None:
         if report.step == 3:
             resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, hard))
-        if report.step == 6:
+        if report.step == 7:  # two steps after the checkpoint before began to be written, beside the run
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     settings = settings_of(tmp_path, checkpoint=CheckpointSettings(every=2, keep=9))

@@ -105,7 +105,9 @@ class _Place:
         if gguf_file is not None:
             missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
             if missing:
-                raise InvalidInput(f"{gguf_file} needs {' and '.join(missing)}: pip install 'rewardflow[gguf]'")
+                raise InvalidInput(
+                    f"policy.gguf_file={gguf_file} needs {' and '.join(missing)}: pip install 'rewardflow[gguf]'"
+                )
             if place.is_local and not (path / gguf_file).is_file():
                 raise InvalidInput(f"policy.gguf_file must be a file in policy.model, got {path / gguf_file}")
         elif place.is_local and not (path / "config.json").is_file():
