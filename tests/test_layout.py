@@ -63,6 +63,10 @@ TRAIN = Layer(frozenset({"train"}), frozenset({"torch"}))
 SYNC = Layer(frozenset({"sync"}), frozenset({"torch"}))
 CHECKPOINT = Layer(frozenset({"checkpoint"}), frozenset({"safetensors", "torch"}))
 RUNTIME = Layer(frozenset({"runtime"}))  # brings the parts together; imports the heavy ones when it runs
+# Code that lives in others' processes, which have these; on import it loads them only in modules that others load.
+ADAPTERS = Layer(
+    frozenset({"adapters"}), frozenset({"omegaconf", "ray", "tensordict", "torch", "transfer_queue", "verl"})
+)
 MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
 DRAWING = Layer(frozenset({"drawing"}), frozenset({"orjson"}))
 REPORT = Layer(frozenset({"report"}), frozenset({"orjson"}))
@@ -87,6 +91,7 @@ LAYERS = (
     SYNC,
     CHECKPOINT,
     RUNTIME,
+    ADAPTERS,
     MOCK_JUDGE,
     DRAWING,
     REPORT,

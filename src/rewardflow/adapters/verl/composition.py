@@ -1,0 +1,139 @@
+"""A verl configuration, composed as verl's main would compose it, and looked through before anything starts.
+
+Always true: nothing is started and nothing of verl's trainer is imported; what is refused here would have been ignored
+or would have failed later, further from its cause.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from importlib import import_module  # hydra and omegaconf come with verl
+from pathlib import Path
+from typing import Any
+
+from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
+from rewardflow.adapters.verl.translation import CommandLine
+from rewardflow.errors import InvalidInput
+
+MISSING = "???"  # how a configuration marks what must be set
+GROUPS = ("model_engine",)  # choices that decide what the defaults are
+
+
+def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
+    """The command line and what it composes to, with the one choice made that verl once made itself."""
+    config = compose(command)
+    if config["actor_rollout_ref"]["rollout"]["name"] == MISSING:
+        command = command.adding("actor_rollout_ref.rollout.name=vllm", "verl's default at the time of the recipe")
+        config = compose(command)
+    return command, config
+
+
+def compose(command: CommandLine) -> dict[str, Any]:
+    """The whole configuration as plain data."""
+    hydra = import_module("hydra")
+    exceptions = import_module("hydra.errors")
+    omegaconf = import_module("omegaconf")
+    try:
+        with hydra.initialize_config_dir(command.config_path or str(_verl_folder()), version_base=None):
+            config = hydra.compose(command.config_name, overrides=list(command.overrides))
+    except exceptions.HydraException as error:
+        raise InvalidInput(f"verl's configuration must take every setting: {_reason(error)}") from error
+    return dict(omegaconf.OmegaConf.to_container(config, resolve=True))
+
+
+def _verl_folder() -> Path:
+    """Where the installed verl keeps its configuration; found without importing verl, which takes many seconds."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise InvalidInput("verl must be installed beside rewardflow, got none")
+    return Path(spec.submodule_search_locations[0]) / "trainer" / "config"
+
+
+def differences(command: CommandLine, config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Key, verl's default and this run's value of every setting that differs, by key."""
+    choices = tuple(word for word in command.overrides if word.partition("=")[0] in GROUPS)
+    defaults = dict(_leaves(compose(CommandLine(overrides=choices))))
+    values = dict(_leaves(config))
+    return [
+        (key, defaults.get(key), values.get(key))
+        for key in sorted(defaults.keys() | values.keys())
+        if defaults.get(key) != values.get(key)
+    ]
+
+
+def check(config: Mapping[str, Any]) -> VerlSettings:
+    """Refuse what would be ignored; the settings of what is left."""
+    for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
+        for key, value in _leaves(config.get(section) or {}, section):
+            if value is not None:
+                raise InvalidInput(f"verl ignores {key}, its place is under `reward`; got {key}={value!r}")
+    if not config["trainer"]["use_v1"]:
+        raise InvalidInput("rewardflow is a mode of verl's v1 trainer, got trainer.use_v1=False")
+    settings = settings_of(config)
+    is_ours = config["reward"]["reward_manager"]["name"] == SECTION
+    if not is_ours:
+        _refuse_without_manager(config)
+    if config["trainer"]["v1"]["trainer_mode"] == SECTION:
+        check_mode(config)
+    return settings
+
+
+def _refuse_without_manager(config: Mapping[str, Any]) -> None:
+    name = config["reward"]["reward_manager"]["name"]
+    if config["trainer"]["v1"]["trainer_mode"] == SECTION:
+        raise InvalidInput(f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {name!r}")
+    if config.get(SECTION):
+        raise InvalidInput(
+            f"settings under rewardflow need reward.reward_manager.name=rewardflow, got {name!r} and "
+            f"{', '.join(config[SECTION])}"
+        )
+    key = config["data"].get("reward_fn_key", "data_source")
+    if key != "data_source":
+        raise InvalidInput(f"verl's own reward managers ignore data.reward_fn_key, got {key!r}")
+
+
+def check_mode(config: Mapping[str, Any]) -> None:
+    """What trainer mode `rewardflow` does not do."""
+    settings = settings_of(config)
+    actor, data = config["actor_rollout_ref"]["actor"], config["data"]
+    batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
+    if batch % mini_batch:
+        raise InvalidInput(
+            "data.train_batch_size must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size, "
+            f"got {batch} and {mini_batch}"
+        )
+    if actor["ppo_epochs"] > 1 and settings.stream != "batch":
+        raise InvalidInput(
+            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
+            f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
+        )
+    is_decoupled = actor["policy_loss"]["loss_mode"] == "decoupled"
+    if is_decoupled and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
+        raise InvalidInput(
+            "the decoupled loss compares with the log-probs of the rollout: it needs "
+            "actor_rollout_ref.rollout.calculate_log_probs=True, got False"
+        )
+    if (config["algorithm"].get("filter_groups") or {}).get("enable"):
+        raise InvalidInput(
+            "trainer mode rewardflow refills no groups, so algorithm.filter_groups.enable must be False; "
+            "trainer.v1.trainer_mode=colocate_async has it"
+        )
+    if config["reward"]["reward_model"]["enable"] and not config["reward"]["reward_model"]["enable_resource_pool"]:
+        raise InvalidInput(
+            "trainer mode rewardflow asks for verdicts while the devices work, so a reward model needs devices of its "
+            "own: reward.reward_model.enable_resource_pool=True, got False"
+        )
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, tree
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__
+    return " ".join(str(error).split()) + (f" ({' '.join(str(cause).split())})" if cause else "")

@@ -1,0 +1,101 @@
+"""The section `rewardflow` of a verl configuration, as a record.
+
+Always true: a record that exists is valid; an unknown name is an error that names the nearest. Everything that verl
+itself has a setting for (batch sizes, mini-batches, the user's reward file) is read from there and set nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, check_names, split_options
+from rewardflow.run_directory import JOURNAL_FILE
+from rewardflow.types import EMPTY
+
+Stream = Literal["batch", "mini_batch"]
+
+SECTION = "rewardflow"
+VERL_RULES = "verl.utils.reward_score:default_compute_score"  # what verl scores with where no reward is named
+DEFAULT_RUN_DIR = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerlSettings:
+    """What a verl run asks of rewardflow. `agent_options` are those of `RewardAgent`, under their own names."""
+
+    reward: str = VERL_RULES
+    reward_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    stream: Stream = "mini_batch"
+    max_staleness: int = 0
+    min_group: int = 2
+    behaviour_weight_cap: float | None = None
+    extra_keys: tuple[str, ...] = ()
+    run_dir: str | None = None
+    agent: str | None = None  # the name of an agent that several jobs share; None is one for this job
+    run: str = "default"
+    agent_options: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        if self.stream not in get_args(Stream):
+            raise InvalidInput(f"rewardflow.stream must be one of {', '.join(get_args(Stream))}, got {self.stream!r}")
+        for name, at_least in (("max_staleness", 0), ("min_group", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+                raise InvalidInput(f"rewardflow.{name} must be a whole number of at least {at_least}, got {value!r}")
+        cap = self.behaviour_weight_cap
+        if cap is not None and (not isinstance(cap, int | float) or isinstance(cap, bool) or cap <= 0):
+            raise InvalidInput(f"rewardflow.behaviour_weight_cap must be a positive number or null, got {cap!r}")
+        split_options(self.agent_options)
+
+
+OWN_NAMES = tuple(item.name for item in dataclasses.fields(VerlSettings) if item.name != "agent_options")
+NAMES = (*OWN_NAMES, *(name for name in (*AGENT_NAMES, *LIMIT_NAMES) if name not in OWN_NAMES))
+
+
+def settings_of(config: Mapping[str, Any]) -> VerlSettings:
+    """The settings of a whole verl configuration, as plain data with its references resolved."""
+    section = dict(config.get(SECTION) or {})
+    check_names(section, NAMES)
+    own = {name: value for name, value in section.items() if name in OWN_NAMES}
+    options = {name: value for name, value in section.items() if name not in OWN_NAMES}
+    own["reward"], own["reward_kwargs"] = _reward(config, own)
+    own["extra_keys"] = _keys(own.get("extra_keys", ()))
+    trainer = config["trainer"]
+    own.setdefault("run", f"{trainer['project_name']}/{trainer['experiment_name']}")
+    own["run_dir"] = _run_dir(own.get("run_dir", DEFAULT_RUN_DIR), trainer)
+    if own["run_dir"] is not None:
+        options.setdefault("journal", os.path.join(own["run_dir"], JOURNAL_FILE))
+    return VerlSettings(**own, agent_options=options)
+
+
+def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    users = config["reward"].get("custom_reward_function") or {}
+    named, kwargs = own.get("reward"), dict(own.get("reward_kwargs") or {})
+    if named is not None and users.get("path"):
+        raise InvalidInput(
+            f"a run has one reward: set rewardflow.reward or reward.custom_reward_function.path, got {named!r} and "
+            f"{users['path']!r}"
+        )
+    if users.get("path"):
+        return f"{users['path']}:{users['name']}", {**dict(users.get("reward_kwargs") or {}), **kwargs}
+    return str(named or VERL_RULES), kwargs
+
+
+def _keys(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(key, str) for key in value):
+        raise InvalidInput(f"rewardflow.extra_keys must be a list of names, got {value!r}")
+    return tuple(value)
+
+
+def _run_dir(value: Any, trainer: Mapping[str, Any]) -> str | None:
+    if value is None:
+        return None
+    if value == DEFAULT_RUN_DIR:
+        return str(Path(str(trainer["default_local_dir"])).absolute() / SECTION)
+    return str(Path(os.path.expanduser(str(value))).absolute())

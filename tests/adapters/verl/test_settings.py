@@ -1,0 +1,70 @@
+"""The section `rewardflow` of a verl configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardflow.adapters.verl.settings import VERL_RULES, settings_of
+from rewardflow.errors import InvalidInput
+
+
+def config(section: dict[str, Any] | None = None, **users: Any) -> dict[str, Any]:
+    """As much of a verl configuration as is read."""
+    trainer = {"project_name": "p", "experiment_name": "e", "default_local_dir": "checkpoints/p/e"}
+    return {"rewardflow": section, "reward": {"custom_reward_function": users}, "trainer": trainer}
+
+
+def test_without_a_section_there_are_defaults_and_verls_own_rules() -> None:
+    settings = settings_of(config())
+    assert (settings.stream, settings.max_staleness, settings.reward) == ("mini_batch", 0, VERL_RULES)
+    assert settings.run == "p/e"
+
+
+def test_the_users_file_is_the_reward() -> None:
+    settings = settings_of(config(None, path="/r/judge.py", name="Judge", reward_kwargs={"model": "m"}))
+    assert settings.reward == "/r/judge.py:Judge"
+    assert settings.reward_kwargs == {"model": "m"}
+
+
+def test_two_rewards_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="a run has one reward"):
+        settings_of(config({"reward": "judge.yaml"}, path="/r/judge.py", name="Judge"))
+
+
+def test_settings_of_the_agent_have_the_agents_names_and_rules() -> None:
+    assert settings_of(config({"max_concurrency": 8, "rpm": 60})).agent_options["rpm"] == 60
+    with pytest.raises(InvalidInput, match="max_concurrency must be"):
+        settings_of(config({"max_concurrency": 0}))
+    with pytest.raises(InvalidInput, match="did you mean 'max_concurrency'"):
+        settings_of(config({"max_concurency": 8}))
+
+
+def test_the_run_has_its_directory_beside_its_checkpoints_and_the_journal_in_it() -> None:
+    settings = settings_of(config())
+    assert settings.run_dir == str(Path("checkpoints/p/e/rewardflow").absolute())
+    assert settings.agent_options["journal"] == f"{settings.run_dir}/journal.db"
+
+
+def test_a_run_can_do_without_a_directory() -> None:
+    settings = settings_of(config({"run_dir": None}))
+    assert settings.run_dir is None
+    assert "journal" not in settings.agent_options
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"stream": "micro_batch"},
+        {"max_staleness": -1},
+        {"max_staleness": True},
+        {"min_group": 0},
+        {"behaviour_weight_cap": 0},
+        {"extra_keys": "acc"},
+    ],
+)
+def test_what_breaks_a_rule_is_refused_by_name(section: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=f"rewardflow.{next(iter(section))} must be"):
+        settings_of(config(section))
