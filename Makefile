@@ -41,7 +41,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test test-local-judge test-oracle test-browser test-ray chromium check bench bench-trainer fix lock clean stale
+.PHONY: help demo test test-local-judge test-oracle test-browser test-ray test-verl bench-verl chromium check bench bench-trainer fix lock clean stale
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -63,6 +63,12 @@ test-browser: $(BROWSER)/.ready chromium ## look at the run report in a real bro
 
 test-ray: $(RAY)/.ready ## test the shared agent on Ray clusters on this machine
 	@$(RAY)/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
+
+test-verl: $(ORACLE)/.ready ## run rewardflow inside verl's own trainer, on CPU; ARGS="-k recipe" picks some
+	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=1800 tests/verl $(ARGS)
+
+bench-verl: $(ORACLE)/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
+	@$(ORACLE)/bin/python tests/verl/compare_modes.py $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check

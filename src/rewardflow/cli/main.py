@@ -33,6 +33,7 @@ from rewardflow.cli import (
     report,
     score,
     train,
+    verl,
 )
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
@@ -67,6 +68,7 @@ COMMANDS = (
     ),
     Command("agent", agent.add_parser, agent.run, "rewardflow agent start judge.yaml --rpm 600 --env OPENAI_API_KEY"),
     Command("eval", evaluate.add_parser, evaluate.run, "rewardflow eval run.yaml --checkpoint best"),
+    Command("verl", verl.add_parser, verl.run, "rewardflow verl data.train_files=train.parquet --dry-run"),
     Command("export", export.add_parser, export.run, "rewardflow export runs/digits digits-model --dtype bfloat16"),
     Command("report", report.add_parser, report.run, "rewardflow report runs/digits --trace digits.trace.json"),
     Command("journal", journal.add_parser, journal.run, "rewardflow journal ls run.db --failed"),

@@ -1,0 +1,59 @@
+"""A sample as verl hands it to a reward manager, as a `Rollout`.
+
+Always true: the group is verl's `uid` and the place in it verl's session, never anything made from text; what the
+user's function sees in `extra_info` is what verl would have shown it, with `group_uid` and `group_size` added by the
+agent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.types import Rollout
+
+# Set by the agent loop of trainer mode `rewardflow`, which knows; elsewhere the configuration's number stands.
+GROUP_SIZE_FIELD = "rewardflow_group_size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """`data_source_key` is verl's `data.reward_fn_key`; `group_size` its `rollout.n`."""
+
+    data_source_key: str = "data_source"
+    group_size: int = 1
+
+    def rollout(self, fields: Mapping[str, Any], *, prompt: str, response: str) -> Rollout:
+        """Of the fields that verl carries beside the tensors."""
+        extra_fields = _mapping(fields.get("tool_extra_fields"))
+        index = int(fields.get("session_id", 0))
+        return Rollout(
+            group_id=str(fields["uid"]),
+            index=index,
+            group_size=max(int(fields.get(GROUP_SIZE_FIELD) or self.group_size), index + 1),
+            prompt=prompt,
+            messages=_messages(fields.get("raw_prompt")),
+            response=response,
+            ground_truth=_mapping(fields.get("reward_model")).get("ground_truth"),
+            data_source=str(fields.get(self.data_source_key, "")),
+            extra_info={
+                **_mapping(fields.get("extra_info")),
+                **extra_fields,
+                "num_turns": fields.get("__num_turns__"),
+                "rollout_reward_scores": fields.get("reward_scores", {}),
+            },
+            step=int(fields.get("global_steps", 0)),
+            policy_version=extra_fields.get("max_global_steps"),
+        )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    return (
+        [dict(message) for message in value] if value is not None and not isinstance(value, str | os.PathLike) else []
+    )

@@ -1,0 +1,56 @@
+"""`rewardflow verl`: verl's own trainer, with rewardflow's agent and schedules in it.
+
+Always true: what was made of the given settings is told before anything starts, and what nobody would honour stops it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rewardflow.adapters.verl.composition import check, completed, differences
+from rewardflow.adapters.verl.launch import launch
+from rewardflow.adapters.verl.translation import translate
+from rewardflow.adapters.verl.versions import check_version, installed_version
+from rewardflow.cli.display import safe, stderr_console, stdout_console
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "verl",
+        help="train with verl, rewardflow scoring and scheduling",
+        description=(
+            "Starts verl's own main with the reward manager and the trainer mode `rewardflow` switched on. Takes the\n"
+            "settings of verl, and those of its recipe async_reward_agent, which it translates."
+        ),
+    )
+    parser.add_argument(
+        "settings", nargs="*", metavar="KEY=VALUE", help="verl's settings; rewardflow's are rewardflow.*"
+    )
+    parser.add_argument("--config-path", metavar="FOLDER", help="configurations of your own, instead of verl's")
+    parser.add_argument("--config-name", metavar="NAME", help="which of them (ppo_trainer)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show how the run differs from verl's defaults, and stop"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    version = installed_version()
+    check_version(version)
+    translated = translate(args.settings, config_path=args.config_path, config_name=args.config_name)
+    command, config = completed(translated)
+    console = stderr_console()
+    console.print(f"verl {version}, with rewardflow", soft_wrap=True)
+    for note in command.notes:
+        console.print(f"  {safe(str(note))}", soft_wrap=True)
+    check(config)
+    if args.dry_run:
+        for key, default, value in differences(command, config):
+            stdout_console().print(f"{key}: {_shown(default)} -> {_shown(value)}", soft_wrap=True)
+        return 0
+    launch(command)
+    return 0
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else safe(str(value))

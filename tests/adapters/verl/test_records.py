@@ -1,0 +1,65 @@
+"""What a verl run writes about itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rewardflow.adapters.verl.progress import GroupReport, Judged
+from rewardflow.adapters.verl.records import RunFiles, StepAccount
+from rewardflow.events import GroupDelivered, VerdictReached
+from rewardflow.flow.usage import UsageTotals
+from rewardflow.run_directory import read_events, read_steps
+from rewardflow.types import Reward
+
+USAGE = UsageTotals(busy_s={"update": 3.0}, idle_s={"reward": 1.0}, hidden_s=2.0)
+
+
+def group(uid: str, *rewards: Reward) -> GroupReport:
+    verdicts = tuple(Judged(index=index, reward=reward) for index, reward in enumerate(rewards))
+    return GroupReport(uid=uid, step=2, size=len(rewards), verdicts=verdicts, first_generated_s=10.0, judged_s=14.0)
+
+
+def account() -> StepAccount:
+    made = StepAccount(2, started_s=100.0, first_update_s=1.5)
+    made.groups += [
+        group("a", Reward(value=1.0, attempts=2, latency_s=3.0, cost_usd=0.5), Reward(kind="timeout", error="late")),
+        group("b", Reward(kind="user_error", error="broke"), Reward(kind="user_error", error="broke")),
+    ]
+    made.dropped["too_few_verdicts"] += 1
+    made.versions += [0, 1]
+    return made
+
+
+def test_the_metrics_say_what_failed_and_where_the_time_went() -> None:
+    metrics = account().metrics(USAGE)
+    assert metrics["rewardflow/verdicts/scored"] == 1
+    assert metrics["rewardflow/verdicts/failed/timeout"] == 1
+    assert metrics["rewardflow/verdicts/failed/user_error"] == 2
+    assert metrics["rewardflow/groups/dropped/too_few_verdicts"] == 1
+    assert (metrics["rewardflow/exposed_s"], metrics["rewardflow/hidden_s"]) == (1.0, 2.0)
+    assert metrics["rewardflow/busy_s/update"] == 3.0
+    assert metrics["rewardflow/cost_usd"] == 0.5
+    assert metrics["rewardflow/staleness/max"] == 1
+    assert metrics["rewardflow/latency_s/max"] == pytest.approx(3.0, rel=0.02)
+
+
+def test_no_mean_is_made_of_failed_verdicts() -> None:
+    report = account().report(USAGE, ended_s=104.0)
+    assert (report.score_mean, report.num_scored, report.num_groups) == (1.0, 1, 1)
+    assert report.duration_s == 4.0
+
+
+def test_the_run_directory_reads_like_any_other(tmp_path: Path) -> None:
+    made = account()
+    with RunFiles.at(str(tmp_path / "run"), name="verl") as files:
+        files.step_ended(made.report(USAGE, ended_s=104.0), made.groups)
+    events = list(read_events(tmp_path / "run"))
+    assert [type(event) for event in events] == [VerdictReached, VerdictReached, GroupDelivered] * 2
+    totals = read_steps(tmp_path / "run")[2]["reward"]
+    assert (totals["scored"], totals["failed"]) == (1, {"timeout": 1, "user_error": 2})
+    assert (totals["groups"], totals["calls"], totals["retries"], totals["cost_usd"]) == (2, 2, 1, 0.5)
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
+    assert (line["step"], line["version"], line["exposed_s"]) == (2, 2, 1.0)

@@ -1,0 +1,64 @@
+"""Rewards for verl runs in tests: delays that are a function of the sample, and calls that go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import random
+from collections import Counter
+from typing import Any
+
+_ASKED: Counter[int] = Counter()  # how often each prompt's responses were judged in this process
+
+
+def digits(text: str) -> float:
+    return sum(character.isdigit() for character in text) / 16
+
+
+def delay_s(index: int, sample: int, *, median_s: float, sigma: float, cap_s: float) -> float:
+    """Lognormal, and the same for a prompt's sample in every run and mode."""
+    seed = hashlib.sha256(f"{index}/{sample}".encode()).digest()
+    return min(cap_s, median_s * math.exp(random.Random(seed).gauss(0.0, sigma)))
+
+
+async def delayed(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Any = None,
+    median_s: float = 0.0,
+    sigma: float = 1.0,
+    cap_s: float = 60.0,
+) -> float:
+    """Judges a prompt's k-th response after the k-th delay of that prompt; both in the order of asking."""
+    index = extra_info["index"]
+    place = _ASKED[index]
+    _ASKED[index] += 1
+    if median_s:
+        await asyncio.sleep(delay_s(index, place, median_s=median_s, sigma=sigma, cap_s=cap_s))
+    return digits(solution_str)
+
+
+class TroubledJudge:
+    """One prompt's call raises, another's hangs, another's answer is of another type; extra keys differ."""
+
+    async def compute_score(
+        self, data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]
+    ) -> Any:
+        index = extra_info["index"]
+        if index == 0:
+            raise RuntimeError("the judge broke")
+        if index == 1:
+            await asyncio.sleep(3600)
+        if index == 2:
+            return ["no number"]
+        return {"score": 0.5 + digits(solution_str), f"note_{index % 3}": index}
+
+
+async def length_of_response(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **settings: float
+) -> float:
+    """1 and the number of bytes, after a delay: groups finish in any order, and each score tells whose it is."""
+    await delayed(data_source, solution_str, ground_truth, extra_info, **settings)
+    return 1.0 + len(solution_str)

@@ -1,0 +1,84 @@
+"""Real runs of verl 0.9 on CPU, each a process of its own, through the launcher."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import verl_job
+from verl_job import Materials
+
+from rewardflow.run_directory import read_steps
+
+REWARD = "custom_reward_function"
+
+
+def test_the_recipes_line_for_fsdp2_trains_two_steps(materials: Materials, tmp_path: Path) -> None:
+    recipe = [
+        "actor_rollout_ref.actor.strategy=fsdp2",
+        f"{REWARD}.path={verl_job.REWARDS}",
+        f"{REWARD}.name=delayed",
+        f"+{REWARD}.reward_kwargs.median_s=0.3",
+        "reward_model.reward_manager=batch",
+        "reward_model.launch_reward_fn_async=True",
+        "+mini_batch_pipeline=True",
+        "+max_concurrency=64",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=decoupled",
+        "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap=5.0",
+    ]
+    own = [word for word in verl_job.small(materials) if "actor.strategy" not in word]
+    outcome = verl_job.run(tmp_path, ["--config-path=/home/user/verl/trainer/config", *own, *recipe], timeout_s=1500)
+    assert outcome.code == 0, outcome.output[-3000:]
+    assert len(outcome.metrics) == 2
+    assert outcome.column("rewardflow/verdicts/scored") == [16, 16]
+    assert outcome.column("rewardflow/staleness/max") == [0, 1]  # the second was generated before the first update
+    assert all(norm > 0 for norm in outcome.column("actor/grad_norm"))
+    assert all(0 < weight < 2 for weight in outcome.column("rewardflow/behaviour_weight/mean"))
+
+
+def test_calls_that_go_wrong_are_named_and_never_a_zero(materials: Materials, tmp_path: Path) -> None:
+    settings = [
+        *verl_job.small(materials),
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=TroubledJudge",
+        "rewardflow.timeout_s=5",
+        "rewardflow.max_attempts=1",
+    ]
+    outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
+    assert outcome.code == 0, outcome.output[-3000:]
+    first, second = outcome.metrics
+    assert first["rewardflow/verdicts/failed/user_error"] == 4
+    assert first["rewardflow/verdicts/failed/timeout"] == 4
+    assert first["rewardflow/verdicts/failed/unparsable"] == 4
+    assert first["rewardflow/groups/dropped/too_few_verdicts"] == 3
+    assert first["critic/score/min"] >= 0.5  # the judge gives no less, and nothing else was trained
+    assert second["rewardflow/verdicts/scored"] == 16
+    totals = read_steps(outcome.run_dir)[1]["reward"]
+    assert (totals["scored"], totals["failed"]) == (4, {"user_error": 4, "timeout": 4, "unparsable": 4})
+    assert totals["score"]["min"] >= 0.5
+
+
+def test_rewards_sit_on_the_last_token_of_their_own_response(
+    materials: Materials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDED_REWARDS", str(tmp_path / "rewards.jsonl"))
+    settings = [
+        *(word for word in verl_job.small(materials, steps=2) if "adv_estimator" not in word),
+        "algorithm.adv_estimator=recorded_rewards",
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=length_of_response",
+        f"+reward.{REWARD}.reward_kwargs.median_s=0.5",
+        "rewardflow.max_staleness=1",
+    ]
+    outcome = verl_job.run(tmp_path, settings, timeout_s=1500, modules=("verl_cpu_estimator",))
+    assert outcome.code == 0, outcome.output[-3000:]
+    rows = [json.loads(line) for line in (tmp_path / "rewards.jsonl").read_text().splitlines()]
+    assert len(rows) == 32
+    for row in rows:
+        (place, score), *others = row["rewards"].items()
+        assert not others
+        assert int(place) == row["length"] - 1
+        assert math.isfinite(score)
+        assert score <= 1 + row["length"]  # a byte or a special token each: never another response's length
