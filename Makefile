@@ -65,10 +65,10 @@ test-ray: $(RAY)/.ready ## test the shared agent on Ray clusters on this machine
 	@$(RAY)/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
 
 test-verl: $(ORACLE)/.ready ## run rewardflow inside verl's own trainer, on CPU; ARGS="-k recipe" picks some
-	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=1800 tests/verl $(ARGS)
+	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=1800 tests/in_verl $(ARGS)
 
 bench-verl: $(ORACLE)/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
-	@$(ORACLE)/bin/python tests/verl/compare_modes.py $(ARGS)
+	@$(ORACLE)/bin/python tests/in_verl/compare_modes.py $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check

@@ -47,10 +47,7 @@ class OpenSteps:
 
 
 def restored_steps(uids_by_age: Sequence[str], *, first: int, per_step: int) -> list[StepPrompts]:
-    """The open steps of a run that goes on, from the prompts that were saved with it, oldest first.
-
-    Prompts that do not fill a step are left to the first one that has room.
-    """
+    """The open steps of a run that goes on, from the prompts saved with it, oldest first; the last may be short."""
     return [
         StepPrompts(first + number, tuple(uids_by_age[start : start + per_step]))
         for number, start in enumerate(range(0, len(uids_by_age), per_step))

@@ -10,6 +10,7 @@ import pytest
 import verl_job
 from verl_job import Materials
 
+from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.run_directory import read_steps
 
 REWARD = "custom_reward_function"
@@ -82,3 +83,23 @@ def test_rewards_sit_on_the_last_token_of_their_own_response(
         assert int(place) == row["length"] - 1
         assert math.isfinite(score)
         assert score <= 1 + row["length"]  # a byte or a special token each: never another response's length
+
+
+def test_eight_reward_workers_of_verls_own_mode_share_one_limit(materials: Materials, tmp_path: Path) -> None:
+    """60 requests a minute, on a clock that runs ten times as fast. A limit for each worker would let 480 through."""
+    reward = tmp_path / "judge.yaml"
+    limits = MockJudgeSettings(rpm=60, scale=0.1, burst_s=10.0, latency="constant:1")
+    with MockJudge(limits) as judge:
+        reward.write_text(f"reward: llm_judge\nmodel: mock\nbase_urls: [{judge.base_url}]\n")
+        settings = [
+            *(word for word in verl_job.small(materials, groups=8, rollouts=8) if "reward.num_workers" not in word),
+            "reward.num_workers=8",
+            "trainer.v1.trainer_mode=sync",
+            f"rewardflow.reward={reward}",
+            "rewardflow.rpm=600",
+            "rewardflow.max_concurrency=256",
+        ]
+        outcome = verl_job.run(tmp_path / "run", settings, timeout_s=1500)
+        outcomes = judge.statistics().outcomes
+    assert outcome.code == 0, outcome.output[-3000:]
+    assert outcomes == {"answered": 128}  # two steps of 64, and nobody was told to slow down
