@@ -280,12 +280,12 @@ class RewardflowTrainer(PPOTrainer):
 
     def _padded(self, part: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Balanced over the ranks. A row that verl adds copies another's log-probs, which are of another length."""
-        fields = tq.kv_batch_get(keys=part.keys[:1], partition_id="train").keys()
+        like = tq.kv_batch_get(keys=part.keys[:1], partition_id="train")
         part = self._balance_batch(part, metrics=metrics)
         added = [key for key, tag in zip(part.keys, part.tags, strict=True) if tag.get("is_padding")]
         if added:
-            zeros = torch.nested.as_nested_tensor([torch.zeros(1) for _ in added], layout=torch.jagged)
-            columns = {name: zeros.clone() for name in TAKEN_BEFORE if name in fields}
+            names = set(TAKEN_BEFORE).intersection(like.keys())
+            columns = {name: _zeros(len(added), like[name].dtype) for name in names}
             tq.kv_batch_put(keys=added, partition_id="train", fields=TensorDict(columns, batch_size=len(added)))
         return part
 
@@ -377,6 +377,11 @@ def _rows_by_group(batch: KVBatchMeta) -> dict[str, list[tuple[str, dict[str, An
         if not tag.get("is_padding"):
             rows[key.rsplit("_", 2)[0]].append((key, tag))
     return rows
+
+
+def _zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """A column of rows of one token."""
+    return torch.nested.as_nested_tensor([torch.zeros(1, dtype=dtype) for _ in range(count)], layout=torch.jagged)
 
 
 def _session(key: str) -> str:
