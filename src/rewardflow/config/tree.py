@@ -253,9 +253,29 @@ class OptimizerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronSettings:
+    """How `trainer.backend: megatron` cuts the model. Ranks beyond that are replicas, which train on other samples."""
+
+    tensor_parallel: int = 1  # ranks that share each layer's matrices, and the vocabulary
+    pipeline_parallel: int = 1  # ranks that have some of the layers each
+    context_parallel: int = 1  # ranks that have some of each sequence's tokens
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
+            at_least(name, getattr(self, name), 1)
+
+    @property
+    def num_ranks(self) -> int:
+        """That hold one model together."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings(OptimizerSettings):
     """The optimizer, and how much goes through the model at once."""
 
+    backend: Literal["fsdp2", "megatron"] = "fsdp2"  # what spreads the model over ranks
+    megatron: MegatronSettings = MegatronSettings()
     micro_batch_tokens: int = 16384  # prompt and response tokens of one forward and backward
     device: str = "auto"  # as torch names it; `auto`: a GPU if there is one
     autocast: Dtype | None = None  # null: compute in the dtype of the weights

@@ -1,0 +1,114 @@
+"""Where a rank stands: which part of the model it holds, and with whom it computes.
+
+Always true: ranks of one replica (tensor, pipeline and context) are given the same samples, replicas different ones;
+megatron-core keeps its groups in globals, so a process is in one layout at a time, and leaves it as it entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+
+from rewardflow.config.tree import MegatronSettings
+from rewardflow.errors import InvalidInput
+from rewardflow.train.fsdp2 import Ranks
+from rewardflow.train.megatron.shape import ModelShape
+
+_SEED = 1  # of generators that only dropout would draw from, and there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One kind of parallelism: the ranks that differ in it alone, and this one's place among them."""
+
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup) -> Axis:
+        return cls(group, group.rank(), group.size())
+
+    @property
+    def is_last(self) -> bool:
+        return self.rank == self.size - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A rank's place. `data` are the replicas; `holders` are all ranks with the same part of the model as this one."""
+
+    device: torch.device
+    tensor: Axis
+    pipeline: Axis
+    context: Axis
+    data: Axis
+    holders: Axis
+
+    @property
+    def replicas(self) -> Ranks:
+        return Ranks(self.device, self.data.group)
+
+    @property
+    def is_leader(self) -> bool:
+        """Of those that hold the same part of the model, counted over the tensor axis too."""
+        return self.holders.rank == 0 and self.tensor.rank == 0
+
+    def layers_of(self, shape: ModelShape) -> range:
+        """The layers of this rank's pipeline stage."""
+        count = shape.num_layers // self.pipeline.size
+        return range(self.pipeline.rank * count, (self.pipeline.rank + 1) * count)
+
+
+@contextmanager
+def entered_layout(settings: MegatronSettings, device: torch.device) -> Iterator[Layout]:
+    """Over all processes of torch.distributed, which is up already."""
+    if not dist.is_initialized():
+        raise InvalidInput("Megatron's ranks need torch.distributed: call init_process_group first, got no group")
+    check_world(settings, dist.get_world_size())
+    parallel_state.initialize_model_parallel(
+        settings.tensor_parallel,
+        settings.pipeline_parallel,
+        context_parallel_size=settings.context_parallel,
+    )
+    try:
+        tensor_parallel.model_parallel_cuda_manual_seed(_SEED)
+        yield Layout(
+            device=device,
+            tensor=Axis.of(parallel_state.get_tensor_model_parallel_group()),
+            pipeline=Axis.of(parallel_state.get_pipeline_model_parallel_group()),
+            context=Axis.of(parallel_state.get_context_parallel_group()),
+            data=Axis.of(parallel_state.get_data_parallel_group()),
+            holders=Axis.of(parallel_state.get_data_parallel_group(with_context_parallel=True)),
+        )
+    finally:
+        parallel_state.destroy_model_parallel()
+
+
+def check_world(settings: MegatronSettings, world: int) -> None:
+    if world % settings.num_ranks:
+        raise InvalidInput(
+            "the number of ranks must be a multiple of tensor_parallel x pipeline_parallel x context_parallel, "
+            f"got {world} ranks for {settings.tensor_parallel} x {settings.pipeline_parallel} x "
+            f"{settings.context_parallel}"
+        )
+
+
+def check_fits(shape: ModelShape, settings: MegatronSettings) -> None:
+    """Whether the model can be cut like that."""
+    for name, value, parts in (
+        ("num_attention_heads", shape.num_heads, "tensor_parallel"),
+        ("num_key_value_heads", shape.num_kv_heads, "tensor_parallel"),
+        ("intermediate_size", shape.ffn_hidden, "tensor_parallel"),
+        ("num_hidden_layers", shape.num_layers, "pipeline_parallel"),
+    ):
+        size = getattr(settings, parts)
+        if value % size:
+            raise InvalidInput(
+                f"the model's {name} must be a multiple of trainer.megatron.{parts}, got {name}={value}, {parts}={size}"
+            )
