@@ -59,7 +59,8 @@ DATA = Layer(frozenset({"data"}), frozenset({"orjson"}))
 ALGO = Layer(frozenset({"algo"}), frozenset({"torch"}))
 POLICY = Layer(frozenset({"policy"}), frozenset({"tokenizers", "torch", "transformers"}))
 GENERATE = Layer(frozenset({"generate"}), frozenset({"torch", "transformers"}))
-TRAIN = Layer(frozenset({"train"}), frozenset({"torch"}))
+# Only train/megatron imports megatron: it is not in the environment of the other tests.
+TRAIN = Layer(frozenset({"train"}), frozenset({"megatron", "torch"}))
 SYNC = Layer(frozenset({"sync"}), frozenset({"torch"}))
 CHECKPOINT = Layer(frozenset({"checkpoint"}), frozenset({"safetensors", "torch"}))
 RUNTIME = Layer(frozenset({"runtime"}))  # brings the parts together; imports the heavy ones when it runs

@@ -20,7 +20,7 @@ def pretend_cuda() -> None:
     torch.cuda.current_device = lambda: cpu
     torch.cuda.synchronize = lambda *args, **kwargs: None
     torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
-    torch.cuda.manual_seed = lambda seed: None if torch.manual_seed(seed) else None
+    torch.cuda.manual_seed = torch.manual_seed
     import megatron.core.tensor_parallel.random as random
 
     random._set_cuda_rng_state = lambda state, device=-1, graph_safe=False: torch.set_rng_state(state)

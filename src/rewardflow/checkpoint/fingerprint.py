@@ -17,7 +17,9 @@ from rewardflow.errors import InvalidInput
 
 _SECTIONS = ("policy", "data", "generation", "algorithm", "schedule", "trainer", "critic")
 # The data's own fingerprint is compared by its cursor, wherever the file lies now.
-_FREE = frozenset({"data.path", "trainer.threads", "trainer.device", "trainer.offload"})
+_FREE = frozenset(
+    {"data.path", "trainer.threads", "trainer.device", "trainer.offload", "trainer.backend", "trainer.megatron"}
+)
 
 _GONE = "not a setting"
 

@@ -11,7 +11,7 @@ stepped yet step once to learn what its state looks like: a run that was saved w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -57,6 +57,44 @@ def write_state(state: State, folder: Path, *, group: dist.ProcessGroup | None =
         save(dict(state), storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
 
 
+class SavedState:
+    """What `write_state` wrote into a folder: names and shapes, and tensors for whoever has room for them."""
+
+    def __init__(self, folder: Path, *, owner: str = "", group: dist.ProcessGroup | None = None) -> None:
+        self._folder = folder
+        self._owner = owner
+        self._group = group
+        with _explained(f"{folder} could not be read"):
+            self._reader = FileSystemReader(folder)
+            self.entries = {
+                name.removeprefix(owner): cast("TensorStorageMetadata", entry)
+                for name, entry in self._reader.read_metadata().state_dict_metadata.items()
+                if name.startswith((owner + _MODEL, owner + _OPTIMIZER))
+            }
+
+    @property
+    def names(self) -> Collection[str]:
+        return self.entries.keys()
+
+    def check_model(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Whether it is of a model with these weights, by their names in it."""
+        then = {name: tuple(entry.size) for name, entry in self.entries.items() if name.startswith(_MODEL)}
+        now = {_MODEL + name: shape for name, shape in shapes.items()}
+        odd = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        if odd:
+            told = [
+                f"{name.removeprefix(_MODEL)} was {then.get(name)} and is {now.get(name)}" for name in odd[:_MAX_TOLD]
+            ]
+            more = f", and {len(odd) - _MAX_TOLD} others" if len(odd) > _MAX_TOLD else ""
+            raise InvalidInput(f"a checkpoint must be of the same model, but in {self._folder} {', '.join(told)}{more}")
+
+    def fill(self, wanted: State) -> None:
+        """In place. On several ranks all of them call this, each with the parts it has."""
+        named = {self._owner + name: tensor for name, tensor in wanted.items()}
+        with _explained(f"{self._folder} could not be read"):
+            load(named, storage_reader=self._reader, process_group=self._group, no_dist=not dist.is_initialized())
+
+
 def read_state(
     folder: Path,
     model: nn.Module,
@@ -66,21 +104,14 @@ def read_state(
     group: dist.ProcessGroup | None = None,
 ) -> None:
     """Into the model, and into the optimizer if there is one. On several ranks all of them call this."""
-    with _explained(f"{folder} could not be read"):
-        reader = FileSystemReader(folder)
-        saved = {
-            name.removeprefix(owner): cast("TensorStorageMetadata", entry)
-            for name, entry in reader.read_metadata().state_dict_metadata.items()
-            if name.startswith((owner + _MODEL, owner + _OPTIMIZER))
-        }
-    wanted = {_MODEL + name: tensor for name, tensor in _weights(model).items()}
-    _check_same_model(folder, saved, wanted)
-    places = {} if optimizer is None else _optimizer_places(saved, model)
+    saved = SavedState(folder, owner=owner, group=group)
+    weights = _weights(model)
+    saved.check_model({name: tuple(tensor.shape) for name, tensor in weights.items()})
+    wanted = {_MODEL + name: tensor for name, tensor in weights.items()}
+    places = {} if optimizer is None else _optimizer_places(saved.entries, model)
     for weight, remembered in places.items():
         wanted |= {f"{_OPTIMIZER}{_names(model)[weight]}.{field}": value for field, value in remembered.items()}
-    wanted = {owner + name: tensor for name, tensor in wanted.items()}
-    with _explained(f"{folder} could not be read"):
-        load(wanted, storage_reader=reader, process_group=group, no_dist=not dist.is_initialized())
+    saved.fill(wanted)
     if optimizer is not None:
         optimizer.state.clear()
         optimizer.state.update(places)
@@ -112,16 +143,6 @@ def _optimizer_places(saved: Mapping[str, TensorStorageMetadata], model: nn.Modu
             )
             places.setdefault(weight, {})[field] = room
     return places
-
-
-def _check_same_model(folder: Path, saved: Mapping[str, TensorStorageMetadata], wanted: State) -> None:
-    then = {name: tuple(entry.size) for name, entry in saved.items() if name.startswith(_MODEL)}
-    now = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
-    odd = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-    if odd:
-        told = [f"{name.removeprefix(_MODEL)} was {then.get(name)} and is {now.get(name)}" for name in odd[:_MAX_TOLD]]
-        more = f", and {len(odd) - _MAX_TOLD} others" if len(odd) > _MAX_TOLD else ""
-        raise InvalidInput(f"a checkpoint must be of the same model, but in {folder} {', '.join(told)}{more}")
 
 
 @contextmanager

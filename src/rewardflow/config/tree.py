@@ -287,6 +287,8 @@ class TrainerSettings(OptimizerSettings):
         at_least("micro_batch_tokens", self.micro_batch_tokens, 1)
         if self.threads is not None:
             at_least("threads", self.threads, 1)
+        if self.backend != "megatron" and self.megatron != MegatronSettings():
+            raise InvalidInput(f"settings of megatron are for backend=megatron, got backend={self.backend}")
 
 
 _TRUNK_WEIGHT = 0.1
@@ -529,6 +531,11 @@ class RunSettings:
             raise InvalidInput(
                 f"{algorithm.advantage} compares the rollouts of a group, so generation.group_size must be at least 2, "
                 f"got group_size={self.generation.group_size}"
+            )
+        if algorithm.kind.critic and self.trainer.backend == "megatron":
+            raise InvalidInput(
+                f"algorithm.advantage={algorithm.advantage} needs a critic, which trainer.backend=megatron does not "
+                "train; choose trainer.backend=fsdp2, or an advantage without a critic"
             )
 
     @property

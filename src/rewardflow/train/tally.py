@@ -69,20 +69,22 @@ class Tally:
         accumulated, self._accumulated = self._accumulated, Accumulated()
         return accumulated.summed(ranks)
 
-    def told(self, sums: UpdateSums, *, grad_norm: float, lr: float, step: int) -> UpdateReport:
-        """The update was left out if its denominator is 0, or its gradient not finite."""
+    def told(self, sums: UpdateSums, *, grad_norm: float | None, lr: float, step: int) -> UpdateReport:
+        """`grad_norm` is None if nothing was to change; the update was left out if its gradient is not finite."""
         is_empty = sums.denominator == 0
-        is_nonfinite = not is_empty and not math.isfinite(grad_norm)
+        is_nonfinite = grad_norm is not None and not math.isfinite(grad_norm)
         if is_nonfinite:
             logger.warning("step %d: the gradient's norm is %s, so the weights stay as they are", step, grad_norm)
         self._count(
-            num_updates=not (is_empty or is_nonfinite), num_empty_updates=is_empty, num_nonfinite_updates=is_nonfinite
+            num_updates=grad_norm is not None and not is_nonfinite,
+            num_empty_updates=is_empty,
+            num_nonfinite_updates=is_nonfinite,
         )
         skipped = {"skipped_empty": float(is_empty), "skipped_nonfinite": float(is_nonfinite)}
         return UpdateReport(
             num_sequences=sums.num_sequences,
             num_tokens=sums.num_tokens,
-            grad_norm=grad_norm,
+            grad_norm=grad_norm or 0.0,
             lr=lr,
             metrics={**sums.metrics, **skipped},
             by_staleness=sums.by_staleness,

@@ -8,11 +8,9 @@ training needs (the optimizer's state, the reference, the critic) leaves it in b
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -24,37 +22,25 @@ from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import MicroBatch, Sample, UpdateReport
-from rewardflow.train.accumulated import Accumulated, UpdateSums
+from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.critic import Critic, CriticPart
 from rewardflow.train.fsdp2 import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import LossTerms, TrainingRow
 from rewardflow.train.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
-from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack, split_passes
+from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack
+from rewardflow.train.passes import by_row, even_passes
+from rewardflow.train.tally import Tally, TrainerStatistics
 from rewardflow.train.token_log_probs import TokenScores, token_log_probs
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 CPU = torch.device("cpu")
 COMPUTE_DTYPES = {None: None, "float32": None, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerStatistics:
-    """Since the trainer was made, on this rank."""
-
-    num_updates: int = 0  # that changed the weights
-    num_empty_updates: int = 0  # left out because nothing was scored
-    num_nonfinite_updates: int = 0  # left out because the gradient was not finite
-    num_passes: int = 0  # forward and backward
-    num_rows: int = 0  # that went through them
-    num_rows_without_gradient: int = 0  # that were scored and did not need to
 
 
 class TorchTrainer:
@@ -94,7 +80,6 @@ class TorchTrainer:
         self._algorithm = algorithm
         self._terms = LossTerms(algorithm=algorithm, uses_old=uses_old)
         self._temperature = temperature
-        self._max_response_tokens = max_response_tokens
         self._total_steps = total_steps
         self._thread = thread
         self._ranks = Ranks(next(model.parameters()).device, group)
@@ -108,10 +93,9 @@ class TorchTrainer:
             reference.to(CPU)
         self.optimizer = build_optimizer(model, trainer)
         self.critic = None if critic is None else self._make_critic(critic)
-        self._accumulated = Accumulated()
+        self._tally = Tally(algorithm.aggregation, max_response_tokens)
         self._is_reduced = True
         self._open_step: int | None = None
-        self._statistics = TrainerStatistics()
 
     def _make_critic(self, part: CriticPart) -> Critic:
         return Critic(
@@ -124,7 +108,7 @@ class TorchTrainer:
         )
 
     def statistics(self) -> TrainerStatistics:
-        return self._statistics
+        return self._tally.statistics()
 
     @property
     def lr(self) -> float:
@@ -179,7 +163,7 @@ class TorchTrainer:
         """
         self._open_step = None
         self.optimizer.zero_grad(set_to_none=True)
-        self._accumulated = Accumulated()
+        self._tally.forget()
         self._set_learning_rate(number + 1)
         if self.critic is not None:
             self.critic.end_step()
@@ -221,21 +205,18 @@ class TorchTrainer:
     def _look(self, rollouts: Sequence[Rollout], score: Callable[[PackedRows], Tensor]) -> list[Tensor]:
         """What `score` gives the sampled tokens of all rollouts of a pass, by rollout."""
         rows = [Row.of(rollout) for rollout in rollouts]
-        found = [torch.empty(0)] * len(rows)
-        for indices in self._passes(rows):
+        passes = even_passes(rows, self._settings.micro_batch_tokens, self._ranks)
+        found = []
+        for indices in passes:
             chosen = [rows[index] for index in indices] or [IDLE_ROW]
-            scores_N = score(pack(chosen, self._ranks.device))
-            per_row = torch.split(scores_N.cpu(), [len(row.sampled) for row in chosen])
-            for place, index in enumerate(indices):  # what an idle pass finds is nobody's
-                found[index] = per_row[place]
-        return found
+            found.append(score(pack(chosen, self._ranks.device)))
+        return by_row(found, passes, rows)
 
     def _forward_backward(self, batch: MicroBatch) -> None:
-        scored = [(sample, Row.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
-        self._accumulated.count([row for _, row in scored], self._algorithm.aggregation, self._max_response_tokens)
+        scored = self._tally.take(batch)
         sampled = [(sample, row) for sample, row in scored if row.sampled]
         rows = self._policy_rows(sampled)
-        self._count(num_rows=len(rows), num_rows_without_gradient=len(scored) - len(rows))
+        self._tally.count_rows(scored, rows)
         self._run_passes(rows, self._backward, self._idle_row, is_last=batch.is_last)
         if self.critic is not None and not self.critic.shares_trunk:
             terms = self.critic.terms
@@ -270,13 +251,13 @@ class TorchTrainer:
         is_last: bool,
     ) -> None:
         """Gradients are reduced in the last pass of an update's last micro-batch."""
-        passes = self._passes([row.row for row in rows])
+        passes = even_passes([row.row for row in rows], self._settings.micro_batch_tokens, self._ranks)
         for number, indices in enumerate(passes):
             backward([rows[index] for index in indices] or [idle_row()], is_last and number == len(passes) - 1)
 
     def _backward(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
         """One forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
-        self._count(num_passes=1)
+        self._tally.count_passes(1)
         packed = pack([row.row for row in rows], self._ranks.device)
         if self._is_critic_alone:
             self._backward_head(rows, packed, reduce)
@@ -290,7 +271,7 @@ class TorchTrainer:
             values_N = self.critic.shared_values(scores.hidden_ND)
             total = total + self.critic.numerator(rows, packed, values_N, reduce=reduce)
         total.backward()  # type: ignore[no-untyped-call]
-        self._accumulated.add(numerator.sums)
+        self._tally.add(numerator.sums)
         self._is_reduced = reduce
 
     def _backward_head(self, rows: Sequence[TrainingRow], packed: PackedRows, reduce: bool) -> None:
@@ -303,16 +284,11 @@ class TorchTrainer:
 
     def _backward_critic(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
         assert self.critic is not None
-        self._count(num_passes=1)
+        self._tally.count_passes(1)
         self.critic.model.train()
         packed = pack([row.row for row in rows], self._ranks.device)
         values_N = self.critic.values(packed)
         self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
-
-    def _passes(self, rows: Sequence[Row]) -> list[list[int]]:
-        """The rows of each pass, by index; none of them where other ranks have more passes to make."""
-        passes = split_passes([row.num_tokens for row in rows], self._settings.micro_batch_tokens)
-        return passes + [[] for _ in range(self._ranks.most(len(passes)) - len(passes))]
 
     def _score(self, model: nn.Module, packed: PackedRows, *, entropy: Entropy = "none") -> TokenScores:
         return token_log_probs(
@@ -349,29 +325,19 @@ class TorchTrainer:
             )
         if self._ranks.size > 1:
             self._reduce_what_is_left()
-        sums = self._accumulated.summed(self._ranks)
-        self._accumulated = Accumulated()
+        sums = self._tally.close(self._ranks)
         if self.critic is not None:
             told = self.critic.update(sums.denominator)
             sums = replace(sums, metrics={**sums.metrics, **told})
-        if sums.denominator == 0:
-            self._count(num_empty_updates=1)
-            return self._report(sums, grad_norm=0.0, skipped_empty=1.0)
-        if self._is_critic_alone:
-            return self._report(sums, grad_norm=0.0)
+        grad_norm = self._update(sums) if sums.denominator and not self._is_critic_alone else None
+        return self._tally.told(sums, grad_norm=grad_norm, lr=self.lr, step=self._open_step)
+
+    def _update(self, sums: UpdateSums) -> float:
         if sums.num_passes == 0:
             fill_with_zeros(self.optimizer)
         # FSDP2 reduces to the mean over ranks, and the denominator is that of all of them.
         scale = self._ranks.size / sums.denominator
-        grad_norm = update(self.optimizer, scale=scale, max_grad_norm=self._settings.max_grad_norm)
-        if math.isfinite(grad_norm):
-            self._count(num_updates=1)
-            return self._report(sums, grad_norm)
-        logger.warning(
-            "step %d: the gradient's norm is %s, so the weights stay as they are", self._open_step, grad_norm
-        )
-        self._count(num_nonfinite_updates=1)
-        return self._report(sums, grad_norm, skipped_nonfinite=1.0)
+        return update(self.optimizer, scale=scale, max_grad_norm=self._settings.max_grad_norm)
 
     def _reduce_what_is_left(self) -> None:
         """Where what was to be the last pass was not needed, an idle one reduces."""
@@ -380,20 +346,3 @@ class TorchTrainer:
         if self.critic is not None and not self.critic.is_reduced:
             backward = self._backward if self.critic.shares_trunk else self._backward_critic
             backward([self._idle_row()], reduce=True)
-
-    def _report(
-        self, sums: UpdateSums, grad_norm: float, *, skipped_empty: float = 0.0, skipped_nonfinite: float = 0.0
-    ) -> UpdateReport:
-        skipped = {"skipped_empty": skipped_empty, "skipped_nonfinite": skipped_nonfinite}
-        return UpdateReport(
-            num_sequences=sums.num_sequences,
-            num_tokens=sums.num_tokens,
-            grad_norm=grad_norm,
-            lr=self.lr,
-            metrics={**sums.metrics, **skipped},
-            by_staleness=sums.by_staleness,
-        )
-
-    def _count(self, **added: int) -> None:
-        totals = {name: getattr(self._statistics, name) + number for name, number in added.items()}
-        self._statistics = replace(self._statistics, **totals)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import parallel_state, tensor_parallel
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ class CausalAttention(nn.Module):
 
     def __init__(self, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, **_others: Any):
         super().__init__()
-        self._context: Any = parallel_state.get_context_parallel_group()
+        self._context: dist.ProcessGroup = parallel_state.get_context_parallel_group()
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **_others: Any) -> Tensor:
         """[S, B, H, D] to [S, B, H x D]."""

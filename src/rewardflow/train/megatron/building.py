@@ -32,7 +32,7 @@ from rewardflow.train.megatron.shape import ModelShape, rotary_frequencies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPart:
-    """What a rank holds: `gpt` has the weights, `module` is what schedules call; they differ where it computes in 16 bit."""
+    """What a rank holds: `gpt` has the weights, `module` is what to call, another one where it computes in 16 bit."""
 
     gpt: nn.Module
     module: nn.Module
@@ -84,7 +84,7 @@ def build_part(
 
 
 def _mark_cut(gpt: nn.Module, shape: ModelShape) -> None:
-    """Megatron marks what the tensor axis cuts only where it initializes; without it the norm leaves other ranks out."""
+    """Megatron marks what the tensor axis cuts only where it initializes; unmarked, the norm has one rank's alone."""
     for name, parameter in gpt.named_parameters():
         cut = hf_weights(name, shape)[0].cut
         if cut is not None and not hasattr(parameter, "tensor_model_parallel"):

@@ -68,13 +68,25 @@ def hf_weights(name: str, shape: ModelShape, first_layer: int = 0) -> tuple[HFWe
     return weights
 
 
+def whole_model(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight that transformers has, by name; weights that are tied have one."""
+    layers = [
+        HFWeight(f"model.layers.{number}.{one.name}", one.shape)
+        for number in range(shape.num_layers)
+        for weights in _layer_weights(shape).values()
+        for one in weights
+    ]
+    outer = [one for weights in _outer_weights(shape).values() for one in weights]
+    return {one.name: one.shape for one in (*outer, *layers)}
+
+
 def to_hf(name: str, local: Tensor, shape: ModelShape, parts: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """A rank's Megatron weight as its parts of the transformers weights, whose shapes are given."""
     if ".linear_qkv." in name and len(parts) == 3:
         per_group = (shape.num_heads // shape.num_kv_heads + 2) * shape.head_dim
         groups = local.view(-1, per_group, *local.shape[1:])
         sizes = [per_group - 2 * shape.head_dim, shape.head_dim, shape.head_dim]
-        return [piece.reshape(part) for piece, part in zip(groups.split(sizes, 1), parts, strict=True)]
+        return [piece.reshape(part) for piece, part in zip(torch.split(groups, sizes, 1), parts, strict=True)]
     if len(parts) == 2:
         return list(local.chunk(2))
     return [local[: parts[0][0]]]  # a vocabulary that does not divide is padded

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from rewardflow.train.megatron.building import ModelPart
-from rewardflow.train.megatron.conversion import HFWeight, from_hf, to_hf
+from rewardflow.train.megatron.conversion import HFWeight, from_hf, to_hf, whole_model
 from rewardflow.train.megatron.gradients import MOMENTS, STEP, DistributedGradients, Remembered
 from rewardflow.train.megatron.layout import Layout
 from rewardflow.train.megatron.weights import (
@@ -32,12 +32,14 @@ MODEL, OPTIMIZER = "model.", "optimizer."
 
 
 class Saved(Protocol):
-    """A checkpoint's tensors: their names, and a way to fill some in place. All ranks fill together."""
+    """A checkpoint's tensors, as `checkpoint.model_state.SavedState` has them. All ranks fill together, in place."""
 
     @property
     def names(self) -> Collection[str]: ...
 
-    def fill(self, wanted: dict[str, Tensor]) -> None: ...
+    def check_model(self, shapes: Mapping[str, tuple[int, ...]]) -> None: ...
+
+    def fill(self, wanted: Mapping[str, Tensor]) -> None: ...
 
 
 def state_of(part: ModelPart, gradients: DistributedGradients) -> dict[str, Tensor]:
@@ -52,9 +54,7 @@ def state_of(part: ModelPart, gradients: DistributedGradients) -> dict[str, Tens
     return state
 
 
-def _named_state(
-    weight: PartWeight, remembered: Remembered, part: ModelPart, rooms: _Rooms
-) -> dict[str, Tensor]:
+def _named_state(weight: PartWeight, remembered: Remembered, part: ModelPart, rooms: _Rooms) -> dict[str, Tensor]:
     shapes = weight.part_shapes(part.layout)
 
     def pieces(of: Tensor) -> list[Tensor]:
@@ -71,6 +71,7 @@ def _named_state(
 
 def read_state(part: ModelPart, gradients: DistributedGradients, saved: Saved) -> None:
     """Into weights and optimizer. All ranks call this together."""
+    saved.check_model(whole_model(part.shape))
     rooms = _Rooms.of(part.layout)
     fields = MOMENTS if any(name.startswith(OPTIMIZER) for name in saved.names) else ()
     wanted: dict[str, Tensor] = {}
@@ -125,7 +126,12 @@ class _Rooms:
             return piece
         whole = torch.empty(weight.shape, device="meta")
         return DTensor.from_local(
-            piece.contiguous(), self.mesh, [Shard(weight.cut)], run_check=False, shape=whole.shape, stride=whole.stride()
+            piece.contiguous(),
+            self.mesh,
+            [Shard(weight.cut)],
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
         )
 
     def empty(self, weight: HFWeight) -> Tensor:

@@ -23,11 +23,12 @@ from rewardflow.flow.records import MicroBatch, UpdateReport
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import LossTerms
-from rewardflow.train.megatron import state, weights
+from rewardflow.train.megatron import weights
 from rewardflow.train.megatron.building import ModelPart, build_part
 from rewardflow.train.megatron.gradients import DistributedGradients
 from rewardflow.train.megatron.layout import Axis, Layout
 from rewardflow.train.megatron.pipeline import Pipeline
+from rewardflow.train.megatron.state import Saved, put_weights, read_state, state_of
 from rewardflow.train.megatron.weights import WeightSource
 from rewardflow.train.packing import IDLE_ROW, Row, pack
 from rewardflow.train.passes import by_row, even_passes
@@ -80,7 +81,7 @@ class MegatronTrainer:
         weights.fill(self.part, source)
         self._reference = None if reference is None else _frozen(build(), reference)
         self._gradients = DistributedGradients(self.part, trainer)
-        state.put_weights(self.part, self._gradients, source)  # the optimizer's own are float32
+        put_weights(self.part, self._gradients, source)  # the optimizer's own are float32
         self._pipeline = Pipeline(part=self.part, module=self._gradients.module, temperature=temperature)
         self._tally = Tally(algorithm.aggregation, max_response_tokens)
         self._open_step: int | None = None
@@ -113,11 +114,11 @@ class MegatronTrainer:
 
     async def state(self) -> dict[str, Tensor]:
         """Weights and optimizer state for `checkpoint.model_state.write_state`, as another backend would name them."""
-        return await self._run(partial(state.state_of, self.part, self._gradients))
+        return await self._run(partial(state_of, self.part, self._gradients))
 
-    async def put_back(self, saved: state.Saved) -> None:
+    async def put_back(self, saved: Saved) -> None:
         """Of a checkpoint that any layout, or the other backend, wrote."""
-        await self._run(partial(state.read_state, self.part, self._gradients, saved))
+        await self._run(partial(read_state, self.part, self._gradients, saved))
 
     def stage_weights(self) -> Iterator[tuple[str, Tensor]]:
         """As `weights.stage_weights`; on the trainer's thread, while it does nothing else."""
@@ -230,11 +231,11 @@ class MegatronTrainer:
                 "an update is part of a step: call optim_step() within `async with trainer.step(number)`"
             )
         sums = self._sums()
+        grad_norm = None
         if sums.denominator:
             grad_norm = self._gradients.update(1.0 / sums.denominator)
         else:
             self._gradients.clear()
-            grad_norm = 0.0
         return self._tally.told(sums, grad_norm=grad_norm, lr=self.lr, step=self._open_step)
 
     def _sums(self) -> UpdateSums:

@@ -48,7 +48,7 @@ def vocabulary_log_probs(
     chunk = max(1, logits_at_a_time // logits_NW.shape[-1])
     pieces = [
         _Softmax.apply(logits_CW, token_ids_C, words, temperature)  # type: ignore[no-untyped-call]
-        for logits_CW, token_ids_C in zip(logits_NW.split(chunk), token_ids_N.split(chunk), strict=True)
+        for logits_CW, token_ids_C in zip(torch.split(logits_NW, chunk), torch.split(token_ids_N, chunk), strict=True)
     ]
     log_probs_N, entropy_N = (torch.cat(column) for column in zip(*pieces, strict=True))
     if entropy == "none":
