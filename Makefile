@@ -14,6 +14,7 @@ BROWSER := .venv-browser
 TRL := .venv-trl
 CONTENDERS := src/rewardflow/bench/contenders
 RAY := .venv-ray
+MEGATRON := .venv-megatron
 
 # The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
 # run the code of the old place, and one whose python is gone would run nothing.
@@ -33,6 +34,9 @@ endif
 ifneq ($(shell test -x $(RAY)/bin/python && cat $(RAY)/.ready 2>/dev/null),$(CURDIR))
 RAY_STALE := stale
 endif
+ifneq ($(shell test -x $(MEGATRON)/bin/python && cat $(MEGATRON)/.ready 2>/dev/null),$(CURDIR))
+MEGATRON_STALE := stale
+endif
 
 ifneq ($(shell test -x $(BROWSER)/bin/python && cat $(BROWSER)/.ready 2>/dev/null),$(CURDIR))
 BROWSER_STALE := stale
@@ -41,7 +45,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test test-local-judge test-oracle test-browser test-ray test-verl bench-verl chromium check bench bench-trainer fix lock clean stale
+.PHONY: help demo test test-local-judge test-oracle test-browser test-ray test-megatron test-verl bench-verl chromium check bench bench-trainer fix lock clean stale
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -70,6 +74,9 @@ test-verl: $(ORACLE)/.ready ## run rewardflow inside verl's own trainer, on CPU;
 bench-verl: $(ORACLE)/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
 	@$(ORACLE)/bin/python tests/in_verl/compare_modes.py $(ARGS)
 
+test-megatron: $(MEGATRON)/.ready ## test the trainer on megatron-core, on CPU ranks of this machine
+	@$(MEGATRON)/bin/python -m pytest -o faulthandler_timeout=600 tests/megatron $(ARGS)
+
 check: $(VENV)/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m ruff format --check
@@ -96,7 +103,7 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds
-	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) $(RAY) $(TRL)
+	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) $(RAY) $(MEGATRON) $(TRL)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
@@ -157,6 +164,13 @@ $(RAY)/.ready: pyproject.toml constraints.txt tests/ray_cluster/requirements.txt
 	@echo "installing rewardflow and Ray into $(RAY)"
 	@$(BIN)/python -m venv --clear $(RAY)
 	@$(subst $(VENV)/,$(RAY)/,$(PIP)) install -c constraints.txt -e . -r tests/ray_cluster/requirements.txt
+	@printf '%s\n' '$(CURDIR)' > $@
+
+# An environment of its own: megatron-core is pinned, and nothing else here needs it.
+$(MEGATRON)/.ready: pyproject.toml constraints.txt tests/megatron/requirements.txt $(MEGATRON_STALE) | $(BIN)/python
+	@echo "installing rewardflow and megatron-core into $(MEGATRON)"
+	@$(BIN)/python -m venv --clear $(MEGATRON)
+	@$(subst $(VENV)/,$(MEGATRON)/,$(PIP)) install -c constraints.txt -e '.[megatron]' -r tests/megatron/requirements.txt
 	@printf '%s\n' '$(CURDIR)' > $@
 
 # Made only when missing; --clear also replaces one whose python is gone.

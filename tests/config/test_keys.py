@@ -21,7 +21,10 @@ def test_every_field_of_every_record_is_a_key_or_a_section() -> None:
         "data",
     }
     assert [key.field for key in keys_of("validation.data")] == [key.field for key in keys_of("data")]
-    assert [key.field for key in keys_of("trainer")] == [field.name for field in dataclasses.fields(TrainerSettings)]
+    assert {field.name for field in dataclasses.fields(TrainerSettings)} == {
+        *(key.field for key in keys_of("trainer")),
+        "megatron",
+    }
     assert {key.field for key in keys_of(LIMITS)} == {*AGENT_NAMES, *LIMIT_NAMES}
 
 
@@ -42,6 +45,8 @@ def test_required_keys_have_no_default() -> None:
         ("step", "did you mean 'steps'?"),
         ("trainr", "did you mean 'trainer'?"),
         ("lr", "did you mean 'trainer.lr'?"),
+        ("trainer.tensor_parallel", "did you mean 'trainer.megatron.tensor_parallel'?"),
+        ("trainer.megatron.tensor_paralel", "did you mean 'trainer.megatron.tensor_parallel'?"),
         ("trainer.group_size", "did you mean 'generation.group_size'?"),
         ("trainer.temprature", "did you mean 'generation.temperature'?"),
         ("shedule.min_batches", "did you mean 'schedule.mini_batches'?"),

@@ -83,6 +83,22 @@ def test_a_mistake_in_a_validation_is_told_by_its_dotted_key(
     assert problem in complaint(tmp_path, validation=validation)
 
 
+def test_a_section_inside_a_section_is_a_record_inside_a_record(tmp_path: Path) -> None:
+    trainer = {"backend": "megatron", "lr": 1e-3, "megatron": {"tensor_parallel": 2, "pipeline_parallel": 4}}
+    found = load(tmp_path, "trainer.megatron.pipeline_parallel=2", trainer=trainer).trainer
+    assert (found.lr, found.megatron.tensor_parallel, found.megatron.pipeline_parallel) == (1e-3, 2, 2)
+    replaced = load(tmp_path, "trainer={backend: megatron}", trainer=trainer).trainer
+    assert (replaced.lr, replaced.megatron.num_ranks) == (1e-6, 1)
+
+
+def test_mistakes_inside_a_section_of_a_section_are_told_with_all_their_names(tmp_path: Path) -> None:
+    told = complaint(tmp_path, trainer={"backend": "megatron", "megatron": {"tensor_parallel": 0}})
+    assert told.startswith("trainer.megatron.tensor_parallel must be a whole number of at least 1")
+    assert "trainer.megatron must be a mapping" in complaint(tmp_path, trainer={"megatron": 3})
+    unused = complaint(tmp_path, trainer={"megatron": {"tensor_parallel": 2}})
+    assert unused == "trainer: settings of megatron are for backend=megatron, got backend=fsdp2"
+
+
 def test_limits_are_the_agents_settings_and_only_those_that_were_given(tmp_path: Path) -> None:
     run = load(tmp_path, "limits.rpm=auto", limits={"max_concurrency": 256})
     assert run.limits == {"max_concurrency": 256, "rpm": "auto"}

@@ -114,6 +114,8 @@ def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[
         ({"critic": CriticSettings(lr=1e-3)}, "settings of critic are for algorithm.advantage=gae, got advantage=grpo"),
         ({"algorithm": AlgorithmSettings(scale="batch"), "schedule": Schedule(groups_per_step=8, stream="micro_batch")},
          "algorithm.scale=batch needs the scores of the whole batch"),
+        ({"algorithm": AlgorithmSettings(advantage="gae"), "trainer": TrainerSettings(backend="megatron")},
+         "algorithm.advantage=gae needs a critic, which trainer.backend=megatron does not train"),
     ],
 )  # fmt: skip
 def test_what_spans_records_is_checked_by_the_run(changes: dict[str, Any], problem: str) -> None:

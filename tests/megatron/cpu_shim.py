@@ -6,8 +6,8 @@ where it compares a tensor's type with the name of a CUDA type, the name is give
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,8 +44,13 @@ class CudaIsCpu(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-@contextmanager
-def cuda_is_cpu() -> Iterator[None]:
+def pretend_in_every_thread() -> None:
+    """For code that starts its own threads: those started from now on see the CPU where CUDA is named."""
     pretend_cuda()
-    with CudaIsCpu():
-        yield
+    run = threading.Thread.run
+
+    def pretending(thread: threading.Thread) -> None:
+        with CudaIsCpu():
+            run(thread)
+
+    threading.Thread.run = pretending

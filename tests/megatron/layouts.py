@@ -1,4 +1,4 @@
-"""The layouts that are tried, the models, and what one process makes of the same samples: nothing here is Megatron's."""
+"""The layouts that are tried, the models, and what one process makes of the same samples; nothing of Megatron's."""
 
 from __future__ import annotations
 

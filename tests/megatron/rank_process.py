@@ -7,6 +7,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,12 @@ def train_family(rank: Rank, family: str, directory: Path) -> dict[str, Any]:
 def norms(rank: Rank) -> dict[str, Any]:
     """The first update's norm, by how it is cut into calls; with activations computed twice; in bfloat16."""
     found = {}
-    for name, fields in (("cut", {}), ("whole", {}), ("recomputed", {"recompute": True}), ("offload", {"offload": True})):
+    for name, fields in (
+        ("cut", {}),
+        ("whole", {}),
+        ("recomputed", {"recompute": True}),
+        ("offload", {"offload": True}),
+    ):
         trainer = rank.trainer("qwen2", **fields)
         found[name] = asyncio.run(_first_update(trainer, rank, is_cut=name != "whole"))
     trainer = rank.trainer("qwen2", autocast="bfloat16")
@@ -128,7 +134,7 @@ def left_out(rank: Rank) -> dict[str, Any]:
     trainer = rank.trainer("qwen2")
     before = rank.weights(trainer)
     failed = [sample for sample in samples_of(0) if not sample.is_scored]
-    broken = [_with_advantage(sample, float("nan")) for sample in samples_of(0) if sample.is_scored][:3]
+    broken = [replace(sample, advantage=float("nan")) for sample in samples_of(0) if sample.is_scored][:3]
 
     async def run() -> list[Any]:
         reports = []
@@ -147,20 +153,20 @@ def left_out(rank: Rank) -> dict[str, Any]:
     }
 
 
-def _with_advantage(sample: Any, advantage: float) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(sample, advantage=advantage)
-
-
-def exported(rank: Rank, directory: Path) -> None:
+def exported(rank: Rank, directory: Path) -> dict[str, dict[str, Tensor]]:
+    """Written to a folder for each family; and what another model has when it has read them from there."""
     from rewardflow.train.megatron.export import write_weights
+    from rewardflow.train.megatron.weights import fill, weights_in
 
+    found = {}
     for family in FAMILIES:
         folder = directory / "export" / family
         folder.mkdir(parents=True, exist_ok=True)
-        trainer = rank.trainer(family)
-        rank.do(lambda part=trainer.part, folder=folder: write_weights(part, folder, max_bytes=1 << 14))
+        part, other = rank.trainer(family).part, rank.trainer(family, seed=2)
+        rank.do(lambda part=part, folder=folder: write_weights(part, folder, max_bytes=1 << 14))
+        rank.do(lambda other=other, folder=folder: fill(other.part, weights_in(folder)))
+        found[family] = rank.weights(other)
+    return found
 
 
 def vocabulary(rank: Rank) -> dict[str, Tensor]:
@@ -198,9 +204,9 @@ def run_rank(rank: int, port: int, name: str, directory: str) -> None:
             "norms": norms(one),
             "left_out": left_out(one),
             "vocabulary": one.do(lambda: vocabulary(one)),
+            "read": exported(one, folder),
             "place": (one.layout.tensor.rank, one.layout.pipeline.rank, one.layout.context.rank, one.layout.data.rank),
         }
-        exported(one, folder)
         torch.save(found, folder / f"{rank}.pt")
 
 

@@ -124,18 +124,17 @@ def test_the_other_trainer_goes_on_from_a_checkpoint_of_ranks(
 
 
 @each_family
-def test_transformers_loads_what_ranks_export(family: str, layout: str, ranks: Ranks, directory: Path) -> None:
+def test_transformers_and_ranks_load_what_ranks_export(family: str, layout: str, ranks: Ranks, directory: Path) -> None:
     original = make_model(family)
     folder = directory / layout / "export" / family
     original.config.save_pretrained(folder)
     loaded = type(original).from_pretrained(folder)
     assert close(weights_of(loaded), weights_of(original), 0.0)
     assert len(list(folder.glob("*.safetensors"))) > 1
+    assert all(close(rank["read"][family], weights_of(original), 0.0) for rank in ranks)
 
 
-def test_the_norm_is_that_of_the_whole_update_however_it_is_cut(
-    ranks: Ranks, alone: dict[str, dict[str, Any]]
-) -> None:
+def test_the_norm_is_that_of_the_whole_update_however_it_is_cut(ranks: Ranks, alone: dict[str, dict[str, Any]]) -> None:
     expected = alone["qwen2"]["reports"][0].grad_norm
     for rank in ranks:
         for name in ("cut", "whole", "recomputed", "offload"):

@@ -28,6 +28,7 @@ from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
@@ -75,11 +76,15 @@ def take_snapshot(
     critic: Learner | None = None,
 ) -> Snapshot:
     """Whoever computes must hold still meanwhile."""
-    device = next(model.parameters()).device
-    state = dict(copied(state_of(model, optimizer)))
+    state = dict(state_of(model, optimizer))
     if critic is not None:
-        state |= copied(state_of(critic.model, critic.optimizer, owner=CRITIC))
-    return Snapshot(boundary=boundary, progress=progress, state=state, random=random_state.taken(device))
+        state |= state_of(critic.model, critic.optimizer, owner=CRITIC)
+    return snapshot_of(boundary, state, next(model.parameters()).device, progress)
+
+
+def snapshot_of(boundary: Boundary, state: State, device: torch.device, progress: Mapping[str, Any]) -> Snapshot:
+    """Of a trainer that puts its state together by itself."""
+    return Snapshot(boundary=boundary, progress=progress, state=copied(state), random=random_state.taken(device))
 
 
 def put_back_weights(folder: Path, *, model: nn.Module, optimizer: Optimizer, critic: Learner | None = None) -> None:
@@ -87,7 +92,10 @@ def put_back_weights(folder: Path, *, model: nn.Module, optimizer: Optimizer, cr
     read_state(folder / STATE_FOLDER, model, optimizer)
     if critic is not None:
         read_state(folder / STATE_FOLDER, critic.model, critic.optimizer, owner=CRITIC)
-    device = next(model.parameters()).device
+    put_back_random(folder, next(model.parameters()).device)
+
+
+def put_back_random(folder: Path, device: torch.device) -> None:
     try:
         states = safetensors.torch.load((folder / RANDOM_FILE).read_bytes())
     except (OSError, safetensors.SafetensorError) as error:

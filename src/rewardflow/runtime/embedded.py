@@ -56,6 +56,7 @@ from rewardflow.runtime.validation import (
 if TYPE_CHECKING:
     from rewardflow.generate.hf import HFEngine
     from rewardflow.policy.loading import Policy
+    from rewardflow.train.megatron.trainer import MegatronTrainer
     from rewardflow.train.torch_trainer import TorchTrainer
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class EmbeddedRun:
     settings: RunSettings
     agent: RewardAgent
     policy: Policy
-    trainer: TorchTrainer
+    trainer: TorchTrainer | MegatronTrainer
     parts: Parts
     flow: Flow
     prompts: PromptCursor
@@ -120,9 +121,9 @@ async def embedded(
         await stack.enter_async_context(agent)
         check_reward_fits(settings.validation, agent)
         policy = await thread.run(lambda: load(settings))
-        engines = await _make_engines(settings, policy, thread, stack, measured)
+        trainer = await _open_trainer(settings, policy, thread, stack)
+        engines = await _make_engines(settings, policy, trainer, thread, stack, measured)
         prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=engines.keep)
-        trainer = await thread.run(lambda: _make_trainer(settings, policy, thread))
         parts = _make_parts(settings, prompts, engines, agent, trainer)
         state = RunState(
             trainer=trainer,
@@ -149,6 +150,7 @@ async def embedded(
 
 def _check_start(settings: RunSettings, *, resumes: bool) -> None:
     check_installed()
+    check_one_process(settings)
     check_sinks(settings)
     check_run_dir(settings, resumes=resumes)
 
@@ -158,6 +160,19 @@ def check_installed() -> None:
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidInput(f"training needs {' and '.join(missing)}: pip install 'rewardflow[train]'")
+
+
+def check_one_process(settings: RunSettings) -> None:
+    """Whether Megatron, if it trains, is there and needs no more than this process."""
+    if settings.trainer.backend != "megatron":
+        return
+    if settings.trainer.megatron.num_ranks > 1:
+        raise InvalidInput(
+            "a run in one process has one rank, so all sizes of trainer.megatron must be 1, "
+            f"got {settings.trainer.megatron.num_ranks} ranks for one model"
+        )
+    if importlib.util.find_spec("megatron") is None:
+        raise InvalidInput("trainer.backend=megatron needs megatron-core: pip install 'rewardflow[megatron]'")
 
 
 def check_run_dir(settings: RunSettings, *, resumes: bool = False) -> None:
@@ -183,7 +198,12 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     policy = outline_policy(settings.policy)
     thread = DeviceThread("rehearsal")
     make_engine(settings, policy, thread).encoder.fit([prompt_set[0]])
-    _make_trainer(settings, policy, thread)
+    if settings.trainer.backend == "megatron":
+        from rewardflow.train.megatron.shape import ModelShape
+
+        ModelShape.of(policy.model.config)
+    else:
+        _make_trainer(settings, policy, thread)
     return policy
 
 
@@ -274,27 +294,45 @@ class _Engines:
 async def _make_engines(
     settings: RunSettings,
     policy: Policy,
+    trainer: TorchTrainer | MegatronTrainer,
     thread: DeviceThread,
     stack: contextlib.AsyncExitStack,
     measured: tuple[Prompt, ...],
 ) -> _Engines:
-    """On the trainer's own weights, or on a copy of their own that is updated by publishing."""
+    """On the trainer's own weights, or on others that are updated by publishing."""
     from rewardflow.sync.copied_weights import CopiedWeights
+    from rewardflow.sync.named_weights import NamedWeights
+    from rewardflow.train.torch_trainer import TorchTrainer
 
     is_shared = settings.schedule.placement == "colocated"
-    if not is_shared:
-        own_thread = stack.enter_context(DeviceThread("generator"))
+    own_thread = thread if is_shared else stack.enter_context(DeviceThread("generator"))
+    own = policy
+    if not is_shared and isinstance(trainer, TorchTrainer):  # else the policy's weights are for generating alone
         own = dataclasses.replace(policy, model=await thread.run(lambda: copy.deepcopy(policy.model)))
-    else:
-        own_thread, own = thread, policy
     engine = make_engine(settings, own, own_thread)
     generator: Generator = engine
-    if not is_shared:
+    if not isinstance(trainer, TorchTrainer):
+        generator = NamedWeights(engine, weights=trainer.all_weights, model=own.model, thread=own_thread)
+    elif not is_shared:
         generator = CopiedWeights(engine, original=policy.model, copy=own.model, thread=own_thread)
     plan = None
     if settings.validation is not None:
         plan = make_plan(settings.validation, measured, make_validation_engine(settings, own, own_thread))
     return _Engines(generator, lambda prompt: bool(engine.encoder.fit([prompt]).kept), plan)
+
+
+async def _open_trainer(
+    settings: RunSettings, policy: Policy, thread: DeviceThread, stack: contextlib.AsyncExitStack
+) -> TorchTrainer | MegatronTrainer:
+    if settings.trainer.backend == "fsdp2":
+        return await thread.run(lambda: _make_trainer(settings, policy, thread))
+    from rewardflow.runtime.lone_megatron import alone_in_the_world, make_trainer
+
+    world = contextlib.ExitStack()
+    stack.push_async_callback(thread.run, world.close)
+    device = device_of(settings)
+    layout = await thread.run(lambda: world.enter_context(alone_in_the_world(settings.trainer.megatron, device)))
+    return await thread.run(lambda: make_trainer(settings, policy, layout, thread))
 
 
 def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -> TorchTrainer:
@@ -321,9 +359,14 @@ def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -
 
 
 def _make_parts(
-    settings: RunSettings, prompts: PromptCursor, engines: _Engines, agent: RewardAgent, trainer: TorchTrainer
+    settings: RunSettings,
+    prompts: PromptCursor,
+    engines: _Engines,
+    agent: RewardAgent,
+    trainer: TorchTrainer | MegatronTrainer,
 ) -> Parts:
     from rewardflow.algo.advantages import make_advantages
+    from rewardflow.train.torch_trainer import TorchTrainer
 
     return Parts(
         schedule=settings.schedule,
@@ -337,7 +380,7 @@ def _make_parts(
         takes_reference=settings.algorithm.needs_reference,
         takes_behaviour=settings.algorithm.needs_behaviour and settings.algorithm.behaviour == "trainer",
         takes_old=settings.algorithm.takes_old,
-        critic=trainer if settings.algorithm.kind.critic else None,
+        critic=trainer if settings.algorithm.kind.critic and isinstance(trainer, TorchTrainer) else None,
         has_baseline=settings.algorithm.kind.greedy,
         validation=engines.validation,
     )

@@ -19,6 +19,7 @@ from rewardflow.flow.records import Boundary, SavedStep
 
 if TYPE_CHECKING:
     from rewardflow.checkpoint.snapshot import Snapshot
+    from rewardflow.train.megatron.trainer import MegatronTrainer
     from rewardflow.train.torch_trainer import TorchTrainer
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 class RunState:
     """The parts of a run that remember something."""
 
-    trainer: TorchTrainer
+    trainer: TorchTrainer | MegatronTrainer
     prompts: PromptCursor
     prompt_set: PromptSet
     parts: Parts
@@ -36,9 +37,13 @@ class RunState:
     validation_set: PromptSet | None = None
 
     async def take(self, boundary: Boundary) -> Snapshot:
-        from rewardflow.checkpoint.snapshot import take_snapshot
+        from rewardflow.checkpoint.snapshot import snapshot_of, take_snapshot
+        from rewardflow.train.torch_trainer import TorchTrainer
 
         trainer, progress = self.trainer, self._progress()
+        if not isinstance(trainer, TorchTrainer):
+            state, device = await trainer.state(), trainer.layout.device
+            return await self.thread.run(lambda: snapshot_of(boundary, state, device, progress))
         return await self.thread.run(
             lambda: take_snapshot(
                 boundary, model=trainer.model, optimizer=trainer.optimizer, progress=progress, critic=trainer.critic
@@ -52,7 +57,7 @@ class RunState:
 
         progress = read_progress(checkpoint.path)
         self._set_progress(progress)
-        await self.thread.run(lambda: self._put_back_weights(checkpoint))
+        await self._put_back_weights(checkpoint)
         open_steps = await self.thread.run(
             lambda: read_rollouts(checkpoint.path, lambda uid: self.prompt_set[int(uid)])
         )
@@ -78,12 +83,20 @@ class RunState:
             return None
         return {**self.validation_set.fingerprint, "prompts": len(plan.prompts), "rollouts": plan.group_size}
 
-    def _put_back_weights(self, checkpoint: Checkpoint) -> None:
-        from rewardflow.checkpoint.snapshot import put_back_weights
+    async def _put_back_weights(self, checkpoint: Checkpoint) -> None:
+        from rewardflow.checkpoint.model_state import SavedState
+        from rewardflow.checkpoint.snapshot import STATE_FOLDER, put_back_random, put_back_weights
+        from rewardflow.train.torch_trainer import TorchTrainer
 
-        trainer = self.trainer
-        put_back_weights(checkpoint.path, model=trainer.model, optimizer=trainer.optimizer, critic=trainer.critic)
-        trainer.rest()
+        trainer, path = self.trainer, checkpoint.path
+        if isinstance(trainer, TorchTrainer):
+            model, optimizer, critic = trainer.model, trainer.optimizer, trainer.critic
+            await self.thread.run(lambda: put_back_weights(path, model=model, optimizer=optimizer, critic=critic))
+        else:
+            await trainer.put_back(await self.thread.run(lambda: SavedState(path / STATE_FOLDER)))
+            device = trainer.layout.device
+            await self.thread.run(lambda: put_back_random(path, device))
+        await self.thread.run(trainer.rest)
 
     def _progress(self) -> dict[str, Any]:
         from rewardflow.algo.reward_kl import KlInReward

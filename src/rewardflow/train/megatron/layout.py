@@ -71,6 +71,7 @@ def entered_layout(settings: MegatronSettings, device: torch.device) -> Iterator
     if not dist.is_initialized():
         raise InvalidInput("Megatron's ranks need torch.distributed: call init_process_group first, got no group")
     check_world(settings, dist.get_world_size())
+    _check_gpu(device)
     parallel_state.initialize_model_parallel(
         settings.tensor_parallel,
         settings.pipeline_parallel,
@@ -88,6 +89,14 @@ def entered_layout(settings: MegatronSettings, device: torch.device) -> Iterator
         )
     finally:
         parallel_state.destroy_model_parallel()
+
+
+def _check_gpu(device: torch.device) -> None:
+    try:
+        torch.cuda.current_device()
+    except (AssertionError, RuntimeError) as error:
+        told = str(error).partition("\n")[0]
+        raise InvalidInput(f"trainer.backend=megatron needs a CUDA GPU for each rank, got {device}: {told}") from error
 
 
 def check_world(settings: MegatronSettings, world: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -50,6 +51,27 @@ def given_weights(part: ModelPart) -> list[PartWeight]:
 def weights_of(model: nn.Module) -> WeightSource:
     """Of a model of transformers that is loaded."""
     return named(model.state_dict())
+
+
+def weights_in(folder: Path) -> WeightSource:
+    """Of a folder that transformers loads, each read when it is asked for; a folder must have safetensors."""
+    from safetensors import safe_open
+
+    files: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            files |= dict.fromkeys(file.keys(), path)
+    if not files:
+        raise InvalidInput(f"a folder to read weights from must have files of safetensors, got {folder}")
+
+    def weight(name: str) -> Tensor:
+        if name not in files:
+            raise InvalidInput(f"a model to train with Megatron must have the weight {name}, got none in {folder}")
+        with safe_open(files[name], "pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    return weight
 
 
 def named(weights: Mapping[str, Tensor]) -> WeightSource:
