@@ -68,6 +68,7 @@ class Rollout:
     """One response of the policy to one prompt.
 
     `group_id` names the prompt's group within its step; never derive it from the prompt's text, because prompts repeat.
+    `token_versions` says which version sampled each token where several did; `policy_version` is the oldest of them.
     """
 
     group_id: str
@@ -84,6 +85,7 @@ class Rollout:
     log_probs: Sequence[float] | None = None
     response_mask: Sequence[int] | None = None
     policy_version: int | None = None
+    token_versions: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if self.extra_info is None:  # as data prepared for others often has it

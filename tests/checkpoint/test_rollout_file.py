@@ -70,7 +70,7 @@ def bits(values: Any) -> Any:
 def assert_same(found: LookedAt, expected: LookedAt) -> None:
     for field in dataclasses.fields(Rollout):
         mine, theirs = getattr(found.rollout, field.name), getattr(expected.rollout, field.name)
-        if field.name in ("token_ids", "response_mask", "log_probs"):
+        if field.name in ("token_ids", "response_mask", "log_probs", "token_versions"):
             assert bits(mine) == bits(theirs)
         else:
             assert mine == theirs
@@ -88,9 +88,10 @@ def test_steps_come_back_with_requests_rollouts_and_log_probs(tmp_path: Path) ->
         a_step(4, {"taken": taken}, {"response": "", "token_ids": array("i"), "log_probs": array("f")}),
         a_step(5, {"extra_info": {"level": 3, "id": ODD, "truncated": True}}, {"ground_truth": "own"}, uid="1"),
         a_step(6),
+        a_step(7, {"token_versions": array("i", [0, 3, 4])}),
     )
     found = there_and_back(tmp_path, *steps)
-    assert [one.step for one in found] == [4, 5, 6]
+    assert [one.step for one in found] == [4, 5, 6, 7]
     for mine, theirs in zip(found, steps, strict=True):
         assert mine.requests == theirs.requests
         for one, other in zip(mine.rollouts, theirs.rollouts, strict=True):

@@ -18,7 +18,8 @@ from rewardflow.config.tree import GenerationSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import GroupRequest, Prompt
-from rewardflow.generate.hf import EngineStatistics, HFEngine
+from rewardflow.generate.hf import HFEngine
+from rewardflow.generate.responses import EngineStatistics
 from rewardflow.policy.loading import Policy
 from rewardflow.types import Rollout
 

@@ -1,7 +1,7 @@
 """Steps that were generated and not trained, on disk: what they say as lines of JSON, their numbers as tensors.
 
     rollouts.jsonl         a line for each request, then one for each rollout
-    rollouts.safetensors   token ids, masks and log-probs of all rollouts, one after another
+    rollouts.safetensors   token ids, masks, log-probs and versions of all rollouts, one after another
 
 Always true: a step comes back as it was, every number bit for bit, and so its verdicts are found in the journal; no
 file is ever executed. Prompts are not written: they come from the data, whose fingerprint must be the same, so that a
@@ -31,7 +31,7 @@ from rewardflow.types import Rollout
 LINES_FILE = "rollouts.jsonl"
 TENSORS_FILE = "rollouts.safetensors"
 
-_SEQUENCES = ("token_ids", "response_mask", "log_probs")
+_SEQUENCES = ("token_ids", "response_mask", "log_probs", "token_versions")
 _TAKEN = ("old", "values", "reference", "behaviour")
 _FROM_PROMPT = {"prompt": "text", "messages": "messages", "ground_truth": "ground_truth", "data_source": "data_source"}
 _PLAIN = ("group_id", "index", "group_size", "step", "response", "policy_version")

@@ -8,39 +8,28 @@ in the mode it was in.
 from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from rewardflow.config.tree import GenerationSettings
 from rewardflow.device_thread import DeviceThread, Emitter
-from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import GroupRequest
 from rewardflow.generate.decoding import Decoder, Response, Row
 from rewardflow.generate.grouped_attention import grouped_attention
 from rewardflow.generate.key_value_slab import check_cache_fits
-from rewardflow.generate.prompts import PromptEncoder
+from rewardflow.generate.prompts import PromptEncoder, check_positions
+from rewardflow.generate.responses import Ended, EngineStatistics
 from rewardflow.generate.stopping import StopRule
 from rewardflow.policy.loading import Policy
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatistics:
-    """Since the start. `busy_s` is the time the device thread spent generating."""
-
-    num_rollouts: int = 0
-    num_response_tokens: int = 0
-    num_truncated: int = 0
-    busy_s: float = 0.0
 
 
 class HFEngine:
@@ -57,7 +46,7 @@ class HFEngine:
     ) -> None:
         config = policy.model.config.get_text_config()
         check_cache_fits(policy.model.config)
-        _check_positions(settings, getattr(config, "max_position_embeddings", None))
+        check_positions(settings, getattr(config, "max_position_embeddings", None))
         self.encoder = PromptEncoder(policy.tokenizer, settings)
         self._policy = policy
         self._rule = StopRule(policy, settings.stop, config.vocab_size)
@@ -104,40 +93,19 @@ class HFEngine:
             [response.token_ids for response in responses], skip_special_tokens=True
         )
         for response, text in zip(responses, texts, strict=True):
-            yield _rollout(response, text, self._version)
+            yield Ended(
+                request=response.row.request,
+                index=response.row.index,
+                prompt_ids=response.row.prompt_ids,
+                token_ids=response.token_ids,
+                log_probs=response.log_probs,
+                is_truncated=response.is_truncated,
+                text=text,
+            ).to_rollout(self._version)
 
     def _count(self, responses: Sequence[Response]) -> None:
-        before = self._statistics
-        self._statistics = replace(
-            before,
-            num_rollouts=before.num_rollouts + len(responses),
-            num_response_tokens=before.num_response_tokens + sum(len(one.token_ids) for one in responses),
-            num_truncated=before.num_truncated + sum(one.is_truncated for one in responses),
-        )
-
-
-def _rollout(response: Response, text: str, version: int) -> Rollout:
-    """`extra_info` says `truncated: True` of a response that was cut off, and nothing of others; see also `info_of`."""
-    row, request = response.row, response.row.request
-    prompt = request.prompt
-    num_prompt, num_response = len(row.prompt_ids), len(response.token_ids)
-    extra_info: Mapping[str, Any] = request.info_of(row.index)
-    return Rollout(
-        group_id=request.group_id,
-        index=row.index,
-        group_size=request.group_size,
-        step=request.step,
-        prompt=prompt.text,
-        messages=prompt.messages,
-        response=text,
-        ground_truth=prompt.ground_truth,
-        data_source=prompt.data_source,
-        extra_info={**extra_info, "truncated": True} if response.is_truncated else extra_info,
-        token_ids=array("i", (*row.prompt_ids, *response.token_ids)),
-        response_mask=array("b", bytes(num_prompt) + b"\1" * num_response),
-        log_probs=array("f", (*(0.0,) * num_prompt, *response.log_probs)),
-        policy_version=version,
-    )
+        for one in responses:
+            self._statistics = self._statistics.plus(len(one.token_ids), is_truncated=one.is_truncated)
 
 
 @contextmanager
@@ -172,12 +140,3 @@ def _without_gradients(model: PreTrainedModel) -> Iterator[None]:
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer.is_inference():
                     module._buffers[name] = buffer.clone()
-
-
-def _check_positions(settings: GenerationSettings, max_positions: int | None) -> None:
-    needed = settings.max_prompt_tokens + settings.max_response_tokens
-    if max_positions is not None and needed > max_positions:
-        raise InvalidInput(
-            "generation.max_prompt_tokens and max_response_tokens together must not exceed the positions the model "
-            f"knows, got {settings.max_prompt_tokens} + {settings.max_response_tokens} for {max_positions}"
-        )

@@ -74,3 +74,12 @@ class PromptEncoder:
             f"a prompt must have at most max_prompt_tokens={self._max_tokens} tokens, prompt {prompt.uid!r} has "
             f"{num_tokens}; raise it, or set generation.overlong_prompts to filter or truncate"
         )
+
+
+def check_positions(settings: GenerationSettings, max_positions: int | None) -> None:
+    needed = settings.max_prompt_tokens + settings.max_response_tokens
+    if max_positions is not None and needed > max_positions:
+        raise InvalidInput(
+            "generation.max_prompt_tokens and max_response_tokens together must not exceed the positions the model "
+            f"knows, got {settings.max_prompt_tokens} + {settings.max_response_tokens} for {max_positions}"
+        )

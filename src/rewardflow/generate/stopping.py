@@ -27,8 +27,7 @@ class StopRule:
     """`is_candidate[token]` says whether a row that drew it may have ended; `ends` says whether it has."""
 
     def __init__(self, policy: Policy, stop_strings: Sequence[str], vocabulary_size: int) -> None:
-        if "" in stop_strings:
-            raise InvalidInput(f"generation.stop must not hold an empty string, got {list(stop_strings)}")
+        check_stop_strings(stop_strings)
         self._eos_ids = policy.eos_ids
         self._tokenizer = policy.tokenizer
         self._stop_strings = tuple(stop_strings)
@@ -50,6 +49,11 @@ class StopRule:
             return False
         text = self._tokenizer.decode(list(response[-self._tail_tokens :]), skip_special_tokens=True)
         return any(stop in text for stop in self._stop_strings)
+
+
+def check_stop_strings(stop_strings: Sequence[str]) -> None:
+    if "" in stop_strings:
+        raise InvalidInput(f"generation.stop must not hold an empty string, got {list(stop_strings)}")
 
 
 def _may_complete(tokenizer: PreTrainedTokenizerBase, stop_strings: Sequence[str], vocabulary_size: int) -> Tensor:

@@ -1,0 +1,73 @@
+"""A response that has ended, whatever engine made it, and how it becomes a rollout.
+
+Always true: tokens, log-probs, mask and versions of a rollout have one length, with 0 where a token is the prompt's; a
+rollout is as old as its oldest token.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rewardflow.flow.records import GroupRequest
+from rewardflow.types import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatistics:
+    """Since the start. `busy_s` is the time in which it generated."""
+
+    num_rollouts: int = 0
+    num_response_tokens: int = 0
+    num_truncated: int = 0
+    busy_s: float = 0.0
+
+    def plus(self, num_tokens: int, *, is_truncated: bool) -> EngineStatistics:
+        """With one more rollout."""
+        return replace(
+            self,
+            num_rollouts=self.num_rollouts + 1,
+            num_response_tokens=self.num_response_tokens + num_tokens,
+            num_truncated=self.num_truncated + is_truncated,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """`is_truncated` if only the limit of tokens ended it."""
+
+    request: GroupRequest
+    index: int
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]  # of the response, as are the log-probs
+    log_probs: Sequence[float]
+    is_truncated: bool
+    text: str
+
+    def to_rollout(self, version: int, token_versions: Sequence[int] | None = None) -> Rollout:
+        """`token_versions` are those of the response, where it has tokens of several; `version` is the oldest then.
+
+        `extra_info` says `truncated: True` of a response that was cut off, and nothing of others; see also `info_of`.
+        """
+        request, prompt = self.request, self.request.prompt
+        num_prompt, num_response = len(self.prompt_ids), len(self.token_ids)
+        extra_info: Mapping[str, Any] = request.info_of(self.index)
+        return Rollout(
+            group_id=request.group_id,
+            index=self.index,
+            group_size=request.group_size,
+            step=request.step,
+            prompt=prompt.text,
+            messages=prompt.messages,
+            response=self.text,
+            ground_truth=prompt.ground_truth,
+            data_source=prompt.data_source,
+            extra_info={**extra_info, "truncated": True} if self.is_truncated else extra_info,
+            token_ids=array("i", (*self.prompt_ids, *self.token_ids)),
+            response_mask=array("b", bytes(num_prompt) + b"\1" * num_response),
+            log_probs=array("f", (*(0.0,) * num_prompt, *self.log_probs)),
+            policy_version=version,
+            token_versions=None if token_versions is None else array("i", (*(0,) * num_prompt, *token_versions)),
+        )
