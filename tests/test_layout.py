@@ -58,7 +58,7 @@ PLAN = Layer(frozenset({"plan"}))  # the simulator: the loop and the agent on a 
 DATA = Layer(frozenset({"data"}), frozenset({"orjson"}))
 ALGO = Layer(frozenset({"algo"}), frozenset({"torch"}))
 POLICY = Layer(frozenset({"policy"}), frozenset({"tokenizers", "torch", "transformers"}))
-GENERATE = Layer(frozenset({"generate"}), frozenset({"torch", "transformers"}))
+GENERATE = Layer(frozenset({"generate"}), frozenset({"safetensors", "torch", "transformers", "vllm"}))
 # Only train/megatron imports megatron: it is not in the environment of the other tests.
 TRAIN = Layer(frozenset({"train"}), frozenset({"megatron", "torch"}))
 SYNC = Layer(frozenset({"sync"}), frozenset({"torch"}))
@@ -101,7 +101,7 @@ LAYERS = (
 )
 
 # Never pulled in by `import rewardflow`.
-HEAVY = frozenset({"aiohttp", "pyarrow", "ray", "rich", "torch", "transformers", "yaml"})
+HEAVY = frozenset({"aiohttp", "pyarrow", "ray", "rich", "torch", "transformers", "vllm", "yaml"})
 
 # Modules without a test file of their own name, and the file that covers them.
 COVERED_BY: dict[str, str] = {

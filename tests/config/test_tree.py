@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rewardflow.config.tree import (
     RunSettings,
     TrainerSettings,
     ValidationSettings,
+    VllmSettings,
 )
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.schedule import Schedule
@@ -50,6 +52,10 @@ def test_a_run_needs_little() -> None:
         (GenerationSettings, {"overlong_prompts": "cut"}, "overlong_prompts must be one of filter, truncate, error"),
         (GenerationSettings, {"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got top_p=0.0"),
         (GenerationSettings, {"temperature": float("nan")}, "temperature must be a number above 0"),
+        (VllmSettings, {"transfer": "mail"}, "transfer must be one of shared_memory, ipc, nccl, reload, got 'mail'"),
+        (VllmSettings, {"devices": (0, 1)}, "devices must be as many as tensor_parallel, got devices=[0, 1]"),
+        (VllmSettings, {"memory_share": 1.5}, "memory_share must be"),
+        (VllmSettings, {"kv_cache_gb": 0.0}, "kv_cache_gb must be"),
         (AlgorithmSettings, {"loss": "reinforce"}, "loss must be one of ppo, decoupled, gspo, policy_gradient, got"),
         (AlgorithmSettings, {"advantage": "rloo", "scale": "none"},
          "scale is for grpo, grpo_passk, got advantage=rloo, scale=none"),
@@ -171,3 +177,34 @@ def test_settings_say_which_log_probs_they_compare_with() -> None:
     assert not AlgorithmSettings().needs_reference
     assert AlgorithmSettings(kl_coef=0.1).needs_reference
     assert AlgorithmSettings(reward_kl_coef=0.1).needs_reference
+
+
+@pytest.mark.parametrize(
+    ("vllm", "engine", "placement", "problem"),
+    [
+        (VllmSettings(eager=True), "hf", "colocated", "settings of vllm are for generation.engine=vllm"),
+        (VllmSettings(sleep=True), "vllm", "separate", "vllm.sleep is for schedule.placement=colocated"),
+        (VllmSettings(transfer="ipc"), "vllm", "separate", "vllm.transfer=ipc is for schedule.placement=colocated"),
+        (VllmSettings(transfer="nccl"), "vllm", "colocated", "vllm.transfer=nccl is for schedule.placement=separate"),
+    ],
+)
+def test_settings_of_vllm_fit_the_engine_and_the_placement(
+    vllm: VllmSettings, engine: Any, placement: Any, problem: str
+) -> None:
+    schedule = Schedule(groups_per_step=8, placement=placement)
+    with pytest.raises(InvalidInput, match=re.escape(problem)):
+        run(vllm=vllm, generation=GenerationSettings(engine=engine), schedule=schedule)
+
+
+def test_vllm_generates_under_either_placement() -> None:
+    for placement in ("colocated", "separate"):
+        schedule = Schedule(groups_per_step=8, placement=placement)
+        assert run(generation=GenerationSettings(engine="vllm"), schedule=schedule).vllm.transfer == "shared_memory"
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 20}])
+def test_vllm_cannot_tell_log_probs_of_a_cut_distribution_at_a_temperature(cut: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="temperature must be 1 where top_k or top_p cut the distribution"):
+        run(generation=GenerationSettings(engine="vllm", temperature=0.7, **cut))
+    for fitting in ({"temperature": 0.7}, cut):
+        assert run(generation=GenerationSettings(engine="vllm", **fitting)).generation.engine == "vllm"

@@ -89,7 +89,7 @@ class PolicySettings:
 class GenerationSettings:
     """How rollouts are sampled. `top_k=0` and `top_p=1.0` leave the distribution whole."""
 
-    engine: Literal["hf"] = "hf"  # what generates: transformers
+    engine: Literal["hf", "vllm"] = "hf"  # what generates: transformers, or vLLM in a process of its own
     group_size: int = 8  # rollouts of each prompt
     temperature: float = 1.0  # of sampling
     top_p: float = 1.0  # sample from the likeliest tokens that have this probability together
@@ -107,6 +107,41 @@ class GenerationSettings:
         at_least("top_k", self.top_k, 0)
         within("top_p", self.top_p, 0.0, 1.0, low_open=True)
         within("temperature", self.temperature, 0.0, math.inf, low_open=True)
+
+
+WeightTransfer = Literal["shared_memory", "ipc", "nccl", "reload"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """How vLLM runs, for `generation.engine: vllm`; vllm.md says which of them fit which machine."""
+
+    # how new weights reach the engine: through this machine's memory; on the GPU that trainer and engine share;
+    # from GPU to GPU; or as `shared_memory` does, but by vLLM's `reload_weights`
+    transfer: WeightTransfer = "shared_memory"
+    tensor_parallel: int = 1  # GPUs that hold one model together
+    devices: Sequence[int] = ()  # the GPUs of the engine; empty: the first ones
+    # of each GPU's memory for weights, keys and values; null: 0.9, or 0.45 where the trainer is on it as well
+    memory_share: float | None = None
+    kv_cache_gb: float | None = None  # for keys and values; null: what `memory_share` leaves. A CPU engine needs it
+    eager: bool = False  # neither compile nor capture graphs: starts sooner, generates slower
+    sleep: bool = False  # give the GPU's memory back while training
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of vLLM's AsyncEngineArgs
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        at_least("tensor_parallel", self.tensor_parallel, 1)
+        for device in self.devices:
+            at_least("devices", device, 0)
+        if self.devices and len(self.devices) != self.tensor_parallel:
+            raise InvalidInput(
+                f"devices must be as many as tensor_parallel, got devices={list(self.devices)}, "
+                f"tensor_parallel={self.tensor_parallel}"
+            )
+        if self.memory_share is not None:
+            within("memory_share", self.memory_share, 0.0, 1.0, low_open=True)
+        if self.kv_cache_gb is not None:
+            within("kv_cache_gb", self.kv_cache_gb, 0.0, math.inf, low_open=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,6 +493,7 @@ class RunSettings:
     metrics: MetricsSettings = MetricsSettings()
     rollouts: RolloutSettings = RolloutSettings()
     validation: ValidationSettings | None = None
+    vllm: VllmSettings = VllmSettings()
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)
@@ -468,6 +504,7 @@ class RunSettings:
         self._check_advantage()
         self._check_checkpoint()
         self._check_validation()
+        self._check_vllm()
         if self.schedule.min_group > self.generation.group_size:
             raise InvalidInput(
                 "schedule.min_group must not exceed generation.group_size, or every group is dropped, "
@@ -513,6 +550,31 @@ class RunSettings:
     def is_best_by_validation(self) -> bool:
         """Whether the best checkpoint is known only when a validation has its verdicts."""
         return str(self.checkpoint.keep_best_by).startswith(f"{VALIDATION_SOURCE}/")
+
+    def _check_vllm(self) -> None:
+        vllm, placement = self.vllm, self.schedule.placement
+        if vllm != VllmSettings() and self.generation.engine != "vllm":
+            raise InvalidInput(
+                f"settings of vllm are for generation.engine=vllm, got generation.engine={self.generation.engine}"
+            )
+        self._check_log_probs_of_vllm()
+        if vllm.sleep and placement != "colocated":
+            raise InvalidInput(f"vllm.sleep is for schedule.placement=colocated, got placement={placement}")
+        fitting = {"ipc": "colocated", "nccl": "separate"}.get(vllm.transfer, placement)
+        if placement != fitting:
+            raise InvalidInput(
+                f"vllm.transfer={vllm.transfer} is for schedule.placement={fitting}, got placement={placement}"
+            )
+
+    def _check_log_probs_of_vllm(self) -> None:
+        generation = self.generation
+        is_cut = generation.top_k > 0 or generation.top_p < 1.0
+        if generation.engine == "vllm" and generation.temperature != 1.0 and is_cut:
+            raise InvalidInput(
+                "generation.temperature must be 1 where top_k or top_p cut the distribution and vllm generates, which "
+                "tells no log-probs of the whole one then, "
+                f"got temperature={generation.temperature}, top_k={generation.top_k}, top_p={generation.top_p}"
+            )
 
     def _check_advantage(self) -> None:
         algorithm, schedule = self.algorithm, self.schedule

@@ -55,6 +55,7 @@ from rewardflow.runtime.validation import (
 
 if TYPE_CHECKING:
     from rewardflow.generate.hf import HFEngine
+    from rewardflow.generate.vllm.engine import VllmEngine
     from rewardflow.policy.loading import Policy
     from rewardflow.train.megatron.trainer import MegatronTrainer
     from rewardflow.train.torch_trainer import TorchTrainer
@@ -252,8 +253,8 @@ def device_of(settings: RunSettings) -> Any:
     return device
 
 
-def make_validation_engine(settings: RunSettings, policy: Policy, thread: DeviceThread) -> HFEngine:
-    """On the same weights as the run's own."""
+def make_validation_engine(settings: RunSettings, policy: Policy, thread: DeviceThread) -> HFEngine | VllmEngine:
+    """On the same weights as the run's own; nothing is started yet."""
     validation = settings.validation
     assert validation is not None
     return make_engine(settings, policy, thread, generation=generation_of(settings, validation), seed=validation.seed)
@@ -266,19 +267,49 @@ def make_engine(
     *,
     generation: GenerationSettings | None = None,
     seed: int | None = None,
-) -> HFEngine:
-    """Training's, unless told otherwise."""
+) -> HFEngine | VllmEngine:
+    """Training's, unless told otherwise; nothing is started yet."""
     import torch
 
     from rewardflow.generate.hf import HFEngine
 
+    generation = generation or settings.generation
+    seed = settings.seed if seed is None else seed
     autocast = None if settings.trainer.autocast is None else getattr(torch, settings.trainer.autocast)
-    return HFEngine(
+    if generation.engine == "vllm":
+        return make_vllm(settings, policy, thread, generation=generation, seed=seed)
+    return HFEngine(policy, generation, seed=seed, thread=thread, autocast=autocast)
+
+
+def make_vllm(
+    settings: RunSettings,
+    policy: Policy,
+    thread: DeviceThread,
+    *,
+    generation: GenerationSettings | None = None,
+    seed: int | None = None,
+) -> VllmEngine:
+    """To be entered before it generates."""
+    import torch
+
+    from rewardflow.generate.vllm.engine import VllmEngine
+
+    generation = generation or settings.generation
+    device = device_of(settings)
+    if device.type == "cpu" and settings.vllm.transfer in ("ipc", "nccl"):
+        raise InvalidInput(f"vllm.transfer={settings.vllm.transfer} needs a GPU, got trainer.device={device}")
+    if device.type == "cpu" and settings.vllm.sleep:
+        raise InvalidInput(f"vllm.sleep gives a GPU's memory back, got trainer.device={device}")
+    measured = None if settings.validation is None else settings.validation.max_response_tokens
+    return VllmEngine(
         policy,
-        generation or settings.generation,
+        generation,
+        settings.vllm,
         seed=settings.seed if seed is None else seed,
         thread=thread,
-        autocast=autocast,
+        dtype=getattr(torch, settings.trainer.autocast or settings.policy.dtype),
+        is_colocated=settings.schedule.placement == "colocated",
+        longest_response=max(generation.max_response_tokens, measured or 0),
     )
 
 
@@ -304,6 +335,8 @@ async def _make_engines(
     from rewardflow.sync.named_weights import NamedWeights
     from rewardflow.train.torch_trainer import TorchTrainer
 
+    if settings.generation.engine == "vllm":
+        return await _make_vllm_engines(settings, policy, thread, stack, measured)
     is_shared = settings.schedule.placement == "colocated"
     own_thread = thread if is_shared else stack.enter_context(DeviceThread("generator"))
     own = policy
@@ -333,6 +366,23 @@ async def _open_trainer(
     device = device_of(settings)
     layout = await thread.run(lambda: world.enter_context(alone_in_the_world(settings.trainer.megatron, device)))
     return await thread.run(lambda: make_trainer(settings, policy, layout, thread))
+
+
+async def _make_vllm_engines(
+    settings: RunSettings,
+    policy: Policy,
+    thread: DeviceThread,
+    stack: contextlib.AsyncExitStack,
+    measured: tuple[Prompt, ...],
+) -> _Engines:
+    """One engine, which has weights of its own; what is measured with asks it as well."""
+    engine = make_vllm(settings, policy, thread)
+    await stack.enter_async_context(engine)
+    plan = None
+    if settings.validation is not None:
+        sampling = generation_of(settings, settings.validation)
+        plan = make_plan(settings.validation, measured, engine.sharing(sampling, seed=settings.validation.seed))
+    return _Engines(engine, lambda prompt: bool(engine.encoder.fit([prompt]).kept), plan)
 
 
 def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -> TorchTrainer:

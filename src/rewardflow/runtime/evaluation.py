@@ -19,6 +19,7 @@ from rewardflow.config.tree import PolicySettings, RunSettings, ValidationSettin
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device import Device
+from rewardflow.flow.seams import Generator
 from rewardflow.flow.validation import Measurement
 from rewardflow.flow.validation_report import Validated
 from rewardflow.reward.agent import RewardAgent
@@ -144,13 +145,25 @@ async def evaluation(
         await stack.enter_async_context(agent)
         check_reward_fits(validation, agent)
         policy = await thread.run(lambda: _load(settings, model))
-        plan = make_plan(validation, prompts, make_validation_engine(settings, policy, thread))
+        engine = await _open_engine(settings, policy, thread, stack)
+        plan = make_plan(validation, prompts, engine)
         yield Evaluation(
             agent=agent,
             measurement=Measurement(model.version, plan, agent, due_step=model.version),
             device=Device("generator"),
             records=None if out is None else await _open_records(out, settings, stack),
         )
+
+
+async def _open_engine(
+    settings: RunSettings, policy: Policy, thread: DeviceThread, stack: contextlib.AsyncExitStack
+) -> Generator:
+    from rewardflow.generate.vllm.engine import VllmEngine
+
+    engine = make_validation_engine(settings, policy, thread)
+    if isinstance(engine, VllmEngine):
+        await stack.enter_async_context(engine)
+    return engine
 
 
 def check_validation(settings: RunSettings) -> ValidationSettings:

@@ -32,7 +32,7 @@ class MemoryEstimate:
     reference: int
     critic: int  # its weights and Adam's state
     critic_gradients: int
-    generator_copy: int  # of the weights, where generation has a device of its own
+    generator_copy: int  # of the weights, where generation has a device or a process of its own
     key_values: int  # of the rows that are decoded together
     logits: int  # of one forward and backward
 
@@ -60,6 +60,7 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
     trainable = [weight for weight in weights if weight.requires_grad]
     critic_bytes = _critic_bytes(settings, policy)
     compute_bytes = _num_bytes(settings.trainer.autocast or settings.policy.dtype)
+    has_copy = settings.schedule.placement == "separate" or settings.generation.engine == "vllm"
     return MemoryEstimate(
         device=str(device),
         device_bytes=_memory_of(device),
@@ -70,7 +71,7 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
         reference=weight_bytes if settings.algorithm.needs_reference else 0,
         critic=(1 + _NUM_MOMENTS) * critic_bytes,
         critic_gradients=critic_bytes,
-        generator_copy=weight_bytes if settings.schedule.placement == "separate" else 0,
+        generator_copy=weight_bytes if has_copy else 0,
         key_values=_key_value_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
         logits=_logits_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
     )

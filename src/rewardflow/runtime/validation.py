@@ -21,6 +21,7 @@ from rewardflow.runtime.probe import units_of
 
 if TYPE_CHECKING:
     from rewardflow.generate.hf import HFEngine
+    from rewardflow.generate.vllm.engine import VllmEngine
 
 
 def open_validation_set(settings: RunSettings) -> PromptSet | None:
@@ -41,7 +42,7 @@ def generation_of(settings: RunSettings, validation: ValidationSettings) -> Gene
     )
 
 
-def fitting_prompts(prompt_set: PromptSet, engine: HFEngine) -> tuple[Prompt, ...]:
+def fitting_prompts(prompt_set: PromptSet, engine: HFEngine | VllmEngine) -> tuple[Prompt, ...]:
     """All that can be generated from; which cannot, and what that means, is `generation.overlong_prompts`."""
     assert prompt_set.size is not None, "a validation without end is refused by its settings"
     prompts = [prompt_set[number] for number in range(prompt_set.size)]

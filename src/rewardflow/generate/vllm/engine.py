@@ -1,0 +1,238 @@
+"""Generates with vLLM's asynchronous engine, whose weights follow the trainer's.
+
+Always true: one request is one rollout, which is given the moment it has ended; every token is stamped with the version
+that sampled it; what a request still needs after new weights is computed with them alone, because no key or value of
+the old ones survives; whoever stops listening stops the requests.
+
+An update that fails leaves weights that are no version: the engine stays paused then, and the error ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rewardflow.clock import hold
+from rewardflow.config.tree import GenerationSettings, VllmSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.errors import FlowError, InvalidInput
+from rewardflow.flow.records import GroupRequest
+from rewardflow.generate.prompts import PromptEncoder, check_positions
+from rewardflow.generate.responses import EngineStatistics
+from rewardflow.generate.stopping import check_stop_strings
+from rewardflow.generate.vllm.as_they_end import as_they_end
+from rewardflow.generate.vllm.requests import Asked, Sampling
+from rewardflow.generate.vllm.senders import BlockingClient, WeightSender, open_sender
+from rewardflow.generate.vllm.sleeping import Sleeping
+from rewardflow.generate.vllm.starting import check_installed, import_vllm, start
+from rewardflow.generate.vllm.weights import ModelWeights
+from rewardflow.policy.loading import Policy
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What exists between start and stop. `llm` is vLLM's AsyncLLM."""
+
+    llm: Any
+    sleeping: Sleeping
+    client: BlockingClient
+    sender: WeightSender
+    closing: ExitStack
+
+
+class VllmEngine:
+    """A `Generator` of the flow, to be entered first. `policy.model` is the trainer's, whose weights are published.
+
+    `thread` is the trainer's: weights are read there, where nobody changes them meanwhile. `dtype` is what vLLM
+    computes in. `is_colocated`: the trainer uses the same devices. `longest_response`: the most tokens that anybody
+    will ask for who shares the engine.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: GenerationSettings,
+        vllm: VllmSettings,
+        *,
+        seed: int,
+        thread: DeviceThread,
+        dtype: torch.dtype,
+        is_colocated: bool = True,
+        longest_response: int | None = None,
+    ) -> None:
+        check_installed()
+        check_positions(settings, getattr(policy.model.config.get_text_config(), "max_position_embeddings", None))
+        check_stop_strings(settings.stop)
+        self.encoder = PromptEncoder(policy.tokenizer, settings)
+        self._policy = policy
+        self._settings = settings
+        self._vllm = vllm
+        self._thread = thread
+        self._dtype = dtype
+        self._is_colocated = is_colocated
+        self._max_tokens = settings.max_prompt_tokens + max(settings.max_response_tokens, longest_response or 0)
+        self._sampling = Sampling(settings, seed=seed, eos_ids=policy.eos_ids)
+        self._running: _Running | None = None
+        self._numbers = itertools.count()
+        self._updating = asyncio.Lock()
+        self._statistics = EngineStatistics()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        try:
+            await self._thread.run(lambda: import_vllm(self._vllm))
+            await self._thread.run(lambda: self._start(loop))
+            await self._send(0)
+            if self._vllm.sleep:
+                await self._open().sleeping.fall_asleep()
+        except BaseException:
+            await self._thread.run(self._stop)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._thread.run(self._stop)
+
+    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        """Close it to stop before the end: the requests that are still running are aborted."""
+        return self.sample(requests, self._sampling)
+
+    def sharing(self, settings: GenerationSettings, *, seed: int) -> SharedEngine:
+        """A generator with a sampling of its own on the same weights."""
+        return SharedEngine(self, Sampling(settings, seed=seed, eos_ids=self._policy.eos_ids))
+
+    async def sample(self, requests: Sequence[GroupRequest], sampling: Sampling) -> AsyncGenerator[Rollout]:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        asked = [
+            Asked(request, index, prompt_ids)
+            for request in requests
+            for prompt_ids in (self.encoder.encode(request.prompt),)
+            for index in range(request.group_size)
+        ]
+        with hold(loop):
+            async with (
+                self._awake(),
+                aclosing(as_they_end([self._rollout(one, sampling) for one in asked])) as rollouts,
+            ):
+                async for rollout in rollouts:
+                    yield rollout
+        busy_s = self._statistics.busy_s + loop.time() - started_s
+        self._statistics = replace(self._statistics, busy_s=busy_s)
+
+    async def publish(self, version: int) -> None:
+        """Requests in flight wait, and then go on under the new weights."""
+        running = self._open()
+        async with self._updating:
+            if self._vllm.sleep:  # nothing is in flight, and `generate` wakes the rest
+                await running.sleeping.wake("weights")
+                await self._send(version)
+            else:
+                await running.llm.pause_generation(mode="keep", clear_cache=False)
+                await self._send(version)
+                await running.llm.resume_generation()
+
+    def statistics(self) -> EngineStatistics:
+        return self._statistics
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that vLLM has not ended."""
+        return int(self._open().llm.output_processor.get_num_unfinished_requests())
+
+    # -- requests --
+
+    async def _rollout(self, asked: Asked, sampling: Sampling) -> Rollout:
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        request_id = f"{asked.request.group_id}.{asked.index}.{next(self._numbers)}"
+        answers = self._open().llm.generate(
+            {"prompt_token_ids": list(asked.prompt_ids)}, sampling.parameters(asked), request_id
+        )
+        try:
+            async with aclosing(answers):
+                (output,) = [one async for one in answers]  # there is one, at the end
+        except (EngineDeadError, EngineGenerateError) as error:
+            raise FlowError(f"vLLM must stay alive while it generates, got {error}; its own log says why") from error
+        answer = sampling.answer(asked, output.outputs[0], self._policy.tokenizer)
+        self._statistics = self._statistics.plus(len(answer.ended.token_ids), is_truncated=answer.ended.is_truncated)
+        return answer.to_rollout()
+
+    @asynccontextmanager
+    async def _awake(self) -> AsyncIterator[None]:
+        if not self._vllm.sleep:
+            yield
+            return
+        sleeping = self._open().sleeping
+        await sleeping.wake("weights", "kv_cache")
+        try:
+            yield
+        finally:
+            await sleeping.fall_asleep()
+
+    # -- weights --
+
+    async def _send(self, version: int) -> None:
+        """Nothing is scheduled meanwhile. Keys and values of the old weights go, those of waiting requests too."""
+        running = self._open()
+        running.client.version = version
+        await self._thread.run(running.sender.send_weights)
+        if not await running.llm.reset_prefix_cache(reset_running_requests=True):
+            raise FlowError(f"vLLM must forget what it computed with older weights, but kept it at version {version}")
+
+    def _open(self) -> _Running:
+        if self._running is None:
+            raise InvalidInput("the vLLM engine must be entered before it generates")
+        return self._running
+
+    # -- on the device thread --
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        with ExitStack() as opened:
+            outline = opened.enter_context(tempfile.TemporaryDirectory(prefix="rewardflow-vllm-"))
+            llm = start(
+                self._policy,
+                self._settings,
+                self._vllm,
+                folder=Path(outline),
+                max_tokens=self._max_tokens,
+                dtype=self._dtype,
+                is_colocated=self._is_colocated,
+            )
+            opened.callback(llm.shutdown)
+            client = BlockingClient(llm, loop)
+            sender = open_sender(self._vllm, client, ModelWeights(self._policy.model, self._dtype))
+            opened.callback(sender.shutdown)
+            self._running = _Running(llm, Sleeping(llm), client, sender, opened.pop_all())
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.closing.close()
+
+
+class SharedEngine:
+    """Asks an engine in its own way. The weights are the engine's, and so it is the engine to which they are given."""
+
+    def __init__(self, engine: VllmEngine, sampling: Sampling) -> None:
+        self._engine = engine
+        self._sampling = sampling
+
+    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        return self._engine.sample(requests, self._sampling)
+
+    async def publish(self, version: int) -> None:
+        """The engine has this version already, or the rollouts would say so."""

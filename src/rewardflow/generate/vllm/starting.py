@@ -1,0 +1,128 @@
+"""Starts vLLM's engine for a policy: what it reads about the model, its arguments, its environment.
+
+Always true: vLLM reads no weights from disk, so that the only ones it ever generates with are the trainer's; what a
+user may set is in `VllmSettings`, and what this module relies on cannot be overridden there.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewardflow.config.tree import GenerationSettings, VllmSettings
+from rewardflow.errors import FlowError, InvalidInput
+from rewardflow.generate.vllm.senders import backend_of
+from rewardflow.policy.loading import Policy
+
+if TYPE_CHECKING:
+    import torch
+
+_WORKER_EXTENSION = "rewardflow.generate.vllm.worker.WorkerExtension"
+_GIGABYTE = 10**9
+_ALONE_SHARE, _SHARED_SHARE = 0.9, 0.45
+
+_ENVIRONMENT = {
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a process that holds torch must not be forked
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for what people asked for
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+def check_installed() -> None:
+    """Nothing is imported. A folder of that name on the path is no package."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise InvalidInput("generation.engine=vllm needs the package vllm: pip install 'rewardflow[vllm]'")
+
+
+def import_vllm(vllm: VllmSettings) -> None:
+    """Before `start`, and not called by whoever calls that: the import keeps the frames it was called from.
+
+    What the user has set in the environment stays. vLLM reads it here and, inherited, in its own processes.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if vllm.transfer == "ipc":  # handles of GPU memory are pickled, on a socket of this machine's own
+        os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    importlib.import_module("vllm.v1.engine.async_llm")
+
+
+def start(
+    policy: Policy,
+    settings: GenerationSettings,
+    vllm: VllmSettings,
+    *,
+    folder: Path,
+    max_tokens: int,
+    dtype: torch.dtype,
+    is_colocated: bool,
+) -> Any:
+    """vLLM's AsyncLLM, with random weights. It may be called on any thread; the loop that uses it first owns it."""
+    write_outline(policy, folder)
+    arguments = engine_arguments(
+        settings, vllm, folder=folder, max_tokens=max_tokens, dtype=dtype, is_colocated=is_colocated
+    )
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    try:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"vLLM must take the settings of the run, but said: {error}") from error
+    except RuntimeError as error:
+        raise FlowError(f"vLLM must start, but did not: {error}; its own log says why") from error
+
+
+def write_outline(policy: Policy, folder: Path) -> None:
+    """Configuration and tokenizer, apart: beside a configuration transformers may choose another tokenizer class."""
+    config = copy.deepcopy(policy.model.config)
+    config.architectures = [type(policy.model).__name__]
+    config.save_pretrained(folder / "model")
+    policy.tokenizer.save_pretrained(folder / "tokenizer")
+
+
+def engine_arguments(
+    settings: GenerationSettings,
+    vllm: VllmSettings,
+    *,
+    folder: Path,
+    max_tokens: int,
+    dtype: torch.dtype,
+    is_colocated: bool,
+) -> dict[str, Any]:
+    """Of vLLM's AsyncEngineArgs. `max_tokens`: of prompt and response together."""
+    import torch
+
+    own: dict[str, Any] = {
+        "model": str(folder / "model"),
+        "tokenizer": str(folder / "tokenizer"),
+        "skip_tokenizer_init": not settings.stop,  # only stop strings need text
+        "load_format": "dummy",
+        "generation_config": "vllm",  # no defaults from the model's files
+        "dtype": str(dtype).removeprefix("torch."),
+        "max_model_len": max_tokens,
+        "max_num_seqs": settings.max_sequences,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "raw_logprobs" if settings.temperature == 1.0 else "processed_logprobs",
+        "tensor_parallel_size": vllm.tensor_parallel,
+        "gpu_memory_utilization": vllm.memory_share or (_SHARED_SHARE if is_colocated else _ALONE_SHARE),
+        "enforce_eager": vllm.eager,
+        # A CPU has nothing to give back, and vLLM refuses to try.
+        "enable_sleep_mode": vllm.sleep and torch.accelerator.is_available(),
+        "worker_extension_cls": _WORKER_EXTENSION,
+        "disable_log_stats": True,
+    }
+    if (backend := backend_of(vllm.transfer)) is not None:
+        own["weight_transfer_config"] = {"backend": backend}
+    if vllm.kv_cache_gb is not None:
+        own["kv_cache_memory_bytes"] = int(vllm.kv_cache_gb * _GIGABYTE)
+    if vllm.devices:
+        own["device_ids"] = list(vllm.devices)
+    if taken := sorted(own.keys() & vllm.arguments.keys()):
+        raise InvalidInput(f"vllm.arguments must not hold what other settings decide, got {', '.join(taken)}")
+    return {**own, **vllm.arguments}

@@ -1,0 +1,66 @@
+"""What vLLM is told, and what it reads about the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+from rewardflow.config.tree import GenerationSettings, PolicySettings, VllmSettings
+from rewardflow.errors import InvalidInput
+from rewardflow.generate.vllm.starting import engine_arguments, write_outline
+from rewardflow.policy.loading import load_policy
+
+
+def arguments(*, is_colocated: bool = True, generation: dict[str, Any] | None = None, **vllm: Any) -> dict[str, Any]:
+    settings = GenerationSettings(engine="vllm", **(generation or {}))
+    folder = Path("outline")
+    return engine_arguments(
+        settings, VllmSettings(**vllm), folder=folder, max_tokens=100, dtype=torch.bfloat16, is_colocated=is_colocated
+    )
+
+
+def test_the_engine_has_room_for_as_many_tokens_and_sequences_as_are_asked_for() -> None:
+    told = arguments(generation={"max_sequences": 9})
+    assert (told["max_model_len"], told["max_num_seqs"], told["dtype"]) == (100, 9, "bfloat16")
+
+
+def test_it_takes_half_of_a_gpu_that_it_shares_and_most_of_one_that_it_has() -> None:
+    assert arguments()["gpu_memory_utilization"] == 0.45
+    assert arguments(is_colocated=False)["gpu_memory_utilization"] == 0.9
+    assert arguments(memory_share=0.6)["gpu_memory_utilization"] == 0.6
+
+
+@pytest.mark.parametrize(
+    ("generation", "mode"),
+    [({}, "raw_logprobs"), ({"top_k": 5}, "raw_logprobs"), ({"temperature": 0.7}, "processed_logprobs")],
+)
+def test_log_probs_are_those_of_the_whole_distribution_at_the_temperature(
+    generation: dict[str, Any], mode: str
+) -> None:
+    assert arguments(generation=generation)["logprobs_mode"] == mode
+
+
+def test_each_transfer_has_its_receiver_and_reloading_needs_none() -> None:
+    told = {transfer: arguments(transfer=transfer) for transfer in ("shared_memory", "ipc", "nccl", "reload")}
+    backends = {name: one.get("weight_transfer_config", {}).get("backend") for name, one in told.items()}
+    assert backends == {"shared_memory": "rewardflow_file", "ipc": "ipc", "nccl": "nccl", "reload": None}
+
+
+def test_further_arguments_are_handed_on_and_those_that_others_decide_are_refused() -> None:
+    assert arguments(arguments={"quantization": "fp8"})["quantization"] == "fp8"
+    with pytest.raises(InvalidInput, match=r"vllm\.arguments must not hold .* got dtype, load_format"):
+        arguments(arguments={"load_format": "auto", "dtype": "half", "quantization": "fp8"})
+
+
+def test_what_vllm_reads_names_the_model_and_splits_text_as_the_policy_does(tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(), seed=0)
+    write_outline(policy, tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path / "model").architectures == ["Qwen2ForCausalLM"]
+    assert not list(tmp_path.rglob("*.safetensors"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    assert tokenizer("12+3=abc").input_ids == policy.tokenizer("12+3=abc").input_ids
+    assert tokenizer.decode([5, 6, 14]) == policy.tokenizer.decode([5, 6, 14])
