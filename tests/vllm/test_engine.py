@@ -20,6 +20,7 @@ from engine_at_work import (
     response_ids,
 )
 
+from rewardflow.config.tree import GenerationSettings
 from rewardflow.types import Rollout
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM has many
@@ -163,6 +164,21 @@ def test_a_cancelled_caller_stops_its_requests(at_work: EngineAtWork) -> None:
         return at_work.engine.num_unfinished
 
     assert at_work.run(run()) == 0
+
+
+def test_who_shares_the_engine_samples_in_its_own_way_on_the_same_weights(at_work: EngineAtWork) -> None:
+    greedy = GenerationSettings(engine="vllm", top_k=1, max_prompt_tokens=400, max_response_tokens=20)
+    shared = at_work.engine.sharing(greedy, seed=99)
+
+    async def run() -> list[Rollout]:
+        await shared.publish(1_000_000)  # gives the engine nothing
+        return [rollout async for rollout in shared.generate(requests(*TEXTS, group_size=1))]
+
+    told = at_work.run(run())
+    baselines = [one for one in at_work.generate(requests(*TEXTS, has_baseline=True)) if one.index == 2]
+    expected = {one.group_id: response_ids(one)[:20] for one in baselines}
+    assert {one.group_id: response_ids(one) for one in told} == expected
+    assert {one.policy_version for one in told} == {one.policy_version for one in baselines}
 
 
 def test_statistics_count_rollouts_and_tokens(at_work: EngineAtWork) -> None:

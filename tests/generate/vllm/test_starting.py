@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rewardflow.config.tree import GenerationSettings, PolicySettings, VllmSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.generate.vllm.starting import engine_arguments, write_outline
+from rewardflow.generate.vllm.starting import check_installed, engine_arguments, write_outline
 from rewardflow.policy.loading import load_policy
+
+SPEC = find_spec("vllm")
+IS_INSTALLED = SPEC is not None and SPEC.origin is not None
 
 
 def arguments(*, is_colocated: bool = True, generation: dict[str, Any] | None = None, **vllm: Any) -> dict[str, Any]:
@@ -54,6 +58,12 @@ def test_further_arguments_are_handed_on_and_those_that_others_decide_are_refuse
     assert arguments(arguments={"quantization": "fp8"})["quantization"] == "fp8"
     with pytest.raises(InvalidInput, match=r"vllm\.arguments must not hold .* got dtype, load_format"):
         arguments(arguments={"load_format": "auto", "dtype": "half", "quantization": "fp8"})
+
+
+@pytest.mark.skipif(IS_INSTALLED, reason="vLLM is installed")
+def test_without_vllm_it_is_said_how_to_get_it() -> None:
+    with pytest.raises(InvalidInput, match=r"needs the package vllm: pip install 'rewardflow\[vllm\]'"):
+        check_installed()
 
 
 def test_what_vllm_reads_names_the_model_and_splits_text_as_the_policy_does(tmp_path: Path) -> None:
