@@ -196,6 +196,11 @@ def test_settings_of_vllm_fit_the_engine_and_the_placement(
         run(vllm=vllm, generation=GenerationSettings(engine=engine), schedule=schedule)
 
 
+def test_vllm_is_refused_with_a_trainer_whose_weights_it_cannot_be_given() -> None:
+    with pytest.raises(InvalidInput, match=r"generation\.engine=vllm with trainer\.backend=megatron"):
+        run(generation=GenerationSettings(engine="vllm"), trainer=TrainerSettings(backend="megatron"))
+
+
 def test_vllm_generates_under_either_placement() -> None:
     for placement in ("colocated", "separate"):
         schedule = Schedule(groups_per_step=8, placement=placement)

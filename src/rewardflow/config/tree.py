@@ -558,6 +558,11 @@ class RunSettings:
                 f"settings of vllm are for generation.engine=vllm, got generation.engine={self.generation.engine}"
             )
         self._check_log_probs_of_vllm()
+        if self.generation.engine == "vllm" and self.trainer.backend == "megatron":
+            raise InvalidInput(
+                "vLLM is given the weights of trainer.backend=fsdp2, got generation.engine=vllm with "
+                "trainer.backend=megatron; choose generation.engine=hf"
+            )
         if vllm.sleep and placement != "colocated":
             raise InvalidInput(f"vllm.sleep is for schedule.placement=colocated, got placement={placement}")
         fitting = {"ipc": "colocated", "nccl": "separate"}.get(vllm.transfer, placement)
