@@ -42,7 +42,7 @@ test-oracle: .venv-oracle/.ready ## compare the algorithms with verl's, number b
 test-browser: .venv-browser/.ready chromium ## look at the run report in a real browser
 	@.venv-browser/bin/python -m pytest tests/browser $(ARGS)
 
-test-ray: .venv-ray/.ready ## test the shared agent on Ray clusters on this machine
+test-ray: .venv-ray/.ready ## test the shared agent and training on Ray clusters on this machine
 	@.venv-ray/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
 
 test-verl: .venv-oracle/.ready ## run rewardflow inside verl's own trainer, on CPU; ARGS="-k recipe" picks some
@@ -140,7 +140,7 @@ chromium:
 .venv-ray/.ready: pyproject.toml constraints.txt tests/ray_cluster/requirements.txt $(call stale_unless,.venv-ray,.ready) | $(BIN)/python
 	@echo "installing rewardflow and Ray into $(@D)"
 	@$(fresh)
-	@$(pip) install -c constraints.txt -e . -r tests/ray_cluster/requirements.txt
+	@$(pip) install -c constraints.txt -e '.[train]' -r tests/ray_cluster/requirements.txt
 	@$(stamp)
 
 .venv-megatron/.ready: pyproject.toml constraints.txt tests/megatron/requirements.txt $(call stale_unless,.venv-megatron,.ready) | $(BIN)/python

@@ -15,6 +15,7 @@
     │       ├── BudgetExhausted          the next call could pass `max_cost_usd`
     │       └── SharedAgentGone          the agent of several runs was stopped, or stayed away
     ├── FlowError                        generator or trainer broke what the loop relies on
+    ├── ClusterError                     a process of a run on a cluster failed or went away
     ├── CheckpointError                  a checkpoint cannot be written or read
     └── JournalError
         ├── NotAJournal                  the file is something else
@@ -139,6 +140,10 @@ class SharedAgentGone(AgentHalted):
 
 class FlowError(RewardflowError):
     """A generator or trainer broke what the loop relies on; training on would be training on something else."""
+
+
+class ClusterError(RewardflowError):
+    """A process of a run on a cluster failed or went away, and the run with it."""
 
 
 class CheckpointError(RewardflowError):

@@ -54,7 +54,7 @@ def test_required_keys_have_no_default() -> None:
         (
             "zzz.yyy",
             "there are data, schedule, limits, policy, generation, algorithm, trainer, critic, checkpoint, metrics, "
-            "rollouts, validation, vllm",
+            "rollouts, validation, vllm, runtime, shared_agent",
         ),
     ],
 )

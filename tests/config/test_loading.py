@@ -104,6 +104,27 @@ def test_limits_are_the_agents_settings_and_only_those_that_were_given(tmp_path:
     assert run.limits == {"max_concurrency": 256, "rpm": "auto"}
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "address"),
+    [
+        ("ray", "ray", None),
+        ("embedded", "embedded", None),
+        ("auto", "ray", "auto"),
+        ("10.0.0.5:6379", "ray", "10.0.0.5:6379"),
+    ],
+)
+def test_a_runtime_in_short_is_a_kind_or_the_address_of_a_cluster(
+    text: str, kind: str, address: str | None, tmp_path: Path
+) -> None:
+    for run in (load(tmp_path, runtime=text), load(tmp_path, f"runtime='{text}'")):
+        assert (run.runtime.kind, run.runtime.address) == (kind, address)
+
+
+def test_what_belongs_to_a_runtime_in_short_may_follow_it(tmp_path: Path) -> None:
+    assert load(tmp_path, "runtime=ray", "runtime.ranks=4").runtime.ranks == 4
+    assert "settings of a cluster are for kind=ray" in complaint(tmp_path, "runtime.ranks=4")
+
+
 # -- overrides --
 
 

@@ -15,6 +15,7 @@ from rewardflow.config.tree import (
     GenerationSettings,
     PolicySettings,
     RunSettings,
+    RuntimeSettings,
     TrainerSettings,
     ValidationSettings,
     VllmSettings,
@@ -199,6 +200,19 @@ def test_settings_of_vllm_fit_the_engine_and_the_placement(
 def test_vllm_is_refused_with_a_trainer_whose_weights_it_cannot_be_given() -> None:
     with pytest.raises(InvalidInput, match=r"generation\.engine=vllm with trainer\.backend=megatron"):
         run(generation=GenerationSettings(engine="vllm"), trainer=TrainerSettings(backend="megatron"))
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        ({"trainer": TrainerSettings(backend="megatron")}, "on Ray trainer.backend must be fsdp2, got megatron"),
+        ({"generation": GenerationSettings(engine="vllm")}, "on Ray generation.engine must be hf, got vllm"),
+    ],
+    ids=["megatron", "vllm"],
+)
+def test_what_ranks_on_ray_do_not_hold_yet_is_refused(other: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(problem)):
+        run(runtime=RuntimeSettings(kind="ray"), **other)
 
 
 def test_vllm_generates_under_either_placement() -> None:

@@ -29,6 +29,7 @@ from rewardflow.flow.records import Boundary
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
@@ -38,23 +39,41 @@ RANDOM_FILE = "random.safetensors"
 PROGRESS_FILE = "progress.json"
 
 
+class Writable(Protocol):
+    """Weights, optimizer and random numbers, in memory wherever they are."""
+
+    def write(self, folder: Path) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """In host memory: nothing that happens to the run afterwards changes it."""
+    """In memory: nothing that happens to the run afterwards changes it."""
 
     boundary: Boundary
     progress: Mapping[str, Any]  # plain JSON
-    state: State
-    random: Mapping[str, Tensor]
+    weights: Writable
 
     def write(self, folder: Path) -> None:
-        write_state(self.state, folder / STATE_FOLDER)
-        (folder / RANDOM_FILE).write_bytes(safetensors.torch.save(dict(self.random)))
+        self.weights.write(folder)
         (folder / PROGRESS_FILE).write_text(json.dumps(self.progress) + "\n", "utf-8")
         write_rollouts(self.boundary.open_steps, folder)
         if self.boundary.validations:
             (folder / VALIDATION_FOLDER).mkdir()
             write_rollouts(self.boundary.validations, folder / VALIDATION_FOLDER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenWeights:
+    """Of this process, in host memory."""
+
+    state: State
+    random: Mapping[str, Tensor]
+
+    def write(self, folder: Path, *, group: dist.ProcessGroup | None = None) -> None:
+        """On several ranks all of them call this, each with its shards; random numbers are those of the first."""
+        write_state(self.state, folder / STATE_FOLDER, group=group)
+        if group is None or group.rank() == 0:
+            (folder / RANDOM_FILE).write_bytes(safetensors.torch.save(dict(self.random)))
 
 
 class Learner(Protocol):
@@ -76,22 +95,34 @@ def take_snapshot(
     critic: Learner | None = None,
 ) -> Snapshot:
     """Whoever computes must hold still meanwhile."""
+    weights = take_weights(model=model, optimizer=optimizer, critic=critic)
+    return Snapshot(boundary=boundary, progress=progress, weights=weights)
+
+
+def take_weights(*, model: nn.Module, optimizer: Optimizer, critic: Learner | None = None) -> TakenWeights:
     state = dict(state_of(model, optimizer))
     if critic is not None:
         state |= state_of(critic.model, critic.optimizer, owner=CRITIC)
-    return snapshot_of(boundary, state, next(model.parameters()).device, progress)
+    return taken_weights(state, next(model.parameters()).device)
 
 
-def snapshot_of(boundary: Boundary, state: State, device: torch.device, progress: Mapping[str, Any]) -> Snapshot:
+def taken_weights(state: State, device: torch.device) -> TakenWeights:
     """Of a trainer that puts its state together by itself."""
-    return Snapshot(boundary=boundary, progress=progress, state=copied(state), random=random_state.taken(device))
+    return TakenWeights(state=copied(state), random=random_state.taken(device))
 
 
-def put_back_weights(folder: Path, *, model: nn.Module, optimizer: Optimizer, critic: Learner | None = None) -> None:
-    """Weights, optimizer and random numbers."""
-    read_state(folder / STATE_FOLDER, model, optimizer)
+def put_back_weights(
+    folder: Path,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer,
+    critic: Learner | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Weights, optimizer and random numbers. On several ranks all of them call this."""
+    read_state(folder / STATE_FOLDER, model, optimizer, group=group)
     if critic is not None:
-        read_state(folder / STATE_FOLDER, critic.model, critic.optimizer, owner=CRITIC)
+        read_state(folder / STATE_FOLDER, critic.model, critic.optimizer, owner=CRITIC, group=group)
     put_back_random(folder, next(model.parameters()).device)
 
 

@@ -27,7 +27,8 @@ from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.services.judge import LLMJudge
 from rewardflow.reward.services.prices import Prices
 from rewardflow.reward.services.rubric import Criterion
-from rewardflow.runtime.embedded import check_installed, embedded
+from rewardflow.runtime.embedded import embedded
+from rewardflow.runtime.opening import check_installed
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,6 @@ from rewardflow.cli.train_report import write_json
 from rewardflow.cli.validation_text import number, share, under_way_text
 from rewardflow.config.loading import load_run
 from rewardflow.flow.validation_report import Figures, Validated, ValidationReport
-from rewardflow.runtime.embedded import check_installed
 from rewardflow.runtime.evaluation import (
     Evaluation,
     MeasuredModel,
@@ -29,6 +28,7 @@ from rewardflow.runtime.evaluation import (
     find_model,
     place_of,
 )
+from rewardflow.runtime.opening import check_installed
 
 if TYPE_CHECKING:
     from rich.console import Console

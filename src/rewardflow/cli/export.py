@@ -12,7 +12,7 @@ from typing import get_args
 
 from rewardflow.cli.display import safe
 from rewardflow.config.tree import Dtype
-from rewardflow.runtime.embedded import check_installed
+from rewardflow.runtime.opening import check_installed
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

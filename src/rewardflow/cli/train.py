@@ -21,10 +21,12 @@ from rewardflow.config.schema import json_schema
 from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.run_directory import METRICS_FILE
-from rewardflow.runtime.embedded import check_installed, check_run_dir, embedded
+from rewardflow.runtime.homes import open_run
 from rewardflow.runtime.metrics_sinks import check_sinks
+from rewardflow.runtime.opening import check_installed, check_run_dir
 from rewardflow.runtime.preflight import preflight
 from rewardflow.runtime.resuming import find_checkpoint
+from rewardflow.runtime.reward_of_run import spent_usd
 from rewardflow.runtime.validation_records import is_measuring
 
 if TYPE_CHECKING:
@@ -130,8 +132,12 @@ async def _train(
 ) -> TrainOutcome:
     asking = "asking the reward about a sample, then " if probes else ""
     console.print(f"{asking}loading {safe(settings.policy.model)}", soft_wrap=True)
-    async with embedded(
-        settings, on_step=view.add, on_validation=view.add_validation, probes=probes, resume=resume
+
+    def tell(waits_for: str) -> None:
+        console.print(safe(waits_for), soft_wrap=True)
+
+    async with open_run(
+        settings, tell=tell, on_step=view.add, on_validation=view.add_validation, probes=probes, resume=resume
     ) as run:
         async with view.shown(run):
             num_trained = await run.train()
@@ -141,7 +147,7 @@ async def _train(
         num_steps=settings.steps,
         num_trained=num_trained,
         calls=statistics.calls,
-        cost_usd=statistics.ledger.spent_usd,
+        cost_usd=spent_usd(statistics),
         metrics=_metrics(settings),
         validations=tuple(sorted(view.validations, key=lambda report: report.version)),
     )

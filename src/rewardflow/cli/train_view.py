@@ -35,11 +35,12 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.validation_report import Validated, ValidationReport
 from rewardflow.reward.agent import AgentStatistics
+from rewardflow.shared_agent.client import ClientStatistics
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rewardflow.runtime.embedded import EmbeddedRun
+    from rewardflow.runtime.opening import OpenRun
 
 HEARTBEAT_S = 30.0
 CURVE_WIDTH = 60
@@ -70,7 +71,7 @@ class TrainView:
         self.validations: list[ValidationReport] = []  # as they came
         self._num_steps = num_steps
         self._console = console
-        self._run: EmbeddedRun | None = None
+        self._run: OpenRun | None = None
         self._first_step = 0  # of this process, where the run was resumed
         self._last_line_s = -math.inf
 
@@ -85,7 +86,7 @@ class TrainView:
         self._console.print(f"validation: {validation_text(validated.report)}", soft_wrap=True)
 
     @contextlib.asynccontextmanager
-    async def shown(self, run: EmbeddedRun) -> AsyncIterator[None]:
+    async def shown(self, run: OpenRun) -> AsyncIterator[None]:
         self._run = run
         self._first_step = run.start.next_step
         async with asyncio.TaskGroup() as tasks:
@@ -103,7 +104,7 @@ class TrainView:
     def _is_live(self) -> bool:
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
-    async def _watch(self, run: EmbeddedRun) -> None:
+    async def _watch(self, run: OpenRun) -> None:
         """By the clock: verdicts come by the thousand, and steps may take minutes."""
         while not self._is_live:
             await asyncio.sleep(HEARTBEAT_S)
@@ -115,13 +116,13 @@ class TrainView:
 
     # ---- lines ----------------------------------------------------------------------------------------------------
 
-    def _print_line(self, run: EmbeddedRun, *, at_least_after_s: float) -> None:
+    def _print_line(self, run: OpenRun, *, at_least_after_s: float) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._last_line_s >= at_least_after_s:
             self._last_line_s = now
             self._console.print(self.line(run.flow.statistics(), run.agent.statistics()), soft_wrap=True)
 
-    def line(self, flow: FlowStatistics, agent: AgentStatistics) -> str:
+    def line(self, flow: FlowStatistics, agent: AgentStatistics | ClientStatistics) -> str:
         last = self.totals.last
         parts = [f"step {self.num_trained:,} of {self._num_steps:,}"]
         if last is not None:
@@ -143,7 +144,7 @@ class TrainView:
 
     # ---- picture --------------------------------------------------------------------------------------------------
 
-    def picture(self, flow: FlowStatistics, agent: AgentStatistics) -> RenderableType:
+    def picture(self, flow: FlowStatistics, agent: AgentStatistics | ClientStatistics) -> RenderableType:
         head = Table.grid(padding=(0, 2), expand=True)
         head.add_column(ratio=1)
         head.add_row(
@@ -157,7 +158,9 @@ class TrainView:
             body.add_row(label, text)
         return Group(head, body)
 
-    def _rows(self, flow: FlowStatistics, agent: AgentStatistics) -> Iterator[tuple[str, RenderableType]]:
+    def _rows(
+        self, flow: FlowStatistics, agent: AgentStatistics | ClientStatistics
+    ) -> Iterator[tuple[str, RenderableType]]:
         last = self.totals.last
         scores = self.totals.scores
         if scores:
@@ -181,7 +184,7 @@ class TrainView:
         for warning in totals.warnings[-WARNINGS_SHOWN:]:
             yield "warning", Text(safe(warning), "yellow")
         yield "agent", Text("   ".join(_agent_parts(agent)), no_wrap=True, overflow="ellipsis")
-        for account in agent.accounts:
+        for account in () if isinstance(agent, ClientStatistics) else agent.accounts:
             if account.in_flight or account.waiting:
                 yield "waits for", Text(waiting_for(account), no_wrap=True, overflow="ellipsis")
 
@@ -226,7 +229,10 @@ def _lost(failed: Mapping[str, int], dropped: Mapping[str, int]) -> str:
     return ", ".join(parts)
 
 
-def _agent_parts(agent: AgentStatistics) -> list[str]:
+def _agent_parts(agent: AgentStatistics | ClientStatistics) -> list[str]:
+    """Of a shared agent only what it does for this run; its limits are those of all runs."""
+    if isinstance(agent, ClientStatistics):
+        return [f"{agent.out:,} out at the shared agent", dollars(agent.cost_usd)]
     names = [f"{safe(account.account)}: " if len(agent.accounts) > 1 else "" for account in agent.accounts]
     limits = [f"{name}{limits_text(account)}" for name, account in zip(names, agent.accounts, strict=True)]
     return [

@@ -113,6 +113,8 @@ class _Reading:
 
     def _set_section(self, section: str, given: _Given) -> None:
         """All of it: what was given before is gone. A section with nothing in it is one without settings."""
+        if section == "runtime" and isinstance(given.value, str):
+            given = dataclasses.replace(given, value=_runtime_in_short(given.value))
         if given.value is not None and not isinstance(given.value, Mapping):
             self.problems.append(f"{section} must be a mapping, got {shown(section, given.value)}{_source(given)}")
             return
@@ -190,6 +192,11 @@ class _Reading:
             starts_with_field = message.partition(" ")[0] in [key.field for key in keys_of(section)]
             self.problems.append(f"{section}.{message}" if starts_with_field else f"{section}: {message}")
             return None
+
+
+def _runtime_in_short(text: str) -> Mapping[str, Any]:
+    """A kind of runtime, or the address of a cluster."""
+    return {"kind": text} if text in ("embedded", "ray") else {"kind": "ray", "address": text}
 
 
 def _fit(key: Key, given: _Given) -> Any:

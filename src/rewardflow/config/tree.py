@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, Literal
 
@@ -469,6 +469,58 @@ class ValidationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """Where a run computes: in one process, or as actors of a Ray cluster (cluster.md).
+
+    In a run file `runtime: ray` stands for a cluster of this machine alone, and `runtime: auto` or `runtime: host:port`
+    for one to join.
+    """
+
+    kind: Literal["embedded", "ray"] = "embedded"  # one process, or many on Ray
+    # of a Ray cluster to join, `auto` for the one of this machine; null: start one here, for this run alone
+    address: str | None = None
+    ranks: int = 1  # processes that train one model together; with schedule.placement=colocated they also generate
+    generators: int = 1  # processes that generate, with schedule.placement=separate
+    cpus: float = 1.0  # of the cluster, for each of these processes
+    gpus: float | None = None  # likewise; null: one if the cluster has any
+    # whether these processes are put on few nodes or on many
+    spread: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
+    wait_s: float = 600.0  # for room in a cluster that others use
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        for name in ("ranks", "generators"):
+            at_least(name, getattr(self, name), 1)
+        within("cpus", self.cpus, 0.0, math.inf)
+        within("wait_s", self.wait_s, 0.0, math.inf)
+        if self.gpus is not None:
+            within("gpus", self.gpus, 0.0, math.inf)
+        changed = [
+            f"{one.name}={getattr(self, one.name)}" for one in fields(self) if getattr(self, one.name) != one.default
+        ]
+        if self.kind == "embedded" and changed:
+            raise InvalidInput(f"settings of a cluster are for kind=ray, got kind=embedded with {', '.join(changed)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedAgentSettings:
+    """One reward agent for several runs, in an actor of a Ray cluster (shared_agent.md)."""
+
+    name: str | None = None  # of the agent, which is started if it is not there; null: the run has one of its own
+    namespace: str = "rewardflow"  # of the name
+    address: str = "auto"  # of the Ray cluster, where the run itself is not on one
+    run: str | None = None  # what the run is called there; null: its run_dir
+    share: float = 1.0  # of the service, beside the shares of other runs
+    env: Sequence[str] = ()  # environment variables that the agent gets from here when the run starts it, such as keys
+    resources: Mapping[str, float] = field(default_factory=dict)  # Ray's names for what its node must have
+    give_up_s: float = 600.0  # without an answer from it
+
+    def __post_init__(self) -> None:
+        within("share", self.share, 0.0, math.inf, low_open=True)
+        within("give_up_s", self.give_up_s, 0.0, math.inf, low_open=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """A whole run: what is rewarded, for how long, and where it is written down."""
 
@@ -494,6 +546,8 @@ class RunSettings:
     rollouts: RolloutSettings = RolloutSettings()
     validation: ValidationSettings | None = None
     vllm: VllmSettings = VllmSettings()
+    runtime: RuntimeSettings = RuntimeSettings()
+    shared_agent: SharedAgentSettings = field(default_factory=SharedAgentSettings)
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)
@@ -505,6 +559,8 @@ class RunSettings:
         self._check_checkpoint()
         self._check_validation()
         self._check_vllm()
+        self._check_runtime()
+        self._check_shared_agent()
         if self.schedule.min_group > self.generation.group_size:
             raise InvalidInput(
                 "schedule.min_group must not exceed generation.group_size, or every group is dropped, "
@@ -579,6 +635,21 @@ class RunSettings:
                 "generation.temperature must be 1 where top_k or top_p cut the distribution and vllm generates, which "
                 "tells no log-probs of the whole one then, "
                 f"got temperature={generation.temperature}, top_k={generation.top_k}, top_p={generation.top_p}"
+            )
+
+    def _check_runtime(self) -> None:
+        chosen = {"trainer.backend": self.trainer.backend, "generation.engine": self.generation.engine}
+        for (key, value), known in zip(chosen.items(), ("fsdp2", "hf"), strict=True):
+            if self.runtime.kind == "ray" and value != known:
+                raise InvalidInput(f"on Ray {key} must be {known}, got {value} with runtime.kind=ray")
+
+    def _check_shared_agent(self) -> None:
+        shared = self.shared_agent
+        if shared.name is None and shared != SharedAgentSettings():
+            raise InvalidInput("settings of shared_agent are for an agent with a name, got shared_agent.name=null")
+        if shared.name is not None and shared.run is None and self.run_dir is None:
+            raise InvalidInput(
+                "a shared agent tells runs apart by name: shared_agent.run or run_dir must be given, got neither"
             )
 
     def _check_advantage(self) -> None:

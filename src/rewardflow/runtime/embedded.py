@@ -1,91 +1,53 @@
 """A training run in one process: policy, engine, trainer, agent and loop on this machine's device.
 
-Always true: what is cheap to find wrong is found first: the settings and the data, then the reward service, then what
-can be said of the model without its weights; only then is anything written and the model loaded. Everything that was
-opened is closed in reverse order, however the run ends. A run that goes on from a checkpoint is made like a new one,
-and then everything is put back.
+Always true: everything of torch happens on one device thread, or on two where generation has weights of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import dataclasses
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.config.tree import GenerationSettings, RunSettings
-from rewardflow.data.cursor import PromptCursor
-from rewardflow.data.opening import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.parts import Parts
-from rewardflow.flow.records import Boundary, Prompt
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.run import Flow
-from rewardflow.flow.seams import Generator
+from rewardflow.flow.records import Prompt
+from rewardflow.flow.seams import Critic, Generator
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
-from rewardflow.reward.agent import RewardAgent
-from rewardflow.run_directory import RUN_FILE
-from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
 from rewardflow.runtime.heap import keep_freed_memory
-from rewardflow.runtime.metrics_sinks import check_sinks
-from rewardflow.runtime.probe import probe
-from rewardflow.runtime.resuming import find_checkpoint, store_of
-from rewardflow.runtime.reward_of_run import build_agent
-from rewardflow.runtime.run_records import RunRecords, open_records
-from rewardflow.runtime.run_state import RunState
-from rewardflow.runtime.step_checks import StepChecks
-from rewardflow.runtime.time_budget import TimeBudget
-from rewardflow.runtime.validation import (
-    check_reward_fits,
-    fitting_prompts,
-    generation_of,
-    make_plan,
-    open_validation_set,
-)
+from rewardflow.runtime.opening import Machinery, OnStep, OpenRun, opened
+from rewardflow.runtime.peak_memory import peak_memory_bytes
+from rewardflow.runtime.reward_of_run import RunAgent
+from rewardflow.runtime.run_state import WeightsHere
+from rewardflow.runtime.validation import fitting_prompts, generation_of, make_plan
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
+
     from rewardflow.generate.hf import HFEngine
     from rewardflow.generate.vllm.engine import VllmEngine
     from rewardflow.policy.loading import Policy
     from rewardflow.train.megatron.trainer import MegatronTrainer
     from rewardflow.train.torch_trainer import TorchTrainer
 
-T = TypeVar("T")
-
-OnStep = Callable[[StepReport], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedRun:
-    """A run that is ready to start, or to go on: `await run.train()`."""
+class EmbeddedRun(OpenRun):
+    """With the model and the trainer, which are in this process."""
 
-    settings: RunSettings
-    agent: RewardAgent
     policy: Policy
     trainer: TorchTrainer | MegatronTrainer
-    parts: Parts
-    flow: Flow
-    prompts: PromptCursor
-    start: Boundary
-    checkpointer: Checkpointer | None  # with a run directory
-
-    async def train(self) -> int:
-        """How many of the run's steps are trained then: all, unless `checkpoint.max_hours` came first."""
-        try:
-            await self.flow.run(steps=self.settings.steps, start=self.start)
-        except TimeIsUp as end:
-            return end.next_step
-        return max(self.settings.steps, self.start.next_step)
 
 
 @contextlib.asynccontextmanager
@@ -95,72 +57,64 @@ async def embedded(
     folder: Path | None = None,
     on_step: OnStep | None = None,
     on_validation: OnValidation | None = None,
-    agent: RewardAgent | None = None,
+    agent: RunAgent | None = None,
     probes: bool = True,
     resume: Checkpoint | bool = False,
 ) -> AsyncIterator[EmbeddedRun]:
-    """Open everything that a run needs. `agent` replaces the one that the settings describe.
+    """As `opened`, in this process."""
+    home = OwnProcess(settings)
+    async with opened(
+        settings,
+        home,
+        folder=folder,
+        on_step=on_step,
+        on_validation=on_validation,
+        agent=agent,
+        probes=probes,
+        resume=resume,
+    ) as run:
+        same = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
+        yield EmbeddedRun(**same, policy=home.policy, trainer=home.trainer)
 
-    `probes`: the reward that the settings describe is asked about one sample first, as `runtime.probe` says.
-    `resume`: go on with the run in `run_dir`, from its latest checkpoint, which `find_checkpoint` may have found
-    already; a run without one starts again, with its journal.
-    """
-    budget = TimeBudget(settings.checkpoint.max_hours, started_s=asyncio.get_running_loop().time())
-    _check_start(settings, resumes=resume is not False)
-    checkpoint = await asyncio.to_thread(find_checkpoint, settings) if resume is True else resume or None
-    folder = folder or folder_of(settings)
-    is_probed = probes and agent is None
-    agent = agent or build_agent(settings, folder=folder)
-    prompt_set = open_prompts(settings.data, seed=settings.seed)
-    validation_set = open_validation_set(settings)
-    if is_probed:
-        await probe(settings, prompt_set[0], folder=folder)
-    async with contextlib.AsyncExitStack() as stack:
-        thread = stack.enter_context(DeviceThread("device"))
-        measured = await thread.run(lambda: _rehearse_all(settings, prompt_set, validation_set))
-        records = open_records(settings, stack, resumes=resume is not False, checkpoint=checkpoint)
-        await stack.enter_async_context(agent)
-        check_reward_fits(settings.validation, agent)
-        policy = await thread.run(lambda: load(settings))
-        trainer = await _open_trainer(settings, policy, thread, stack)
-        engines = await _make_engines(settings, policy, trainer, thread, stack, measured)
-        prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=engines.keep)
-        parts = _make_parts(settings, prompts, engines, agent, trainer)
-        state = RunState(
-            trainer=trainer,
-            prompts=prompts,
-            prompt_set=prompt_set,
-            parts=parts,
-            thread=thread,
-            validation_set=validation_set,
+
+class OwnProcess:
+    """A `Home` for a run; `policy` and `trainer` are there when it has loaded."""
+
+    policy: Policy
+    trainer: TorchTrainer | MegatronTrainer
+
+    def __init__(self, settings: RunSettings) -> None:
+        check_one_process(settings)
+        self._settings = settings
+        self._thread = DeviceThread("device")
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._stack.enter_context(self._thread)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
+        return await self._thread.run(lambda: rehearse_all(self._settings, prompt_set, validation_set))
+
+    async def load(self, measured: tuple[Prompt, ...]) -> Machinery:
+        settings, thread = self._settings, self._thread
+        self.policy = await thread.run(lambda: load(settings))
+        self.trainer = await _open_trainer(settings, self.policy, thread, self._stack)
+        engines = await _make_engines(settings, self.policy, self.trainer, thread, self._stack, measured)
+        return Machinery(
+            generator=engines.generator,
+            trainer=self.trainer,
+            critic=_critic_of(settings, self.trainer),
+            weights=WeightsHere(trainer=self.trainer, thread=thread),
+            fits=engines.keep,
+            validation=engines.validation,
+            peak_memory_bytes=partial(peak_memory_bytes, device_of(settings)),
         )
-        start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
-        saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, start)
-        yield EmbeddedRun(
-            settings=settings,
-            agent=agent,
-            policy=policy,
-            trainer=trainer,
-            parts=parts,
-            flow=_make_flow(settings, parts, records, saver, on_step, on_validation),
-            prompts=prompts,
-            start=start,
-            checkpointer=saver,
-        )
-
-
-def _check_start(settings: RunSettings, *, resumes: bool) -> None:
-    check_installed()
-    check_one_process(settings)
-    check_sinks(settings)
-    check_run_dir(settings, resumes=resumes)
-
-
-def check_installed() -> None:
-    """Whether what only training needs is there; nothing of it is imported."""
-    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InvalidInput(f"training needs {' and '.join(missing)}: pip install 'rewardflow[train]'")
 
 
 def check_one_process(settings: RunSettings) -> None:
@@ -176,21 +130,6 @@ def check_one_process(settings: RunSettings) -> None:
         raise InvalidInput("trainer.backend=megatron needs megatron-core: pip install 'rewardflow[megatron]'")
 
 
-def check_run_dir(settings: RunSettings, *, resumes: bool = False) -> None:
-    if resumes:
-        store_of(settings)
-    elif settings.run_dir is not None and (Path(settings.run_dir) / RUN_FILE).exists():
-        raise InvalidInput(
-            f"run_dir must be a new directory, got {settings.run_dir}, which holds a run already (--resume goes on "
-            "with it)"
-        )
-
-
-def folder_of(settings: RunSettings) -> Path:
-    """Where relative paths of the reward's contents start."""
-    return Path.cwd() if settings.reward_folder is None else Path(settings.reward_folder)
-
-
 def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     """Build engine and trainer without weights, so that their mistakes are told before anything is loaded."""
     from rewardflow.policy.loading import outline_policy
@@ -204,11 +143,11 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
 
         ModelShape.of(policy.model.config)
     else:
-        _make_trainer(settings, policy, thread)
+        make_trainer(settings, policy, thread)
     return policy
 
 
-def _rehearse_all(settings: RunSettings, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
+def rehearse_all(settings: RunSettings, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
     """The prompts that the run will be measured with."""
     return rehearse_validation(settings, rehearse(settings, prompt_set), validation_set)
 
@@ -358,14 +297,14 @@ async def _open_trainer(
     settings: RunSettings, policy: Policy, thread: DeviceThread, stack: contextlib.AsyncExitStack
 ) -> TorchTrainer | MegatronTrainer:
     if settings.trainer.backend == "fsdp2":
-        return await thread.run(lambda: _make_trainer(settings, policy, thread))
-    from rewardflow.runtime.lone_megatron import alone_in_the_world, make_trainer
+        return await thread.run(lambda: make_trainer(settings, policy, thread))
+    from rewardflow.runtime.lone_megatron import alone_in_the_world, make_megatron_trainer
 
     world = contextlib.ExitStack()
     stack.push_async_callback(thread.run, world.close)
     device = device_of(settings)
     layout = await thread.run(lambda: world.enter_context(alone_in_the_world(settings.trainer.megatron, device)))
-    return await thread.run(lambda: make_trainer(settings, policy, layout, thread))
+    return await thread.run(lambda: make_megatron_trainer(settings, policy, layout, thread))
 
 
 async def _make_vllm_engines(
@@ -385,7 +324,10 @@ async def _make_vllm_engines(
     return _Engines(engine, lambda prompt: bool(engine.encoder.fit([prompt]).kept), plan)
 
 
-def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -> TorchTrainer:
+def make_trainer(
+    settings: RunSettings, policy: Policy, thread: DeviceThread, *, group: dist.ProcessGroup | None = None
+) -> TorchTrainer:
+    """`group`: of the ranks that train together, each with the same policy."""
     from rewardflow.policy.value_model import build_value_model
     from rewardflow.train.critic import CriticPart
     from rewardflow.train.torch_trainer import TorchTrainer
@@ -405,81 +347,11 @@ def _make_trainer(settings: RunSettings, policy: Policy, thread: DeviceThread) -
         thread=thread,
         reference=policy.reference() if settings.algorithm.needs_reference else None,
         critic=critic,
+        group=group,
     )
 
 
-def _make_parts(
-    settings: RunSettings,
-    prompts: PromptCursor,
-    engines: _Engines,
-    agent: RewardAgent,
-    trainer: TorchTrainer | MegatronTrainer,
-) -> Parts:
-    from rewardflow.algo.advantages import make_advantages
+def _critic_of(settings: RunSettings, trainer: TorchTrainer | MegatronTrainer) -> Critic | None:
     from rewardflow.train.torch_trainer import TorchTrainer
 
-    return Parts(
-        schedule=settings.schedule,
-        prompts=prompts,
-        generator=engines.generator,
-        agent=agent,
-        trainer=trainer,
-        advantages=make_advantages(settings.algorithm),
-        group_size=settings.generation.group_size,
-        micro_batch_tokens=settings.trainer.micro_batch_tokens,
-        takes_reference=settings.algorithm.needs_reference,
-        takes_behaviour=settings.algorithm.needs_behaviour and settings.algorithm.behaviour == "trainer",
-        takes_old=settings.algorithm.takes_old,
-        critic=trainer if settings.algorithm.kind.critic and isinstance(trainer, TorchTrainer) else None,
-        has_baseline=settings.algorithm.kind.greedy,
-        validation=engines.validation,
-    )
-
-
-def _open_checkpointer(
-    settings: RunSettings,
-    state: RunState,
-    records: RunRecords,
-    budget: TimeBudget,
-    stack: contextlib.AsyncExitStack,
-    start: Boundary,
-) -> Checkpointer:
-    writer = stack.enter_context(ThreadPoolExecutor(1, "rewardflow-checkpoint"))
-    checkpointer = Checkpointer(
-        settings, store_of(settings), take=state.take, flush=records.flush, writer=writer, budget=budget
-    )
-    checkpointer.go_on(start)
-    stack.push_async_callback(checkpointer.settle)
-    if settings.checkpoint.on_signal:
-        stack.enter_context(saving_on_signal(checkpointer))
-    return checkpointer
-
-
-def _make_flow(
-    settings: RunSettings,
-    parts: Parts,
-    records: RunRecords | None,
-    saver: Checkpointer | None,
-    on_step: OnStep | None,
-    on_validation: OnValidation | None,
-) -> Flow:
-    checks = StepChecks(settings, device_of(settings))
-    own = [one for one in (records, saver) if one is not None]
-    tell = _tell_all([*(one.stepped for one in own), on_step])
-    return Flow(
-        parts,
-        on_step=lambda report: tell(checks(report)),
-        on_rollouts=None if records is None or records.rollouts is None else records.rollouts.write,
-        on_validation=_tell_all([*(one.validated for one in own), on_validation]),
-        at_boundary=saver,
-        sink=None if records is None else records.devices,
-    )
-
-
-def _tell_all(listeners: Sequence[Callable[[T], None] | None]) -> Callable[[T], None]:
-    def tell(news: T) -> None:
-        for listener in listeners:
-            if listener is not None:
-                listener(news)
-
-    return tell
+    return trainer if settings.algorithm.kind.critic and isinstance(trainer, TorchTrainer) else None

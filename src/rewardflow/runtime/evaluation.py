@@ -24,13 +24,8 @@ from rewardflow.flow.validation import Measurement
 from rewardflow.flow.validation_report import Validated
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.run_directory import CHECKPOINTS_FOLDER
-from rewardflow.runtime.embedded import (
-    check_installed,
-    folder_of,
-    load,
-    make_validation_engine,
-    rehearse_validation,
-)
+from rewardflow.runtime.embedded import load, make_validation_engine, rehearse_validation
+from rewardflow.runtime.opening import check_installed, folder_of
 from rewardflow.runtime.probe import probe
 from rewardflow.runtime.resuming import store_of
 from rewardflow.runtime.reward_of_run import build_agent

@@ -38,7 +38,9 @@ def alone_in_the_world(settings: MegatronSettings, device: torch.device) -> Iter
         dist.destroy_process_group()
 
 
-def make_trainer(settings: RunSettings, policy: Policy, layout: Layout, thread: DeviceThread) -> MegatronTrainer:
+def make_megatron_trainer(
+    settings: RunSettings, policy: Policy, layout: Layout, thread: DeviceThread
+) -> MegatronTrainer:
     from rewardflow.train.megatron.trainer import MegatronTrainer
     from rewardflow.train.megatron.weights import weights_of
 

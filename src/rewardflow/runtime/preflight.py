@@ -15,16 +15,9 @@ from rewardflow.config.tree import RunSettings
 from rewardflow.data.opening import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
-from rewardflow.runtime.embedded import (
-    check_installed,
-    check_run_dir,
-    device_of,
-    folder_of,
-    make_engine,
-    rehearse,
-    rehearse_validation,
-)
+from rewardflow.runtime.embedded import device_of, make_engine, rehearse, rehearse_validation
 from rewardflow.runtime.memory import MemoryEstimate, estimate_memory
+from rewardflow.runtime.opening import check_installed, check_run_dir, folder_of
 from rewardflow.runtime.probe import SampleVerdict, ask_about_sample
 from rewardflow.runtime.reward_of_run import build_agent
 from rewardflow.runtime.validation import open_validation_set

@@ -21,7 +21,7 @@ from rewardflow.errors import RewardLoadError
 from rewardflow.flow.records import Prompt
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.services.proxies import EnvironmentProxies
-from rewardflow.runtime.reward_of_run import build_agent
+from rewardflow.runtime.reward_of_run import RunAgent, build_agent
 from rewardflow.types import Reward, Rollout
 
 logger = logging.getLogger(__name__)
@@ -64,11 +64,28 @@ class SampleVerdict:
 async def probe(settings: RunSettings, prompt: Prompt, *, folder: Path) -> None:
     """Raise if the reward cannot be called; warn if it only failed this once."""
     sample = await ask_about_sample(settings, prompt, folder=folder, patience_s=PATIENCE_S)
-    failure = sample.failure
     if sample.unreachable is not None:
         raise RewardLoadError(
             f"the reward's service must be reachable, got no connection to {sample.unreachable}{_GO_ON}"
         )
+    _judge(sample.rewards)
+
+
+async def probe_open(agent: RunAgent, prompt: Prompt) -> None:
+    """As `probe`, of an agent that is open and may judge for other runs too: it is asked like by any of them."""
+    rewards: tuple[Reward, ...] = ()
+    ticket = agent.submit(_rollouts(prompt, _likely_answer(prompt), _SAMPLE_GROUP_SIZE))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            (group,) = await ticket.all()
+            rewards = group.rewards
+    except TimeoutError:
+        ticket.cancel()
+    _judge(rewards)
+
+
+def _judge(rewards: Sequence[Reward]) -> None:
+    failure = next((reward for reward in rewards if reward.value is None), None)
     if failure is not None and failure.kind in _HOPELESS:
         raise RewardLoadError(
             f"the reward must answer a sample before the run starts, it failed with {failure.kind}: {failure.error}"
@@ -76,7 +93,7 @@ async def probe(settings: RunSettings, prompt: Prompt, *, folder: Path) -> None:
         )
     if failure is not None:
         logger.warning("the reward failed on a sample (%s: %s); the run starts", failure.kind, failure.error)
-    if not sample.rewards:
+    if not rewards:
         logger.warning("the reward has not answered a sample within %g s; the run starts", PATIENCE_S)
 
 

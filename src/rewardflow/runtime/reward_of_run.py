@@ -1,18 +1,58 @@
-"""The reward agent that a run's settings describe.
+"""The reward agent that a run's settings describe: its own, or a client of one that several runs share.
 
 Always true: nothing is sent and no model is loaded here; a reward that cannot be found, built or called is refused.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 from rewardflow.config.tree import RunSettings
-from rewardflow.reward.agent import RewardAgent
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.agent import AgentStatistics, RewardAgent
 from rewardflow.reward.services.reward_file import load_reward_contents, load_reward_file
 from rewardflow.run_directory import JOURNAL_FILE
+from rewardflow.shared_agent.client import ClientStatistics, SharedAgent
+from rewardflow.shared_agent.cluster import joined
+from rewardflow.shared_agent.ray_actor import connect
+from rewardflow.shared_agent.spec import AgentSpec
+
+RunAgent = RewardAgent | SharedAgent
+
+
+def agent_of_run(settings: RunSettings, *, folder: Path) -> RunAgent:
+    """To be entered inside of `shared_cluster`. `folder` is where relative paths in the settings start."""
+    shared = settings.shared_agent
+    if shared.name is None:
+        return build_agent(settings, folder=folder)
+    missing = [name for name in shared.env if name not in os.environ]
+    if missing:
+        raise InvalidInput(f"shared_agent.env must name variables that are set, got {', '.join(missing)}")
+    spec = AgentSpec.of(settings.reward, reward_kwargs=settings.reward_kwargs, folder=folder, **settings.limits)
+    return connect(
+        spec,
+        run=shared.run or str(Path(str(settings.run_dir)).absolute()),
+        name=shared.name,
+        namespace=shared.namespace,
+        share=shared.share,
+        env={name: os.environ[name] for name in shared.env},
+        resources=shared.resources,
+        give_up_s=shared.give_up_s,
+    )
+
+
+def shared_cluster(settings: RunSettings) -> AbstractContextManager[None]:
+    """In the Ray cluster of the shared agent, if there is one: the run's own, if that is on Ray."""
+    return nullcontext() if settings.shared_agent.name is None else joined(settings.shared_agent.address)
+
+
+def spent_usd(statistics: AgentStatistics | ClientStatistics) -> float:
+    """For this run."""
+    return statistics.cost_usd if isinstance(statistics, ClientStatistics) else statistics.ledger.spent_usd
 
 
 def build_agent(settings: RunSettings, *, folder: Path, keeps: bool = True) -> RewardAgent:

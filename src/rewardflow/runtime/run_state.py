@@ -5,10 +5,12 @@ Always true: `take` after `put_back` gives what was put back; whoever computes o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rewardflow.checkpoint.manifest import VALIDATION_FOLDER, Checkpoint
 from rewardflow.data.cursor import PromptCursor
@@ -18,37 +20,73 @@ from rewardflow.flow.parts import Parts
 from rewardflow.flow.records import Boundary, SavedStep
 
 if TYPE_CHECKING:
-    from rewardflow.checkpoint.snapshot import Snapshot
+    from rewardflow.checkpoint.snapshot import Snapshot, TakenWeights, Writable
     from rewardflow.train.megatron.trainer import MegatronTrainer
     from rewardflow.train.torch_trainer import TorchTrainer
 
 logger = logging.getLogger(__name__)
 
 
+class WeightKeeper(Protocol):
+    """Weights, optimizer and random numbers of a run, wherever they are."""
+
+    async def take(self) -> Writable:
+        """A copy that nothing changes any more; its `write` may be called from any thread."""
+
+    async def put_back(self, folder: Path) -> None:
+        """What was written to this directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsHere:
+    """Of a trainer in this process."""
+
+    trainer: TorchTrainer | MegatronTrainer
+    thread: DeviceThread
+
+    async def take(self) -> TakenWeights:
+        from rewardflow.checkpoint.snapshot import take_weights, taken_weights
+        from rewardflow.train.torch_trainer import TorchTrainer
+
+        trainer = self.trainer
+        if not isinstance(trainer, TorchTrainer):
+            state, device = await trainer.state(), trainer.layout.device
+            return await self.thread.run(lambda: taken_weights(state, device))
+        return await self.thread.run(
+            lambda: take_weights(model=trainer.model, optimizer=trainer.optimizer, critic=trainer.critic)
+        )
+
+    async def put_back(self, folder: Path) -> None:
+        from rewardflow.checkpoint.model_state import SavedState
+        from rewardflow.checkpoint.snapshot import STATE_FOLDER, put_back_random, put_back_weights
+        from rewardflow.train.torch_trainer import TorchTrainer
+
+        trainer = self.trainer
+        if isinstance(trainer, TorchTrainer):
+            model, optimizer, critic = trainer.model, trainer.optimizer, trainer.critic
+            await self.thread.run(lambda: put_back_weights(folder, model=model, optimizer=optimizer, critic=critic))
+        else:
+            await trainer.put_back(await self.thread.run(lambda: SavedState(folder / STATE_FOLDER)))
+            device = trainer.layout.device
+            await self.thread.run(lambda: put_back_random(folder, device))
+        await self.thread.run(trainer.rest)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """The parts of a run that remember something."""
 
-    trainer: TorchTrainer | MegatronTrainer
+    weights: WeightKeeper
     prompts: PromptCursor
     prompt_set: PromptSet
     parts: Parts
-    thread: DeviceThread
     validation_set: PromptSet | None = None
 
     async def take(self, boundary: Boundary) -> Snapshot:
-        from rewardflow.checkpoint.snapshot import snapshot_of, take_snapshot
-        from rewardflow.train.torch_trainer import TorchTrainer
+        from rewardflow.checkpoint.snapshot import Snapshot
 
-        trainer, progress = self.trainer, self._progress()
-        if not isinstance(trainer, TorchTrainer):
-            state, device = await trainer.state(), trainer.layout.device
-            return await self.thread.run(lambda: snapshot_of(boundary, state, device, progress))
-        return await self.thread.run(
-            lambda: take_snapshot(
-                boundary, model=trainer.model, optimizer=trainer.optimizer, progress=progress, critic=trainer.critic
-            )
-        )
+        progress = self._progress()
+        return Snapshot(boundary=boundary, progress=progress, weights=await self.weights.take())
 
     async def put_back(self, checkpoint: Checkpoint) -> Boundary:
         """The boundary is where the flow starts."""
@@ -57,11 +95,11 @@ class RunState:
 
         progress = read_progress(checkpoint.path)
         self._set_progress(progress)
-        await self._put_back_weights(checkpoint)
-        open_steps = await self.thread.run(
+        await self.weights.put_back(checkpoint.path)
+        open_steps = await asyncio.to_thread(
             lambda: read_rollouts(checkpoint.path, lambda uid: self.prompt_set[int(uid)])
         )
-        validations = await self.thread.run(lambda: self._read_validations(checkpoint, progress))
+        validations = await asyncio.to_thread(self._read_validations, checkpoint, progress)
         return Boundary(next_step=checkpoint.step, open_steps=open_steps, validations=validations)
 
     def _read_validations(self, checkpoint: Checkpoint, progress: Mapping[str, Any]) -> tuple[SavedStep, ...]:
@@ -82,21 +120,6 @@ class RunState:
         if plan is None or self.validation_set is None:
             return None
         return {**self.validation_set.fingerprint, "prompts": len(plan.prompts), "rollouts": plan.group_size}
-
-    async def _put_back_weights(self, checkpoint: Checkpoint) -> None:
-        from rewardflow.checkpoint.model_state import SavedState
-        from rewardflow.checkpoint.snapshot import STATE_FOLDER, put_back_random, put_back_weights
-        from rewardflow.train.torch_trainer import TorchTrainer
-
-        trainer, path = self.trainer, checkpoint.path
-        if isinstance(trainer, TorchTrainer):
-            model, optimizer, critic = trainer.model, trainer.optimizer, trainer.critic
-            await self.thread.run(lambda: put_back_weights(path, model=model, optimizer=optimizer, critic=critic))
-        else:
-            await trainer.put_back(await self.thread.run(lambda: SavedState(path / STATE_FOLDER)))
-            device = trainer.layout.device
-            await self.thread.run(lambda: put_back_random(path, device))
-        await self.thread.run(trainer.rest)
 
     def _progress(self) -> dict[str, Any]:
         from rewardflow.algo.reward_kl import KlInReward

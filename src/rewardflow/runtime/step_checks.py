@@ -6,13 +6,12 @@ Always true: a warning is in the log and in the report, and through it in metric
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from rewardflow.config.tree import RunSettings
 from rewardflow.flow.reports import StepReport
 from rewardflow.runtime.health import HealthWatch
-from rewardflow.runtime.peak_memory import peak_memory_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +19,12 @@ logger = logging.getLogger(__name__)
 class StepChecks:
     """`checks(report)` gives the report as it is told."""
 
-    def __init__(self, settings: RunSettings, device: Any) -> None:
+    def __init__(self, settings: RunSettings, peak_memory_bytes: Callable[[], int | None]) -> None:
         self._watch = HealthWatch(settings)
-        self._device = device
+        self._peak_memory_bytes = peak_memory_bytes
 
     def __call__(self, report: StepReport) -> StepReport:
         warnings = self._watch.warnings(report)
         for warning in warnings:
             logger.warning("%s", warning)
-        return replace(report, memory_peak_bytes=peak_memory_bytes(self._device), warnings=tuple(warnings))
+        return replace(report, memory_peak_bytes=self._peak_memory_bytes(), warnings=tuple(warnings))

@@ -18,6 +18,7 @@ from rewardflow.flow.seams import Generator
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.probe import units_of
+from rewardflow.runtime.reward_of_run import RunAgent
 
 if TYPE_CHECKING:
     from rewardflow.generate.hf import HFEngine
@@ -55,8 +56,10 @@ def fitting_prompts(prompt_set: PromptSet, engine: HFEngine | VllmEngine) -> tup
     return kept
 
 
-def check_reward_fits(validation: ValidationSettings | None, agent: RewardAgent) -> None:
-    """The agent is open."""
+def check_reward_fits(validation: ValidationSettings | None, agent: RunAgent) -> None:
+    """The agent is open. What a shared one judges at a time is not known here."""
+    if not isinstance(agent, RewardAgent):
+        return
     if validation is not None and validation.rollouts == 1 and "group" in units_of(agent):
         raise InvalidInput(
             f"the reward {agent.name} compares the rollouts of a group, so validation.rollouts must be at least 2 "

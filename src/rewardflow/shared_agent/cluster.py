@@ -9,7 +9,9 @@ import contextlib
 import importlib.util
 import logging
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 
 from rewardflow.errors import InvalidInput
@@ -33,7 +35,8 @@ def joined(address: str) -> Iterator[None]:
         yield
         return
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with _own_handler_of_sigterm():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         told = str(error).strip().partition("\n")[0]
         raise InvalidInput(f"the address must be that of a running Ray cluster, got {address!r}: {told}") from error
@@ -44,22 +47,34 @@ def joined(address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _own_handler_of_sigterm() -> Iterator[None]:
+    """Ray sets one that ends the process on the spot."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def private_cluster() -> Iterator[None]:
     """One node for as long as the block lasts."""
     check_installed()
     import ray
 
     folder = tempfile.mkdtemp(prefix="rewardflow-ray-", dir="/tmp")  # sockets need a short path
-    ray.init(
-        address="local",
-        num_cpus=_CPUS,
-        include_dashboard=False,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=folder,
-    )
+    with _own_handler_of_sigterm():
+        ray.init(
+            address="local",
+            num_cpus=_CPUS,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+        )
     try:
         yield
     finally:

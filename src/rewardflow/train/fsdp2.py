@@ -74,6 +74,13 @@ def reduce_gradients_in_next_backward(model: nn.Module, wanted: bool) -> None:
         model.set_requires_gradient_sync(wanted)
 
 
+def settle(model: nn.Module) -> None:
+    """Let go of weights in one piece that a forward pass left, so that the model's weights are its shards again."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def whole(value: Tensor) -> Tensor:
     """What is spread over the ranks, in one piece on each."""
     return value.full_tensor() if isinstance(value, DTensor) else value

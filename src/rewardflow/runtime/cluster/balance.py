@@ -1,0 +1,20 @@
+"""Who gets which samples: shares of about as many tokens, the same whenever the lengths are the same.
+
+Always true: everything is in one share, once, and each share keeps the order; no two shares differ by more than the
+longest sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def split_evenly(loads: Sequence[int], num_shares: int) -> list[list[int]]:
+    """The places in each share: the heaviest first, each to the share that has least."""
+    totals = [0] * num_shares
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    for place in sorted(range(len(loads)), key=lambda place: (-loads[place], place)):
+        least = min(range(num_shares), key=totals.__getitem__)
+        shares[least].append(place)
+        totals[least] += loads[place]
+    return [sorted(share) for share in shares]

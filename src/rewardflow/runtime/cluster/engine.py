@@ -1,0 +1,77 @@
+"""What runs in an actor that only generates: a whole policy of its own, and engines on it.
+
+Always true: between two publishings its weights do not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.records import GroupRequest
+from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
+from rewardflow.runtime.cluster.failures import telling, telling_stream
+from rewardflow.runtime.cluster.rank import RankPlace, WeightBucket
+from rewardflow.runtime.embedded import load
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    from rewardflow.sync.weights_by_name import WeightsByName
+
+
+class EngineActor:
+    """Calls come one by one, in order."""
+
+    def __init__(self, number: int, num_engines: int) -> None:
+        self._number = number
+        self._num_engines = num_engines
+        self._thread = DeviceThread("generator")
+        self._thread.__enter__()  # it ends with the process, which is killed
+        self._engines: EnginePair | None = None
+        self._weights: WeightsByName | None = None
+
+    @telling
+    async def open(self, settings: RunSettings) -> RankPlace:
+        """With the weights that the trainer starts with, because both load the same."""
+        import ray
+
+        await self._thread.run(lambda: self._open(settings))
+        return RankPlace(
+            replica=self._number,
+            num_replicas=self._num_engines,
+            node=ray.util.get_node_ip_address(),
+            pid=os.getpid(),
+        )
+
+    def _open(self, settings: RunSettings) -> None:
+        from rewardflow.sync.weights_by_name import WeightsByName
+
+        policy = load(settings)
+        policy.model.requires_grad_(False)
+        self._weights = WeightsByName(policy.model)
+        self._engines = EnginePair(settings, policy, self._thread)
+
+    @telling_stream
+    async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
+        assert self._engines is not None
+        async with contextlib.aclosing(self._engines.generate(requests, purpose)) as batches:
+            async for batch in batches:
+                yield batch
+
+    @telling
+    async def name_version(self, version: int, purpose: Purpose) -> None:
+        assert self._engines is not None
+        await self._engines.name_version(version, purpose)
+
+    @telling
+    async def receive(self, bucket: WeightBucket) -> None:
+        await self._thread.run(lambda: self._put(bucket))
+
+    def _put(self, bucket: WeightBucket) -> None:
+        assert self._weights is not None
+        for name, weight in bucket.weights.items():
+            self._weights.put(name, weight)

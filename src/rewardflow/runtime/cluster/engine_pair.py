@@ -1,0 +1,38 @@
+"""The engines of an actor: one that generates for training and, if the run is measured, one for that.
+
+Always true: both have the same weights, so what was published to one is published to the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.records import GroupRequest
+from rewardflow.runtime.cluster.merging import in_batches
+from rewardflow.runtime.embedded import make_engine, make_validation_engine
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    from rewardflow.policy.loading import Policy
+
+Purpose = Literal["training", "validation"]
+
+
+class EnginePair:
+    def __init__(self, settings: RunSettings, policy: Policy, thread: DeviceThread) -> None:
+        self._engines = {"training": make_engine(settings, policy, thread)}
+        if settings.validation is not None:
+            self._engines["validation"] = make_validation_engine(settings, policy, thread)
+
+    async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
+        async with contextlib.aclosing(in_batches([self._engines[purpose].generate(requests)])) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def name_version(self, version: int, purpose: Purpose) -> None:
+        """What the present weights are called from now on."""
+        await self._engines[purpose].publish(version)

@@ -1,0 +1,159 @@
+"""The seams of the loop, on actors: a trainer that is many ranks, a generator that is many engines.
+
+Always true: the samples of a micro-batch are spread over the replicas by tokens and by nothing else, so the same run
+gives every rank the same; n ranks make the update that one would, up to rounding. A message holds a batch, never a
+sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from rewardflow.errors import CheckpointError, ClusterError
+from rewardflow.flow.records import GroupRequest, MicroBatch, Sample, UpdateReport, num_tokens
+from rewardflow.runtime.cluster.balance import split_evenly
+from rewardflow.runtime.cluster.crew import Crew
+from rewardflow.runtime.cluster.engine_pair import Purpose
+from rewardflow.runtime.cluster.merging import in_batches
+from rewardflow.runtime.cluster.rank import RankPlace
+from rewardflow.types import EMPTY, Reward, Rollout
+
+
+class RankTrainer:
+    """A `Trainer` and a `Critic`. Places are those of the ranks, in order."""
+
+    def __init__(self, ranks: Crew, places: Sequence[RankPlace]) -> None:
+        self._ranks = ranks
+        self._replicas = [place.replica for place in places]
+        self._num_replicas = places[0].num_replicas
+        self.peak_memory_bytes: int | None = None  # of the rank that has used most
+
+    @contextlib.asynccontextmanager
+    async def step(self, number: int) -> AsyncIterator[None]:
+        """A step that fails ends the run and its ranks with it, so they are not told."""
+        await self._ranks.all("begin_step", lambda _: (number,))
+        yield
+        peaks = [peak for peak in await self._ranks.all("end_step") if peak is not None]
+        self.peak_memory_bytes = max(peaks, default=None)
+
+    async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
+        return await self._look("log_probs", rollouts, of)
+
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
+        return await self._look("values", rollouts)
+
+    async def forward_backward(self, batch: MicroBatch) -> None:
+        shares = self._split([sample.rollout for sample in batch.samples])
+        batches = [
+            replace(batch, samples=tuple(_bare_sample(batch.samples[place]) for place in share)) for share in shares
+        ]
+        await self._ranks.all("forward_backward", lambda rank: (batches[self._replicas[rank]],))
+
+    async def optim_step(self) -> UpdateReport:
+        reports: list[UpdateReport] = await self._ranks.all("optim_step")
+        return reports[0]
+
+    async def _look(self, method: str, rollouts: Sequence[Rollout], *others: Any) -> list[object]:
+        """By rollout, whichever replica had it."""
+        shares = self._split(rollouts)
+        parts = [[_bare(rollouts[place]) for place in share] for share in shares]
+        answers = await self._ranks.all(method, lambda rank: (parts[self._replicas[rank]], *others))
+        found: dict[int, object] = {}
+        for replica, answer in zip(self._replicas, answers, strict=True):
+            found.update(zip(shares[replica], answer, strict=True))
+        return [found[place] for place in range(len(rollouts))]
+
+    def _split(self, rollouts: Sequence[Rollout]) -> list[list[int]]:
+        return split_evenly([num_tokens(rollout) for rollout in rollouts], self._num_replicas)
+
+
+class EngineGenerator:
+    """A `Generator` on engines whose weights are brought up to date by others: what it publishes is a name."""
+
+    def __init__(self, engines: Crew, purpose: Purpose = "training") -> None:
+        self._engines = engines
+        self._purpose = purpose
+
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        """Groups are dealt out like cards: how long their responses will be nobody knows."""
+        count = len(self._engines)
+        dealt = [(number, tuple(requests[number::count])) for number in range(count)]
+        streams = [self._engines.stream(number, "generate", part, self._purpose) for number, part in dealt if part]
+        async with contextlib.aclosing(in_batches(streams)) as batches:
+            async for batch in batches:
+                for rollouts in batch:
+                    for rollout in rollouts:
+                        yield rollout
+
+    async def publish(self, version: int) -> None:
+        await self._engines.all("name_version", lambda _: (version, self._purpose))
+
+
+class ColocatedGenerator(EngineGenerator):
+    """On the engines of ranks, each of which brings its weights to its own."""
+
+    async def publish(self, version: int) -> None:
+        await self._engines.all("refresh")
+        await super().publish(version)
+
+
+class SeparateGenerator(EngineGenerator):
+    """On engines of their own, to which the weights travel through Ray's object store, a few at a time."""
+
+    def __init__(self, engines: Crew, ranks: Crew) -> None:
+        super().__init__(engines)
+        self._ranks = ranks
+
+    async def publish(self, version: int) -> None:
+        is_last = False
+        while not is_last:
+            answers = self._ranks.ask("next_weights")
+            is_last = (await self._ranks.answered(answers))[0].is_last
+            await self._engines.all("receive", partial(_same, answers[0]))
+        await super().publish(version)
+
+
+def _same(argument: Any, _: int) -> tuple[Any]:
+    """For every actor the same; a reference of Ray becomes what it refers to on the way."""
+    return (argument,)
+
+
+@dataclass(frozen=True, slots=True)
+class RankWeights:
+    """A `WeightKeeper`: each rank keeps and writes its own part, into a directory that all of them see."""
+
+    ranks: Crew
+
+    async def take(self) -> TakenOnRanks:
+        await self.ranks.all("take")
+        return TakenOnRanks(self.ranks)
+
+    async def put_back(self, folder: Path) -> None:
+        await self.ranks.all("put_back", lambda _: (folder.absolute(),))
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOnRanks:
+    ranks: Crew
+
+    def write(self, folder: Path) -> None:
+        try:
+            self.ranks.wait_for(self.ranks.ask("write", lambda _: (folder.absolute(),)))
+        except ClusterError as error:
+            raise CheckpointError(str(error)) from error
+
+
+def _bare(rollout: Rollout) -> Rollout:
+    """Without the texts, which a trainer does not look at."""
+    return replace(rollout, prompt="", messages=(), response="", ground_truth=None, extra_info=EMPTY)
+
+
+def _bare_sample(sample: Sample) -> Sample:
+    value = sample.reward.value
+    reward = Reward(kind=sample.reward.kind, error="") if value is None else Reward(value=value)
+    return replace(sample, rollout=_bare(sample.rollout), reward=reward)

@@ -1,0 +1,63 @@
+"""What goes wrong in an actor, and how the run is told: who it was, what it was, and where, in the first lines.
+
+Always true: an error of ours travels as it is, any other as text, because exceptions of libraries often cannot be sent;
+Ray's own frames and advice are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from rewardflow.errors import RewardflowError
+
+Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
+Stream = TypeVar("Stream", bound=Callable[..., AsyncGenerator[Any]])
+
+
+class ActorFailed(Exception):
+    """An exception of an actor as text: its last line, then its traceback."""
+
+    def __init__(self, summary: str, trace: str) -> None:
+        super().__init__(summary, trace)
+        self.summary = summary
+        self.trace = trace
+
+    @classmethod
+    def of(cls, error: BaseException) -> ActorFailed:
+        summary = "".join(traceback.format_exception_only(error)).strip()
+        own = error.__traceback__ and error.__traceback__.tb_next  # without the frame of the boundary
+        return cls(summary, "".join(traceback.format_exception(type(error), error, own)).strip())
+
+
+def telling(call: Call) -> Call:
+    """Round each method of an actor: the one place that catches what it raises."""
+
+    @functools.wraps(call)
+    async def told(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await call(*args, **kwargs)
+        except RewardflowError:
+            raise
+        except Exception as error:
+            raise ActorFailed.of(error) from None
+
+    return told  # type: ignore[return-value]  # the same signature
+
+
+def telling_stream(stream: Stream) -> Stream:
+    """The same for a method that yields."""
+
+    @functools.wraps(stream)
+    async def told(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        try:
+            async for item in stream(*args, **kwargs):
+                yield item
+        except RewardflowError:
+            raise
+        except Exception as error:
+            raise ActorFailed.of(error) from None
+
+    return told  # type: ignore[return-value]  # the same signature

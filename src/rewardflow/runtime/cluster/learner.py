@@ -1,0 +1,101 @@
+"""A trainer as one rank of several holds it, whatever spreads the model over them.
+
+Always true: all ranks make the same calls in the same order; those of one replica with the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.seams import Critic, Trainer
+from rewardflow.runtime.embedded import make_trainer
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
+
+    from rewardflow.checkpoint.snapshot import TakenWeights
+    from rewardflow.policy.loading import Policy
+
+
+class Learner(Protocol):
+    """What differs between backends. `Fsdp2Learner` is one."""
+
+    @property
+    def trainer(self) -> Trainer: ...
+
+    @property
+    def critic(self) -> Critic | None: ...
+
+    @property
+    def replica(self) -> int:
+        """Which share of a micro-batch's samples this rank is given."""
+
+    @property
+    def num_replicas(self) -> int: ...
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Each by its name in transformers and in one piece, the same on every rank; one at a time, on the thread."""
+
+    def take(self) -> TakenWeights:
+        """This rank's part of a checkpoint; on the thread."""
+
+    def put_back(self, folder: Path) -> None:
+        """From a checkpoint that any number of ranks wrote; on the thread."""
+
+
+class Fsdp2Learner:
+    """Every rank is a replica: each has samples of its own, and a part of every weight."""
+
+    def __init__(
+        self, settings: RunSettings, policy: Policy, thread: DeviceThread, group: dist.ProcessGroup | None
+    ) -> None:
+        self.trainer = make_trainer(settings, policy, thread, group=group)
+        self.critic = self.trainer if settings.algorithm.kind.critic else None
+        self.replica = 0 if group is None else group.rank()
+        self.num_replicas = 1 if group is None else group.size()
+        self._group = group
+        self._device = policy.model.device
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        from rewardflow.train.fsdp2 import whole
+
+        self._settle()
+        model = self.trainer.model
+        for name, weight in (*model.named_parameters(), *model.named_buffers()):
+            yield name, whole(weight.detach().to(self._device))  # collectives are done where the ranks compute
+
+    def take(self) -> TakenWeights:
+        from rewardflow.checkpoint.snapshot import take_weights
+
+        self._settle()
+        trainer = self.trainer
+        return take_weights(model=trainer.model, optimizer=trainer.optimizer, critic=trainer.critic)
+
+    def put_back(self, folder: Path) -> None:
+        from rewardflow.checkpoint.snapshot import put_back_weights
+
+        self._settle()
+        trainer = self.trainer
+        put_back_weights(
+            folder, model=trainer.model, optimizer=trainer.optimizer, critic=trainer.critic, group=self._group
+        )
+        trainer.rest()
+
+    def _settle(self) -> None:
+        from rewardflow.train.fsdp2 import settle
+
+        settle(self.trainer.model)
+        if self.trainer.critic is not None:
+            settle(self.trainer.critic.model)
+
+
+def make_learner(
+    settings: RunSettings, policy: Policy, thread: DeviceThread, group: dist.ProcessGroup | None
+) -> Learner:
+    """As `trainer` of the settings says. `group` is of all ranks; None where there is one."""
+    return Fsdp2Learner(settings, policy, thread, group)

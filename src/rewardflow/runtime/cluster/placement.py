@@ -1,0 +1,93 @@
+"""Room for a run's processes in a cluster.
+
+Always true: a cluster that could never hold the run is refused at once, with what is needed and what is there; one that
+is only busy is waited for, and whoever waits is told for what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.config.tree import RuntimeSettings
+from rewardflow.errors import InvalidInput
+
+Resources = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """So many processes, each with its CPUs and GPUs on one node."""
+
+    count: int
+    cpus: float
+    gpus: float
+
+    @classmethod
+    def of(cls, runtime: RuntimeSettings, *, count: int, total: Resources) -> Need:
+        gpus = runtime.gpus if runtime.gpus is not None else float(total.get("GPU", 0) > 0)
+        return cls(count=count, cpus=runtime.cpus, gpus=gpus)
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
+
+    def __str__(self) -> str:
+        each = _shown(self.bundle) or "nothing"
+        return f"{self.count} process{'es' if self.count > 1 else ''} with {each} each"
+
+
+def check_room(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bool = False) -> None:
+    """`nodes` are those that are alive, with all that they have, used or not."""
+    fitting = [_number_that_fit(need, node) for node in nodes]
+    held = sum(min(count, 1) for count in fitting) if is_strictly_spread else sum(fitting)
+    if held < need.count:
+        there = "; ".join(_shown(node) or "nothing" for node in nodes) or "none"
+        each = ", no two of them on one node" if is_strictly_spread else ""
+        raise InvalidInput(
+            f"the cluster is too small: the run needs {need}{each}, and there is room for {held} on its "
+            f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} ({there}); lower runtime.ranks, or what each asks for "
+            "(runtime.cpus, runtime.gpus), or add nodes"
+        )
+
+
+def alive_nodes() -> list[dict[str, float]]:
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+async def reserved(need: Need, runtime: RuntimeSettings, tell: Callable[[str], None]) -> Any:
+    """A placement group of Ray with a place for each process."""
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    check_room(need, alive_nodes(), is_strictly_spread=runtime.spread == "strict_spread")
+    free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}
+    group = placement_group([need.bundle or {"CPU": 0.001}] * need.count, strategy=runtime.spread.upper())
+    tell(f"waiting for room in the cluster: {need}; free are {_shown(free) or 'none'}")
+    try:
+        async with asyncio.timeout(runtime.wait_s):
+            await group.ready()
+    except TimeoutError:
+        remove_placement_group(group)
+        raise InvalidInput(
+            f"the cluster must have room within runtime.wait_s={runtime.wait_s:g}: the run needs {need} "
+            f"({runtime.spread}), and free were {_shown(free) or 'none'}"
+        ) from None
+    except BaseException:
+        remove_placement_group(group)
+        raise
+    return group
+
+
+def _number_that_fit(need: Need, node: Resources) -> int:
+    counts = [int(node.get(name, 0.0) / amount + 1e-9) for name, amount in need.bundle.items()]
+    return min(counts, default=need.count)
+
+
+def _shown(resources: Resources) -> str:
+    named = [(name, resources[name]) for name in ("CPU", "GPU") if resources.get(name)]
+    return " and ".join(f"{amount:g} {name}" for name, amount in named)

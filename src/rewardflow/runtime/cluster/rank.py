@@ -1,0 +1,245 @@
+"""What runs in an actor that trains: one rank, and where generation shares its device, an engine.
+
+Always true: whoever calls does so on all ranks, in the same order; what a rank computes it computes on one thread.
+A rank alone generates with the very weights it trains. One of several, whose weights are spread, keeps a whole copy for
+its engine, which publishing fills weight by weight: no rank ever has more than that copy and one weight in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import dataclasses
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.errors import CheckpointError
+from rewardflow.flow.records import GroupRequest, MicroBatch, UpdateReport
+from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
+from rewardflow.runtime.cluster.failures import telling, telling_stream
+from rewardflow.runtime.cluster.learner import Learner, make_learner
+from rewardflow.runtime.embedded import load
+from rewardflow.runtime.peak_memory import peak_memory_bytes
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch.distributed as dist
+    from torch import Tensor
+
+    from rewardflow.checkpoint.snapshot import TakenWeights
+    from rewardflow.policy.loading import Policy
+
+_BUCKET_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """Where the ranks find each other: a store of torch.distributed in the first one."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Which samples a rank is given, and where it is."""
+
+    replica: int
+    num_replicas: int
+    node: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBucket:
+    """Weights by name, of as many bytes as travel well together; empty from all ranks but the first."""
+
+    weights: Mapping[str, Tensor]
+    is_last: bool
+
+
+class Rank:
+    """Calls come one by one, in order, except that a checkpoint is written while the others go on."""
+
+    def __init__(self, number: int, num_ranks: int) -> None:
+        self._number = number
+        self._num_ranks = num_ranks
+        self._thread = DeviceThread("device")
+        self._thread.__enter__()  # it ends with the process, which is killed
+        self._store: Any = None  # of torch.distributed, in the first rank
+        self._saving_group: dist.ProcessGroup | None = None
+        self._policy: Policy | None = None
+        self._learner: Learner | None = None
+        self._engines: EnginePair | None = None
+        self._copy: Any = None  # of the policy's model, where the engine has its own
+        self._step: AbstractAsyncContextManager[None] | None = None
+        self._taken: TakenWeights | None = None
+        self._sending: Iterator[tuple[str, Tensor]] | None = None
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    @telling
+    async def meeting_point(self) -> MeetingPoint:
+        """Of the first rank only."""
+        import ray
+        import torch.distributed as dist
+
+        host = ray.util.get_node_ip_address()
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in its __all__
+            host, 0, self._num_ranks, is_master=True, wait_for_workers=False
+        )
+        self._store = store
+        return MeetingPoint(host, store.port)
+
+    @telling
+    async def open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> RankPlace:
+        """Load the policy, and meet the other ranks if there are any."""
+        await self._thread.run(lambda: self._open(settings, meeting_point, generates))
+        import ray
+
+        learner = self._opened
+        return RankPlace(
+            replica=learner.replica,
+            num_replicas=learner.num_replicas,
+            node=ray.util.get_node_ip_address(),
+            pid=os.getpid(),
+        )
+
+    def _open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> None:
+        policy = self._policy = load(settings)
+        group = None if meeting_point is None else self._meet(meeting_point)
+        if generates:
+            own = policy
+            if group is not None:  # before it is spread over the ranks
+                self._copy = copy.deepcopy(policy.model).requires_grad_(False)
+                own = dataclasses.replace(policy, model=self._copy)
+            self._engines = EnginePair(settings, own, self._thread)
+        self._learner = make_learner(settings, policy, self._thread, group)
+
+    def _meet(self, meeting_point: MeetingPoint) -> dist.ProcessGroup:
+        import torch.distributed as dist
+
+        store = self._store or dist.TCPStore(  # type: ignore[attr-defined]
+            meeting_point.host, meeting_point.port, self._num_ranks
+        )
+        assert self._policy is not None
+        device = self._policy.model.device.type
+        backend = "gloo" if device == "cpu" else f"cpu:gloo,{device}:{dist.get_default_backend_for_device(device)}"
+        dist.init_process_group(backend, store=store, rank=self._number, world_size=self._num_ranks)
+        self._saving_group = dist.new_group(backend="gloo")  # a checkpoint is written while training goes on
+        assert dist.group.WORLD is not None
+        return dist.group.WORLD
+
+    @property
+    def _opened(self) -> Learner:
+        assert self._learner is not None, "a rank must be opened first"
+        return self._learner
+
+    @telling
+    async def sees(self, file: Path) -> bool:
+        return await asyncio.to_thread(file.exists)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    @telling
+    async def begin_step(self, number: int) -> None:
+        self._step = self._opened.trainer.step(number)
+        await self._step.__aenter__()
+
+    @telling
+    async def end_step(self) -> int | None:
+        """The most memory that this rank has used so far."""
+        assert self._step is not None
+        assert self._policy is not None
+        await self._step.__aexit__(None, None, None)
+        return peak_memory_bytes(self._policy.model.device)
+
+    @telling
+    async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
+        return await self._opened.trainer.log_probs(rollouts, of)
+
+    @telling
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
+        critic = self._opened.critic
+        assert critic is not None
+        return await critic.values(rollouts)
+
+    @telling
+    async def forward_backward(self, batch: MicroBatch) -> None:
+        await self._opened.trainer.forward_backward(batch)
+
+    @telling
+    async def optim_step(self) -> UpdateReport:
+        return await self._opened.trainer.optim_step()
+
+    # -- generating --------------------------------------------------------------------------------------------------
+
+    @telling_stream
+    async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
+        assert self._engines is not None
+        async with contextlib.aclosing(self._engines.generate(requests, purpose)) as batches:
+            async for batch in batches:
+                yield batch
+
+    @telling
+    async def name_version(self, version: int, purpose: Purpose) -> None:
+        assert self._engines is not None
+        await self._engines.name_version(version, purpose)
+
+    @telling
+    async def refresh(self) -> None:
+        """Bring the present weights to the engines of this rank, if they have a copy of their own."""
+        if self._copy is not None:
+            await self._thread.run(self._fill_copy)
+
+    def _fill_copy(self) -> None:
+        from rewardflow.sync.weights_by_name import WeightsByName
+
+        into = WeightsByName(self._copy)
+        for name, weight in self._opened.weights():
+            into.put(name, weight)
+
+    @telling
+    async def next_weights(self) -> WeightBucket:
+        """For engines elsewhere: the next few weights, from the first rank, which has only those in one piece."""
+        return await self._thread.run(self._next_weights)
+
+    def _next_weights(self) -> WeightBucket:
+        self._sending = self._sending or self._opened.weights()
+        bucket: dict[str, Tensor] = {}
+        num_bytes = 0
+        for name, weight in self._sending:
+            num_bytes += weight.nbytes
+            if self._number == 0:
+                bucket[name] = weight.to("cpu", copy=True)
+            if num_bytes >= _BUCKET_BYTES:
+                return WeightBucket(bucket, is_last=False)
+        self._sending = None
+        return WeightBucket(bucket, is_last=True)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    @telling
+    async def take(self) -> None:
+        self._taken = await self._thread.run(self._opened.take)
+
+    @telling
+    async def write(self, folder: Path) -> None:
+        """What was taken. Not on the device's thread: it goes on."""
+        taken = self._taken
+        if taken is None:
+            raise CheckpointError("weights must be taken before they are written, got none")
+        await asyncio.to_thread(lambda: taken.write(folder, group=self._saving_group))
+
+    @telling
+    async def put_back(self, folder: Path) -> None:
+        await self._thread.run(lambda: self._opened.put_back(folder))

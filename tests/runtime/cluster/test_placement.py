@@ -1,0 +1,40 @@
+"""Whether a cluster can hold a run, from what its nodes have."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewardflow.config.tree import RuntimeSettings
+from rewardflow.errors import InvalidInput
+from rewardflow.runtime.cluster.placement import Need, check_room
+
+CPU_NODE, GPU_NODE = {"CPU": 8.0, "memory": 1e9}, {"CPU": 8.0, "GPU": 2.0}
+
+
+def need(count: int, **fields: float) -> Need:
+    return Need(count=count, **{"cpus": 1.0, "gpus": 0.0, **fields})
+
+
+def test_a_process_must_fit_on_one_node() -> None:
+    check_room(need(2, cpus=8), [CPU_NODE, CPU_NODE])
+    with pytest.raises(InvalidInput, match="2 processes with 9 CPU each, and there is room for 0 on its 2 nodes"):
+        check_room(need(2, cpus=9), [CPU_NODE, CPU_NODE])
+
+
+def test_gpus_are_counted_where_they_are() -> None:
+    check_room(need(2, gpus=1), [CPU_NODE, GPU_NODE])
+    with pytest.raises(InvalidInput, match=r"3 processes with 1 CPU and 1 GPU each, and there is room for 2 .*8 CPU; "):
+        check_room(need(3, gpus=1), [CPU_NODE, GPU_NODE])
+
+
+def test_strictly_spread_processes_need_a_node_each() -> None:
+    check_room(need(2), [CPU_NODE, GPU_NODE], is_strictly_spread=True)
+    with pytest.raises(InvalidInput, match="no two of them on one node, and there is room for 2"):
+        check_room(need(3), [CPU_NODE, GPU_NODE], is_strictly_spread=True)
+
+
+def test_each_process_gets_a_gpu_where_there_are_any_unless_told_otherwise() -> None:
+    runtime = RuntimeSettings(kind="ray")
+    assert Need.of(runtime, count=1, total=GPU_NODE).gpus == 1
+    assert Need.of(runtime, count=1, total=CPU_NODE).gpus == 0
+    assert Need.of(RuntimeSettings(kind="ray", gpus=0.5), count=1, total=GPU_NODE).gpus == 0.5
