@@ -55,7 +55,7 @@ test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CP
 	@.venv-megatron/bin/python -m pytest -o faulthandler_timeout=600 tests/megatron $(ARGS)
 
 test-vllm: .venv-vllm/.ready ## test the vLLM engine on a CPU: its numbers, updates, and a whole run
-	@.venv-vllm/bin/python -m pytest -o faulthandler_timeout=1500 tests/vllm $(ARGS)
+	@.venv-vllm/bin/python -m pytest -W default -o faulthandler_timeout=1500 tests/vllm $(ARGS)
 
 check: .venv/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check

@@ -41,7 +41,7 @@ def json_schema() -> dict[str, Any]:
             place["properties"][field.name] = _section(_object(keys_of(section), explained), field)
             if place is not top and field.default is dataclasses.MISSING:
                 place["required"].append(field.name)
-    top["properties"]["runtime"] = {"anyOf": [top["properties"]["runtime"], {"type": "string"}]}  # in short
+    top["properties"]["runtime"]["type"] = ["object", "string"]  # a kind or an address, in short
     # In the order of the record: what it needs, sections too.
     top["required"] = [
         field.name
