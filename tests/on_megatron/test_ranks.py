@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from layouts import FAMILIES, LAYOUTS, SAVED_AT, gone_on, make_model, micro_batches, one_process, samples_of, weights_of
-from rank_process import logits_and_tokens, spawn
+from megatron_rank import logits_and_tokens, spawn
 
 from rewardflow.algo.token_softmax import token_softmax
 

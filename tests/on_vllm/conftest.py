@@ -1,10 +1,9 @@
-"""Needs vLLM, which `make test-vllm` installs into an environment of its own. A folder of that name is no package.
+"""Needs vLLM, which `make test-vllm` installs into an environment of its own.
 
 Lets these tests import the helpers that stand beside this file. An engine takes half a minute to start, so a file has
 one for all of its tests, on one loop.
 """
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -16,7 +15,3 @@ torch.set_num_threads(1)
 
 # Read in this process and in vLLM's own: no network, no compilation of what runs a few times, one thread.
 os.environ |= {"HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-
-spec = importlib.util.find_spec("vllm")
-if spec is None or spec.origin is None:
-    collect_ignore_glob = ["test_*.py"]
