@@ -19,7 +19,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 # asyncio's debug mode slows the loop several times and logs slow callbacks, which tests of logging would then see.
 os.environ.pop("PYTHONASYNCIODEBUG", None)
 
-# Each needs a package that its make target installs into an environment of its own. No folder here has a package's name:
-# this folder is on the path, so it would be taken for the package.
+# Each needs a package that its make target installs into an environment of its own. No folder here has the name of a
+# package: this one is on the path, so it would be taken for the package.
 _NEEDED = {"local_judge": "xllamacpp", "browser": "playwright", "on_megatron": "megatron", "on_vllm": "vllm"}
 collect_ignore = [folder for folder, package in _NEEDED.items() if importlib.util.find_spec(package) is None]
