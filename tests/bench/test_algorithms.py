@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from rollouts import rollout
 
-from rewardflow.bench.algorithms import AlgorithmFigures, Variant, measure, report_of, rows_of, variants
+import rewardflow.clock
+from rewardflow.bench.algorithms import AlgorithmFigures, GradedRule, Variant, measure, report_of, rows_of, variants
 from rewardflow.cli.bench import holds
 from rewardflow.config.algorithms import ADVANTAGES
 from rewardflow.config.tree import Aggregation, AlgorithmSettings, KlEstimator, RejectBy, WeighBy
+from rewardflow.flow.records import GREEDY
 
 GOOD = AlgorithmFigures(name="base", judged_by="exact", seed=0, steps=160, exact=0.95, pass_at_k=1.0, seconds=30.0)
 
@@ -34,19 +37,49 @@ def test_every_choice_that_a_run_can_make_is_a_row() -> None:
 def test_rows_differ_from_the_base_in_what_they_name_alone() -> None:
     every = list(variants())
     assert len({variant.name for variant in every}) == len(every)
-    base = every[0].settings(seed=0, steps=9, groups_per_step=4)
+    base = every[0].settings(seed=0, steps=9, rollouts_per_step=64)
     for variant in every:
-        settings = variant.settings(seed=0, steps=9, groups_per_step=4)
-        assert replace(settings, algorithm=base.algorithm) == base
+        settings = variant.settings(seed=0, steps=9, rollouts_per_step=64)
         assert settings.algorithm == replace(base.algorithm, **variant.changes)
+        assert (settings.generation == base.generation) == ("group_size=" not in variant.name)
+        assert (settings.critic == base.critic) == ("critic.lr=" not in variant.name)
+        assert (settings.schedule.max_staleness == 1) == ("schedule=" not in variant.name)
+        assert replace(settings, algorithm=base.algorithm, critic=base.critic, generation=base.generation) == replace(
+            base, schedule=settings.schedule
+        )
 
 
-@pytest.mark.parametrize("changes", [{}, {"advantage": "grpo_passk"}], ids=["base", "passk"])
-def test_a_run_reports_what_was_right_of_its_last_steps(changes: dict[str, str]) -> None:
-    figures = measure(Variant(changes=changes), seed=3, steps=2, groups_per_step=4)
+def test_every_row_trains_on_as_many_rollouts_and_updates_a_step() -> None:
+    for variant in variants():
+        settings = variant.settings(seed=0, steps=9, rollouts_per_step=64)
+        assert settings.schedule.groups_per_step * settings.generation.group_size == 64
+        assert settings.schedule.mini_batches == 4
+
+
+def test_siblings_are_sampled_for_those_who_are_compared_with_them_alone() -> None:
+    for variant in variants():
+        settings = variant.settings(seed=0, steps=9, rollouts_per_step=64)
+        assert (settings.generation.group_size > 1) == settings.algorithm.kind.compares_group
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "grpo_passk", "remax", "gae"])
+def test_a_run_reports_what_was_right_of_its_last_steps(advantage: str) -> None:
+    figures = measure(Variant(changes={"advantage": advantage}), seed=3, steps=2, rollouts_per_step=64)
     assert (figures.seed, figures.steps) == (3, 2)
     assert 0.0 <= figures.exact <= figures.pass_at_k < 0.9
     assert figures.seconds > 0
+
+
+def test_the_greedy_answer_that_others_are_compared_with_is_scored_and_not_counted() -> None:
+    rule = GradedRule()
+    sampled = rollout("41", "40", step=7, group_size=2, extra_info={GREEDY: False})
+    greedy = replace(sampled, index=1, response="40", extra_info={GREEDY: True})
+
+    async def score() -> list[float | None]:
+        return [(await rule.compute_score(one)).value for one in (sampled, greedy)]
+
+    assert rewardflow.clock.run(score()) == [0.5, 1.0]
+    assert rule.grades == {7: {"q": [False]}}
 
 
 def test_the_best_of_a_group_is_judged_by_its_best() -> None:

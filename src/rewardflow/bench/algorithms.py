@@ -3,8 +3,9 @@
 The tiny model, from random weights, learns to copy digits, once with each choice of advantage, loss, correction, KL and
 aggregation. What there is to choose is read from where it is defined, so that a new choice is a new row.
 
-Always true: a row is the common base with the changes that it names, and nothing else; rollouts are one step old, so
-that corrections have something to correct, and a step has several updates, so that clips have something to clip.
+Always true: a row is the common base with the changes that it names, and nothing else, and trains on as many rollouts a
+step as any other; a step has several updates, so that clips have something to clip, and rollouts are one step old, so
+that corrections have something to correct.
 """
 
 from __future__ import annotations
@@ -17,10 +18,19 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal, get_args, get_type_hints
 
-from rewardflow.bench.learning import GROUPS_PER_STEP, LAST_STEPS, copying_settings, grade
+from rewardflow.bench.learning import ALGORITHM, CRITIC, GROUP_SIZE, LAST_STEPS, TRAINER, copying_settings, grade
 from rewardflow.bench.rows import Row
 from rewardflow.config.algorithms import ADVANTAGES
-from rewardflow.config.tree import Aggregation, AlgorithmSettings, KlEstimator, RejectBy, RunSettings, WeighBy
+from rewardflow.config.tree import (
+    Aggregation,
+    AlgorithmSettings,
+    CriticSettings,
+    KlEstimator,
+    RejectBy,
+    RunSettings,
+    WeighBy,
+)
+from rewardflow.flow.records import GREEDY
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.embedded import embedded
 from rewardflow.types import Reward, Rollout
@@ -28,14 +38,18 @@ from rewardflow.types import Reward, Rollout
 JudgedBy = Literal["exact", "pass_at_k"]
 
 SEEDS = (0,)
-STEPS = 240
+STEPS = 200
+ROLLOUTS_PER_STEP = 512
 BAR = ">= 0.9"
 _NUM_DIGITS = 2
 _SCHEDULE = "one_step"
-# A bonus for entropy competes with advantages. Divided by their spread these are about 1 in size; undivided they are
-# as large as scores differ, and all of a group but its best have none with `grpo_passk`.
-_UNDIVIDED_BONUS = 0.03
-_UNDIVIDED = frozenset(("grpo_passk", "rloo", "opo", "gpg", "remax"))
+# A bonus for entropy competes with the advantages. Divided by a spread these are about 1 in size, and the base's bonus
+# suits them; undivided they are as large as scores differ, which is at first by a tenth.
+_UNDIVIDED_BONUS = 0.01
+_UNDIVIDED = frozenset(("rloo", "opo", "gpg", "remax"))
+# Only one of a group pulls, and none once the best score is reached twice, while all have the bonus.
+_BEST_OF_GROUP_BONUS = 0.001
+_BEST_OF_GROUP = "grpo_passk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +57,56 @@ class Variant:
     """One row: what is set otherwise than in the base."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)  # of `algorithm`
-    judged_by: JudgedBy = "exact"
+
+    @property
+    def judged_by(self) -> JudgedBy:
+        return "pass_at_k" if self.changes.get("advantage") == _BEST_OF_GROUP else "exact"
 
     @property
     def name(self) -> str:
-        return ", ".join(f"{key}={value}" for key, value in self.changes.items()) or "base"
+        told = dict(self.changes)
+        if self.group_size != GROUP_SIZE:
+            told["group_size"] = self.group_size
+        if self.schedule != _SCHEDULE:
+            told["schedule"] = self.schedule
+        if self.critic != CRITIC:
+            told["critic.lr"] = self.critic.lr
+        return ", ".join(f"{key}={value}" for key, value in told.items()) or "base"
 
-    def settings(self, *, seed: int, steps: int, groups_per_step: int) -> RunSettings:
-        base = copying_settings(
-            _SCHEDULE, seed=seed, steps=steps, groups_per_step=groups_per_step, num_digits=_NUM_DIGITS
+    @property
+    def algorithm(self) -> AlgorithmSettings:
+        return replace(ALGORITHM, **self.changes)
+
+    @property
+    def group_size(self) -> int:
+        """Who is not compared with siblings learns more from another prompt than from them."""
+        return GROUP_SIZE if self.algorithm.kind.compares_group else 1
+
+    @property
+    def schedule(self) -> str:
+        """Greedy responses beat most sampled ones, so that advantages against them are below 0 in the mean.
+
+        Under the policy that sampled, what they have in common cancels out; under a later one it pushes.
+        """
+        return "synchronous" if self.algorithm.kind.greedy else _SCHEDULE
+
+    @property
+    def critic(self) -> CriticSettings:
+        """It starts from random weights as the policy does, and learns as fast; other runs have none."""
+        is_used = self.algorithm.kind.critic
+        return replace(CRITIC, lr=TRAINER.lr, lr_schedule=TRAINER.lr_schedule) if is_used else CRITIC
+
+    def settings(self, *, seed: int, steps: int, rollouts_per_step: int) -> RunSettings:
+        return copying_settings(
+            self.schedule,
+            seed=seed,
+            steps=steps,
+            groups_per_step=rollouts_per_step // self.group_size,
+            group_size=self.group_size,
+            num_digits=_NUM_DIGITS,
+            algorithm=self.algorithm,
+            critic=self.critic,
         )
-        return replace(base, algorithm=replace(base.algorithm, **self.changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +144,11 @@ def _advantages() -> Iterator[Variant]:
             changes: dict[str, Any] = {key: value for key, value in chosen.items() if value != getattr(default, key)}
             if not changes:
                 continue
-            if name in _UNDIVIDED or scale == "none":
+            if name == _BEST_OF_GROUP:
+                changes["entropy_coef"] = _BEST_OF_GROUP_BONUS
+            elif name in _UNDIVIDED or scale == "none":
                 changes["entropy_coef"] = _UNDIVIDED_BONUS
-            yield Variant(changes=changes, judged_by="pass_at_k" if name == "grpo_passk" else "exact")
+            yield Variant(changes=changes)
 
 
 def _losses() -> Iterator[Variant]:
@@ -127,10 +182,10 @@ def run_algorithm_benchmarks(
             yield measure(variant, seed=seed, steps=steps)
 
 
-def measure(variant: Variant, *, seed: int, steps: int, groups_per_step: int = GROUPS_PER_STEP) -> AlgorithmFigures:
+def measure(variant: Variant, *, seed: int, steps: int, rollouts_per_step: int = ROLLOUTS_PER_STEP) -> AlgorithmFigures:
     rule = GradedRule()
     began_s = time.perf_counter()
-    asyncio.run(_train(variant.settings(seed=seed, steps=steps, groups_per_step=groups_per_step), rule))
+    asyncio.run(_train(variant.settings(seed=seed, steps=steps, rollouts_per_step=rollouts_per_step), rule))
     last = [grades for step, grades in sorted(rule.grades.items()) if step >= steps - LAST_STEPS]
     return AlgorithmFigures(
         name=variant.name,
@@ -144,14 +199,15 @@ def measure(variant: Variant, *, seed: int, steps: int, groups_per_step: int = G
 
 
 class GradedRule:
-    """Scores at once, and remembers which answers of which group of which step were right."""
+    """Scores at once, and remembers which sampled answers of which group of which step were right."""
 
     def __init__(self) -> None:
         self.grades: defaultdict[int, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
 
     async def compute_score(self, rollout: Rollout) -> Reward:
         reward = grade(rollout)
-        self.grades[rollout.step][rollout.group_id].append(reward.components["exact"] == 1.0)
+        if not rollout.extra_info.get(GREEDY):  # others are compared with that one; nobody sampled it
+            self.grades[rollout.step][rollout.group_id].append(reward.components["exact"] == 1.0)
         return reward
 
 

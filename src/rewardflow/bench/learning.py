@@ -22,6 +22,7 @@ from rewardflow.bench.rows import Row
 from rewardflow.bench.schedules import SCHEDULES
 from rewardflow.config.tree import (
     AlgorithmSettings,
+    CriticSettings,
     DataSettings,
     GenerationSettings,
     RunSettings,
@@ -38,11 +39,17 @@ from rewardflow.types import Reward, Rollout
 SYNCHRONOUS = "synchronous"
 STEPS = 240
 GROUPS_PER_STEP = 16
+GROUP_SIZE = 16
 LAST_STEPS = 10
 SEEDS = (0, 1, 2)
 NUM_DIGITS = 3
 EXACT_BAR = ">= 0.95"
 DIFFERENCE_BAR = "<= 0.02"
+
+ALGORITHM = AlgorithmSettings(entropy_coef=0.1)
+# One thread, so that the loop has a core of its own where there are two.
+TRAINER = TrainerSettings(lr=1e-3, lr_schedule="cosine", threads=1, device="cpu")
+CRITIC = CriticSettings()
 
 _QUICK_SCHEDULES = (SYNCHRONOUS, "pipeline_one_step")
 _LONGEST_DELAY_S = 0.05
@@ -87,7 +94,10 @@ def copying_settings(
     seed: int,
     steps: int,
     groups_per_step: int = GROUPS_PER_STEP,
+    group_size: int = GROUP_SIZE,
     num_digits: int = NUM_DIGITS,
+    algorithm: AlgorithmSettings = ALGORITHM,
+    critic: CriticSettings = CRITIC,
 ) -> RunSettings:
     """A run in which the tiny model learns to copy; with 240 steps it is right about 98 times of 100 at the end.
 
@@ -98,15 +108,21 @@ def copying_settings(
     return RunSettings(
         reward="rewardflow.bench.learning:DelayedRule",
         data=DataSettings(task="copy_digits", num_digits=num_digits),
-        schedule=Schedule(groups_per_step=groups_per_step, mini_batches=4, stream=stream, max_staleness=max_staleness),
+        schedule=Schedule(
+            groups_per_step=groups_per_step,
+            mini_batches=4,
+            stream=stream,
+            max_staleness=max_staleness,
+            min_group=min(2, group_size),
+        ),
         steps=steps,
         seed=seed,
         generation=GenerationSettings(
-            group_size=16, max_prompt_tokens=num_digits + 2, max_response_tokens=num_digits + 1
+            group_size=group_size, max_prompt_tokens=num_digits + 2, max_response_tokens=num_digits + 1
         ),
-        algorithm=AlgorithmSettings(entropy_coef=0.1),
-        # One thread, so that the loop has a core of its own where there are two.
-        trainer=TrainerSettings(lr=1e-3, lr_schedule="cosine", threads=1, device="cpu"),
+        algorithm=algorithm,
+        trainer=TRAINER,
+        critic=critic,
     )
 
 
