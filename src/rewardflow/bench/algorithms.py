@@ -44,8 +44,8 @@ BAR = ">= 0.9"
 _NUM_DIGITS = 2
 _SCHEDULE = "one_step"
 # A bonus for entropy competes with the advantages. Divided by a spread these are about 1 in size, and the base's bonus
-# suits them; undivided they are as large as scores differ, which is at first by a tenth.
-_UNDIVIDED_BONUS = 0.01
+# suits them; undivided they are as large as scores differ, which is by less.
+_UNDIVIDED_BONUS = 0.02
 _UNDIVIDED = frozenset(("rloo", "opo", "gpg", "remax"))
 # Only one of a group pulls, and none once the best score is reached twice, while all have the bonus.
 _BEST_OF_GROUP_BONUS = 0.001
@@ -79,8 +79,9 @@ class Variant:
 
     @property
     def group_size(self) -> int:
-        """Who is not compared with siblings learns more from another prompt than from them."""
-        return GROUP_SIZE if self.algorithm.kind.compares_group else 1
+        """Who is compared with the whole batch and no sibling learns more from another prompt than from siblings."""
+        kind = self.algorithm.kind
+        return GROUP_SIZE if kind.compares_group or kind.greedy else 1
 
     @property
     def schedule(self) -> str:
