@@ -97,7 +97,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "scale (what several processes share, on Ray), "
         "report (the page of a run of 5 million calls), schedules (a step of training under each, 10 minutes), "
         "plan (what `rewardflow plan` says of three real runs, 2 minutes), "
-        "learning (what overlapping does to it, 10 minutes), algorithms (whether each learns, 15 minutes), "
+        "learning (what overlapping does to it, 10 minutes), algorithms (whether each learns, 25 minutes), "
         "trainer (tokens a second beside TRL and verl, 2 minutes)",
     )
     parser.add_argument("--quick", action="store_true", help="leave out what only steadies the figures")
