@@ -50,6 +50,9 @@ _UNDIVIDED = frozenset(("rloo", "opo", "gpg", "remax"))
 # Only one of a group pulls, and none once the best score is reached twice, while all have the bonus.
 _BEST_OF_GROUP_BONUS = 0.001
 _BEST_OF_GROUP = "grpo_passk"
+# What a step of four updates moves a token by while the policy learns fast; narrower, the tokens that have just become
+# likely are left out, and some prompts never learn theirs.
+_KEPT_RATIOS = (0.2, 5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +162,7 @@ def _losses() -> Iterator[Variant]:
         yield Variant(changes={"behaviour_weights": unit})
     yield Variant(changes={"behaviour_weights": "token", "behaviour": "trainer", "above_cap": "truncate"})
     for unit in get_args(RejectBy):
-        yield Variant(changes={"reject": unit})
+        yield Variant(changes={"reject": unit, "reject_outside": _KEPT_RATIOS})
 
 
 def _distances() -> Iterator[Variant]:
