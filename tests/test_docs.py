@@ -25,7 +25,7 @@ from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**/*.md")
+PAGES = ("README.md", "README_zh.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**/*.md")
 DOCUMENTS = sorted(path for page in PAGES for path in ROOT.glob(page))
 SHELLS = ("bash", "console", "sh", "shell")
 
