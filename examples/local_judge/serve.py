@@ -71,7 +71,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Serve SmolLM2-135M-Instruct on 127.0.0.1.")
     parser.add_argument("--port", type=int, default=8971, help="0 takes a free one (%(default)s)")
     parser.add_argument("--slots", type=int, default=4, help="requests that are worked on together (%(default)s)")
+    parser.add_argument("--where", action="store_true", help="print where the model's file is, and serve nothing")
     args = parser.parse_args()
+    if args.where:
+        sys.stdout.write(f"{model_path()}\n")
+        return
 
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
