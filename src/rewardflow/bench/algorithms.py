@@ -47,6 +47,10 @@ _SCHEDULE = "one_step"
 # suits them; undivided they are as large as scores differ, which is by less.
 _UNDIVIDED_BONUS = 0.02
 _UNDIVIDED = frozenset(("rloo", "opo", "gpg", "remax"))
+# Without siblings or a critic an advantage says more about the prompt than about the answer: some prompts find their
+# digits late, and need what entropy is left by then.
+_WHOLE_BATCH_BONUS = 0.2
+_WHOLE_BATCH = "reinforce_plus_plus"
 # Only one of a group pulls, and none once the best score is reached twice, while all have the bonus.
 _BEST_OF_GROUP_BONUS = 0.001
 _BEST_OF_GROUP = "grpo_passk"
@@ -150,6 +154,8 @@ def _advantages() -> Iterator[Variant]:
                 continue
             if name == _BEST_OF_GROUP:
                 changes["entropy_coef"] = _BEST_OF_GROUP_BONUS
+            elif name == _WHOLE_BATCH:
+                changes["entropy_coef"] = _WHOLE_BATCH_BONUS
             elif name in _UNDIVIDED or scale == "none":
                 changes["entropy_coef"] = _UNDIVIDED_BONUS
             yield Variant(changes=changes)
