@@ -242,6 +242,17 @@ def test_even_an_odd_exception_of_one_call_fails_that_call_alone(raised: BaseExc
     assert [reward.value for reward in one.rewards] == [1.0, None, 1.0]
 
 
+def test_a_reward_record_with_odd_fields_costs_nobody_a_verdict() -> None:
+    odd: dict[str, Any] = {"extras": None, "components": None, "cost_usd": None, "tokens": "12"}
+
+    async def reward(solution_str: str) -> rf.Reward:
+        return rf.Reward(value=1.0, **(odd if solution_str == "odd" else {}))
+
+    parts = [rf.Weighted(reward, name="a"), rf.Weighted(reward, name="b")]
+    (one,) = score_all(parts, group("g", "fine", "odd", "fine"))
+    assert [reward.value for reward in one.rewards] == [2.0, 2.0, 2.0]
+
+
 @pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), StopIteration()])
 def test_even_an_odd_exception_of_a_coroutine_fails_that_call_alone(raised: BaseException) -> None:
     async def reward(solution_str: str) -> float:

@@ -163,6 +163,42 @@ def test_the_users_mapping_is_left_alone() -> None:
     assert result == {"score": 1.0, "query": "Q", "acc": 1}
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"extras": None},
+        {"extras": [1]},
+        {"components": None},
+        {"components": {"form": "good"}},
+        {"components": {"form": math.nan}},
+        {"cost_usd": None},
+        {"cost_usd": math.nan},
+        {"cost_usd": -5.0},
+        {"tokens": "12"},
+        {"tokens": None},
+        {"kind": object()},
+        {"query": [{"role": "user"}]},
+        {"explanation": ["a"]},
+        {"error": ValueError("odd")},
+    ],
+    ids=str,
+)
+def test_a_reward_record_with_an_odd_field_keeps_its_score_and_holds_only_what_its_fields_say(
+    odd: dict[str, Any],
+) -> None:
+    parsed = parse_result(Reward(value=0.5, **odd))
+    assert parsed.value == 0.5
+    assert all(value is None or math.isfinite(value) for value in parsed.components.values())
+    assert dict(parsed.extras) == {}
+    assert parsed.kind is None
+    assert 0.0 <= parsed.cost_usd + parsed.tokens < math.inf
+    assert all(isinstance(text, str | None) for text in (parsed.query, parsed.explanation, parsed.error))
+
+
+def test_a_key_in_the_error_of_a_reward_record_is_redacted() -> None:
+    assert "sk-abcdefgh12345678" not in str(parse_result(Reward(kind="service", error="bad key sk-abcdefgh12345678")))
+
+
 def test_a_reward_is_returned_as_it_is_but_as_a_copy() -> None:
     for reward in (Reward(value=0.5, query="Q"), Reward(kind="service", error="down")):
         assert parse_result(reward) == reward

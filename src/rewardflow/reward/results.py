@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from rewardflow.redact import redact
-from rewardflow.types import FailureKind, Reward
+from rewardflow.types import EMPTY, FAILURE_KINDS, FailureKind, Reward
 
 ALLOWED = "a finite number, (score, query, explanation), a mapping with 'score', or a Reward"
 _MAX_REPR_CHARS = 200
@@ -78,7 +78,7 @@ def describe(value: Any) -> str:
 def _parse(result: Any) -> Reward:
     match result:
         case Reward():
-            return _with_plain_value(result)
+            return _in_plain_terms(result)
         case Mapping():
             return _parse_mapping(result)
         case tuple() | list() if 1 <= len(result) <= 3:
@@ -103,12 +103,11 @@ def _parse_mapping(result: Mapping[Any, Any]) -> Reward:
     """A known key whose value does not fit its meaning stays in the extras: it must not cost the score."""
     extras = {str(key): value for key, value in result.items()}
     known: dict[str, Any] = {key: _text(extras.pop(key)) for key in ("query", "explanation") if key in extras}
-    if isinstance(components := extras.get("components"), Mapping):
-        known["components"] = {str(name): _finite(value) for name, value in components.items()}
-        del extras["components"]
+    if isinstance(extras.get("components"), Mapping):
+        known["components"] = _components(extras.pop("components"))
     for key, convert in (("cost_usd", float), ("tokens", int)):
-        amount = _finite(extras.get(key))
-        if amount is not None and amount >= 0:
+        amount = _amount(extras.get(key))
+        if amount is not None:
             known[key] = convert(amount)
             del extras[key]
     if "score" not in extras:
@@ -128,6 +127,15 @@ def _finite(value: Any) -> float | None:
     except Exception:  # several elements, beyond a double, or a __float__ of the user's own
         return None
     return number if math.isfinite(number) else None
+
+
+def _amount(value: Any) -> float | None:
+    number = _finite(value)
+    return None if number is None or number < 0 else number
+
+
+def _components(told: Mapping[Any, Any]) -> dict[str, float | None]:
+    return {str(name): _finite(value) for name, value in told.items()}
 
 
 def _as_sequence(value: Any) -> Sequence[Any] | None:
@@ -154,9 +162,26 @@ def _text(value: Any) -> str | None:
         return describe(value)
 
 
-def _with_plain_value(reward: Reward) -> Reward:
-    """A copy, because users may return one object for many rollouts, and without numpy scalars, which do not travel."""
-    return replace(reward, value=None if reward.value is None else float(reward.value))
+def _in_plain_terms(reward: Reward) -> Reward:
+    """A copy, because users may return one object for many rollouts, and one whose fields hold what they say.
+
+    Nobody checked them when the record was made, and an odd one must not cost the score: it is left out.
+    """
+    error = reward.error if reward.error is None or isinstance(reward.error, str) else describe(reward.error)
+    return replace(
+        reward,
+        value=None if reward.value is None else float(reward.value),
+        kind=reward.kind if reward.kind in FAILURE_KINDS else None,
+        error=None if error is None else redact(error),
+        imputed=bool(reward.imputed),
+        components=_components(reward.components) if isinstance(reward.components, Mapping) else EMPTY,
+        extras={str(key): one for key, one in reward.extras.items()} if isinstance(reward.extras, Mapping) else EMPTY,
+        query=_text(reward.query),
+        explanation=_text(reward.explanation),
+        cost_usd=_amount(reward.cost_usd) or 0.0,
+        tokens=int(_amount(reward.tokens) or 0),
+        cached=bool(reward.cached),
+    )
 
 
 def _not_awaited(value: Any, who: str = "the reward") -> str | None:
