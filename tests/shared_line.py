@@ -6,21 +6,25 @@ import asyncio
 import contextlib
 import inspect
 import pickle
+import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.client import LineBroken, SharedAgent
-from rewardflow.shared_agent.host import Host
+from rewardflow.shared_agent.host import LEASE_S, Host
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
 
 
 class Lives:
     """Hosts one after another, and the line to the one that is alive. Use as a block on a running loop."""
 
-    def __init__(self, make_agent: Callable[[], RewardAgent], *, delay_s: float = 0.001) -> None:
+    def __init__(
+        self, make_agent: Callable[[], RewardAgent], *, delay_s: float = 0.001, lease_s: float = LEASE_S
+    ) -> None:
         self._make_agent = make_agent
+        self._lease_s = lease_s
         self._delay_s = delay_s
         self.host: Host | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -38,7 +42,7 @@ class Lives:
 
     async def start(self) -> None:
         agent = await self._stack.enter_async_context(self._make_agent())
-        self.host = Host(agent, incarnation=uuid.uuid4().hex)
+        self.host = Host(agent, incarnation=uuid.uuid4().hex, lease_s=self._lease_s)
         self._death = asyncio.Event()
         self.deaf.clear()
 
@@ -47,6 +51,16 @@ class Lives:
         self.host = None
         self._death.set()
         await self._stack.aclose()
+
+    @contextlib.contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """The host lives on, and no message reaches it or comes from it."""
+        host, self.host = self.host, None
+        self._death.set()
+        try:
+            yield
+        finally:
+            self.host, self._death = host, asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def client(self, run: str, **options: Any) -> AsyncIterator[SharedAgent]:
@@ -95,6 +109,49 @@ class Lives:
         if error is not None:
             raise error
         return result
+
+
+class Unreliable(Lives):
+    """A line on which a message may be late, lost, lose its answer, or come a second time, long after the first."""
+
+    def __init__(self, make_agent: Callable[[], RewardAgent], *, chance: random.Random, fault_share: float) -> None:
+        super().__init__(make_agent, lease_s=1000.0)  # nobody is given up while messages get lost
+        self._chance = chance
+        self._fault_share = fault_share
+        self._copies = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Unreliable:
+        await self._copies.__aenter__()
+        await super().__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._fault_share = 0.0
+        await self._copies.__aexit__(None, None, None)
+        await super().__aexit__()
+
+    async def hello(self, client_id: str, run: str, share: float) -> Welcome:
+        """Comes once, because a client that has left must stay away."""
+        if self._chance.random() < self._fault_share:
+            raise LineBroken("the message was lost")
+        return await super()._answer(lambda host: host.hello(client_id, run, share))
+
+    async def _answer(self, ask: Callable[[Host], Any]) -> Any:
+        draw = self._chance.random() / self._fault_share if self._fault_share else 1.0
+        await asyncio.sleep(self._chance.random() * 0.1)
+        if draw < 0.25:
+            raise LineBroken("the message was lost")
+        if draw < 0.5:
+            self._copies.create_task(self._come_again(ask, self._chance.random() * 3.0))
+        answer = await super()._answer(ask)
+        if draw < 0.75:
+            raise LineBroken("the answer was lost")
+        return answer
+
+    async def _come_again(self, ask: Callable[[Host], Any], after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        if self.host is not None:
+            await _outcome(ask, self.host)
 
 
 async def _outcome(ask: Callable[[Host], Any], host: Host) -> tuple[Any, Exception | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_line import Lives
+from shared_line import Lives, Unreliable
 
 import rewardflow as rf
 from rewardflow import clock
@@ -19,6 +20,8 @@ from rewardflow.errors import BudgetExhausted, InvalidInput
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.simulated import SimulatedService
 from rewardflow.run_directory import read_steps
+from rewardflow.shared_agent.host import LEASE_S, Host
+from rewardflow.shared_agent.messages import Score, pack_rollout
 
 
 def rollouts(count: int, *, size: int = 1, step: int = 0, name: str = "q", **fields: Any) -> list[rf.Rollout]:
@@ -191,6 +194,98 @@ def test_no_verdict_is_lost_or_delivered_twice_whenever_the_host_dies(
             assert statistics.out == 0
         # What was in flight at a death is asked again, and nothing that was paid for is.
         assert sum(CALLS.values()) - len(CALLS) <= 6 * len(kills)
+
+    clock.run(main())
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    fault_share=st.sampled_from([0.05, 0.3, 0.6]),
+    group_size=st.integers(1, 4),
+    num_clients=st.integers(1, 3),
+)
+def test_what_is_lost_or_comes_twice_on_the_line_costs_no_verdict_and_no_second_call(
+    seed: int, fault_share: float, group_size: int, num_clients: int
+) -> None:
+    CALLS.clear()
+    chance = random.Random(seed)
+
+    async def use(line: Unreliable, number: int) -> None:
+        async with line.client("a") as agent:
+            for step in range(3):
+                sent = rollouts(8 * group_size, size=group_size, step=step, name=f"{number}-")
+                groups = await agent.submit(sent).all()
+                assert [one for group in groups for one in group.rollouts] == sent
+                values = [reward.value for group in groups for reward in group.rewards]
+                assert values == [float(one.response) for one in sent]
+                await asyncio.sleep(chance.random())
+            assert agent.statistics().scored == 3 * 8 * group_size
+
+    async def main() -> None:
+        make = lambda: agent_of(counted, max_concurrency=6)  # noqa: E731
+        async with Unreliable(make, chance=chance, fault_share=fault_share) as line, asyncio.TaskGroup() as tasks:
+            for number in range(num_clients):
+                tasks.create_task(use(line, number))
+
+    clock.run(main())
+    assert sum(CALLS.values()) == num_clients * 3 * 8 * group_size
+
+
+def test_a_verdict_that_a_poll_without_a_reader_took_is_given_to_the_reader() -> None:
+    async def main() -> None:
+        async with agent_of(echo) as agent, asyncio.TaskGroup() as tasks:
+            host = Host(agent, incarnation="one")
+            host.hello("c", "a", 1.0)
+            (one,) = rollouts(1)
+            host.post("c", [Score([(1, pack_rollout(one, with_tokens=False))])])
+            read = tasks.create_task(host.take("c", 0))
+            await asyncio.sleep(0.01)
+            host.verdict("a", one, rf.Reward(value=1.0))
+            lost = await host.take("c", 0)  # comes a second time, in the moment in which there is something to take
+            assert lost is not None
+            assert [serial for serial, _ in lost.verdicts] == [1]
+            heard = await read
+            assert heard is not None
+            assert heard.verdicts == []
+            again = await host.take("c", heard.number)
+            assert again is not None
+            assert again.verdicts == lost.verdicts
+
+    clock.run(main())
+
+
+def test_a_client_whose_poll_was_cut_off_is_gone_when_its_lease_is_over() -> None:
+    async def main() -> None:
+        async with agent_of(echo) as agent, asyncio.TaskGroup() as tasks:
+            host = Host(agent, incarnation="one")
+            host.hello("c", "a", 1.0)
+            poll = tasks.create_task(host.take("c", 0))
+            await asyncio.sleep(1.0)
+            poll.cancel()
+            await asyncio.sleep(LEASE_S + 1.0)
+            assert host.statistics().clients == ()
+
+    clock.run(main())
+
+
+def test_what_a_client_gave_up_while_the_line_was_down_is_stopped_when_it_is_back() -> None:
+    async def judge(solution_str: str) -> float:
+        await asyncio.sleep(1000)
+        return 1.0
+
+    async def main() -> None:
+        async with Lives(lambda: agent_of(judge, timeout_s=None)) as lives, lives.client("a") as agent:
+            ticket = agent.submit(rollouts(8))
+            kept = agent.submit(rollouts(2, name="kept"))
+            await asyncio.sleep(1.0)
+            with lives.cut_off():
+                await asyncio.sleep(1.0)
+                ticket.cancel()
+                await asyncio.sleep(1.0)
+            await asyncio.sleep(5.0)
+            assert agent.statistics().reconnects == 1
+            assert (await agent.host_statistics()).agent.in_flight == 2
+            kept.cancel()
 
     clock.run(main())
 

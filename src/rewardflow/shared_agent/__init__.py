@@ -2,6 +2,7 @@
 
 spec.py        what the agent is: named rewards and settings, which can travel and be compared
 messages.py    what goes between client and host, and how rollouts and rewards are packed
+settled.py     which serial numbers are over
 host.py        the agent's side: who asked for what, and who is told; knows no Ray
 client.py      the run's side, with the face of `RewardAgent`; knows no Ray
 ray_actor.py   the host as a named, detached Ray actor, and the line to it

@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -35,6 +35,7 @@ from rewardflow.shared_agent.messages import (
     Score,
     Seal,
     Submit,
+    Want,
     Welcome,
     check_travels,
     pack_rollout,
@@ -432,8 +433,8 @@ class SharedAgent:
         self._confirmed = 0
         self._to_send.clear()
         sealed = {self._ticket_numbers[ticket] for ticket in self._ticket_numbers if ticket.is_sealed}
-        again = sorted([*self._witnesses.values(), *self._sent.values()], key=lambda sent: sent.serial)
-        self._put(again)
+        self._put([Want(list(self._sent), self._num_serials)])
+        self._put([*self._sent.values(), *self._renumbered_witnesses()])
         self._put([Seal(number) for number in sorted(sealed)])
         self._is_connected.set()
         logger.warning("back at the shared agent; %d rollouts without a verdict were sent again", len(self._sent))
@@ -490,6 +491,14 @@ class SharedAgent:
         self._witnesses[sent.serial] = sent
         if len(self._witnesses) > _MAX_WITNESSES:
             del self._witnesses[next(iter(self._witnesses))]
+
+    def _renumbered_witnesses(self) -> Iterable[_Sent]:
+        """Their old numbers are settled: at a host that is still there they would count as messages that come late."""
+        first = self._num_serials + 1
+        self._num_serials += len(self._witnesses)
+        witnesses = [replace(sent, serial=first + i) for i, sent in enumerate(self._witnesses.values())]
+        self._witnesses = {sent.serial: sent for sent in witnesses}
+        return witnesses
 
     def _deliver(self, group: PendingGroup) -> None:
         if group.is_delivered:  # given up by a watcher that was told of its last verdict

@@ -29,10 +29,12 @@ from rewardflow.shared_agent.messages import (
     Score,
     Seal,
     Submit,
+    Want,
     Welcome,
     pack_reward,
     unpack_rollout,
 )
+from rewardflow.shared_agent.settled import Settled
 from rewardflow.types import FailureKind, Reward, Rollout
 
 LEASE_S = 15.0
@@ -43,12 +45,13 @@ _Key = tuple[str, int, str, int]  # run, step, group, index
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One process of a run. `serials` are those that it was not told of, or has not confirmed."""
+    """One process of a run. `serials` are those that it was not told of, or has not confirmed; others are settled."""
 
     id: str
     run: str
     share: float
     serials: dict[int, _Key | None] = field(default_factory=dict)
+    settled: Settled = field(default_factory=Settled)
     outlets: dict[int, Outlet] = field(default_factory=dict)
     untaken: list[tuple[int, Packed]] = field(default_factory=list)
     unconfirmed: list[tuple[int, Packed]] = field(default_factory=list)
@@ -94,7 +97,6 @@ class Host:
             client = self._clients[client_id] = _Client(client_id, run, share)
         client.untaken = client.unconfirmed + client.untaken
         client.unconfirmed = []
-        client.number = 0
         self._renew(client)
         return Welcome(
             incarnation=self._incarnation,
@@ -167,7 +169,10 @@ class Host:
             case Seal() if op.ticket in client.outlets:
                 self._seal(client.outlets.pop(op.ticket))
             case Cancel():
-                self._unwant(client, op.serials)
+                self._settle(client, op.serials)
+            case Want():
+                self._unwant(client, [one for one in client.serials.keys() - op.serials if one <= op.last])
+                client.settled.add_all_but(op.serials, last=op.last)
             case CancelStarted() if op.ticket in client.outlets and self.halt is None:
                 client.outlets[op.ticket].cancel_started()
 
@@ -175,7 +180,7 @@ class Host:
         """Note who wants what; those that nobody has asked for yet are to be judged."""
         fresh: list[Rollout] = []
         for serial, packed in rollouts:
-            if serial in client.serials:
+            if serial in client.serials or serial in client.settled:
                 continue
             try:
                 rollout = unpack_rollout(packed)
@@ -223,6 +228,11 @@ class Host:
         """Of a group that is still open the verdict may be there: whoever asked for it before may have died."""
         known = self._agent.assembly.verdict_on(run, rollout)
         self.verdict(run, rollout, known or Reward(kind="user_error", error=str(error)))
+
+    def _settle(self, client: _Client, serials: Sequence[int]) -> None:
+        """The client waits for none of these, and a message that asks for one of them comes too late."""
+        self._unwant(client, serials)
+        client.settled.add(serials)
 
     def _unwant(self, client: _Client, serials: Iterable[int]) -> None:
         """Stop what nobody wants any longer; a group goes as a whole, when none of it is wanted."""
@@ -282,22 +292,25 @@ class Host:
         self._confirm(client, confirmed)
         client.num_polls += 1
         poll = client.num_polls
-        _wake(client)  # one poll a client: the one before has lost its reader
+        _wake(client)  # one poll a client: one of the two has lost its reader
         if client.lease is not None:
             client.lease.cancel()
-        if not self._has_news(client):
-            await self._wait_for_news(client)
-        if client.num_polls != poll or self._clients.get(client_id) is not client:
-            return None if client_id not in self._clients else Delivery(client.number, [])
-        self._renew(client)
-        return self._deliver(client)
+        try:
+            if not self._has_news(client):
+                await self._wait_for_news(client)
+        finally:
+            is_known = self._clients.get(client_id) is client
+            if is_known and client.num_polls == poll:
+                self._renew(client)
+        if client.num_polls != poll:  # whatever the later one was given, this reader has not got it
+            return Delivery(confirmed, []) if is_known else None
+        return self._deliver(client) if is_known else None
 
     def _confirm(self, client: _Client, confirmed: int) -> None:
         if confirmed != client.number:  # the reply was lost
             client.untaken = client.unconfirmed + client.untaken
         else:
-            for serial, _ in client.unconfirmed:
-                client.serials.pop(serial, None)
+            self._settle(client, [serial for serial, _ in client.unconfirmed])
         client.unconfirmed = []
 
     def _has_news(self, client: _Client) -> bool:

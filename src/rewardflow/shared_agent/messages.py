@@ -93,7 +93,15 @@ class CancelStarted:
     ticket: int
 
 
-Op = Submit | Score | Seal | Cancel | CancelStarted
+@dataclass(frozen=True, slots=True)
+class Want:
+    """All that the client still waits for, of what it has numbered up to `last`; said first after a reconnect."""
+
+    serials: list[int]
+    last: int
+
+
+Op = Submit | Score | Seal | Cancel | CancelStarted | Want
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,21 @@
+"""Serial numbers that are over, against a plain set of them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardflow.shared_agent.settled import Settled
+
+NUMBERS = st.sets(st.integers(1, 40), max_size=12)
+
+
+@given(st.lists(st.tuples(NUMBERS, st.none() | st.integers(0, 40))))
+def test_it_holds_what_was_added_and_nothing_else(steps: list[tuple[set[int], int | None]]) -> None:
+    settled, expected = Settled(), set[int]()
+    for numbers, last in steps:
+        if last is None:
+            settled.add(numbers)
+            expected |= numbers
+        else:
+            settled.add_all_but(numbers, last=last)
+            expected |= set(range(1, last + 1)) - numbers
+        assert {number for number in range(1, 42) if number in settled} == expected
