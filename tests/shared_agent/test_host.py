@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -392,6 +394,17 @@ def test_a_second_rollout_at_the_same_place_is_refused_and_the_same_one_is_judge
             assert third.kind == "user_error"
             assert "one rollout at a place" in (third.error or "")
             assert calls == ["same"]
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize("odd", [numpy.arange(3), {"ids": numpy.arange(3)}, math.nan], ids=str)
+def test_two_clients_may_ask_about_one_rollout_whatever_its_extra_info_holds(odd: object) -> None:
+    async def main() -> None:
+        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as one, lives.client("a") as other:
+            sample = rf.Rollout(group_id="q", response="7", extra_info={"odd": odd})
+            rewards = await asyncio.gather(one.score(sample), other.score(sample))
+            assert [reward.value for reward in rewards] == [7.0, 7.0]
 
     clock.run(main())
 

@@ -20,7 +20,7 @@ from rewardflow.events import GroupDelivered, VerdictReached
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.job import Job
 from rewardflow.reward.journal import Entry, Journal
-from rewardflow.reward.keys import verdict_keys
+from rewardflow.reward.keys import asks_the_same, verdict_keys
 from rewardflow.reward.pending import Note, PendingGroup
 from rewardflow.reward.results import apply_post_process, fail, scores_for_post_process
 from rewardflow.reward.settings import AgentSettings
@@ -344,7 +344,8 @@ class Assembly:
     def verdict_on(self, run: str, rollout: Rollout) -> Reward | None:
         """The verdict that a rollout of an open group has, if it is this rollout and the verdict can be known."""
         group = self._groups.get((run, rollout.step, rollout.group_id))
-        if group is None or group.size != rollout.group_size or group.rollouts[rollout.index] != rollout:
+        known = None if group is None or group.size != rollout.group_size else group.rollouts[rollout.index]
+        if group is None or known is None or not asks_the_same(known, rollout):
             return None
         return group.verdict_on(rollout.index, self._components)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, RewardflowError
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.keys import asks_the_same
 from rewardflow.reward.outlet import Outlet
 from rewardflow.shared_agent.messages import (
     Cancel,
@@ -193,7 +194,7 @@ class Host:
                 client.serials[serial] = key
                 self._samples[key] = _Sample(rollout, [(client, serial)])
                 fresh.append(rollout)
-            elif sample.rollout == rollout:
+            elif asks_the_same(sample.rollout, rollout):
                 client.serials[serial] = key
                 sample.wanted_by.append((client, serial))
             else:
