@@ -156,6 +156,15 @@ def test_groups_and_samples_come_back_and_keys_come_from_the_actors_own_environm
     asyncio.run(main())
 
 
+def test_no_file_of_the_cluster_holds_a_key_that_was_passed_on(cluster: Cluster, judge: Path) -> None:
+    start(spec_of(judge), name="judge", env={"THE_KEY": "a-key-that-nobody-may-read"})
+    stop(name="judge")
+    logs = Path(cluster.head_node.get_session_dir_path()) / "logs"
+    files = [path for path in logs.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if b"a-key-that-nobody-may-read" in path.read_bytes()] == []
+
+
 def test_a_killed_actor_comes_back_and_the_step_ends_without_loss_or_double_delivery(judge: Path) -> None:
     async def main() -> None:
         spec = spec_of(judge, max_concurrency=16, journal=judge / "run.db")
@@ -268,6 +277,16 @@ def test_an_agent_that_cannot_be_opened_says_why_and_leaves_no_actor_behind(judg
         start(spec_of(judge, "nobody"), name="judge")
     with pytest.raises(SharedAgentGone):
         status(name="judge")
+
+
+def test_a_client_whose_agent_cannot_be_opened_leaves_the_name_free_for_one_that_can(judge: Path) -> None:
+    async def ask(reward: str) -> float | None:
+        async with connect(spec_of(judge, reward), name="judge", run="a") as agent:
+            return (await agent.score(rf.Rollout(group_id="q", response="7"))).value
+
+    with pytest.raises(InvalidInput, match="has no 'nobody'"):
+        asyncio.run(ask("nobody"))
+    assert asyncio.run(ask("judge")) == 7.0
 
 
 def test_clients_of_an_agent_that_was_stopped_are_told_and_keep_what_they_have(judge: Path) -> None:

@@ -9,12 +9,14 @@ without. Ray is imported when somebody connects.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from rewardflow.errors import AgentClosed, InvalidInput, JournalLocked, SharedAgentGone
+from rewardflow.errors import AgentClosed, InvalidInput, JournalLocked, RewardflowError, SharedAgentGone
 from rewardflow.shared_agent.client import LineBroken, SharedAgent
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
 from rewardflow.shared_agent.service import Service
@@ -35,9 +37,10 @@ _CLOSE_S = 30.0
 class AgentActor:
     """What runs in the actor's process: a service, and nothing of its own."""
 
-    def __init__(self, spec: AgentSpec) -> None:
+    def __init__(self, spec: AgentSpec, env: Mapping[str, str]) -> None:
         import ray
 
+        os.environ.update(env)  # not through Ray's runtime_env, which Ray writes into its logs
         logging.basicConfig(level=logging.INFO)
         sys.setswitchinterval(_SWITCH_S)
         self._service = Service(spec, node=ray.get_runtime_context().get_node_id())
@@ -57,6 +60,9 @@ class AgentActor:
     async def statistics(self) -> HostStatistics:
         return await self._service.statistics()
 
+    async def is_useless(self) -> bool:
+        return self._service.is_useless
+
     async def close(self) -> None:
         await self._service.close()
 
@@ -70,15 +76,30 @@ class RayLine:
         self._spec = spec
         self._name = name
         self._namespace = namespace
-        self._make = make  # how to make the actor if it is not there; only the first time
+        self._make = make  # how to make the actor if it is not there; only until we were welcome once
+        self._was_welcome = False
         self._actor: Any = None
 
     async def hello(self, client_id: str, run: str, share: float) -> Welcome:
-        if self._actor is None and self._spec is not None:
+        if self._spec is not None and not self._was_welcome:
             self._actor = await asyncio.to_thread(self._find_or_make, self._spec)
         else:
             self._actor = await asyncio.to_thread(_find, self._name, self._namespace)
-        return await self._call(self._actor.hello.remote(self._spec, client_id, run, share))
+        try:
+            welcome: Welcome = await self._call(self._actor.hello.remote(self._spec, client_id, run, share))
+        except RewardflowError:
+            await self._clear_away()
+            raise
+        self._was_welcome = True
+        return welcome
+
+    async def _clear_away(self) -> None:
+        """An agent that cannot be opened must not stand in the way of one that can."""
+        import ray
+
+        with contextlib.suppress(LineBroken):
+            if await self._call(self._actor.is_useless.remote()):
+                ray.kill(self._actor)
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
         return await self._call(self._actor.post.remote(client_id, ops))
@@ -141,7 +162,8 @@ def start(
 ) -> HostStatistics:
     """Make the agent, or find it if it runs with the same settings; blocks until it is open.
 
-    `env` is for what its services need, such as keys; `resources` say on which nodes it may run.
+    `env` is for what its services need, such as keys, and is set when its process runs; `resources` say on which nodes
+    it may run.
     """
     import ray
 
@@ -196,9 +218,8 @@ def _make(
         max_concurrency=_CALLS_AT_ONCE,
         num_cpus=0,  # it waits for others, and must not wait for a place
         resources=dict(resources or {}),
-        runtime_env={"env_vars": dict(env)} if env else None,
     )
-    return actor.remote(spec)
+    return actor.remote(spec, dict(env or {}))
 
 
 def _find(name: str, namespace: str) -> Any:

@@ -32,10 +32,16 @@ class Service:
         self._thread = LoopThread()
         self._thread.__enter__()
         self._host: Host | None = None
+        self._was_opened = self._was_refused = False
         self._is_closed = False
         self._serving: concurrent.futures.Future[None] | None = None
         self._is_over: asyncio.Event | None = None  # of the agent that is open now
         self._opening: asyncio.Lock | None = None
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether its agent could not be opened, and never was."""
+        return self._was_refused and not self._was_opened
 
     async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float) -> Welcome:
         if spec is not None and (difference := self._spec.difference(spec)) is not None:
@@ -102,11 +108,13 @@ class Service:
         """The agent's block: entered and left by one task, which owns everything in it."""
         try:
             async with self._spec.build() as agent:
+                self._was_opened = True
                 opened.set_result(Host(agent, incarnation=uuid.uuid4().hex))
                 await is_over.wait()
         except Exception as error:
             if opened.done():
                 raise
+            self._was_refused = True
             opened.set_exception(error)
 
     async def _close(self) -> None:
