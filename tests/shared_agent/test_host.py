@@ -376,6 +376,25 @@ def test_a_budget_that_is_spent_halts_every_client_with_what_it_could_not_finish
     clock.run(main())
 
 
+def test_what_is_on_its_way_when_the_agent_halts_fails_for_the_same_reason_and_is_counted() -> None:
+    async def main() -> None:
+        make = lambda: agent_of(echo, max_cost_usd=1.0, call_cost_usd=0.1, max_concurrency=2)  # noqa: E731
+        async with Lives(make, delay_s=1.0) as lives, lives.client("a") as agent:
+            agent.submit(rollouts(30))
+            late: rf.Ticket | None = None
+            while agent.is_open:
+                late = agent.submit(rollouts(3, name=f"late-{asyncio.get_running_loop().time():g}-"))
+                await asyncio.sleep(0.3)
+            assert late is not None
+            with pytest.raises(BudgetExhausted) as halted:
+                await late.all()
+            assert {group.rewards[0].kind for group in halted.value.groups} == {"budget"}
+            statistics = agent.statistics()
+            assert statistics.submitted == statistics.scored + sum(statistics.failed.values())
+
+    clock.run(main())
+
+
 def test_a_second_rollout_at_the_same_place_is_refused_and_the_same_one_is_judged_once() -> None:
     calls: list[str] = []
 

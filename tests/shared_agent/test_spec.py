@@ -74,6 +74,15 @@ def test_a_difference_names_settings_with_their_values_and_a_rewards_own_without
     assert "sk-" not in difference
 
 
+def test_a_difference_shows_no_password_of_an_endpoint(tmp_path: Path) -> None:
+    judge = str(judge_in(tmp_path))
+    one = AgentSpec.of(judge, endpoints=("https://me:hunter22@one.example",))
+    difference = one.difference(AgentSpec.of(judge, endpoints=("https://me:hunter22@other.example",)))
+    assert difference is not None
+    assert "other.example" in difference
+    assert "hunter22" not in difference
+
+
 def test_a_default_that_is_written_out_is_no_difference_and_an_edited_file_is_one(tmp_path: Path) -> None:
     judge = judge_in(tmp_path)
     one = AgentSpec.of(str(judge), max_attempts=3)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from rewardflow import errors
-from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, SharedAgentGone
+from rewardflow.errors import AgentClosed, AgentHalted, BudgetExhausted, InvalidInput, SharedAgentGone
 from rewardflow.events import REWARD_SOURCE
 from rewardflow.reward.on_loop import run_on_loop
 from rewardflow.reward.pending import PendingGroup
@@ -41,7 +41,7 @@ from rewardflow.shared_agent.messages import (
     pack_rollout,
     unpack_reward,
 )
-from rewardflow.types import Reward, Rollout, ScoredGroup
+from rewardflow.types import FailureKind, Reward, Rollout, ScoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -159,18 +159,23 @@ class SharedAgent:
         try:
             await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
         finally:
-            self._end(None, Reward(kind="cancelled", error="the client of the shared agent was closed"))
+            self._end(None, "cancelled", "the client of the shared agent was closed")
             with contextlib.suppress(LineBroken, AgentHalted, TimeoutError):
                 async with asyncio.timeout(_BYE_S):
                     await self._line.bye(self.id)
 
-    def _end(self, halted: AgentHalted | None, reward: Reward) -> None:
-        """Nothing more will come: give everything that is out this verdict, and let nobody wait."""
+    def _halt(self, halted: AgentHalted) -> None:
+        self._end(halted, "budget" if isinstance(halted, BudgetExhausted) else "outage", str(halted))
+
+    def _end(self, halted: AgentHalted | None, kind: FailureKind, message: str) -> None:
+        """Nothing more will come: give everything that is out a failed verdict of this kind, and let nobody wait."""
+        reward = Reward(kind=kind, error=message)
         self._halted = self._halted or halted
         for group in list(self._groups.values()):
             group.cut_short(reward)
             self._deliver(group)
         for sent in list(self._sent.values()):
+            self._count(reward)
             if sent.caller is not None and not sent.caller.done():
                 if halted is None:
                     sent.caller.set_result(reward)
@@ -411,7 +416,7 @@ class SharedAgent:
                     await self._reconnect()
                     continue
             except AgentHalted as gone:
-                self._end(gone, Reward(kind="outage", error=str(gone)))
+                self._halt(gone)
                 return
             self._confirmed = delivery.number
             self._land(delivery)
@@ -464,7 +469,7 @@ class SharedAgent:
             if sent is not None:
                 self._land_one(sent, unpack_reward(packed))
         if self._halted is not None:
-            self._end(self._halted, Reward(kind="outage", error=str(self._halted)))
+            self._halt(self._halted)
 
     def _land_one(self, sent: _Sent, reward: Reward) -> None:
         self._count(reward)

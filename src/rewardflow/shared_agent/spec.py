@@ -19,6 +19,7 @@ from typing import Any, cast
 import orjson
 
 from rewardflow.errors import InvalidInput
+from rewardflow.redact import redact
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.component import Weighted
 from rewardflow.reward.services.reward_file import load_reward_contents
@@ -108,7 +109,7 @@ _NOTHING = object()
 
 
 def _shown(value: object) -> str:
-    return "the default" if value is _NOTHING else repr(value)
+    return "the default" if value is _NOTHING else redact(repr(value))
 
 
 def _as_weighted(reward: Any, reward_kwargs: Mapping[str, Any]) -> list[Weighted]:
