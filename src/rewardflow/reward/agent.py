@@ -13,7 +13,6 @@ import contextlib
 import contextvars
 import dataclasses
 import inspect
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from rewardflow.reward.garbage import fewer_collections
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.journal import Journal, JournalStatistics
 from rewardflow.reward.ledger import Ledger, LedgerStatistics
-from rewardflow.reward.on_loop import run_on_loop
+from rewardflow.reward.on_loop import HomeLoop
 from rewardflow.reward.outlet import Outlet, Receiver
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.scorer import Scorer, make_workers
@@ -114,19 +113,17 @@ class RewardAgent:
         self._hooks = Hooks(timeout_s=self._limits.timeout_s)
         self._tasks = asyncio.TaskGroup()
         self._resources = contextlib.AsyncExitStack()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread_id = 0
+        self._home: HomeLoop | None = None
         self._is_open = False
 
     # -- lifetime ----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._loop is not None:
+        if self._home is not None:
             raise AgentClosed("a RewardAgent can be entered once; make a new one")
-        self._loop = asyncio.get_running_loop()
-        self._thread_id = threading.get_ident()
+        self._home = HomeLoop()
         try:
-            await self._open(self._loop)
+            await self._open(self._home.loop)
         except BaseException:
             await self._resources.aclose()
             raise
@@ -137,6 +134,8 @@ class RewardAgent:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End what is out, keep what was paid for, let go of everything; in bounded time."""
+        if self._home is not None:
+            self._home.check_is_running()
         self._is_open = False
         self.assembly.close()
         for dispatcher in self._dispatchers.values():
@@ -271,12 +270,12 @@ class RewardAgent:
 
     def _dismiss(self) -> None:
         """After the journal's last word: nobody may wait any longer."""
-        if self._assembly is None or self._loop is None:
+        if self._assembly is None or self._home is None:
             return
         self._assembly.abandon()
         if self._recorder is not None:
             statistics = dataclasses.asdict(self.statistics())
-            self._recorder.emit(AgentClosedEvent(at_s=self._loop.time(), statistics=statistics))
+            self._recorder.emit(AgentClosedEvent(at_s=self._home.loop.time(), statistics=statistics))
 
     def _shown(self) -> dict[str, Any]:
         """The settings as people may see them; `reward_kwargs` may hold keys, so they are left out."""
@@ -316,9 +315,9 @@ class RewardAgent:
         source: str = REWARD_SOURCE,
     ) -> Outlet:
         """A ticket of a run whose verdicts go to the receiver, each as soon as it is final; for agents of many runs."""
-        assert self._loop is not None
+        assert self._home is not None
         outlet = Outlet(
-            self, self._loop, receiver, self._components, run=run, share=share, due_step=due_step, source=source
+            self, self._home.loop, receiver, self._components, run=run, share=share, due_step=due_step, source=source
         )
         self.assembly.welcome(outlet)
         return outlet
@@ -373,9 +372,9 @@ class RewardAgent:
 
     def on_loop(self, action: Callable[[], T]) -> T:
         """Run a short action on the agent's loop, from whatever thread we are in."""
-        if not self._is_open or self._loop is None:
+        if not self._is_open or self._home is None:
             raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
-        return run_on_loop(self._loop, self._thread_id, action)
+        return self._home.run(action)
 
     def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None, context: contextvars.Context) -> Ticket:
         if not self._is_open:
@@ -388,9 +387,9 @@ class RewardAgent:
         return ticket
 
     def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
-        assert self._loop is not None
+        assert self._home is not None
         run = self.settings.run
-        ticket = Ticket(self, self._loop, is_sealed=is_sealed, run=run, due_step=due_step, source=source)
+        ticket = Ticket(self, self._home.loop, is_sealed=is_sealed, run=run, due_step=due_step, source=source)
         self.assembly.welcome(ticket)
         return ticket
 

@@ -1,41 +1,59 @@
-"""Run a short action on an event loop from whatever thread we are in.
+"""The event loop that an agent lives on, for whoever wants something of it from another thread.
 
-Always true: the caller gets the action's result or its exception, or `AgentClosed` if the loop ended first.
+Always true: the caller gets the action's result or its exception, or `AgentClosed` if the loop ended first; a loop that
+cannot run here, because this process is a fork of its own, is asked for nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from rewardflow.errors import AgentClosed
+from rewardflow.errors import AgentClosed, InvalidInput
 
 T = TypeVar("T")
 
 _LOOP_CHECK_S = 1.0
 
 
-def run_on_loop(loop: asyncio.AbstractEventLoop, thread_id: int, action: Callable[[], T]) -> T:
-    """`thread_id` is that of the thread the loop runs in."""
-    if threading.get_ident() == thread_id:
-        return action()
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+class HomeLoop:
+    """The running loop, its thread and its process."""
 
-    def run() -> None:
+    __slots__ = ("_pid", "_thread_id", "loop")
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._pid = os.getpid()
+
+    def check_is_running(self) -> None:
+        if asyncio.get_running_loop() is not self.loop:
+            raise InvalidInput("an agent must be left on the event loop that it was entered on, got another one")
+
+    def run(self, action: Callable[[], T]) -> T:
+        """Run a short action on the loop, from whatever thread we are in."""
+        if os.getpid() != self._pid:
+            raise AgentClosed("the agent was opened before this process was forked; open one here")
+        if threading.get_ident() == self._thread_id:
+            return action()
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(action())
+            except BaseException as error:
+                future.set_exception(error)
+
         try:
-            future.set_result(action())
-        except BaseException as error:
-            future.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(run)
-        while not future.done():
-            concurrent.futures.wait([future], timeout=_LOOP_CHECK_S)
-            if loop.is_closed() and not future.done():
-                raise AgentClosed("the agent's event loop has ended")
-    except RuntimeError as error:
-        raise AgentClosed("the agent's event loop has ended") from error
-    return future.result()
+            self.loop.call_soon_threadsafe(run)
+            while not future.done():
+                concurrent.futures.wait([future], timeout=_LOOP_CHECK_S)
+                if self.loop.is_closed() and not future.done():
+                    raise AgentClosed("the agent's event loop has ended")
+        except RuntimeError as error:
+            raise AgentClosed("the agent's event loop has ended") from error
+        return future.result()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Protocol, Self, TypeVar
 from rewardflow import errors
 from rewardflow.errors import AgentClosed, AgentHalted, BudgetExhausted, InvalidInput, SharedAgentGone
 from rewardflow.events import REWARD_SOURCE
-from rewardflow.reward.on_loop import run_on_loop
+from rewardflow.reward.on_loop import HomeLoop
 from rewardflow.reward.pending import PendingGroup
 from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.messages import (
@@ -116,8 +115,7 @@ class SharedAgent:
         self.id = uuid.uuid4().hex
         self._welcome: Welcome | None = None
         self._tasks = asyncio.TaskGroup()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread_id = 0
+        self._home: HomeLoop | None = None
         self._is_open = False
         self._halted: AgentHalted | None = None
         self._sent: dict[int, _Sent] = {}
@@ -137,10 +135,9 @@ class SharedAgent:
     # -- lifetime ----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._loop is not None:
+        if self._home is not None:
             raise AgentClosed("a SharedAgent can be entered once; connect again")
-        self._loop = asyncio.get_running_loop()
-        self._thread_id = threading.get_ident()
+        self._home = HomeLoop()
         self._welcome = await self._hello()
         await self._tasks.__aenter__()
         self._is_open = True
@@ -152,6 +149,8 @@ class SharedAgent:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give up what is out, here and at the host; in bounded time."""
+        if self._home is not None:
+            self._home.check_is_running()
         self._is_open = False
         for task in (*self._io, *self._messages_out):
             task.cancel()
@@ -206,7 +205,7 @@ class SharedAgent:
         """
         check_travels(rollout)
         self._check_open()
-        if asyncio.get_running_loop() is not self._loop:
+        if self._home is None or asyncio.get_running_loop() is not self._home.loop:
             raise InvalidInput("score must be awaited on the loop that the client was opened on")
         caller: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
         sent = self._take_in(rollout, _NO_TICKET, caller=caller)
@@ -253,9 +252,9 @@ class SharedAgent:
         key = (rollout.step, rollout.group_id)
         group = self._groups.get(key)
         if group is None:
-            assert self._loop is not None
+            assert self._home is not None
             self._num_groups += 1
-            group = PendingGroup(rollout, self._num_groups, ticket, _ONE_COLUMN, self._loop.time())
+            group = PendingGroup(rollout, self._num_groups, ticket, _ONE_COLUMN, self._home.loop.time())
             self._groups[key] = group
             ticket._adopt(group)
         return group
@@ -275,10 +274,10 @@ class SharedAgent:
 
     def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
         self._check_open()
-        assert self._loop is not None
+        assert self._home is not None
         ticket = Ticket(
             self,
-            self._loop,
+            self._home.loop,
             is_sealed=is_sealed,
             run=self.run,
             share=self.share,
@@ -299,10 +298,10 @@ class SharedAgent:
 
     def on_loop(self, action: Callable[[], T]) -> T:
         """Run a short action on the client's loop, from whatever thread we are in."""
-        if not self._is_open or self._loop is None:
+        if not self._is_open or self._home is None:
             self._check_open()
             raise AgentClosed("the client is not open: use `async with connect(...) as agent`")
-        return run_on_loop(self._loop, self._thread_id, action)
+        return self._home.run(action)
 
     def cancel(self, ticket: Ticket, group_ids: set[str] | None) -> None:
         """Here at once; the host is told to stop its calls."""
