@@ -42,6 +42,18 @@ def test_what_a_policy_writes_is_never_taken_for_a_placeholder() -> None:
     assert bodies(server)[0]["response"] == "{ground_truth} {{x}}"
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_half_a_surrogate_pair_in_a_response_costs_neither_its_score_nor_its_groups(batch: bool) -> None:
+    rewards, server = score(
+        lambda body: {"rewards": [1.0] * len(body["query"])} if batch else {"score": 1.0},
+        lambda url: JsonScorer(urls=url, batch=batch),
+        "a\ud800b",
+        "fine",
+    )
+    assert [reward.value for reward in rewards] == [1.0, 1.0]
+    assert "a\ufffdb" in str(bodies(server))
+
+
 def test_the_batch_form_asks_once_for_a_group_as_openrlhf_does() -> None:
     rewards, server = score(
         lambda body: {"rewards": [float(len(query)) for query in body["query"]]},

@@ -265,7 +265,21 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 def _dump(payload: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(payload if isinstance(payload, dict) else dict(payload), option=orjson.OPT_SERIALIZE_NUMPY)
+    try:
+        return orjson.dumps(payload if isinstance(payload, dict) else dict(payload), option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # most likely half a surrogate pair, as policies emit
+        return orjson.dumps(_encodable(payload), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _encodable(value: Any) -> Any:
+    """The same with U+FFFD for what no encoding takes."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return value
 
 
 def _refusal(url: str, answer: _Answer, sent: Mapping[str, str]) -> CallError:
