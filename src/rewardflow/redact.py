@@ -44,8 +44,8 @@ _SCHEME = r"(?:basic|bearer|digest|token|apikey|key|negotiate|aws4-hmac-sha256)[
 _VALUE = r"(?!\[redacted\])(?:(?<=\")[^\"\n]+|(?<=')[^'\n]+|(?!(?:none|null|true|false)\b)[^\s\"'\\&,;<>()\[\]{}]{4,})"
 # Each name begins with its own letters, which lets the search skip ahead; what must precede them is checked after.
 _SECRET = (
-    r"key(?:(?<=apikey)|(?<=api[ _-]key)|(?<=accesskey)|(?<=(?:access|secret)[_-]key)|(?<=private[_-]key))"
-    r"(?:[ _-](?:id|provided))?|token(?<=[_-]token)|secret|password|passwd|signature|credential"
+    r"key(?:(?<=apikey)|(?<=api[ _-]key)|(?<=accesskey)|(?<=(?:access|secret)[_-]key)|(?<=private[_-]key)"
+    r"|(?<=subscription[_-]key))(?:[ _-](?:id|provided))?|token(?<=[_-]token)|secret|password|passwd|signature|credential"
 )
 
 
@@ -81,6 +81,7 @@ _SHAPES = (
         *("key", "token", "secret", "passw", "signature", "credential"),
         pattern=rf"((?:{_SECRET})(?:{_IS}|{_NEXT})){_VALUE}",
     ),
+    _Shape(("_key=",), re.compile(rf"(?<=[A-Z0-9])(_KEY=[\"']?){_VALUE}"), rf"\g<1>{REDACTED}"),  # as shells write it
     _named("token", pattern=rf"(token(?:=|[\"']\s{{0,4}}[:=]\s{{0,4}}){_QUOTE}){_VALUE}"),  # "token: x" is prose
     _named("key=", "sig=", "token=", "code=", pattern=r"([?&](?:key|sig|token|code)=)[^&#\s\"'<>]+"),
     _named("://", pattern=r"(://)[^\s/?#\"'<>]+(?=@)"),  # user:password@host
