@@ -45,7 +45,8 @@ _VALUE = r"(?!\[redacted\])(?:(?<=\")[^\"\n]+|(?<=')[^'\n]+|(?!(?:none|null|true
 # Each name begins with its own letters, which lets the search skip ahead; what must precede them is checked after.
 _SECRET = (
     r"key(?:(?<=apikey)|(?<=api[ _-]key)|(?<=accesskey)|(?<=(?:access|secret)[_-]key)|(?<=private[_-]key)"
-    r"|(?<=subscription[_-]key))(?:[ _-](?:id|provided))?|token(?<=[_-]token)|secret|password|passwd|signature|credential"
+    r"|(?<=subscription[_-]key))(?:[ _-](?:id|provided))?"
+    r"|token(?<=[_-]token)|secret|password|passwd|signature|credential"
 )
 
 

@@ -43,8 +43,11 @@ class Named:
 
 
 class Failing:
+    def __init__(self, why="no module named judge_sdk"):
+        self.why = why
+
     def build(self):
-        raise ImportError("no module named judge_sdk")
+        raise ImportError(self.why)
 
 
 class Dying:
@@ -514,6 +517,17 @@ def test_a_reward_that_cannot_be_built_answers_every_call_with_the_reason(sample
             assert workers.statistics().started <= 2
 
     asyncio.run(main())
+
+
+def test_no_key_is_in_the_log_of_a_reward_that_cannot_be_built(samples: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with running(samples.Failing("no access with sk-abcdefgh12345678")) as workers:
+            with pytest.raises(RewardLoadError):
+                await score(workers)
+
+    asyncio.run(main())
+    assert "no access with [redacted]" in caplog.text
+    assert "sk-abcdefgh12345678" not in caplog.text
 
 
 def test_a_reward_that_kills_its_process_while_loading_is_not_tried_for_ever(samples: Any) -> None:

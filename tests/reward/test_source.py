@@ -254,6 +254,11 @@ def test_a_class_whose_init_raises_names_the_line(write: Write) -> None:
     assert f"({path}, line 4)" in message
 
 
+def test_a_key_in_what_building_a_reward_raises_is_redacted(write: Write) -> None:
+    path = write("class Judge:\n    def __init__(self):\n        raise ValueError('bad key sk-abcdefgh12345678')\n")
+    assert "ValueError: bad key [redacted]" in error_of(f"{path}:Judge")
+
+
 @pytest.mark.parametrize("reward", [42, PROMPT.encode(), object(), sys])
 def test_what_cannot_be_called_is_refused(reward: Any) -> None:
     assert "a reward must be a function, or a class or object with score_group" in error_of(reward)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RewardLoadError, ServiceError
+from rewardflow.redact import redact
 from rewardflow.reward.process_channel import Channel, Child, start_child
 from rewardflow.reward.process_child import (
     GREETING,
@@ -294,8 +295,8 @@ class ProcessWorkers:
             "a process of reward %s is lost for good; %d are left: %s\n%s",
             self._name,
             len(self._open),
-            message,
-            details,
+            redact(message),
+            redact(details),
         )
         if self._open or self._is_closed:
             return

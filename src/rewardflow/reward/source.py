@@ -26,6 +26,7 @@ from typing import Any
 
 from rewardflow.errors import RewardLoadError
 from rewardflow.protocols import RewardLike
+from rewardflow.redact import redact
 from rewardflow.reward.canonical import canonical
 
 DEFAULT_NAME = "compute_score"
@@ -220,7 +221,7 @@ def _raised(error: BaseException, path: str | None = None) -> str:
     file, line = (place.filename, place.lineno) if place else (path, None)
     if isinstance(error, SyntaxError) and error.lineno is not None:
         file, line = error.filename, error.lineno
-    shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    shown = redact(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     return shown if line is None else f"{shown} ({file}, line {line})"
 
 
