@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +27,8 @@ def filled(shares: dict[str, float], count: int) -> FairQueue:
     return queue
 
 
-def next_run(queue: FairQueue, *, are_slots_scarce: bool = False) -> str:
-    assert queue.first(are_slots_scarce=are_slots_scarce) is not None
+def next_run(queue: FairQueue, *, scarce_slots: int | None = None) -> str:
+    assert queue.first(scarce_slots=scarce_slots) is not None
     return queue.pop().job.group.ticket.run
 
 
@@ -37,7 +38,7 @@ def test_of_one_run_the_oldest_step_goes_first(steps: list[int]) -> None:
     for i, step in enumerate(steps):
         queue.push(entry("a", i, step=step))
     order = []
-    while queue.first(are_slots_scarce=False) is not None:
+    while queue.first() is not None:
         order.append(queue.pop().step)
     assert order == sorted(steps)
 
@@ -76,13 +77,39 @@ def test_when_slots_are_scarce_what_is_in_flight_is_shared_whosever_calls_end_so
 ) -> None:
     """Calls of b end, or of a; each time the slot goes to the run that has too few."""
     queue = filled({"a": 1.0, "b": share}, 1000)
-    in_flight = Counter(next_run(queue, are_slots_scarce=True) for _ in range(30))
+    in_flight = Counter(next_run(queue, scarce_slots=30) for _ in range(30))
     for is_b in ends_b:
         run = "b" if is_b and in_flight["b"] else "a"
-        queue.end(run)
+        queue.end(run, 1.0)
         in_flight[run] -= 1
-        in_flight[next_run(queue, are_slots_scarce=True)] += 1
+        in_flight[next_run(queue, scarce_slots=30)] += 1
         assert abs(in_flight["b"] - share * in_flight["a"]) <= 1 + share
+
+
+@given(
+    shares=st.dictionaries(st.sampled_from("abcd"), st.sampled_from([0.5, 1.0, 3.0]), min_size=2),
+    call_s=st.fixed_dictionaries(dict.fromkeys("abcd", st.sampled_from([0.2, 1.0, 4.0]))),
+    num_slots=st.integers(1, 9),
+)
+def test_slots_are_shared_by_time_also_when_there_are_fewer_of_them_than_runs(
+    shares: dict[str, float], call_s: dict[str, float], num_slots: int
+) -> None:
+    queue = filled(shares, 2)
+    now_s, duration_s, sequence = 0.0, 200.0, 1000
+    out: list[tuple[float, str]] = []  # when a call ends, and whose it is
+    used_s: Counter[str] = Counter()
+    while now_s < duration_s:
+        while len(out) < num_slots:
+            run = next_run(queue, scarce_slots=num_slots)
+            heapq.heappush(out, (now_s + call_s[run], run))
+            used_s[run] += call_s[run]
+            sequence += 1
+            queue.push(entry(run, sequence, share=shares[run]))
+        now_s, run = heapq.heappop(out)
+        queue.end(run, call_s[run])
+    for run, share in shares.items():
+        fair_s = duration_s * num_slots * share / sum(shares.values())
+        assert abs(used_s[run] - fair_s) <= 0.1 * fair_s + 8.0
 
 
 def test_what_was_resolved_while_it_waited_is_dropped_and_costs_no_turn() -> None:
@@ -99,10 +126,10 @@ def test_what_was_resolved_while_it_waited_is_dropped_and_costs_no_turn() -> Non
 def test_a_run_that_is_over_is_forgotten() -> None:
     queue = filled({"a": 1.0, "b": 1.0}, 1)
     for _ in range(2):
-        queue.end(next_run(queue))
+        queue.end(next_run(queue), 1.0)
     queue.push(entry("c", 9))
     assert "c" in {seen.run for seen in queue.statistics()}
     next_run(queue)
-    queue.end("c")
+    queue.end("c", 1.0)
     queue.prune()
     assert queue.statistics() == ()

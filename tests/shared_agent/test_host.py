@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import threading
@@ -157,6 +158,18 @@ def test_slots_are_shared_evenly_also_when_the_calls_of_one_run_take_longer(late
             in_flight = {lane.run: lane.in_flight for lane in account.runs}
             assert abs(in_flight["a"] - 10) <= 1
             assert abs(in_flight["b"] - 30) <= 1
+
+    clock.run(main())
+
+
+def test_runs_that_are_more_than_the_slots_take_turns_at_them() -> None:
+    async def main() -> None:
+        async with Lives(lambda: agent_of(echo, max_concurrency=1)) as lives, contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(lives.client(run)) for run in "abc"]
+            for client in clients:
+                client.submit(rollouts(1000))
+            await asyncio.sleep(30)
+            assert all(90 <= client.statistics().scored <= 110 for client in clients)
 
     clock.run(main())
 

@@ -212,7 +212,7 @@ class Dispatcher:
     def _take_nowait(self) -> Attempt | None:
         """Start the oldest job if every governor lets it go now; otherwise arrange to be woken."""
         queue = self._queue
-        while (entry := queue.first(are_slots_scarce=self._are_slots_scarce)) is not None:
+        while (entry := queue.first(scarce_slots=self._scarce_slots)) is not None:
             job = entry.job
             if job.is_done:
                 queue.drop()
@@ -228,9 +228,10 @@ class Dispatcher:
         return None
 
     @property
-    def _are_slots_scarce(self) -> bool:
-        """Whether the slot that is to be filled is the last one."""
-        return self._running + self._num_unsaved >= self._governors.limit
+    def _scarce_slots(self) -> int | None:
+        """How many slots there are, if the one that is to be filled is the last of them."""
+        limit = self._governors.limit
+        return limit if self._running + self._num_unsaved >= limit else None
 
     def _estimate_tokens(self, job: Job) -> int | None:
         """What the call will use, or None if the reward's own estimate raised, which fails the job."""
@@ -331,7 +332,7 @@ class Dispatcher:
         job.num_running -= 1
         job.scorer.num_busy -= 1
         job.release(attempt)
-        self._queue.end(job.group.ticket.run)
+        self._queue.end(job.group.ticket.run, now - attempt.started_s)
         if attempt.hedge_timer is not None:
             attempt.hedge_timer.cancel()
         if rewards is not None:
