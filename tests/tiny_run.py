@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
 from rewardflow.config.tree import AlgorithmSettings, DataSettings, GenerationSettings, RunSettings, TrainerSettings
 from rewardflow.flow.schedule import Schedule
+from rewardflow.reward.agent import RewardAgent
 
 REWARDS = '''
 import asyncio
@@ -109,3 +112,17 @@ def calls_in(folder: Path) -> list[str]:
     """The groups that were asked about, one for each call."""
     file = folder / "calls.txt"
     return [line.rpartition(" ")[0] for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+
+
+def erratic_agent(delay_seed: int) -> RewardAgent:
+    """Takes as long as the seed says; its scores, and which of them fail, depend on what is scored alone."""
+    delays = random.Random(delay_seed)
+
+    async def compute_score(solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> float:
+        await asyncio.sleep(delays.uniform(0, 0.03))
+        chance = random.Random(f"{extra_info['group_uid']} {solution_str} {ground_truth}")
+        if chance.random() < 0.15:
+            raise ValueError("no verdict")
+        return chance.random()
+
+    return RewardAgent(compute_score, max_concurrency=64, max_attempts=1)

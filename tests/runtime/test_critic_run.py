@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from killed_run import settings_of
+from tiny_run import erratic_agent
 from torch import Tensor
 
 from rewardflow.config.tree import (
@@ -85,19 +85,6 @@ def test_it_learns_to_copy_a_digit(critic: CriticSettings) -> None:
 # ---- streams ------------------------------------------------------------------------------------------------------
 
 
-def agent(delay_seed: int) -> RewardAgent:
-    delays = random.Random(delay_seed)
-
-    async def compute_score(solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> float:
-        await asyncio.sleep(delays.uniform(0, 0.03))
-        chance = random.Random(f"{extra_info['group_uid']} {solution_str} {ground_truth}")
-        if chance.random() < 0.15:
-            raise ValueError("no verdict")
-        return chance.random()
-
-    return RewardAgent(compute_score, max_concurrency=64, max_attempts=1)
-
-
 @pytest.mark.parametrize("critic", FORMS, ids=IDS)
 def test_with_a_fixed_order_policy_and_critic_are_bit_equal_for_every_stream_and_any_delays(
     critic: CriticSettings,
@@ -114,7 +101,7 @@ def test_with_a_fixed_order_policy_and_critic_are_bit_equal_for_every_stream_and
         critic=replace(critic, clip=0.05, max_grad_norm=0.05, alone_steps=1),
     )
     found = [
-        trained(replace(settings, schedule=schedule.changed(stream=stream)), agent=agent(delay_seed))
+        trained(replace(settings, schedule=schedule.changed(stream=stream)), agent=erratic_agent(delay_seed))
         for delay_seed, stream in enumerate(("batch", "mini_batch", "micro_batch"))
     ]
     assert all(torch.equal(found[0][0], other) for other, _ in found[1:])

@@ -4,11 +4,11 @@ Each run trains the tiny policy with an agent whose delays are drawn anew; score
 """
 
 import asyncio
-import random
 from typing import Any
 
 import pytest
 import torch
+from tiny_run import erratic_agent
 
 from rewardflow.config.tree import (
     AlgorithmSettings,
@@ -19,23 +19,9 @@ from rewardflow.config.tree import (
 )
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
-from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.embedded import embedded
 
 STEPS = 5
-
-
-def agent(delay_seed: int) -> RewardAgent:
-    delays = random.Random(delay_seed)
-
-    async def compute_score(solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> float:
-        await asyncio.sleep(delays.uniform(0, 0.03))
-        chance = random.Random(f"{extra_info['group_uid']} {solution_str} {ground_truth}")
-        if chance.random() < 0.15:
-            raise ValueError("no verdict")
-        return chance.random()
-
-    return RewardAgent(compute_score, max_concurrency=64, max_attempts=1)
 
 
 def settings(schedule: Schedule, **algorithm: Any) -> RunSettings:
@@ -68,7 +54,7 @@ def train(run_settings: RunSettings, delay_seed: int, steps: int = STEPS) -> Tra
     trained = Trained()
 
     async def main() -> None:
-        async with embedded(run_settings, agent=agent(delay_seed), on_step=trained.reports.append) as run:
+        async with embedded(run_settings, agent=erratic_agent(delay_seed), on_step=trained.reports.append) as run:
 
             def keep_gradient(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 if trained.first_gradient is None:

@@ -11,7 +11,9 @@ from typing import Any
 from scripted_server import Request, ScriptedServer, completion
 
 import rewardflow as rf
+from rewardflow.reward.contract import load_reward
 from rewardflow.reward.services.judge import LLMJudge
+from rewardflow.reward.source import RewardSource
 
 FENCED = re.compile(r"<<<((?:FIRST |SECOND )?ANSWER(?: \d+)?) [0-9a-f]+>>>\n(.*?)\n<<<END", re.DOTALL)
 
@@ -48,3 +50,7 @@ def score(
             return list(groups[0].rewards), server
 
     return asyncio.run(run())
+
+
+def identity_of(judge: Callable[..., Any], *, model: str = "m", url: str = "http://a", **settings: Any) -> str:
+    return load_reward(RewardSource.of(judge(judge=LLMJudge(model=model, base_urls=[url]), **settings))).identity

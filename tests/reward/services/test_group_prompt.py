@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 
 import pytest
+from group_judging import group
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.contract import load_reward
 from rewardflow.reward.services.group_prompt import SYSTEM, check_several, show, shuffled, system_prompt
 from rewardflow.reward.services.judge import LLMJudge
+from rewardflow.reward.services.listwise import ListwiseJudge
+from rewardflow.reward.services.pairwise import PairwiseJudge
+from rewardflow.reward.source import RewardSource
 
-
-def group(*responses: str, group_id: str = "q") -> list[rf.Rollout]:
-    return [
-        rf.Rollout(
-            group_id=group_id, index=i, group_size=len(responses), prompt="Biggest?", response=one, ground_truth="9"
-        )
-        for i, one in enumerate(responses)
-    ]
+GroupJudge = type[ListwiseJudge] | type[PairwiseJudge]
 
 
 def test_every_index_stands_first_about_as_often_as_any_other() -> None:
@@ -59,3 +58,22 @@ def test_a_system_prompt_of_the_users_own_stays_and_the_one_for_single_answers_d
 def test_one_answer_is_not_several() -> None:
     with pytest.raises(InvalidInput, match="2 or more, got 1"):
         check_several(group("3"))
+
+
+@pytest.mark.parametrize("judge", [ListwiseJudge, PairwiseJudge])
+def test_a_group_judge_sees_groups_and_forwards_what_the_agent_asks(judge: GroupJudge) -> None:
+    inner = LLMJudge(model="m", base_urls=["http://a", "http://b"])
+    loaded = load_reward(RewardSource.of(judge(judge=inner)))
+    assert (loaded.unit, loaded.is_async, loaded.endpoints) == ("group", True, ("http://a", "http://b"))
+    assert loaded.estimate_tokens is not None
+    assert loaded.estimate_tokens(group("3", "9" * 400)[1]) > loaded.estimate_tokens(group("3", "9")[1]) > 0
+    assert loaded.price_problem is not None
+    assert loaded.price_problem() == inner.price_problem() is not None
+
+
+@pytest.mark.parametrize("judge", [ListwiseJudge, PairwiseJudge])
+def test_the_key_of_the_judge_behind_is_checked(judge: GroupJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUDGE_KEY_X", raising=False)
+    inner = LLMJudge(model="m", base_urls=["http://127.0.0.1:9"], api_key_env="JUDGE_KEY_X")
+    with pytest.raises(InvalidInput, match="JUDGE_KEY_X"):
+        asyncio.run(judge(judge=inner).check())

@@ -7,21 +7,22 @@ import dataclasses
 import itertools
 import json
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import web
-from group_judging import answers_in, group, say, score
+from group_judging import answers_in, group, identity_of, say, score
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Request, ScriptedServer, completion
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.contract import load_reward
 from rewardflow.reward.services.judge import LLMJudge
 from rewardflow.reward.services.pairwise import PairwiseJudge, draw_pairs
-from rewardflow.reward.source import RewardSource
+
+identity = partial(identity_of, PairwiseJudge)
 
 
 def bigger(request: Request) -> dict[str, Any]:
@@ -175,29 +176,6 @@ def test_one_answer_alone_cannot_be_compared() -> None:
     rewards, server = score(bigger, lambda inner: PairwiseJudge(judge=inner), "3")
     assert (rewards[0].value, rewards[0].kind) == (None, "user_error")
     assert server.requests == []
-
-
-def test_a_group_judge_sees_groups_and_forwards_what_the_agent_asks() -> None:
-    inner = LLMJudge(model="m", base_urls=["http://a", "http://b"])
-    loaded = load_reward(RewardSource.of(PairwiseJudge(judge=inner)))
-    assert (loaded.unit, loaded.is_async, loaded.endpoints) == ("group", True, ("http://a", "http://b"))
-    assert loaded.estimate_tokens is not None
-    assert loaded.estimate_tokens(group("3", "9" * 400)[1]) > loaded.estimate_tokens(group("3", "9")[1]) > 0
-    assert loaded.price_problem is not None
-    assert loaded.price_problem() == inner.price_problem() is not None
-
-
-def test_the_key_of_the_judge_behind_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JUDGE_KEY_X", raising=False)
-    inner = LLMJudge(model="m", base_urls=["http://127.0.0.1:9"], api_key_env="JUDGE_KEY_X")
-    with pytest.raises(InvalidInput, match="JUDGE_KEY_X"):
-        asyncio.run(PairwiseJudge(judge=inner).check())
-
-
-def identity(model: str = "m", url: str = "http://a", **settings: Any) -> str:
-    return load_reward(
-        RewardSource.of(PairwiseJudge(judge=LLMJudge(model=model, base_urls=[url]), **settings))
-    ).identity
 
 
 def test_settings_are_the_identity_and_the_way_to_the_judge_is_not() -> None:
