@@ -5,5 +5,7 @@ messages.py    what goes between client and host, and how rollouts and rewards a
 settled.py     which serial numbers are over
 host.py        the agent's side: who asked for what, and who is told; knows no Ray
 client.py      the run's side, with the face of `RewardAgent`; knows no Ray
+service.py     a host with a loop of its own, opened when first asked and again after it halted
+cluster.py     joining a Ray cluster, or a small one of our own
 ray_actor.py   the host as a named, detached Ray actor, and the line to it
 """
