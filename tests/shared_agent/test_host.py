@@ -258,7 +258,7 @@ def test_a_verdict_that_a_poll_without_a_reader_took_is_given_to_the_reader() ->
             host.verdict("a", one, rf.Reward(value=1.0))
             lost = await host.take("c", 0)  # comes a second time, in the moment in which there is something to take
             assert lost is not None
-            assert [serial for serial, _ in lost.verdicts] == [1]
+            assert [serial for serial, *_ in lost.verdicts] == [1]
             heard = await read
             assert heard is not None
             assert heard.verdicts == []
