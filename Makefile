@@ -22,7 +22,7 @@ OWN := $(call stale_unless,.venv,.core)
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
 .PHONY: help demo test check bench fix lock clean stale chromium
-.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-megatron test-vllm bench-trainer bench-verl
+.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-trl test-megatron test-vllm bench-trainer bench-verl
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -50,6 +50,9 @@ test-verl: .venv-oracle/.ready ## run rewardflow inside verl's own trainer, on C
 
 bench-verl: .venv-oracle/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
 	@.venv-oracle/bin/python tests/in_verl/compare_modes.py $(ARGS)
+
+test-trl: .venv-trl/.tests ## train with TRL's GRPOTrainer and the agent as its reward, on CPU
+	@.venv-trl/bin/python -m pytest -W default -o faulthandler_timeout=600 tests/on_trl $(ARGS)
 
 test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CPU ranks of this machine
 	@.venv-megatron/bin/python -m pytest -o faulthandler_timeout=600 tests/on_megatron $(ARGS)
@@ -135,6 +138,11 @@ chromium:
 	@echo "installing TRL into $(@D)"
 	@$(fresh)
 	@$(pip) install -r $(CONTENDERS)/trl_requirements.txt
+	@$(stamp)
+
+.venv-trl/.tests: pyproject.toml .venv-trl/.ready
+	@echo "installing rewardflow into $(@D)"
+	@$(pip) install -e . hypothesis pytest
 	@$(stamp)
 
 .venv-ray/.ready: pyproject.toml constraints.txt tests/ray_cluster/requirements.txt $(call stale_unless,.venv-ray,.ready) | $(BIN)/python

@@ -21,5 +21,11 @@ os.environ.pop("PYTHONASYNCIODEBUG", None)
 
 # Each needs a package that its make target installs into an environment of its own. No folder here has the name of a
 # package: this one is on the path, so it would be taken for the package.
-_NEEDED = {"local_judge": "xllamacpp", "browser": "playwright", "on_megatron": "megatron", "on_vllm": "vllm"}
+_NEEDED = {
+    "local_judge": "xllamacpp",
+    "browser": "playwright",
+    "on_megatron": "megatron",
+    "on_trl": "trl",
+    "on_vllm": "vllm",
+}
 collect_ignore = [folder for folder, package in _NEEDED.items() if importlib.util.find_spec(package) is None]

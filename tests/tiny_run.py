@@ -34,6 +34,10 @@ async def slow(response):
     return 1.0
 
 
+async def silent(response):
+    return 1.0
+
+
 async def broken(response):
     return response["no such key"]
 
@@ -51,6 +55,21 @@ async def refusing_later(response, extra_info):
     if not extra_info["group_uid"].startswith("sample"):
         raise rf.ServiceError("gone", retryable=False)
     return 1.0
+
+
+class Free:
+    """Knows that its calls cost nothing."""
+
+    def price_problem(self):
+        return None
+
+    async def compute_score(self, response):
+        return 1.0
+
+
+class Paid(Free):
+    async def compute_score(self, response):
+        raise rf.ServiceError("the service answered 401: no such key", status=401, retryable=False)
 
 
 class Hanging:

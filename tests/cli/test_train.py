@@ -181,6 +181,13 @@ def test_check_says_what_a_run_needs_and_starts_nothing(here: Path, capsys: pyte
     assert len(calls_in(here)) == 1
 
 
+def test_check_says_what_is_free_and_what_has_no_price(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run.yaml", "--check", "reward=rewards.py:Free"]) == 0
+    assert "$0.00  by the reward's own prices" in capsys.readouterr().out
+    assert main(["train", "run.yaml", "--check", "reward=rewards.py:silent"]) == 0
+    assert "unknown  the reward told no price" in capsys.readouterr().out
+
+
 def test_check_for_programs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "run.yaml", "--check", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -61,6 +61,17 @@ def test_a_sample_that_failed_is_reported_with_its_reason(tmp_path: Path) -> Non
     assert check.to_json()["sample"]["problem"] == check.problem
 
 
+def test_a_price_of_0_is_a_price_and_silence_is_none(tmp_path: Path) -> None:
+    free = found(settings_in(tmp_path, "Free"))
+    assert free.cost is not None
+    assert (free.cost.a_verdict_usd, free.cost.a_run_usd) == (0.0, 0.0)
+    assert found(settings_in(tmp_path, "silent")).cost is None
+
+
+def test_a_call_that_was_refused_does_not_show_that_calls_are_free(tmp_path: Path) -> None:
+    assert found(settings_in(tmp_path, "Paid")).cost is None
+
+
 def test_a_group_costs_by_its_rollouts(tmp_path: Path) -> None:
     check = found(settings_in(tmp_path, "Ranking"))
     assert check.calls.a_step == 4

@@ -141,7 +141,9 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
         yield "", f"{calls.validation:,}", "for all validations"
     yield "", f"{calls.a_run:,}", "for the run"
     if preflight.cost is None:
-        yield "cost", "unknown", "the sample told no price"
+        yield "cost", "unknown", "the reward told no price: it reports none, and limits.call_cost_usd is not set"
+    elif preflight.cost.a_verdict_usd == 0:
+        yield "cost", dollars(0), "by the reward's own prices"
     else:
         yield "cost", dollars(preflight.cost.a_step_usd), "a step, if each verdict costs what the sample did"
         yield "", dollars(preflight.cost.a_run_usd), "for the run"

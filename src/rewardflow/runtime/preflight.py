@@ -64,7 +64,7 @@ class CostPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What was found out. `cost` is None where the sample told no price."""
+    """What was found out. `cost` is None where nobody told a price; a price of 0 is one."""
 
     sample: SampleVerdict
     prompts: PromptCheck
@@ -150,7 +150,8 @@ def num_validated(settings: RunSettings, num_prompts: int) -> int:
 
 
 def plan_cost(settings: RunSettings, sample: SampleVerdict, num_validated: int = 0) -> CostPlan | None:
-    if not sample.cost_usd:
+    is_scored = sample.rewards and sample.failure is None
+    if not sample.cost_usd and not (sample.is_priced and is_scored):
         return None
     a_verdict_usd = sample.cost_usd / len(sample.rollouts)
     a_step_usd = a_verdict_usd * settings.schedule.groups_per_step * settings.rollouts_per_group

@@ -52,6 +52,7 @@ class SampleVerdict:
     num_calls: int  # those that were repeated, too
     elapsed_s: float
     cost_usd: float
+    is_priced: bool  # whether cost_usd is what a verdict costs; if not, nobody told
     tokens: int
     units: tuple[str, ...]  # of the rewards that make the score: whether each judges a rollout or a whole group
     unreachable: str | None = None  # what no connection could be made to
@@ -124,6 +125,7 @@ async def ask_about_sample(settings: RunSettings, prompt: Prompt, *, folder: Pat
             num_calls=statistics.calls,
             elapsed_s=loop.time() - began_s,
             cost_usd=statistics.ledger.spent_usd,
+            is_priced=statistics.ledger.spent_usd > 0 or (statistics.calls > 0 and _tell_their_price(agent)),
             tokens=statistics.ledger.tokens,
             units=units,
             unreachable=unreachable,
@@ -133,6 +135,12 @@ async def ask_about_sample(settings: RunSettings, prompt: Prompt, *, folder: Pat
 def units_of(agent: RewardAgent) -> tuple[str, ...]:
     """What each reward of an open agent judges at a time: `rollout` or `group`."""
     return tuple(component.scorer.loaded.unit for component in agent._components)
+
+
+def _tell_their_price(agent: RewardAgent) -> bool:
+    """Whether every reward of an open agent knows what its calls cost, so that a cost of 0 means that they are free."""
+    hooks = [component.scorer.loaded.price_problem for component in agent._components]
+    return all(hook is not None and hook() is None for hook in hooks)
 
 
 def _rollouts(prompt: Prompt, answer: str, group_size: int) -> tuple[Rollout, ...]:

@@ -37,6 +37,9 @@ class Length:
         if not self.penalty >= 0:
             raise InvalidInput(f"penalty must not be negative, got penalty={self.penalty}")
 
+    def price_problem(self) -> None:
+        """A rule is free, and nothing keeps anybody from knowing it."""
+
     def compute_score(self, rollout: Rollout) -> Reward:
         length = self._measure(rollout)
         over = min(max(length - (self.limit - self.buffer), 0), self.buffer)

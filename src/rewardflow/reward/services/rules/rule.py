@@ -32,6 +32,9 @@ class Worth:
     wrong: float = 0.0
     version: str = ""
 
+    def price_problem(self) -> None:
+        """A rule is free, and nothing keeps anybody from knowing it."""
+
     def _reward(self, is_right: bool, why: str) -> Reward:
         return Reward(value=self.right if is_right else self.wrong, explanation=why)
 
