@@ -48,6 +48,7 @@ class Chart:
     note: str = ""
     from_zero: bool = False
     is_log: bool = False  # drawn so where all figures are positive and of very different size
+    has_dots: bool = False  # a dot at each figure, where there are few
     width: float = WIDTH
     height: float = HEIGHT
 
@@ -143,9 +144,8 @@ class _Frame:
             ]
         )
         path = "".join("M" + "L".join(f"{number(x)},{number(y)}" for x, y in piece) for piece in pieces)
-        dots = [
-            tag("circle", cx=p[0][0], cy=p[0][1], r=2.5, class_=f"dot {series.tone}") for p in pieces if len(p) == 1
-        ]
+        marked = [point for piece in pieces if self.chart.has_dots or len(piece) == 1 for point in piece]
+        dots = [tag("circle", cx=x, cy=y, r=2.5, class_=f"dot {series.tone}") for x, y in marked]
         return tag("g", tag("path", d=path, class_=f"line {series.tone}"), dots)
 
     def band(self, series: Series) -> Markup:

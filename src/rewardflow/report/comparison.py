@@ -42,7 +42,8 @@ ROWS = (
     Row(name="hedges", of=lambda one: one.hedges),
     Row(name="failed verdicts", of=lambda one: one.failed_share, unit="%", less_is_better=True),
     Row(name="cost", of=lambda one: one.cost_usd, unit="$"),
-    Row(name="cost a rollout", of=lambda one: one.cost_usd / one.rollouts if one.rollouts else None, unit="$"),
+    Row(name="cost of validations", of=lambda one: one.validation_cost_usd or None, unit="$"),
+    Row(name="cost a trained rollout", of=lambda one: _a_rollout(one), unit="$"),
 )
 
 
@@ -66,6 +67,11 @@ def _change(row: Row, one: float | None, other: float | None) -> Markup | str:
         tone = "better"
     # Adding 0.0 takes the sign from a zero.
     return tag("span", f"{round(100 * change, 1) + 0.0:+.1f} %", class_=tone or None)
+
+
+def _a_rollout(figures: Figures) -> float | None:
+    trained_usd = figures.cost_usd - figures.validation_cost_usd
+    return trained_usd / figures.rollouts if figures.rollouts else None
 
 
 def _a_step(total_s: float, figures: Figures) -> float | None:

@@ -103,16 +103,6 @@ def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
     ]
 
 
-def validation_curves(steps: Sequence[StepRow]) -> list[Curve]:
-    """Those of what was measured that are no counts, first; all on the axis of steps trained before."""
-    names = sorted(_names(row.measured for row in steps), key=lambda name: name.rpartition("/")[2].startswith("num_"))
-    return [Curve(title=name, lines=[_measured_line(name)]) for name in names]
-
-
-def _measured_line(name: str) -> Line:
-    return Line(name=name, of=lambda row: row.measured.get(name))
-
-
 # Drawn elsewhere, or not worth a chart.
 _KNOWN = frozenset(
     {
@@ -220,11 +210,19 @@ def cost_curves(steps: Sequence[StepRow]) -> list[Curve]:
     spent_usd: dict[int, float] = {}
     total_usd = 0.0
     for row in steps:
-        total_usd += cost_of(row) or 0.0
+        total_usd += (cost_of(row) or 0.0) + (row.validation_cost_usd or 0.0)
         spent_usd[row.step] = total_usd
     return [
         Curve(title="Cost so far", unit="$", from_zero=True, lines=[_from_table("Cost so far", spent_usd)]),
         Curve(title="Cost of a step", unit="$", from_zero=True, lines=[Line(name="Cost of a step", of=cost_of)]),
+        Curve(
+            title="Cost of a validation",
+            unit="$",
+            from_zero=True,
+            is_sparse=True,
+            hides_zeros=True,
+            lines=[Line(name="Cost of a validation", of=lambda row: row.validation_cost_usd)],
+        ),
         Curve(
             title="Tokens of a step",
             from_zero=True,

@@ -7,7 +7,7 @@ as means over equal numbers of steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rewardflow.drawing.charts import Chart, Series
 from rewardflow.report.steps import StepRow
@@ -35,6 +35,7 @@ class Curve:
     from_zero: bool = False
     is_log: bool = False
     hides_zeros: bool = False  # no chart where nothing ever happened
+    is_sparse: bool = False  # measured only now and then: a line from one to the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,15 @@ class NamedSteps:
 
     name: str
     steps: Sequence[StepRow]
+
+
+def in_parts(curve: Curve) -> list[Curve]:
+    """A curve of more lines than colours, as several."""
+    lines = curve.lines
+    parts = [lines[first : first + MAX_LINES] for first in range(0, len(lines), MAX_LINES)]
+    if len(parts) < 2:
+        return [curve]
+    return [replace(curve, lines=part, title=f"{curve.title}, {n} of {len(parts)}") for n, part in enumerate(parts, 1)]
 
 
 def chart_of(curve: Curve, runs: Sequence[NamedSteps]) -> Chart | None:
@@ -55,7 +65,7 @@ def chart_of(curve: Curve, runs: Sequence[NamedSteps]) -> Chart | None:
     xs = sorted({(number - first) // width for number in numbers})
     series = []
     for place, run in enumerate(runs):
-        for index, line in enumerate(curve.lines[:MAX_LINES]):
+        for index, line in enumerate(curve.lines):
             name = line.name if len(runs) == 1 else f"{line.name} · {run.name}" if len(curve.lines) > 1 else run.name
             tone = f"tone-{(index if len(curve.lines) > 1 else place) % MAX_LINES + 1}{' dashed' if place else ''}"
             low, high = (_means(of, run.steps, xs, first, width) if of else () for of in (line.low, line.high))
@@ -63,15 +73,30 @@ def chart_of(curve: Curve, runs: Sequence[NamedSteps]) -> Chart | None:
             series.append(Series(name=name, values=values, low=low, high=high, tone=tone))
     if not any(value or (value == 0 and not curve.hides_zeros) for each in series for value in each.values):
         return None
+    shown = _shown(series, is_sparse=curve.is_sparse)
     return Chart(
         title=curve.title,
-        xs=[first + x * width for x in xs],
-        series=series,
+        xs=[first + xs[place] * width for place in shown],
+        series=[_only(each, shown) for each in series],
+        has_dots=curve.is_sparse,
         unit=curve.unit,
         note=curve.note if width == 1 else f"{curve.note} (means over {width} steps)".strip(),
         from_zero=curve.from_zero,
         is_log=curve.is_log,
     )
+
+
+def _shown(series: Sequence[Series], *, is_sparse: bool) -> Sequence[int]:
+    """Places with a figure, and those between them: the two ends of a run may have figures of another kind alone."""
+    there = [place for place in range(len(series[0].values)) if any(each.values[place] is not None for each in series)]
+    return there if is_sparse else range(there[0], there[-1] + 1)
+
+
+def _only(series: Series, places: Sequence[int]) -> Series:
+    values, low, high = (
+        [numbers[place] for place in places] if numbers else () for numbers in (series.values, series.low, series.high)
+    )
+    return replace(series, values=values, low=low, high=high)
 
 
 def _means(of: Figure, steps: Sequence[StepRow], xs: Sequence[int], first: int, width: int) -> list[float | None]:

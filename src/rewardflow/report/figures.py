@@ -20,6 +20,7 @@ from rewardflow.report.steps import Judged, StepRow, Trained
 HIDDEN_WELL = 0.05  # a share of exposed time that nobody would work on
 _SLOW_QUEUE = 0.5  # waiting for a slot, against the call itself
 _MANY_REFUSALS = 0.01
+_RATE_IS_USED = 0.6  # of a learnt rate: calls that come at more than that wait for it
 _LONG_TAIL = 3.0
 
 
@@ -51,8 +52,11 @@ class Figures:
     retries: int
     hedges: int
     outcomes: Mapping[str, float]
-    cost_usd: float
+    cost_usd: float  # with that of validations
     tokens: int
+    validation_cost_usd: float
+    validation_calls: int
+    learnt_rpm: float | None  # of all accounts that learnt a rate
     latency_s: Histogram
     waited_s: Histogram
     breakers_opened: int
@@ -70,6 +74,10 @@ class Figures:
             "failed_share": self.failed_share,
             "binding": dataclasses.asdict(binding_of(self)),
         }
+
+    @property
+    def calls_per_minute(self) -> float | None:
+        return 60 * self.calls / self.total_s if self.total_s else None
 
     @property
     def exposed_share(self) -> float | None:
@@ -96,6 +104,7 @@ def figures_of(steps: Sequence[StepRow]) -> Figures:
     judged = [row.judged for row in steps if row.judged is not None]
     scores = [score for row in steps if (score := score_of(row)) is not None]
     failed = _summed([one.failed for one in judged] if judged else [one.failed for one in trained])
+    validation_cost_usd = sum(row.validation_cost_usd or 0.0 for row in steps)
     latency_s, waited_s = Histogram(), Histogram()
     for one in judged:
         latency_s.merge(one.latency_s)
@@ -119,8 +128,11 @@ def figures_of(steps: Sequence[StepRow]) -> Figures:
         retries=sum(one.retries for one in judged),
         hedges=sum(one.hedges for one in judged),
         outcomes=_summed([one.outcomes for one in judged]),
-        cost_usd=_cost_usd(trained, judged),
+        cost_usd=_cost_usd(trained, judged) + validation_cost_usd,
         tokens=sum(one.tokens for one in judged),
+        validation_cost_usd=validation_cost_usd,
+        validation_calls=sum(row.validated.calls for row in steps if row.validated is not None),
+        learnt_rpm=_learnt_rpm(judged),
         latency_s=latency_s,
         waited_s=waited_s,
         breakers_opened=sum(one.breakers_opened for one in judged),
@@ -172,6 +184,10 @@ def _binding_of_calls(figures: Figures) -> Binding:
         queue = f"a call waits {figure(waited_s, 's')} before it starts and takes {figure(latency_s, 's')}"
         if refused > _MANY_REFUSALS:
             return Binding(name="rate limit", reason=f"{queue}, and {figure(refused, '%')} of calls are answered 429")
+        rate, rpm = figures.calls_per_minute, figures.learnt_rpm
+        if rate is not None and rpm is not None and rate > _RATE_IS_USED * rpm:
+            rates = f"{figure(rate)} calls a minute were made, where {figure(rpm)} were learnt to be allowed"
+            return Binding(name="rate limit", reason=f"{queue}; {rates}")
         return Binding(name="service slots", reason=f"{queue}; more calls at once would help")
     if late_s > _LONG_TAIL * median_s:
         tail = f"the median call takes {figure(median_s, 's')}, one in a hundred {figure(late_s, 's')} or more"
@@ -183,6 +199,16 @@ def _cost_usd(trained: Sequence[Trained], judged: Sequence[Judged]) -> float:
     if judged:
         return sum(one.cost_usd for one in judged)
     return sum(one.figures.get("cost_usd", 0.0) for one in trained)
+
+
+def _learnt_rpm(judged: Sequence[Judged]) -> float | None:
+    """The median of where each account's rate stood after the steps in which it moved."""
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    for one in judged:
+        for (account, governor), limit in one.limits.items():
+            if governor == "pace" and limit.last is not None:
+                rates[account].append(limit.last)
+    return sum(statistics.median(each) for each in rates.values()) if rates else None
 
 
 def _summed(*lists: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rewardflow.drawing.charts import line_chart
 from rewardflow.drawing.markup import Child, Markup, tag
-from rewardflow.report.curves import Curve, NamedSteps, chart_of
+from rewardflow.report.curves import Curve, NamedSteps, chart_of, in_parts
 
 _TALL = 9  # rows: higher than a chart
 
@@ -39,7 +39,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Child]]) -> Markup:
 
 def charts(curves: Iterable[Curve], runs: Sequence[NamedSteps], *, beside: Markup | None = None) -> Markup | None:
     """Those that have something to show, after what stands beside them."""
-    drawn = [line_chart(chart) for curve in curves if (chart := chart_of(curve, runs)) is not None]
+    parts = [part for curve in curves for part in in_parts(curve)]
+    drawn = [line_chart(chart) for part in parts if (chart := chart_of(part, runs)) is not None]
     return tag("div", beside, drawn, class_="charts") if drawn or beside else None
 
 

@@ -19,7 +19,6 @@ from rewardflow.report.curve_catalogue import (
     other_curves,
     reward_time_curve,
     step_time_curve,
-    validation_curves,
 )
 from rewardflow.report.curves import Curve, Figure, Line, NamedSteps, chart_of
 from rewardflow.report.detail import stretches_of, timeline_of
@@ -28,6 +27,7 @@ from rewardflow.report.latencies import latency_shares
 from rewardflow.report.parts import card, charts, section, table, wide
 from rewardflow.report.run_data import RunData
 from rewardflow.report.steps import Spread, StepRow
+from rewardflow.report.validation_curves import other_validation_curves, validation_curves
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _ALARMING = 0.25
@@ -51,7 +51,7 @@ def headline(run: RunData, figures: Figures) -> Markup:
             tone="bad" if exposed is not None and exposed > _ALARMING else "",
         ),
         card("What binds", binding.name, binding.reason, tone="double"),
-        card("Cost", figure(figures.cost_usd, "$"), f"{figure(figures.calls)} calls, {figure(figures.tokens)} tokens"),
+        card("Cost", figure(figures.cost_usd, "$"), _cost_text(figures)),
         card(
             "Failed verdicts",
             figure(failed, "%"),
@@ -60,6 +60,13 @@ def headline(run: RunData, figures: Figures) -> Markup:
         ),
     ]
     return tag("div", cards, class_="cards")
+
+
+def _cost_text(figures: Figures) -> str:
+    if not figures.validation_calls and not figures.validation_cost_usd:
+        return f"{figure(figures.calls)} calls, {figure(figures.tokens)} tokens"
+    calls = figures.calls + figures.validation_calls
+    return f"{figure(calls)} calls; validations {figure(figures.validation_cost_usd, '$')} of it"
 
 
 def _steps_text(run: RunData, figures: Figures) -> str:
@@ -177,9 +184,14 @@ def _apart(curves: Sequence[Curve], runs: Sequence[NamedSteps]) -> list[Curve]:
 
 
 def validation_section(runs: Sequence[NamedSteps]) -> Markup | None:
-    drawn = charts(validation_curves([row for run in runs for row in run.steps]), runs)
+    steps = [row for run in runs for row in run.steps]
+    drawn = charts(_apart(validation_curves(steps), runs), runs)
+    others = charts(other_validation_curves(steps), runs)
+    if drawn is None and others is None:
+        return None
     lead = "What versions of the policy were worth on validation data; the axis is how many steps were trained before."
-    return None if drawn is None else section("validation", "Validation", drawn, lead=lead)
+    more = tag("details", tag("summary", "All other figures of validations"), others) if others is not None else None
+    return section("validation", "Validation", drawn, more, lead=lead)
 
 
 def warnings_section(runs: Sequence[NamedSteps]) -> Markup | None:
@@ -325,7 +337,7 @@ def _ended(outcome: str) -> str:
 
 
 def cost_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup | None:
-    if not any(one.cost_usd or one.tokens for one in figures):
+    if not any(one.cost_usd or one.tokens or one.validation_cost_usd for one in figures):
         return None
     by_run = [cost_curves(run.steps) for run in runs]
     if len(runs) == 1:

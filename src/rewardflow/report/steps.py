@@ -93,6 +93,11 @@ class StepRow:
     trained: Trained | None = None
     judged: Judged | None = None
     measured: Mapping[str, float] = EMPTY  # on validation data, before this step was trained
+    validated: Judged | None = None  # the agent's line about that validation
+
+    @property
+    def validation_cost_usd(self) -> float | None:
+        return self.measured.get("cost_usd") if self.validated is None else self.validated.cost_usd
 
     def figure(self, name: str) -> float | None:
         return None if self.trained is None else self.trained.figures.get(name)
@@ -102,9 +107,16 @@ def read_step_rows(directory: RunDirectory) -> tuple[StepRow, ...]:
     trained = {step: _trained(fields) for step, fields in last_lines(directory.metrics_path, "train").items()}
     judged = {step: _judged(step, fields) for step, fields in last_lines(directory.steps_path, "reward").items()}
     measured = {step: _measured(fields) for step, fields in last_lines(directory.metrics_path, VALIDATION).items()}
+    validated = {step: _judged(step, fields) for step, fields in last_lines(directory.steps_path, VALIDATION).items()}
     return tuple(
-        StepRow(step=step, trained=trained.get(step), judged=judged.get(step), measured=measured.get(step, EMPTY))
-        for step in sorted(trained.keys() | judged.keys() | measured.keys())
+        StepRow(
+            step=step,
+            trained=trained.get(step),
+            judged=judged.get(step),
+            measured=measured.get(step, EMPTY),
+            validated=validated.get(step),
+        )
+        for step in sorted(trained.keys() | judged.keys() | measured.keys() | validated.keys())
     )
 
 
