@@ -41,6 +41,12 @@ def test_figures_that_belong_together_are_one_chart_and_the_rest_comes_after() -
     }
 
 
+def test_a_kind_of_failure_that_is_not_told_did_not_happen() -> None:
+    steps = [StepRow(step=0, measured={"failed/timeout": 2.0}), StepRow(step=1), StepRow(step=2, measured={"x": 1.0})]
+    (curve,) = validation_curves(steps)
+    assert [curve.lines[0].of(step) for step in steps] == [2.0, None, 0.0]
+
+
 def test_data_sources_are_drawn_apart_after_all_of_them_together() -> None:
     names = ("openai/gsm8k/score_mean", "score_mean", "math/score_mean", "openai/gsm8k/component_means/a/b")
     step = StepRow(step=0, measured={name: float(place) for place, name in enumerate(names)})

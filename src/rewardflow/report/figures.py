@@ -186,8 +186,7 @@ def _binding_of_calls(figures: Figures) -> Binding:
             return Binding(name="rate limit", reason=f"{queue}, and {figure(refused, '%')} of calls are answered 429")
         rate, rpm = figures.calls_per_minute, figures.learnt_rpm
         if rate is not None and rpm is not None and rate > _RATE_IS_USED * rpm:
-            rates = f"{figure(rate)} calls a minute were made, where {figure(rpm)} were learnt to be allowed"
-            return Binding(name="rate limit", reason=f"{queue}; {rates}")
+            return Binding(name="rate limit", reason=f"{queue}; {figure(rpm)} a minute were learnt to be allowed")
         return Binding(name="service slots", reason=f"{queue}; more calls at once would help")
     if late_s > _LONG_TAIL * median_s:
         tail = f"the median call takes {figure(median_s, 's')}, one in a hundred {figure(late_s, 's')} or more"

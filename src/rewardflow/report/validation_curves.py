@@ -102,4 +102,6 @@ def _taken_apart(name: str) -> _Measured:
 
 
 def _line(one: _Measured) -> Line:
-    return Line(name=one.line, of=lambda row: row.measured.get(one.name))
+    """A kind of failure is told only where it happened: elsewhere there was none."""
+    absent = 0.0 if one.family is _FAILED else None
+    return Line(name=one.line, of=lambda row: row.measured.get(one.name, absent) if row.measured else None)
