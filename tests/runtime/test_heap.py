@@ -1,4 +1,7 @@
-"""Freed memory stays with the process; in an interpreter of its own, because the setting is the process's."""
+"""Freed memory stays with the process, what lasts is left alone by the garbage collector.
+
+In an interpreter of its own, because the settings are the process's.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +41,33 @@ def faults(how: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told")
 def test_memory_that_was_freed_is_used_again_without_page_faults() -> None:
     assert faults("kept") < 1000 < faults("given back")
+
+
+LASTING = """
+import gc, sys
+from rewardflow.runtime.heap import without_what_lasts
+gc.disable()
+class Node:
+    pass
+dead = Node()
+dead.itself = dead
+del dead
+alive = Node()
+def seen():
+    return any(one is alive for one in gc.get_objects())
+with without_what_lasts():
+    found = [one for one in gc.get_objects() if isinstance(one, Node)]
+    inside, frozen, young = seen(), gc.get_freeze_count() > 0, Node()
+    with without_what_lasts():
+        pass
+    still = gc.get_freeze_count() > 0
+assert not inside and found == [] and frozen and still
+assert seen() and gc.get_freeze_count() == 0
+assert sum(isinstance(one, Node) for one in gc.get_objects()) == 2, "garbage was cleared away first"
+"""
+
+
+def test_what_lasts_is_left_alone_for_a_while_and_garbage_among_it_is_cleared_away_first() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", LASTING], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

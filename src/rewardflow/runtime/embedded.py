@@ -25,7 +25,7 @@ from rewardflow.flow.records import Prompt
 from rewardflow.flow.seams import Critic, Generator
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
-from rewardflow.runtime.heap import keep_freed_memory
+from rewardflow.runtime.heap import keep_freed_memory, without_what_lasts
 from rewardflow.runtime.opening import Machinery, OnStep, OpenRun, opened
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.runtime.reward_of_run import RunAgent
@@ -106,6 +106,7 @@ class OwnProcess:
         self.policy = await thread.run(lambda: load(settings))
         self.trainer = await _open_trainer(settings, self.policy, thread, self._stack)
         engines = await _make_engines(settings, self.policy, self.trainer, thread, self._stack, measured)
+        self._stack.enter_context(without_what_lasts())
         return Machinery(
             generator=engines.generator,
             trainer=self.trainer,
