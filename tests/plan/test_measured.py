@@ -117,9 +117,42 @@ def test_a_run_that_judged_nothing_and_one_with_strange_settings_are_refused(tmp
         load_plan(measured=tmp_path / "run")
 
 
+def test_lines_about_validations_and_of_steps_that_were_repeated_do_not_count(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    expected = load_plan(measured=tmp_path / "run").device
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    slow = json.loads(lines[3]) | {"busy_s": {"generate": 999.0}}
+    validation = {"v": 1, "step": 4, "source": "validation", "validation/score_mean": 0.5}
+    metrics.write_text("\n".join([*lines[:3], json.dumps(slow), json.dumps(validation), *lines[3:]]) + "\n")
+    assert load_plan(measured=tmp_path / "run").device == expected
+
+
+def test_a_planned_call_stands_for_a_verdict_with_its_retries(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    steps = tmp_path / "run" / "steps.jsonl"
+    lines = [json.loads(line) for line in steps.read_text().splitlines()]
+    pace = {"limits": {"pace": {"changes": 1, "min": 90.0, "max": 300.0, "last": 120.0}}}
+    for line in lines:
+        repeated = {
+            "calls": int(1.25 * line["rollouts"]),
+            "retries": line["rollouts"] // 4,
+            "accounts": {"judge": pace},
+        }
+        line |= {**repeated, "failed": {"timeout": line["rollouts"] // 8}, "cost_usd": 0.02 * line["rollouts"]}
+    steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plan = load_plan(measured=tmp_path / "run")
+    assert plan.service.failures == pytest.approx(1 / 8)
+    assert plan.service.price_usd == pytest.approx(0.02)
+    assert plan.service.rpm == pytest.approx(120 / 1.25)
+    assert plan.limits == {"max_attempts": 1}
+
+
 def test_what_is_neither_a_run_nor_a_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "poem.db").write_text("no journal")
     with pytest.raises(Exception, match=r"poem\.db"):
         load_plan(measured=tmp_path / "poem.db", overrides=["prompts=8"])
     with pytest.raises(InvalidInput, match=r"run\.json"):
         load_plan(measured=tmp_path)
+    with pytest.raises(InvalidInput, match="which does not exist"):
+        load_plan(measured=tmp_path / "nowhere")

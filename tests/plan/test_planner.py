@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rewardflow.errors import InvalidInput
 from rewardflow.plan.loading import load_plan
 from rewardflow.plan.planner import Plan, make_plan
 from rewardflow.plan.schedules import OF_THE_ORIGINAL, SCHEDULES
@@ -132,3 +133,18 @@ def test_the_log_probs_of_the_example_are_a_guess_that_changes_nothing() -> None
             for device in (example.device, replace(example.device, log_probs_s=0.0))
         ]
         assert ends[0] == pytest.approx(ends[1], rel=1e-3)
+
+
+def test_where_overlapping_buys_next_to_nothing_synchronous_stays_and_slots_do_not_bind() -> None:
+    """Every call has a slot and takes a day: there is nothing to hide behind, and no slot more would help."""
+    service = ServiceSettings(slots=64, latency="constant:86400")
+    plan = make_plan(replace(SMALL, service=service, schedules=("pipeline", "stream_0")))
+    assert (plan.recommended.schedule, plan.binding) == ("synchronous", "tail")
+    assert plan.recommendation.startswith("Stay with")
+    assert all(abs(gain.saved_s) < 1.0 for gain in plan.gains if gain.resource == "service_slots")
+
+
+def test_a_service_that_always_fails_cannot_be_planned_and_the_reason_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidInput, match=r"under synchronous it came to none: with failures=1 "):
+        make_plan(replace(SMALL, service=ServiceSettings(failures=1.0)))
+    assert caplog.records == []

@@ -1,7 +1,7 @@
 """What a plan's figures mean: which schedule to take, and what would make it faster.
 
-Always true: of schedules that are nearly as fast as the fastest the least stale is recommended, and of those the one
-whose run ends first; every claim in the sentence is a figure of the rows.
+Always true: of schedules that are nearly as fast as the fastest the least stale is recommended, which is synchronous if
+it is among them, and else the one whose run ends first; every claim in the sentence is a figure of the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rewardflow.plan.figures import ScheduleRow
 from rewardflow.plan.floors import Floors
-from rewardflow.plan.schedules import SCHEDULES
+from rewardflow.plan.schedules import SCHEDULES, SYNCHRONOUS
 from rewardflow.plan.settings import PlanSettings
 from rewardflow.reward.latency import interpolate
 
@@ -44,6 +44,9 @@ class Gain:
 def recommended(rows: Sequence[ScheduleRow]) -> ScheduleRow:
     best_s = min(row.step_s for row in rows)
     near = [row for row in rows if row.step_s <= _NEARLY * best_s]
+    for row in near:
+        if row.schedule == SYNCHRONOUS:
+            return row
     least = min(row.max_staleness for row in near)
     return min((row for row in near if row.max_staleness == least), key=lambda row: row.total_s)
 
@@ -53,13 +56,17 @@ def sentence(row: ScheduleRow, synchronous: ScheduleRow, floors: Floors) -> str:
     if row.schedule == synchronous.schedule:
         return (
             f"Stay with stream: {stream} and max_staleness: {max_staleness} ({row.schedule}): overlapping buys less "
-            f"than {_NEARLY - 1:.0%} of a step of {row.step_s:,.1f} s, because {_BOUND_BY[row.binding]}."
+            f"than {_NEARLY - 1:.0%} of a step of {_seconds(row.step_s)}, because {_BOUND_BY[row.binding]}."
         )
     return (
-        f"Take stream: {stream} with max_staleness: {max_staleness} ({row.schedule}): a step takes {row.step_s:,.1f} s "
-        f"instead of {synchronous.step_s:,.1f} s ({row.change:+.1%}), {row.over_floor:.2f} times its floor of "
-        f"{floors.floor_s:,.1f} s, and {_BOUND_BY[row.binding]}."
+        f"Take stream: {stream} with max_staleness: {max_staleness} ({row.schedule}): a step takes "
+        f"{_seconds(row.step_s)} instead of {_seconds(synchronous.step_s)} ({row.change:+.1%}), {row.over_floor:.2f} "
+        f"times its floor of {_seconds(floors.floor_s)}, and {_BOUND_BY[row.binding]}."
     )
+
+
+def _seconds(value_s: float) -> str:
+    return f"{value_s:,.1f} s" if value_s >= 1 else f"{value_s:.3f} s"
 
 
 def with_more(settings: PlanSettings) -> Iterator[tuple[str, str, PlanSettings]]:

@@ -100,9 +100,17 @@ def figures_of(run: SimulatedRun, settings: PlanSettings, name: str, floors: Flo
         total_s=_total_s(run, edge, step_s, settings.steps),
         total_cost_usd=cost_usd * settings.steps,
         over_floor=step_s / floors.floor_s if floors.floor_s else 1.0,
-        binding=floors.binding(step_s=step_s, exposed_s=exposed_s, slots_are_full=most >= settings.service.slots),
+        binding=floors.binding(
+            step_s=step_s, exposed_s=exposed_s, slots_are_full=_are_full(settings, name, most_in_flight=most)
+        ),
     )
     return Figures(row=row, timeline=_timeline(run, edge))
+
+
+def _are_full(settings: PlanSettings, name: str, *, most_in_flight: int) -> bool:
+    """Whether a call ever had to wait for a slot: all were taken, and there were more calls to make."""
+    slots = settings.service.slots
+    return most_in_flight >= slots and settings.calls_per_step * num_edge_steps(name) > slots
 
 
 def _total_s(run: SimulatedRun, edge: int, step_s: float, steps: int) -> float:

@@ -36,9 +36,9 @@ class Floors:
         return "service_slots" if self.slots_s >= self.rate_s else "rate_limit"
 
     def binding(self, *, step_s: float, exposed_s: float, slots_are_full: bool) -> Binding:
-        """What a faster step would need most."""
+        """What a faster step would need most; slots that no call waits for are not it."""
         if step_s <= _AT_FLOOR * self.floor_s:
-            return self.highest
+            return "tail" if self.highest == "service_slots" and not slots_are_full else self.highest
         if exposed_s <= (_AT_FLOOR - 1) * step_s:
             return "compute"
         slots_s = self.slots_s if slots_are_full else 0.0

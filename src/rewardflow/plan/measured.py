@@ -1,7 +1,8 @@
 """What a run or a journal says of a device and a service, as settings of a plan.
 
 Always true: only totals of steps are read, so that a run of millions of calls is read in a moment; what was not
-measured is left out, for the plan's file or command line to say.
+measured is left out, for the plan's file or command line to say. A run's totals know what verdicts took, with their
+retries and hedges; so one planned call stands for one verdict, is not repeated, and costs what a verdict did.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final
 
 from rewardflow.errors import InvalidInput
@@ -21,10 +22,13 @@ from rewardflow.run_directory import SETTINGS_FILE, RunDirectory, read_steps
 
 _NUM_QUANTILES: Final = 501
 _SOURCE: Final = "reward"
+_REPEATED: Final = 1.5  # calls for a verdict; more are those of several rewards
 
 
 def measured_settings(path: Path) -> dict[str, Any]:
     """Of a run's directory, or of a journal."""
+    if not path.exists():
+        raise InvalidInput(f"a plan can be made from a run directory or a journal, got {path}, which does not exist")
     if path.is_dir():
         return _of_run(RunDirectory.open(path))
     return {"service": {"latency": journal_quantiles(path), "price_usd": _price_of_journal(path)}}
@@ -41,10 +45,11 @@ def _of_run(run: RunDirectory) -> dict[str, Any]:
     totals = [sources[_SOURCE] for _, sources in sorted(read_steps(run.path).items()) if _SOURCE in sources]
     if not totals:
         raise InvalidInput(f"a run that is planned from must have judged something, got no totals in {run.steps_path}")
-    found: dict[str, Any] = {"service": _service(totals)}
-    lines = [line for _, line in read_lines(run.metrics_path)] if run.metrics_path.exists() else []
+    found: dict[str, Any] = {"service": _service(totals), "limits": {"max_attempts": 1}}
+    # Of a step that was trained again after a crash the last line counts; validations have lines of their own.
+    lines = {line["step"]: line for _, line in read_lines(run.metrics_path) if line.get("source", "train") == "train"}
     if lines:
-        found["device"] = _device(lines)
+        found["device"] = _device([lines[step] for step in sorted(lines)])
     if (run.path / SETTINGS_FILE).exists():
         told = _told(run.path / SETTINGS_FILE)
         found["service"] |= told.pop("service", {})
@@ -59,13 +64,29 @@ def _service(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for one in totals:
         latencies.merge(Histogram.from_json(one["latency_s"]))
     quantiles = [latencies.quantile(i / (_NUM_QUANTILES - 1)) or 0.0 for i in range(_NUM_QUANTILES)]
-    calls = sum(one["calls"] for one in totals)
-    failed = sum(one["retries"] + sum(one["failed"].values()) for one in totals)
+    verdicts = max(1, sum(one["rollouts"] - one["cached"] for one in totals))
+    failed = sum(sum(one["failed"].values()) for one in totals)
+    rpm = _learnt_rpm(totals, verdicts)
     return {
         "latency": quantiles,
-        "failures": min(1.0, failed / calls) if calls else 0.0,
-        "price_usd": sum(one["cost_usd"] for one in totals) / calls if calls else 0.0,
+        "failures": min(1.0, failed / verdicts),
+        "price_usd": sum(one["cost_usd"] for one in totals) / verdicts,
+        **({} if rpm is None else {"rpm": rpm}),
     }
+
+
+def _learnt_rpm(totals: Sequence[Mapping[str, Any]], verdicts: int) -> float | None:
+    """Verdicts a minute that the learnt rate allows; None where several rewards' calls cannot be told apart."""
+    paces = [
+        (name, account["limits"]["pace"]["last"])
+        for one in totals
+        for name, account in one.get("accounts", {}).items()
+        if account.get("limits", {}).get("pace", {}).get("last")
+    ]
+    calls = sum(one["calls"] for one in totals)
+    if not paces or len({name for name, _ in paces}) > 1 or calls > _REPEATED * verdicts:
+        return None
+    return median(rpm for _, rpm in paces) * verdicts / max(calls, 1)
 
 
 def _device(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -73,7 +94,7 @@ def _device(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     counted = lines[1:-1] or lines
 
     def mean_s(kind: str, work: str) -> float:
-        return fmean(line[kind].get(work, 0.0) for line in counted)
+        return fmean(line.get(kind, {}).get(work, 0.0) for line in counted)
 
     return {
         "generation_s": mean_s("busy_s", "generate"),

@@ -6,11 +6,12 @@ Always true: a plan depends on its settings alone, however many processes made i
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import gc
 import logging
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -104,6 +105,11 @@ class _Task:
 
 def make_plan(settings: PlanSettings, *, processes: int = 1) -> Plan:
     """Simulate every schedule, in several processes where that is sooner."""
+    with _quiet():
+        return _make_plan(settings, processes)
+
+
+def _make_plan(settings: PlanSettings, processes: int) -> Plan:
     floors = floors_of(settings)
     names = dict.fromkeys([SYNCHRONOUS, *settings.schedules])
     tasks = [_Task(settings=settings, name=name, steps=settings.simulated_steps) for name in names]
@@ -205,6 +211,18 @@ def _simulated(tasks: Sequence[_Task], processes: int) -> list[Figures]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What happens to a service that is not there is in the figures, and no reason to warn anybody."""
+    logger = logging.getLogger("rewardflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _begin_process() -> None:

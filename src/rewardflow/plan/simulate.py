@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow import clock
+from rewardflow.errors import InvalidInput, ServiceOutage
 from rewardflow.events import DeviceWorked, EventList
 from rewardflow.flow.fakes import CentredScores, FakePrompts
 from rewardflow.flow.parts import Parts
@@ -36,7 +37,14 @@ class SimulatedRun:
 
 def simulate(settings: PlanSettings, name: str, *, steps: int, as_original: bool = False) -> SimulatedRun:
     """Train so many steps under the schedule of that name."""
-    return clock.run(_simulate(settings, name, steps, as_original), seed=settings.seed)
+    try:
+        return clock.run(_simulate(settings, name, steps, as_original), seed=settings.seed)
+    except ServiceOutage as outage:
+        raise InvalidInput(
+            f"a run that is planned must come to its end, and under {name} it came to none: with "
+            f"failures={settings.service.failures:g} the service was out for longer than "
+            f"limits.outage_give_up_s, after which a run gives up"
+        ) from outage
 
 
 async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: bool) -> SimulatedRun:
