@@ -9,7 +9,9 @@ import pytest
 from seen_page import Seen
 from written_runs import metrics_line, totals_line, write_lines, write_run
 
+import rewardflow as rf
 from rewardflow.bench.long_run import write_long_run
+from rewardflow.cli.main import main
 from rewardflow.report.page import comparison_page, run_page
 from rewardflow.report.rollout_sample import RolloutSample, SampledRollout, sample_rollouts
 from rewardflow.report.run_data import read_run
@@ -167,6 +169,46 @@ def test_text_from_models_and_judges_is_shown_and_does_nothing(look_at: LookAt, 
         assert seen.page.evaluate("window.stolen") is None
         assert seen.page.locator("img, iframe, form, a, base").count() == 0
         seen.assert_quiet()
+
+
+@pytest.mark.parametrize("text", [text for text in EVIL if "/" not in text])
+def test_the_path_of_a_run_is_shown_and_does_nothing(look_at: LookAt, tmp_path: Path, text: str) -> None:
+    """Paths stand for names where two runs have the same."""
+    runs = [read_run(write_run(tmp_path / folder / text, name="same").path) for folder in ("a", "b")]
+    seen = look_at(comparison_page(*runs))
+    assert str(tmp_path / "a") in seen.page.locator("h1").inner_text()
+    assert seen.page.evaluate("window.stolen") is None
+    assert seen.page.locator("img, iframe, form, a, base").count() == 0
+    seen.assert_quiet()
+
+
+def test_what_a_run_was_told_by_its_policy_and_its_judge_is_shown_from_its_files(
+    look_at: LookAt, tmp_path: Path
+) -> None:
+    """All the way: a reward whose every word is hostile, the run's own files, the command."""
+
+    async def judge(rollout: rf.Rollout) -> rf.Reward:
+        if rollout.index:
+            raise rf.ServiceError(EVIL[3], retryable=False)
+        return rf.Reward(value=1.0, query=EVIL[0], explanation=EVIL[1], components={EVIL[4]: 1.0}, extras={EVIL[6]: 1})
+
+    rollouts = [
+        rf.Rollout(group_id=f"{place} {text}", index=index, group_size=2, prompt=text, response=text, ground_truth=text)
+        for place, text in enumerate(EVIL)
+        for index in range(2)
+    ]
+    run = tmp_path / "run"
+    rf.score(rollouts, rf.Weighted(judge, name=EVIL[3]), run_dir=run, journal=run / "journal.db")
+    assert main(["report", str(run)]) == 0
+    seen = look_at((run / "report.html").read_text("utf-8"))
+    assert seen.page.locator("#rollout-list li").count() == len(rollouts)
+    for place in range(len(rollouts)):
+        seen.page.locator("#rollout-list li").nth(place).click()
+    seen.page.get_by_label("containing").fill("stolen")
+    assert EVIL[0] in seen.page.locator("#rollout-detail").inner_text()
+    assert seen.page.evaluate("window.stolen") is None
+    assert seen.page.locator("img, iframe, form, a, base").count() == 0
+    seen.assert_quiet()
 
 
 def test_even_markup_that_slipped_in_could_not_run(look_at: LookAt, html: str) -> None:
