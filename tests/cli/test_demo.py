@@ -120,6 +120,16 @@ def test_a_run_that_took_longer_is_not_praised() -> None:
     assert "saved nothing" in closing_words(an_outcome(overlapped_s=0.6))
 
 
+def test_runs_on_a_machine_that_got_busier_meanwhile_are_not_compared() -> None:
+    outcome = an_outcome(overlapped_s=0.9)
+    totals = TrainTotals()
+    usage = dataclasses.replace(PLAIN.usage, busy_s={"generate": 0.3, "update": 0.3})
+    for score in outcome.overlapped.totals.scores:
+        totals.add(dataclasses.replace(PLAIN, score_mean=score, duration_s=0.9, usage=usage))
+    slow = dataclasses.replace(outcome, overlapped=dataclasses.replace(outcome.overlapped, totals=totals))
+    assert "took 3.0 times as long in the second run" in closing_words(slow)
+
+
 def test_a_reward_that_was_never_reached_is_said_so() -> None:
     assert a_run("x", [0.1, 0.2], 1.0).reached_s(0.9) is None
     assert a_run("x", [0.1, 0.95, 0.3], 1.0).reached_s(0.9) == 2.0

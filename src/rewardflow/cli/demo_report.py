@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LAST_STEPS = 10
 GOOD_REWARD = 0.9
 CURVE_WIDTH = 30
+_BUSY = 1.5  # times as long as before, for the same work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,12 @@ def show(outcome: DemoOutcome, console: Console) -> None:
 def closing_words(outcome: DemoOutcome) -> str:
     synchronous, overlapped = outcome.synchronous, outcome.overlapped
     rewards = f"a final reward of {overlapped.final_reward:.2f} against {synchronous.final_reward:.2f}"
+    slowed = overlapped.compute_s / synchronous.compute_s if synchronous.compute_s else 1.0
+    if slowed > _BUSY:
+        return (
+            f"The same work of the device took {slowed:.1f} times as long in the second run: something else used this "
+            f"machine, and the two cannot be compared. It ended with {rewards}."
+        )
     if outcome.saved_s <= 0:
         return f"Overlapping saved nothing this time, with {rewards}."
     return (
