@@ -22,6 +22,13 @@ def test_a_change_is_told_and_whether_it_is_for_the_better(tmp_path: Path) -> No
     assert "<span>+100.0 %</span>" in table
 
 
+def test_of_a_score_below_zero_no_share_is_told(tmp_path: Path) -> None:
+    one = dataclasses.replace(figures_of([]), score_last=-0.5)
+    other = dataclasses.replace(one, score_last=0.25)
+    table = comparison_table(["one", "other"], [one, other])
+    assert "<td>-0.5</td><td>0.25</td><td></td>" in table
+
+
 def test_what_neither_run_knows_has_no_row() -> None:
     table = comparison_table(["one", "other"], [figures_of([]), figures_of([])])
     assert "step time" not in table

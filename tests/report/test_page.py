@@ -129,6 +129,16 @@ def test_figures_of_another_trainer_are_drawn_by_their_names(tmp_path: Path) -> 
     assert "actor/new_figure" in run_page(read_run(directory.path), NONE)
 
 
+def test_a_run_that_was_stopped_is_not_called_finished(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", steps=3)
+    write_lines(directory.events_path, [{"v": 1, "event": "AgentClosed", "at_s": 200.0}])
+    assert "finished ·" in run_page(read_run(directory.path), NONE)
+    (directory.path / "settings.json").write_text('{"steps": 9}')
+    page = run_page(read_run(directory.path), NONE)
+    assert "stopped before its end ·" in page
+    assert "3 of 9" in page
+
+
 def test_validations_and_warnings_have_sections_of_their_own(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "run")
     measured = {"v": 1, "step": 2, "source": "validation", "validation/score_mean": 0.5, "duration_s": 3.0}

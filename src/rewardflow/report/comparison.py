@@ -1,6 +1,6 @@
 """Two runs in one table: each figure of both, and how far the second is from the first.
 
-Always true: a change is told where both figures are known and the first is not zero.
+Always true: a change is told where both figures are known and the first is above zero.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROWS = (
     Row(name="exposed reward time", of=lambda one: one.exposed_share, unit="%", less_is_better=True),
     Row(name="exposed a step", of=lambda one: _a_step(one.exposed_s, one), unit="s", less_is_better=True),
     Row(name="hidden a step", of=lambda one: _a_step(one.hidden_s, one), unit="s"),
-    Row(name="score of the last step", of=lambda one: one.score_last),
+    Row(name="score of the last step", of=lambda one: one.score_last, less_is_better=False),
     Row(name="latency, median", of=lambda one: one.latency_s.quantile(0.5), unit="s", less_is_better=True),
     Row(name="latency, 99 %", of=lambda one: one.latency_s.quantile(0.99), unit="s", less_is_better=True),
     Row(name="in the queue, mean", of=lambda one: one.waited_s.mean, unit="s", less_is_better=True),
@@ -59,7 +59,7 @@ def comparison_table(names: Sequence[str], figures: Sequence[Figures]) -> Markup
 
 
 def _change(row: Row, one: float | None, other: float | None) -> Markup | str:
-    if one is None or other is None or not one:
+    if one is None or other is None or one <= 0:
         return ""
     change = other / one - 1
     tone = "" if row.less_is_better is None or abs(change) < 0.005 else "worse"

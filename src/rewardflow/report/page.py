@@ -109,7 +109,7 @@ def _subtitle(run: RunData, name: str = "") -> Markup:
 
 def _state_text(run: RunData) -> str:
     if run.state == "finished":
-        return "finished"
+        return "stopped before its end" if run.is_incomplete else "finished"
     if run.last_written_at is None:
         return "nothing written yet"
     age_s = max(0.0, time.time() - run.last_written_at)

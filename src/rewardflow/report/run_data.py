@@ -39,6 +39,12 @@ class RunData:
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
     @property
+    def is_incomplete(self) -> bool:
+        """Fewer steps were trained than it was to have."""
+        planned = self.planned_steps
+        return planned is not None and sum(row.trained is not None for row in self.steps) < planned
+
+    @property
     def open_together(self) -> int:
         """How many steps may be open at once: what is of a step may lie that far from the rest of it."""
         schedule = self.settings.get("schedule")
