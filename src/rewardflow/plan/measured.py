@@ -77,13 +77,13 @@ def _service(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _learnt_rpm(totals: Sequence[Mapping[str, Any]], verdicts: int) -> float | None:
     """Verdicts a minute that the learnt rate allows; None where several rewards' calls cannot be told apart."""
-    paces = [
+    paces: list[tuple[str, float]] = [
         (name, account["limits"]["pace"]["last"])
         for one in totals
         for name, account in one.get("accounts", {}).items()
         if account.get("limits", {}).get("pace", {}).get("last")
     ]
-    calls = sum(one["calls"] for one in totals)
+    calls: int = sum(one["calls"] for one in totals)
     if not paces or len({name for name, _ in paces}) > 1 or calls > _REPEATED * verdicts:
         return None
     return median(rpm for _, rpm in paces) * verdicts / max(calls, 1)

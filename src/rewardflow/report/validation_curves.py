@@ -89,11 +89,11 @@ def _all_measured(steps: Sequence[StepRow]) -> Iterator[_Measured]:
 
 
 def _taken_apart(name: str) -> _Measured:
-    for beginning, family in _BY_BEGINNING.items():
+    for beginning, beginning_family in _BY_BEGINNING.items():
         source, found, line = f"/{name}".partition(f"/{beginning}/")
         if found:
-            shown = line.replace("_", " ") if family is _FAILED else line
-            return _Measured(name=name, source=source.removeprefix("/"), family=family, line=shown)
+            shown = line.replace("_", " ") if beginning_family is _FAILED else line
+            return _Measured(name=name, source=source.removeprefix("/"), family=beginning_family, line=shown)
     source, _, last = name.rpartition("/")
     if _PASS.fullmatch(last):
         return _Measured(name=name, source=source, family=_PASSED, line=last)
