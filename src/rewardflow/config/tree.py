@@ -304,6 +304,9 @@ class MegatronSettings:
         """That hold one model together."""
         return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
 
+    def __str__(self) -> str:
+        return f"{self.tensor_parallel} x {self.pipeline_parallel} x {self.context_parallel}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings(OptimizerSettings):
@@ -638,10 +641,19 @@ class RunSettings:
             )
 
     def _check_runtime(self) -> None:
-        chosen = {"trainer.backend": self.trainer.backend, "generation.engine": self.generation.engine}
-        for (key, value), known in zip(chosen.items(), ("fsdp2", "hf"), strict=True):
-            if self.runtime.kind == "ray" and value != known:
-                raise InvalidInput(f"on Ray {key} must be {known}, got {value} with runtime.kind=ray")
+        if self.runtime.kind != "ray":
+            return
+        if self.generation.engine != "hf":
+            raise InvalidInput(
+                f"on Ray generation.engine must be hf, got {self.generation.engine} with runtime.kind=ray"
+            )
+        megatron, ranks = self.trainer.megatron, self.runtime.ranks
+        if ranks % megatron.num_ranks:
+            raise InvalidInput(
+                "runtime.ranks must be a multiple of the ranks that hold one model, tensor_parallel x "
+                "pipeline_parallel x context_parallel of trainer.megatron; those beyond are replicas; "
+                f"got ranks={ranks} for {megatron}"
+            )
 
     def _check_shared_agent(self) -> None:
         shared = self.shared_agent

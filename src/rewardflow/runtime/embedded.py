@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import importlib.util
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,7 @@ from rewardflow.flow.seams import Critic, Generator
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.runtime.heap import keep_freed_memory, without_what_lasts
+from rewardflow.runtime.megatron_trainer import check_megatron_installed, make_megatron_trainer
 from rewardflow.runtime.opening import Machinery, OnStep, OpenRun, opened
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.runtime.reward_of_run import RunAgent
@@ -125,10 +125,9 @@ def check_one_process(settings: RunSettings) -> None:
     if settings.trainer.megatron.num_ranks > 1:
         raise InvalidInput(
             "a run in one process has one rank, so all sizes of trainer.megatron must be 1, "
-            f"got {settings.trainer.megatron.num_ranks} ranks for one model"
+            f"got {settings.trainer.megatron.num_ranks} ranks for one model; more are for runtime.kind=ray"
         )
-    if importlib.util.find_spec("megatron") is None:
-        raise InvalidInput("trainer.backend=megatron needs megatron-core: pip install 'rewardflow[megatron]'")
+    check_megatron_installed()
 
 
 def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
@@ -140,9 +139,9 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     thread = DeviceThread("rehearsal")
     make_engine(settings, policy, thread).encoder.fit([prompt_set[0]])
     if settings.trainer.backend == "megatron":
-        from rewardflow.train.megatron.shape import ModelShape
+        from rewardflow.train.megatron.shape import ModelShape, check_fits
 
-        ModelShape.of(policy.model.config)
+        check_fits(ModelShape.of(policy.model.config), settings.trainer.megatron)
     else:
         make_trainer(settings, policy, thread)
     return policy
@@ -162,18 +161,24 @@ def rehearse_validation(settings: RunSettings, policy: Policy, prompt_set: Promp
 
 def load(settings: RunSettings) -> Policy:
     """The policy with its weights, on the run's device."""
-    import torch
-
     from rewardflow.policy.loading import load_policy
+
+    device = prepared_device(settings)
+    policy = load_policy(settings.policy, seed=settings.seed)
+    policy.model.to(device)
+    return policy
+
+
+def prepared_device(settings: RunSettings) -> Any:
+    """Where this process will compute, with torch set as the run wants it."""
+    import torch
 
     if settings.trainer.threads is not None:
         torch.set_num_threads(settings.trainer.threads)
     device = device_of(settings)
     if device.type == "cpu":
         keep_freed_memory()
-    policy = load_policy(settings.policy, seed=settings.seed)
-    policy.model.to(device)
-    return policy
+    return device
 
 
 def device_of(settings: RunSettings) -> Any:
@@ -299,13 +304,15 @@ async def _open_trainer(
 ) -> TorchTrainer | MegatronTrainer:
     if settings.trainer.backend == "fsdp2":
         return await thread.run(lambda: make_trainer(settings, policy, thread))
-    from rewardflow.runtime.lone_megatron import alone_in_the_world, make_megatron_trainer
+    from rewardflow.runtime.lone_megatron import alone_in_the_world
+    from rewardflow.train.megatron.weights import weights_of
 
     world = contextlib.ExitStack()
     stack.push_async_callback(thread.run, world.close)
     device = device_of(settings)
     layout = await thread.run(lambda: world.enter_context(alone_in_the_world(settings.trainer.megatron, device)))
-    return await thread.run(lambda: make_megatron_trainer(settings, policy, layout, thread))
+    model = policy.model
+    return await thread.run(lambda: make_megatron_trainer(settings, model.config, weights_of(model), layout, thread))
 
 
 async def _make_vllm_engines(

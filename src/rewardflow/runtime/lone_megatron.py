@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rewardflow.config.tree import MegatronSettings, RunSettings
-from rewardflow.device_thread import DeviceThread
+from rewardflow.config.tree import MegatronSettings
 
 if TYPE_CHECKING:
     import torch
 
-    from rewardflow.policy.loading import Policy
     from rewardflow.train.megatron.layout import Layout
-    from rewardflow.train.megatron.trainer import MegatronTrainer
 
 
 @contextmanager
@@ -36,26 +33,3 @@ def alone_in_the_world(settings: MegatronSettings, device: torch.device) -> Iter
             yield layout
     finally:
         dist.destroy_process_group()
-
-
-def make_megatron_trainer(
-    settings: RunSettings, policy: Policy, layout: Layout, thread: DeviceThread
-) -> MegatronTrainer:
-    from rewardflow.train.megatron.trainer import MegatronTrainer
-    from rewardflow.train.megatron.weights import weights_of
-
-    source = weights_of(policy.model)
-    return MegatronTrainer(
-        policy.model.config,
-        source,
-        layout=layout,
-        trainer=settings.trainer,
-        algorithm=settings.algorithm,
-        uses_old=settings.schedule.needs_old_log_probs,
-        temperature=settings.generation.temperature,
-        max_response_tokens=settings.generation.max_response_tokens,
-        total_steps=settings.steps,
-        thread=thread,
-        reference=source if settings.algorithm.needs_reference else None,
-        recompute=settings.policy.gradient_checkpointing,
-    )

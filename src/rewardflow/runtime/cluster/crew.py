@@ -36,9 +36,10 @@ class Crew:
         """What each of them answers, in order."""
         return await self.answered(self.ask(method, arguments_of))
 
-    def ask(self, method: str, arguments_of: ArgumentsOf = lambda _: ()) -> list[Any]:
-        """Ray's references to the answers."""
-        return [getattr(actor, method).remote(*arguments_of(i)) for i, actor in enumerate(self.actors)]
+    def ask(self, method: str, arguments_of: ArgumentsOf = lambda _: (), *, num_returns: int = 1) -> list[Any]:
+        """Ray's references to the answers; to so many parts of each, if they have several."""
+        calls = [getattr(actor, method).options(num_returns=num_returns) for actor in self.actors]
+        return [call.remote(*arguments_of(i)) for i, call in enumerate(calls)]
 
     async def answered(self, answers: Sequence[Any]) -> list[Any]:
         futures = [asyncio.wrap_future(answer.future()) for answer in answers]

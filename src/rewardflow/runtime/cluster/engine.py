@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.flow.records import GroupRequest
+from rewardflow.runtime.cluster.buckets import WeightBucket
 from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
 from rewardflow.runtime.cluster.failures import telling, telling_stream
-from rewardflow.runtime.cluster.rank import RankPlace, WeightBucket
+from rewardflow.runtime.cluster.rank import RankPlace
 from rewardflow.runtime.embedded import load
 from rewardflow.types import Rollout
 

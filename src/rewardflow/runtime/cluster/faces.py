@@ -17,6 +17,7 @@ from typing import Any, Literal
 from rewardflow.errors import CheckpointError, ClusterError
 from rewardflow.flow.records import GroupRequest, MicroBatch, Sample, UpdateReport, num_tokens
 from rewardflow.runtime.cluster.balance import split_evenly
+from rewardflow.runtime.cluster.buckets import BucketNote
 from rewardflow.runtime.cluster.crew import Crew
 from rewardflow.runtime.cluster.engine_pair import Purpose
 from rewardflow.runtime.cluster.merging import in_batches
@@ -29,7 +30,7 @@ class RankTrainer:
 
     def __init__(self, ranks: Crew, places: Sequence[RankPlace]) -> None:
         self._ranks = ranks
-        self._replicas = [place.replica for place in places]
+        self._places = tuple(places)
         self._num_replicas = places[0].num_replicas
         self.peak_memory_bytes: int | None = None  # of the rank that has used most
 
@@ -52,7 +53,8 @@ class RankTrainer:
         batches = [
             replace(batch, samples=tuple(_bare_sample(batch.samples[place]) for place in share)) for share in shares
         ]
-        await self._ranks.all("forward_backward", lambda rank: (batches[self._replicas[rank]],))
+        given = self._once_each(batches)
+        await self._ranks.all("forward_backward", lambda rank: (given[self._places[rank].replica],))
 
     async def optim_step(self) -> UpdateReport:
         reports: list[UpdateReport] = await self._ranks.all("optim_step")
@@ -62,11 +64,21 @@ class RankTrainer:
         """By rollout, whichever replica had it."""
         shares = self._split(rollouts)
         parts = [[_bare(rollouts[place]) for place in share] for share in shares]
-        answers = await self._ranks.all(method, lambda rank: (parts[self._replicas[rank]], *others))
+        given = self._once_each(parts)
+        answers = await self._ranks.all(method, lambda rank: (given[self._places[rank].replica], *others))
         found: dict[int, object] = {}
-        for replica, answer in zip(self._replicas, answers, strict=True):
-            found.update(zip(shares[replica], answer, strict=True))
-        return [found[place] for place in range(len(rollouts))]
+        for place, answer in zip(self._places, answers, strict=True):
+            if place.speaks:
+                found.update(zip(shares[place.replica], answer, strict=True))
+        return [found[number] for number in range(len(rollouts))]
+
+    def _once_each(self, parts: Sequence[Any]) -> Sequence[Any]:
+        """What several ranks of a replica are given goes into Ray's object store once, not with every call."""
+        if self._num_replicas == len(self._places):
+            return parts
+        import ray
+
+        return [ray.put(part) for part in parts]
 
     def _split(self, rollouts: Sequence[Rollout]) -> list[list[int]]:
         return split_evenly([num_tokens(rollout) for rollout in rollouts], self._num_replicas)
@@ -110,11 +122,15 @@ class SeparateGenerator(EngineGenerator):
         self._ranks = ranks
 
     async def publish(self, version: int) -> None:
-        is_last = False
+        """From the ranks that have them straight to the engines: not through this process."""
+        is_first, is_last = True, False
         while not is_last:
-            answers = self._ranks.ask("next_weights")
-            is_last = (await self._ranks.answered(answers))[0].is_last
-            await self._engines.all("receive", partial(_same, answers[0]))
+            answers = self._ranks.ask("next_weights", partial(_same, is_first), num_returns=2)
+            notes: list[BucketNote] = await self._ranks.answered([note for _, note in answers])
+            for (bucket, _), note in zip(answers, notes, strict=True):
+                if not note.is_empty:
+                    await self._engines.all("receive", partial(_same, bucket))
+            is_first, is_last = False, all(note.is_last for note in notes)
         await super().publish(version)
 
 

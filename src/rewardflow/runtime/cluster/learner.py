@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.flow.seams import Critic, Trainer
-from rewardflow.runtime.embedded import make_trainer
+from rewardflow.runtime.cluster.megatron_learner import MegatronLearner, StartingWeights
+from rewardflow.runtime.embedded import device_of, make_trainer
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Learner(Protocol):
-    """What differs between backends. `Fsdp2Learner` is one."""
+    """What differs between backends: `Fsdp2Learner` and `MegatronLearner`."""
 
     @property
     def trainer(self) -> Trainer: ...
@@ -38,14 +39,25 @@ class Learner(Protocol):
     @property
     def num_replicas(self) -> int: ...
 
+    @property
+    def speaks(self) -> bool:
+        """Whether this is the one rank of its replica that tells what was found for the samples."""
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether this rank gives what `weights_to_hand_on` yields to engines elsewhere; others only help gather it."""
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each by its name in transformers and in one piece, the same on every rank; one at a time, on the thread."""
 
-    def take(self) -> TakenWeights:
-        """This rank's part of a checkpoint; on the thread."""
+    def weights_to_hand_on(self) -> Iterator[tuple[str, Tensor]]:
+        """Likewise, but each on the ranks that gather it alone; over all ranks that hand on, each weight once."""
 
-    def put_back(self, folder: Path) -> None:
-        """From a checkpoint that any number of ranks wrote; on the thread."""
+    async def take(self) -> TakenWeights:
+        """This rank's part of a checkpoint."""
+
+    async def put_back(self, folder: Path) -> None:
+        """From a checkpoint that any number of ranks wrote."""
 
 
 class Fsdp2Learner:
@@ -58,6 +70,9 @@ class Fsdp2Learner:
         self.critic = self.trainer if settings.algorithm.kind.critic else None
         self.replica = 0 if group is None else group.rank()
         self.num_replicas = 1 if group is None else group.size()
+        self.speaks = True
+        self.hands_on = self.replica == 0
+        self._thread = thread
         self._group = group
         self._device = policy.model.device
 
@@ -69,14 +84,23 @@ class Fsdp2Learner:
         for name, weight in (*model.named_parameters(), *model.named_buffers()):
             yield name, whole(weight.detach().to(self._device))  # collectives are done where the ranks compute
 
-    def take(self) -> TakenWeights:
+    def weights_to_hand_on(self) -> Iterator[tuple[str, Tensor]]:
+        return self.weights()
+
+    async def take(self) -> TakenWeights:
+        return await self._thread.run(self._take)
+
+    def _take(self) -> TakenWeights:
         from rewardflow.checkpoint.snapshot import take_weights
 
         self._settle()
         trainer = self.trainer
         return take_weights(model=trainer.model, optimizer=trainer.optimizer, critic=trainer.critic)
 
-    def put_back(self, folder: Path) -> None:
+    async def put_back(self, folder: Path) -> None:
+        await self._thread.run(lambda: self._put_back(folder))
+
+    def _put_back(self, folder: Path) -> None:
         from rewardflow.checkpoint.snapshot import put_back_weights
 
         self._settle()
@@ -95,7 +119,16 @@ class Fsdp2Learner:
 
 
 def make_learner(
-    settings: RunSettings, policy: Policy, thread: DeviceThread, group: dist.ProcessGroup | None
+    settings: RunSettings, policy: Policy | None, thread: DeviceThread, group: dist.ProcessGroup | None
 ) -> Learner:
-    """As `trainer` of the settings says. `group` is of all ranks; None where there is one."""
+    """As `trainer.backend` says. `group` is of all ranks; None where there is one, which FSDP2 alone can do without.
+
+    `policy` may be None if the backend does not train the policy itself, and nobody generates with it here.
+    """
+    if settings.trainer.backend == "megatron":
+        starting = (
+            StartingWeights.read(settings.policy, seed=settings.seed) if policy is None else StartingWeights.of(policy)
+        )
+        return MegatronLearner(settings, starting, thread, device_of(settings))
+    assert policy is not None
     return Fsdp2Learner(settings, policy, thread, group)

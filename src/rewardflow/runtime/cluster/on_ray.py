@@ -30,7 +30,14 @@ from rewardflow.runtime.cluster.faces import (
     RankWeights,
     SeparateGenerator,
 )
-from rewardflow.runtime.cluster.placement import Need, alive_nodes, check_room, reserved
+from rewardflow.runtime.cluster.placement import (
+    Need,
+    alive_nodes,
+    check_room,
+    neighbours_together,
+    nodes_of,
+    reserved,
+)
 from rewardflow.runtime.cluster.rank import Rank, RankPlace
 from rewardflow.runtime.embedded import rehearse, rehearse_validation
 from rewardflow.runtime.opening import Machinery
@@ -98,7 +105,8 @@ class OnRay:
     async def load(self, measured: tuple[Prompt, ...]) -> Machinery:
         ranks, engines = await self._start_actors()
         settings = _for_actors(self._settings)
-        meeting_point = await ranks.actors[0].meeting_point.remote() if len(ranks) > 1 else None
+        has_groups = len(ranks) > 1 or settings.trainer.backend == "megatron"
+        meeting_point = await ranks.actors[0].meeting_point.remote() if has_groups else None
         self._tell(f"waiting for {_count(len(ranks), 'rank')} to load {settings.policy.model}")
         places = await ranks.all("open", lambda _: (settings, meeting_point, self._is_colocated))
         _note_places(ranks, places)
@@ -133,7 +141,7 @@ class OnRay:
         import ray
 
         count = self._runtime.ranks + self._num_engines
-        return Need.of(self._runtime, count=count, total=ray.cluster_resources())
+        return Need.of(self._runtime, count=count, total=ray.cluster_resources(), why=_layout_of(self._settings))
 
     async def _start_actors(self) -> tuple[Crew, Crew]:
         from ray.util.placement_group import remove_placement_group
@@ -142,11 +150,12 @@ class OnRay:
         group = await reserved(need, self._runtime, self._tell)
         self._stack.callback(remove_placement_group, group)
         num_ranks = self._runtime.ranks
-        ranks = [_actor(Rank, need, group, place, (place, num_ranks)) for place in range(num_ranks)]
+        places = neighbours_together(nodes_of(group))
+        ranks = [_actor(Rank, need, group, places[number], (number, num_ranks)) for number in range(num_ranks)]
         crew = Crew("rank", ranks)
         self._stack.callback(crew.kill)
         engines = [
-            _actor(EngineActor, need, group, num_ranks + number, (number, self._num_engines))
+            _actor(EngineActor, need, group, places[num_ranks + number], (number, self._num_engines))
             for number in range(self._num_engines)
         ]
         others = Crew("generator", engines)
@@ -184,6 +193,17 @@ def _for_actors(settings: RunSettings) -> RunSettings:
     model = Path(settings.policy.model).expanduser()
     policy = dataclasses.replace(settings.policy, model=str(model.absolute())) if model.exists() else settings.policy
     return dataclasses.replace(settings, reward="elsewhere:reward", reward_kwargs={}, limits={}, policy=policy)
+
+
+def _layout_of(settings: RunSettings) -> str:
+    """How Megatron's ranks come to be so many; nothing for FSDP2, whose number is the user's alone."""
+    if settings.trainer.backend != "megatron":
+        return ""
+    sizes, ranks = settings.trainer.megatron, settings.runtime.ranks
+    return (
+        f"{ranks} ranks: tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x "
+        f"context {sizes.context_parallel} x data {ranks // sizes.num_ranks}"
+    )
 
 
 def _made_file(folder: Path) -> Path:

@@ -19,16 +19,17 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """So many processes, each with its CPUs and GPUs on one node."""
+    """So many processes, each with its CPUs and GPUs on one node. `why` says what makes them so many."""
 
     count: int
     cpus: float
     gpus: float
+    why: str = ""
 
     @classmethod
-    def of(cls, runtime: RuntimeSettings, *, count: int, total: Resources) -> Need:
+    def of(cls, runtime: RuntimeSettings, *, count: int, total: Resources, why: str = "") -> Need:
         gpus = runtime.gpus if runtime.gpus is not None else float(total.get("GPU", 0) > 0)
-        return cls(count=count, cpus=runtime.cpus, gpus=gpus)
+        return cls(count=count, cpus=runtime.cpus, gpus=gpus, why=why)
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -36,7 +37,8 @@ class Need:
 
     def __str__(self) -> str:
         each = _shown(self.bundle) or "nothing"
-        return f"{self.count} process{'es' if self.count > 1 else ''} with {each} each"
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.count} process{'es' if self.count > 1 else ''} with {each} each{why}"
 
 
 def check_room(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bool = False) -> None:
@@ -51,6 +53,25 @@ def check_room(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bo
             f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} ({there}); lower runtime.ranks, or what each asks for "
             "(runtime.cpus, runtime.gpus), or add nodes"
         )
+
+
+def neighbours_together(nodes: Mapping[int, str]) -> list[int]:
+    """The places of a group, given the node of each, in an order that has those of one node next to each other.
+
+    Ranks that follow each other talk most: with Megatron those that share a layer.
+    """
+    first_place: dict[str, int] = {}
+    for place in sorted(nodes):
+        first_place.setdefault(nodes[place], place)
+    return sorted(nodes, key=lambda place: (first_place[nodes[place]], place))
+
+
+def nodes_of(group: Any) -> dict[int, str]:
+    """Of the places of a placement group that is there."""
+    import ray
+
+    nodes: dict[int, str] = ray.util.placement_group_table(group)["bundles_to_node_id"]
+    return nodes
 
 
 def alive_nodes() -> list[dict[str, float]]:

@@ -1,8 +1,9 @@
 """What runs in an actor that trains: one rank, and where generation shares its device, an engine.
 
 Always true: whoever calls does so on all ranks, in the same order; what a rank computes it computes on one thread.
-A rank alone generates with the very weights it trains. One of several, whose weights are spread, keeps a whole copy for
-its engine, which publishing fills weight by weight: no rank ever has more than that copy and one weight in one piece.
+An FSDP2 rank alone generates with the very weights it trains. One of several, whose weights are spread, and one of
+Megatron's, which has them in another form, keeps a whole copy for its engine, which publishing fills weight by weight:
+no rank ever has more than that copy and one weight in one piece.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import copy
 import dataclasses
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,12 @@ from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import GroupRequest, MicroBatch, UpdateReport
+from rewardflow.runtime.cluster.buckets import BucketNote, WeightBucket, next_bucket
 from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
 from rewardflow.runtime.cluster.failures import telling, telling_stream
 from rewardflow.runtime.cluster.learner import Learner, make_learner
-from rewardflow.runtime.embedded import load
+from rewardflow.runtime.cluster.megatron_learner import prepare_megatron
+from rewardflow.runtime.embedded import load, prepared_device
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.types import Rollout
 
@@ -36,9 +39,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rewardflow.checkpoint.snapshot import TakenWeights
-    from rewardflow.policy.loading import Policy
-
-_BUCKET_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,13 @@ class MeetingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Which samples a rank is given, and where it is."""
+    """Which samples a rank is given, whether it tells what is found for them, and where it is."""
 
     replica: int
     num_replicas: int
+    speaks: bool = True
     node: str
     pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class WeightBucket:
-    """Weights by name, of as many bytes as travel well together; empty from all ranks but the first."""
-
-    weights: Mapping[str, Tensor]
-    is_last: bool
 
 
 class Rank:
@@ -77,10 +70,10 @@ class Rank:
         self._thread.__enter__()  # it ends with the process, which is killed
         self._store: Any = None  # of torch.distributed, in the first rank
         self._saving_group: dist.ProcessGroup | None = None
-        self._policy: Policy | None = None
+        self._device: Any = None
         self._learner: Learner | None = None
         self._engines: EnginePair | None = None
-        self._copy: Any = None  # of the policy's model, where the engine has its own
+        self._copy: Any = None  # of the model that is trained, where the engine has its own
         self._step: AbstractAsyncContextManager[None] | None = None
         self._taken: TakenWeights | None = None
         self._sending: Iterator[tuple[str, Tensor]] | None = None
@@ -110,17 +103,24 @@ class Rank:
         return RankPlace(
             replica=learner.replica,
             num_replicas=learner.num_replicas,
+            speaks=learner.speaks,
             node=ray.util.get_node_ip_address(),
             pid=os.getpid(),
         )
 
     def _open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> None:
-        policy = self._policy = load(settings)
+        trains_policy = settings.trainer.backend == "fsdp2"
+        if not trains_policy:
+            prepare_megatron()
+        self._device = prepared_device(settings)
+        policy = load(settings) if trains_policy or generates else None
         group = None if meeting_point is None else self._meet(meeting_point)
         if generates:
+            assert policy is not None
             own = policy
             if group is not None:  # before it is spread over the ranks
-                self._copy = copy.deepcopy(policy.model).requires_grad_(False)
+                model = copy.deepcopy(policy.model) if trains_policy else policy.model
+                self._copy = model.requires_grad_(False)
                 own = dataclasses.replace(policy, model=self._copy)
             self._engines = EnginePair(settings, own, self._thread)
         self._learner = make_learner(settings, policy, self._thread, group)
@@ -131,8 +131,7 @@ class Rank:
         store = self._store or dist.TCPStore(  # type: ignore[attr-defined]
             meeting_point.host, meeting_point.port, self._num_ranks
         )
-        assert self._policy is not None
-        device = self._policy.model.device.type
+        device = self._device.type
         backend = "gloo" if device == "cpu" else f"cpu:gloo,{device}:{dist.get_default_backend_for_device(device)}"
         dist.init_process_group(backend, store=store, rank=self._number, world_size=self._num_ranks)
         self._saving_group = dist.new_group(backend="gloo")  # a checkpoint is written while training goes on
@@ -159,13 +158,14 @@ class Rank:
     async def end_step(self) -> int | None:
         """The most memory that this rank has used so far."""
         assert self._step is not None
-        assert self._policy is not None
         await self._step.__aexit__(None, None, None)
-        return peak_memory_bytes(self._policy.model.device)
+        return peak_memory_bytes(self._device)
 
     @telling
     async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
-        return await self._opened.trainer.log_probs(rollouts, of)
+        """Nothing from a rank that does not speak for its replica."""
+        found = await self._opened.trainer.log_probs(rollouts, of)
+        return found if self._opened.speaks else ()
 
     @telling
     async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
@@ -209,28 +209,21 @@ class Rank:
             into.put(name, weight)
 
     @telling
-    async def next_weights(self) -> WeightBucket:
-        """For engines elsewhere: the next few weights, from the first rank, which has only those in one piece."""
-        return await self._thread.run(self._next_weights)
+    async def next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
+        """For engines elsewhere: the next few weights that this rank hands on, which alone it has in one piece."""
+        return await self._thread.run(lambda: self._next_weights(is_first))
 
-    def _next_weights(self) -> WeightBucket:
-        self._sending = self._sending or self._opened.weights()
-        bucket: dict[str, Tensor] = {}
-        num_bytes = 0
-        for name, weight in self._sending:
-            num_bytes += weight.nbytes
-            if self._number == 0:
-                bucket[name] = weight.to("cpu", copy=True)
-            if num_bytes >= _BUCKET_BYTES:
-                return WeightBucket(bucket, is_last=False)
-        self._sending = None
-        return WeightBucket(bucket, is_last=True)
+    def _next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
+        learner = self._opened
+        if is_first or self._sending is None:
+            self._sending = learner.weights_to_hand_on()
+        return next_bucket(self._sending, keeps=learner.hands_on)
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     @telling
     async def take(self) -> None:
-        self._taken = await self._thread.run(self._opened.take)
+        self._taken = await self._opened.take()
 
     @telling
     async def write(self, folder: Path) -> None:
@@ -242,4 +235,4 @@ class Rank:
 
     @telling
     async def put_back(self, folder: Path) -> None:
-        await self._thread.run(lambda: self._opened.put_back(folder))
+        await self._opened.put_back(folder)

@@ -26,8 +26,8 @@ from rewardflow.config.tree import MegatronSettings
 from rewardflow.train.megatron.attention import CausalAttention
 from rewardflow.train.megatron.context import padded_length
 from rewardflow.train.megatron.conversion import hf_weights
-from rewardflow.train.megatron.layout import Layout, check_fits
-from rewardflow.train.megatron.shape import ModelShape, rotary_frequencies
+from rewardflow.train.megatron.layout import Layout
+from rewardflow.train.megatron.shape import ModelShape, check_fits, rotary_frequencies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,21 +103,5 @@ def check_world(settings: MegatronSettings, world: int) -> None:
     if world % settings.num_ranks:
         raise InvalidInput(
             "the number of ranks must be a multiple of tensor_parallel x pipeline_parallel x context_parallel, "
-            f"got {world} ranks for {settings.tensor_parallel} x {settings.pipeline_parallel} x "
-            f"{settings.context_parallel}"
+            f"got {world} ranks for {settings}"
         )
-
-
-def check_fits(shape: ModelShape, settings: MegatronSettings) -> None:
-    """Whether the model can be cut like that."""
-    for name, value, parts in (
-        ("num_attention_heads", shape.num_heads, "tensor_parallel"),
-        ("num_key_value_heads", shape.num_kv_heads, "tensor_parallel"),
-        ("intermediate_size", shape.ffn_hidden, "tensor_parallel"),
-        ("num_hidden_layers", shape.num_layers, "pipeline_parallel"),
-    ):
-        size = getattr(settings, parts)
-        if value % size:
-            raise InvalidInput(
-                f"the model's {name} must be a multiple of trainer.megatron.{parts}, got {name}={value}, {parts}={size}"
-            )

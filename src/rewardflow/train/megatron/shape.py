@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rewardflow.config.tree import MegatronSettings
 from rewardflow.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -75,6 +76,21 @@ class ModelShape:
             qk_norm=family.qk_norm,
             is_tied=bool(config.tie_word_embeddings),
         )
+
+
+def check_fits(shape: ModelShape, settings: MegatronSettings) -> None:
+    """Whether the model can be cut like that; the same on a machine without megatron-core."""
+    for name, value, parts in (
+        ("num_attention_heads", shape.num_heads, "tensor_parallel"),
+        ("num_key_value_heads", shape.num_kv_heads, "tensor_parallel"),
+        ("intermediate_size", shape.ffn_hidden, "tensor_parallel"),
+        ("num_hidden_layers", shape.num_layers, "pipeline_parallel"),
+    ):
+        size = getattr(settings, parts)
+        if value % size:
+            raise InvalidInput(
+                f"the model's {name} must be a multiple of trainer.megatron.{parts}, got {name}={value}, {parts}={size}"
+            )
 
 
 def rotary_frequencies(config: Any) -> Tensor:

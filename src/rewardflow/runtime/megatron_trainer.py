@@ -1,0 +1,45 @@
+"""Megatron's trainer as the settings of a run describe it, wherever its ranks are.
+
+Always true: the trainer has weights of its own; what it was given to start with is not kept.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rewardflow.train.megatron.layout import Layout
+    from rewardflow.train.megatron.trainer import MegatronTrainer
+    from rewardflow.train.megatron.weights import WeightSource
+
+
+def check_megatron_installed() -> None:
+    if importlib.util.find_spec("megatron") is None:
+        raise InvalidInput("trainer.backend=megatron needs megatron-core: pip install 'rewardflow[megatron]'")
+
+
+def make_megatron_trainer(
+    settings: RunSettings, config: Any, source: WeightSource, layout: Layout, thread: DeviceThread
+) -> MegatronTrainer:
+    """`config` is the model's, of transformers; `source` its weights. On the thread, of every rank."""
+    from rewardflow.train.megatron.trainer import MegatronTrainer
+
+    return MegatronTrainer(
+        config,
+        source,
+        layout=layout,
+        trainer=settings.trainer,
+        algorithm=settings.algorithm,
+        uses_old=settings.schedule.needs_old_log_probs,
+        temperature=settings.generation.temperature,
+        max_response_tokens=settings.generation.max_response_tokens,
+        total_steps=settings.steps,
+        thread=thread,
+        reference=source if settings.algorithm.needs_reference else None,
+        recompute=settings.policy.gradient_checkpointing,
+    )
