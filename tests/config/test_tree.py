@@ -13,6 +13,7 @@ from rewardflow.config.tree import (
     CriticSettings,
     DataSettings,
     GenerationSettings,
+    MegatronSettings,
     PolicySettings,
     RunSettings,
     RuntimeSettings,
@@ -202,17 +203,22 @@ def test_vllm_is_refused_with_a_trainer_whose_weights_it_cannot_be_given() -> No
         run(generation=GenerationSettings(engine="vllm"), trainer=TrainerSettings(backend="megatron"))
 
 
-@pytest.mark.parametrize(
-    ("other", "problem"),
-    [
-        ({"trainer": TrainerSettings(backend="megatron")}, "on Ray trainer.backend must be fsdp2, got megatron"),
-        ({"generation": GenerationSettings(engine="vllm")}, "on Ray generation.engine must be hf, got vllm"),
-    ],
-    ids=["megatron", "vllm"],
-)
-def test_what_ranks_on_ray_do_not_hold_yet_is_refused(other: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidInput, match=re.escape(problem)):
-        run(runtime=RuntimeSettings(kind="ray"), **other)
+def test_vllm_on_ray_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=re.escape("on Ray generation.engine must be hf, got vllm")):
+        run(runtime=RuntimeSettings(kind="ray"), generation=GenerationSettings(engine="vllm"))
+
+
+def test_ranks_on_ray_must_hold_whole_models_between_them() -> None:
+    sizes = MegatronSettings(tensor_parallel=2, pipeline_parallel=3)
+    trainer = TrainerSettings(backend="megatron", megatron=sizes)
+    for fitting in (6, 12):
+        assert run(runtime=RuntimeSettings(kind="ray", ranks=fitting), trainer=trainer).trainer.megatron == sizes
+    for ranks in (1, 2, 9):
+        with pytest.raises(
+            InvalidInput, match=rf"runtime\.ranks must be a multiple .*, got ranks={ranks} for 2 x 3 x 1"
+        ):
+            run(runtime=RuntimeSettings(kind="ray", ranks=ranks), trainer=trainer)
+    run(runtime=RuntimeSettings(kind="ray", ranks=5), trainer=TrainerSettings(backend="megatron"))
 
 
 def test_vllm_generates_under_either_placement() -> None:

@@ -650,8 +650,8 @@ class RunSettings:
         megatron, ranks = self.trainer.megatron, self.runtime.ranks
         if ranks % megatron.num_ranks:
             raise InvalidInput(
-                "runtime.ranks must be a multiple of the ranks that hold one model, tensor_parallel x "
-                "pipeline_parallel x context_parallel of trainer.megatron; those beyond are replicas; "
+                "runtime.ranks must be a multiple of the ranks that hold one model (tensor_parallel x "
+                "pipeline_parallel x context_parallel of trainer.megatron), so that the others are whole replicas, "
                 f"got ranks={ranks} for {megatron}"
             )
 

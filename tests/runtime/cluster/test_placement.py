@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rewardflow.config.tree import RuntimeSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.runtime.cluster.placement import Need, check_room
+from rewardflow.runtime.cluster.placement import Need, check_room, neighbours_together
 
 CPU_NODE, GPU_NODE = {"CPU": 8.0, "memory": 1e9}, {"CPU": 8.0, "GPU": 2.0}
 
@@ -38,3 +42,19 @@ def test_each_process_gets_a_gpu_where_there_are_any_unless_told_otherwise() -> 
     assert Need.of(runtime, count=1, total=GPU_NODE).gpus == 1
     assert Need.of(runtime, count=1, total=CPU_NODE).gpus == 0
     assert Need.of(RuntimeSettings(kind="ray", gpus=0.5), count=1, total=GPU_NODE).gpus == 0.5
+
+
+def test_a_cluster_that_is_too_small_is_told_what_makes_the_ranks_so_many() -> None:
+    needed = Need(count=9, cpus=1.0, gpus=0.0, why="8 ranks: tensor 2 x pipeline 2 x context 1 x data 2")
+    with pytest.raises(InvalidInput, match=r"needs 9 processes with 1 CPU each \(8 ranks: tensor 2 .* data 2\), and"):
+        check_room(needed, [CPU_NODE])
+
+
+@given(st.dictionaries(st.integers(0, 20), st.sampled_from("abcd")))
+def test_neighbours_are_on_one_node_wherever_that_is_possible(nodes: dict[int, str]) -> None:
+    order = neighbours_together(nodes)
+    assert sorted(order) == sorted(nodes)
+    changes = sum(nodes[one] != nodes[other] for one, other in itertools.pairwise(order))
+    assert changes == max(0, len(set(nodes.values())) - 1)
+    if nodes:
+        assert order[0] == min(nodes)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 
+from rewardflow.config.tree import MegatronSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.train.megatron.conversion import whole_model
-from rewardflow.train.megatron.shape import ModelShape, rotary_frequencies
+from rewardflow.train.megatron.shape import ModelShape, check_fits, rotary_frequencies
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -64,3 +65,18 @@ def test_rotary_frequencies_are_those_of_transformers_with_their_scaling() -> No
     linear = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
     scaled = rotary_frequencies(LlamaConfig(**SIZES, rope_parameters=linear))
     torch.testing.assert_close(scaled, plain / 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"tensor_parallel": 3}, "num_attention_heads=4, tensor_parallel=3"),
+        ({"tensor_parallel": 4}, "num_key_value_heads=2, tensor_parallel=4"),
+        ({"pipeline_parallel": 4}, "num_hidden_layers=2, pipeline_parallel=4"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_like_that_is_refused_with_the_sizes(sizes: dict[str, int], told: str) -> None:
+    shape = ModelShape.of(LlamaConfig(**SIZES))
+    check_fits(shape, MegatronSettings(tensor_parallel=2, pipeline_parallel=2, context_parallel=3))
+    with pytest.raises(InvalidInput, match=f"must be a multiple of trainer.megatron.*, got {told}"):
+        check_fits(shape, MegatronSettings(**sizes))

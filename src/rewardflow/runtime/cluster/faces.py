@@ -30,7 +30,7 @@ class RankTrainer:
 
     def __init__(self, ranks: Crew, places: Sequence[RankPlace]) -> None:
         self._ranks = ranks
-        self._places = tuple(places)
+        self.places = tuple(places)
         self._num_replicas = places[0].num_replicas
         self.peak_memory_bytes: int | None = None  # of the rank that has used most
 
@@ -54,7 +54,7 @@ class RankTrainer:
             replace(batch, samples=tuple(_bare_sample(batch.samples[place]) for place in share)) for share in shares
         ]
         given = self._once_each(batches)
-        await self._ranks.all("forward_backward", lambda rank: (given[self._places[rank].replica],))
+        await self._ranks.all("forward_backward", lambda rank: (given[self.places[rank].replica],))
 
     async def optim_step(self) -> UpdateReport:
         reports: list[UpdateReport] = await self._ranks.all("optim_step")
@@ -65,16 +65,16 @@ class RankTrainer:
         shares = self._split(rollouts)
         parts = [[_bare(rollouts[place]) for place in share] for share in shares]
         given = self._once_each(parts)
-        answers = await self._ranks.all(method, lambda rank: (given[self._places[rank].replica], *others))
+        answers = await self._ranks.all(method, lambda rank: (given[self.places[rank].replica], *others))
         found: dict[int, object] = {}
-        for place, answer in zip(self._places, answers, strict=True):
+        for place, answer in zip(self.places, answers, strict=True):
             if place.speaks:
                 found.update(zip(shares[place.replica], answer, strict=True))
         return [found[number] for number in range(len(rollouts))]
 
     def _once_each(self, parts: Sequence[Any]) -> Sequence[Any]:
         """What several ranks of a replica are given goes into Ray's object store once, not with every call."""
-        if self._num_replicas == len(self._places):
+        if self._num_replicas == len(self.places):
             return parts
         import ray
 
