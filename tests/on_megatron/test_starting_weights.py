@@ -1,0 +1,48 @@
+"""The weights that a rank starts from: those of the policy, read from a folder one at a time where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rewardflow.config.tree import PolicySettings
+from rewardflow.policy.loading import load_policy
+from rewardflow.runtime.cluster.megatron_learner import StartingWeights
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # importing megatron-core warns of what is not installed
+
+
+def saved_in(folder: Path) -> Path:
+    policy = load_policy(PolicySettings(), seed=3)
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def assert_starts_like_a_loaded_policy(settings: PolicySettings) -> None:
+    starting = StartingWeights.read(settings, seed=3)
+    loaded = load_policy(settings, seed=3).model
+    assert starting.config.to_dict() == loaded.config.to_dict()
+    for name, weight in loaded.named_parameters():
+        found = starting.source(name)
+        assert found.dtype == weight.dtype
+        assert torch.equal(found, weight)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_folder_gives_what_a_loaded_policy_has(dtype: str, tmp_path: Path) -> None:
+    assert_starts_like_a_loaded_policy(PolicySettings(model=str(saved_in(tmp_path)), dtype=dtype))
+
+
+def test_a_policy_that_is_built_and_not_read_is_built() -> None:
+    assert_starts_like_a_loaded_policy(PolicySettings())
+
+
+def test_a_weight_of_a_folder_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    starting = StartingWeights.read(PolicySettings(model=str(saved_in(tmp_path))), seed=3)
+    starting.source("model.norm.weight")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError):
+        starting.source("model.norm.weight")
