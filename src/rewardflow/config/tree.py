@@ -289,7 +289,10 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronSettings:
-    """How `trainer.backend: megatron` cuts the model. Ranks beyond that are replicas, which train on other samples."""
+    """How `trainer.backend: megatron` cuts the model, over as many ranks as the product of the sizes.
+
+    `runtime.ranks` is a multiple of it: the ranks beyond are replicas, which train on other samples.
+    """
 
     tensor_parallel: int = 1  # ranks that share each layer's matrices, and the vocabulary
     pipeline_parallel: int = 1  # ranks that have some of the layers each
