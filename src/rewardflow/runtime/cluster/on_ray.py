@@ -150,12 +150,13 @@ class OnRay:
         group = await reserved(need, self._runtime, self._tell)
         self._stack.callback(remove_placement_group, group)
         num_ranks = self._runtime.ranks
-        places = neighbours_together(nodes_of(group))
+        nodes = nodes_of(group)
+        places = neighbours_together({place: nodes[place] for place in range(num_ranks)})
         ranks = [_actor(Rank, need, group, places[number], (number, num_ranks)) for number in range(num_ranks)]
         crew = Crew("rank", ranks)
         self._stack.callback(crew.kill)
         engines = [
-            _actor(EngineActor, need, group, places[num_ranks + number], (number, self._num_engines))
+            _actor(EngineActor, need, group, num_ranks + number, (number, self._num_engines))
             for number in range(self._num_engines)
         ]
         others = Crew("generator", engines)
