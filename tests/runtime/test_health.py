@@ -138,11 +138,18 @@ def remedy_of(run: RunSettings, **figures: float) -> str:
 def test_what_the_settings_have_already_is_not_offered() -> None:
     plain = settings(Schedule(groups_per_step=8), loss="decoupled")
     assert remedy_of(plain, effective_share=0.1) == "lower trainer.lr (1e-06)"
-    assert remedy_of(settings(), engine_diff_mean=0.1).startswith("take the trainer's log-probs")
-    assert "algorithm.behaviour: trainer" in remedy_of(settings(), engine_diff_mean=0.1)
-    rounded = settings(trainer=TrainerSettings(autocast="bfloat16"), behaviour="trainer")
+    corrected = settings(loss="decoupled")
+    assert remedy_of(corrected, engine_diff_mean=0.1).endswith("(algorithm.behaviour: trainer)")
+    rounded = settings(trainer=TrainerSettings(autocast="bfloat16"), loss="decoupled", behaviour="trainer")
     assert remedy_of(rounded, engine_diff_mean=0.1) == "compute in float32 (trainer.autocast: null)"
-    assert remedy_of(settings(behaviour="trainer"), engine_diff_mean=0.1).startswith("look for what")
+    assert remedy_of(settings(reject="token", behaviour="trainer"), engine_diff_mean=0.1).startswith("look for what")
+
+
+def test_the_trainers_log_probs_are_only_offered_where_they_are_used_and_can_be_taken() -> None:
+    assert remedy_of(settings(), engine_diff_mean=0.1) == "correct for it (algorithm.loss: decoupled)"
+    assert remedy_of(settings(loss="gspo"), engine_diff_mean=0.1).endswith("(algorithm.behaviour_weights: token)")
+    apart = settings(PIPELINE.changed(placement="separate"), loss="decoupled")
+    assert remedy_of(apart, engine_diff_mean=0.1).startswith("look for what")
 
 
 def test_many_clips_are_answered_with_a_lower_rate_first() -> None:

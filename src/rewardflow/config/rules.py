@@ -15,11 +15,13 @@ def at_least(name: str, value: int, least: int) -> None:
         raise InvalidInput(f"{name} must be a whole number of at least {least}, got {name}={value!r}")
 
 
-def within(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
+def within(
+    name: str, value: float, low: float, high: float, *, low_open: bool = False, high_open: bool = False
+) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not low <= value <= high or (low_open and value == low):
+    if not is_number or not low <= value <= high or (low_open and value == low) or (high_open and value == high):
         start = "above" if low_open else "of at least"
-        end = "" if high == math.inf else f" and at most {high:g}"
+        end = "" if high == math.inf else f" and {'below' if high_open else 'at most'} {high:g}"
         raise InvalidInput(f"{name} must be a number {start} {low:g}{end}, got {name}={value!r}")
 
 

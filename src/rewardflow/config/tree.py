@@ -224,6 +224,11 @@ class AlgorithmSettings:
                 "reward_kl_target moves reward_kl_coef, which must start above 0, "
                 f"got reward_kl_target={self.reward_kl_target}, reward_kl_coef=0"
             )
+        if self.behaviour == "trainer" and not self.needs_behaviour:
+            raise InvalidInput(
+                "behaviour=trainer is for what compares with the policy that generated (loss=decoupled, "
+                f"behaviour_weights or reject), got loss={self.loss} without behaviour_weights and reject"
+            )
 
     @property
     def kind(self) -> AdvantageKind:
@@ -282,7 +287,7 @@ class OptimizerSettings:
         within("min_lr_share", self.min_lr_share, 0.0, 1.0)
         at_least("warmup_steps", self.warmup_steps, 0)
         for beta in self.betas:
-            within("betas", beta, 0.0, 1.0)
+            within("betas", beta, 0.0, 1.0, high_open=True)
         if self.max_grad_norm is not None:
             within("max_grad_norm", self.max_grad_norm, 0.0, math.inf, low_open=True)
 
@@ -562,6 +567,8 @@ class RunSettings:
         with at("limits"):
             split_options(self.limits)
         self._check_advantage()
+        self._check_behaviour()
+        self._check_horizon()
         self._check_checkpoint()
         self._check_validation()
         self._check_vllm()
@@ -689,6 +696,24 @@ class RunSettings:
             raise InvalidInput(
                 f"algorithm.advantage={algorithm.advantage} needs a critic, which trainer.backend=megatron does not "
                 "train; choose trainer.backend=fsdp2, or an advantage without a critic"
+            )
+
+    def _check_behaviour(self) -> None:
+        if self.algorithm.behaviour == "trainer" and self.schedule.placement == "separate":
+            raise InvalidInput(
+                "algorithm.behaviour=trainer takes log-probs while the trainer has the weights that generated, which "
+                "schedule.placement=separate does not promise; choose algorithm.behaviour=engine, or "
+                "schedule.placement=colocated"
+            )
+
+    def _check_horizon(self) -> None:
+        """The factor of a step is at least 1 - n / (5 horizon); below 0 it would pay for leaving the reference."""
+        num_rollouts = self.schedule.groups_per_step * self.generation.group_size
+        horizon = self.algorithm.reward_kl_horizon
+        if self.algorithm.reward_kl_target is not None and num_rollouts >= 5 * horizon:
+            raise InvalidInput(
+                "algorithm.reward_kl_horizon must be more than a fifth of a step's rollouts, or a step with little KL "
+                f"would make reward_kl_coef negative, got reward_kl_horizon={horizon} for {num_rollouts} rollouts"
             )
 
     @property

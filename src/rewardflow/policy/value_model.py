@@ -57,7 +57,10 @@ def _other(policy: Policy, name: str, settings: PolicySettings, seed: int) -> Pr
     """It reads the tokens of the policy, so it is checked with the policy's tokenizer."""
     tokenizer = settings.tokenizer or (None if settings.model == "tiny" else settings.model)
     own = replace(settings, model=name, gguf_file=None, tokenizer=tokenizer, chat_template=None)
-    loaded = outline_policy(own) if policy.model.device.type == "meta" else load_policy(own, seed=seed)
+    try:
+        loaded = outline_policy(own) if policy.model.device.type == "meta" else load_policy(own, seed=seed)
+    except InvalidInput as error:
+        raise InvalidInput(f"critic.model={name} is loaded as policy.model is, but {error}") from error
     if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise InvalidInput(f"critic.model must have the policy's vocabulary, got {name} for {settings.model}")
     return loaded.model

@@ -154,7 +154,10 @@ class _Remedies:
         trainer, policy = self.settings.trainer, self.settings.policy
         computes_less = trainer.autocast not in (None, "float32") or policy.dtype != "float32"
         options = ["compute in float32 (trainer.autocast: null)"] if computes_less else []
-        if self.settings.algorithm.behaviour == "engine":
+        algorithm, placement = self.settings.algorithm, self.settings.schedule.placement
+        if not algorithm.needs_behaviour:
+            options.append(self._correction())
+        elif algorithm.behaviour == "engine" and placement == "colocated":
             options.append("take the trainer's log-probs for the policy that generated (algorithm.behaviour: trainer)")
         return _either(options or ["look for what engine and trainer compute differently"])
 
@@ -164,7 +167,7 @@ class _Remedies:
         if schedule.max_staleness > 0:
             options.append(f"lower schedule.max_staleness ({schedule.max_staleness})")
         if not algorithm.needs_behaviour:
-            options.append("correct for it (algorithm.loss: decoupled)")
+            options.append(self._correction())
         return _either([*options, f"lower trainer.lr ({self.settings.trainer.lr:g})"])
 
     def smaller_steps(self) -> str:
@@ -179,6 +182,10 @@ class _Remedies:
                 f"lower trainer.lr ({self.settings.trainer.lr:g}), unless the policy has learnt what there is to learn",
             ]
         )
+
+    def _correction(self) -> str:
+        is_ppo = self.settings.algorithm.loss == "ppo"
+        return f"correct for it (algorithm.{'loss: decoupled' if is_ppo else 'behaviour_weights: token'})"
 
     def _fewer_updates(self) -> list[str]:
         schedule = self.settings.schedule
