@@ -131,6 +131,32 @@ def test_a_checkpoint_whose_score_is_awaited_stays_until_it_is_known_and_then_th
     store.rate(7, 1.0)  # of a version that was not saved
 
 
+def test_a_damaged_one_that_lies_ahead_is_none_of_the_latest(tmp_path: Path) -> None:
+    saved_in(tmp_path, 8, 10)
+    flip_a_bit(tmp_path / "checkpoints" / "step_000010")
+    store = saved_in(tmp_path, keep=1)
+    store.stand_at(8)
+    store.rate(8, None)
+    assert names(store) == ["step_000008", "step_000010"]
+    store.save(9, fill, settings={})
+    found = store.latest()
+    assert found is not None
+    assert found.step == 9
+
+
+def test_a_damaged_one_that_lies_ahead_is_not_kept_instead_of_the_best(tmp_path: Path) -> None:
+    earlier = CheckpointStore(tmp_path)
+    earlier.save(2, fill, settings={}, score=0.5)
+    earlier.save(9, fill, settings={}, score=0.9)
+    flip_a_bit(tmp_path / "step_000009")
+    store = CheckpointStore(tmp_path, keep=1)
+    store.stand_at(2)
+    store.save(3, fill, settings={}, score=0.1)
+    best = store.best()
+    assert best is not None
+    assert best.step == 2
+
+
 def test_other_peoples_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "notes").mkdir(parents=True)
     (tmp_path / "checkpoints" / ".hidden").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import random
 import resource
@@ -33,7 +34,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.run_directory import CHECKPOINTS_FOLDER
 from rewardflow.runtime.embedded import embedded
-from rewardflow.runtime.resuming import find_checkpoint
+from rewardflow.runtime.resuming import find_checkpoint, store_of
 
 torch.set_num_threads(1)
 
@@ -207,12 +208,34 @@ def test_the_end_is_saved_the_last_ones_stay_and_so_does_the_best(tmp_path: Path
     assert checkpoints_in(tmp_path) == ["step_000001", "step_000004", "step_000005"]
 
 
-def test_a_metric_that_is_not_there_is_told_and_everything_is_saved_all_the_same(
+def test_a_metric_that_is_not_there_is_told_once_and_everything_is_saved_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(train(settings_of(tmp_path, steps=1, checkpoint=CheckpointSettings(keep_best_by="accuracy"))))
-    assert "step 0 has no number 'accuracy'" in caplog.text
-    assert checkpoints_in(tmp_path) == ["step_000001"]
+    asyncio.run(train(settings_of(tmp_path, steps=2, checkpoint=CheckpointSettings(keep_best_by="scores_mean"))))
+    told = [record.getMessage() for record in caplog.records if "keep_best_by" in record.getMessage()]
+    assert told == ["step 0 has no number 'scores_mean' for checkpoint.keep_best_by; did you mean 'score_mean'?"]
+    assert checkpoints_in(tmp_path) == ["step_000002"]
+
+
+def test_the_best_may_be_by_a_number_inside_another_and_a_nan_is_never_it(tmp_path: Path) -> None:
+    best_by = CheckpointSettings(every=1, keep=3, keep_best_by="busy_s/update")
+    settings = settings_of(tmp_path, steps=3, checkpoint=best_by)
+    busy_s: list[float] = []
+
+    async def train_with_one_step_of_nan() -> None:
+        def on_step(report: StepReport) -> None:
+            busy_s.append(report.usage.busy_s["update"])
+            if report.step == 0:
+                assert run.checkpointer is not None
+                run.checkpointer.stepped(replace(report, usage=replace(report.usage, busy_s={"update": math.nan})))
+
+        async with embedded(settings, probes=False, on_step=on_step) as run:
+            await run.train()
+
+    asyncio.run(train_with_one_step_of_nan())
+    best = store_of(settings).best()
+    assert best is not None
+    assert best.score == max(busy_s[1:])
 
 
 def test_a_signal_saves_at_the_next_boundary(tmp_path: Path) -> None:

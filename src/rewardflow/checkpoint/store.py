@@ -5,7 +5,8 @@
 
 Always true: a checkpoint that was whole stays so until a newer one is: a save that fails, for a full disk or a kill,
 changes nothing but what it was writing; one that is torn or damaged is never given out. The latest `keep` stay, and the
-best, and those whose score is still awaited, because each of them may be it.
+best, and those whose score is still awaited, because each of them may be it. What lies beyond the step that the run
+stands at is damaged, or the run would have gone on from there: it is none of the latest, and stays until it is replaced.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class CheckpointStore:
         self.folder = folder
         self._keep = keep
         self._awaited: set[int] = set()
+        self._stands_at: int | None = None
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -85,8 +87,13 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
+        self.stand_at(step)
         self._thin_out()
         return saved
+
+    def stand_at(self, step: int) -> None:
+        """The run has trained so many steps: it was saved here, or goes on from here."""
+        self._stands_at = step
 
     def await_score(self, step: int) -> None:
         """The checkpoint of this step, which is or will be written, stays until it has its score."""
@@ -105,7 +112,7 @@ class CheckpointStore:
 
     def _thin_out(self) -> None:
         """What cannot be deleted today will be after the next save."""
-        known = self.all()
+        known = [one for one in self.all() if self._stands_at is None or one.step <= self._stands_at]
         best = max((one for one in known if one.score is not None), key=_rank, default=None)
         try:
             for old in known[: -self._keep]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import logging
+import math
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rewardflow.checkpoint.fingerprint import fingerprint
 from rewardflow.checkpoint.store import CheckpointStore
@@ -24,6 +26,7 @@ from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.validation_report import Validated
+from rewardflow.runtime.scalars import scalars
 from rewardflow.runtime.time_budget import TimeBudget
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ class Checkpointer:
         self._fingerprint = fingerprint(settings)
         self._is_asked = False
         self._score: float | None = None
+        self._has_complained = False
         self._writing: Future[None] | None = None
         self._rating: Future[None] | None = None
         self._statistics = CheckpointerStatistics()
@@ -87,10 +91,11 @@ class Checkpointer:
         """Told of each step, before its boundary."""
         self._budget.stepped(report.duration_s)
         if self._settings.checkpoint.keep_best_by is not None and not self._settings.is_best_by_validation:
-            self._score = self._number_in(report.to_json(), f"step {report.step}")
+            self._score = self._number_in(scalars(report.to_json()), f"step {report.step}")
 
     def go_on(self, start: Boundary) -> None:
         """Told of where a run goes on: the scores of what is still being measured will come."""
+        self._store.stand_at(start.next_step)
         if self._settings.is_best_by_validation:
             for version in (start.next_step, *(saved.step for saved in start.validations)):
                 self._await_score(version)
@@ -99,16 +104,19 @@ class Checkpointer:
         """Told of each version that was measured, whenever its last verdict came."""
         if self._settings.is_best_by_validation:
             version = validated.report.version
-            score = self._number_in(validated.report.metrics, f"the validation of version {version}")
+            score = self._number_in(scalars(validated.report.metrics), f"the validation of version {version}")
             self._rating = self._writer.submit(self._rate, version, score)
 
-    def _number_in(self, metrics: Mapping[str, Any], whose: str) -> float | None:
+    def _number_in(self, figures: Mapping[str, float], whose: str) -> float | None:
+        """None where the figure is missing, which is told once, or says nothing: NaN is neither best nor worst."""
         name = str(self._settings.checkpoint.keep_best_by)
-        value = metrics.get(name)
-        if not isinstance(value, int | float):
-            logger.warning("%s has no number %r for checkpoint.keep_best_by: %r", whose, name, value)
-            return None
-        return float(value)
+        if name not in figures and not self._has_complained:
+            self._has_complained = True
+            near = difflib.get_close_matches(name, figures, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            logger.warning("%s has no number %r for checkpoint.keep_best_by%s", whose, name, meant)
+        value = figures.get(name)
+        return value if value is not None and math.isfinite(value) else None
 
     def _await_score(self, version: int) -> None:
         if self._is_measured(version):
