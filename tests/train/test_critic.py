@@ -209,6 +209,14 @@ def test_in_its_first_steps_only_the_critic_learns(settings: CriticSettings) -> 
         assert not torch.equal(weights(trainer.model), policy)
 
 
+def test_the_policys_schedule_begins_with_the_first_step_in_which_it_learns() -> None:
+    rates = TrainerSettings(lr=1.0, lr_schedule="linear", warmup_steps=1, threads=1)
+    alone = critic_part(replace(MODEL, alone_steps=2))
+    with tiny_trainer(trainer=rates, critic=alone, total_steps=5) as trainer:
+        found = [updated(trainer, SAMPLES, step=step).lr for step in range(5)]
+    assert found[2:] == pytest.approx([0.5, 1.0, 0.5])
+
+
 def test_its_learning_rate_has_a_schedule_of_its_own() -> None:
     settings = replace(MODEL, lr=1.0, lr_schedule="linear", warmup_steps=1)
     with tiny_trainer(critic=critic_part(settings), total_steps=5) as trainer:

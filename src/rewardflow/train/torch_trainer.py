@@ -179,7 +179,10 @@ class TorchTrainer:
                 torch.cuda.empty_cache()
 
     def _set_learning_rate(self, number: int) -> None:
-        set_learning_rate(self.optimizer, self._settings.lr * share(number, self._total_steps, self._settings))
+        """Steps count from the first in which the policy learns, or its warm-up would pass while it stands still."""
+        num_alone = 0 if self.critic is None else self.critic.settings.alone_steps
+        step, total_steps = max(0, number - num_alone), self._total_steps - num_alone
+        set_learning_rate(self.optimizer, self._settings.lr * share(step, total_steps, self._settings))
 
     # -- on the thread: passes ---------------------------------------------------------------------------------------
 
