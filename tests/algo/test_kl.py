@@ -9,12 +9,12 @@ import torch
 from algo.policies import BEHAVIOUR_BT, MASK_BT, NEW_BT
 
 from rewardflow.algo.kl import ESTIMATORS, kl_to_reference
-from rewardflow.config.tree import AlgorithmSettings, KlEstimator
+from rewardflow.config.tree import AlgorithmSettings, LossKlEstimator
 from rewardflow.errors import InvalidInput
 
 ALL_BT = torch.ones_like(MASK_BT)
 
-# verl 0.9.1, kl_penalty(NEW, BEHAVIOUR, name) with k1, k2, low_var_kl and abs, and the gradient of its sum.
+# verl 0.9.1, kl_penalty(NEW, BEHAVIOUR, name) with k1, k2, low_var_kl, abs, k1+ and k3+, and the gradient of its sum.
 KL_BT = {
     "k1": [[0.0, 0.5, 1.5, 0.1], [0.2, -0.5, 1.1, 1.0], [0.0, 23.6, 0.2, 0.0]],
     "k2": [[0.0, 0.125, 1.125, 0.005], [0.02, 0.125, 0.605, 0.5], [0.0, 278.48, 0.02, 0.0]],
@@ -35,10 +35,12 @@ GRAD_BT = {
     ],
     "abs": [[0.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 0.0]],
 }
+KL_BT |= {"k1+": KL_BT["k1"], "k3+": KL_BT["k3"]}
+GRAD_BT |= {"k1+": GRAD_BT["k2"], "k3+": GRAD_BT["k2"]}
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_each_token_has_the_estimate_and_the_gradient_it_has_in_verl(estimator: KlEstimator) -> None:
+def test_each_token_has_the_estimate_and_the_gradient_it_has_in_verl(estimator: LossKlEstimator) -> None:
     log_probs_BT = NEW_BT.clone().requires_grad_()
     kl_BT = kl_to_reference(log_probs_BT, BEHAVIOUR_BT, ALL_BT, estimator)
     torch.testing.assert_close(kl_BT, torch.tensor(KL_BT[estimator]), atol=1e-6, rtol=1e-5)
@@ -47,7 +49,7 @@ def test_each_token_has_the_estimate_and_the_gradient_it_has_in_verl(estimator: 
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_nothing_in_a_masked_row_reaches_the_estimate_or_the_gradient(estimator: KlEstimator) -> None:
+def test_nothing_in_a_masked_row_reaches_the_estimate_or_the_gradient(estimator: LossKlEstimator) -> None:
     log_probs_BT, reference_BT = NEW_BT.clone(), BEHAVIOUR_BT.clone()
     log_probs_BT[0], reference_BT[1] = float("nan"), float("-inf")
     log_probs_BT.requires_grad_()
@@ -77,10 +79,25 @@ def test_k3_is_what_one_gets_without_asking() -> None:
 
 
 def test_an_unknown_estimator_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InvalidInput, match="estimator must be one of k1, k2, k3, abs, got 'k4'"):
+    with pytest.raises(InvalidInput, match="estimator must be one of k1, k2, k3, abs, k1\\+, k3\\+, got 'k4'"):
         kl_to_reference(NEW_BT, BEHAVIOUR_BT, ALL_BT, "k4")  # type: ignore[arg-type]
 
 
 def test_the_table_has_every_estimator_of_the_settings() -> None:
     hints = get_type_hints(AlgorithmSettings)
-    assert set(ESTIMATORS) == set(get_args(hints["kl_estimator"])) == set(get_args(hints["reward_kl_estimator"]))
+    assert set(ESTIMATORS) == set(get_args(hints["kl_estimator"]))
+    without_gradients = {name for name in ESTIMATORS if not name.endswith("+")}
+    assert set(get_args(hints["reward_kl_estimator"])) == without_gradients
+
+
+def test_the_mean_gradient_of_k1_and_k3_with_a_plus_is_that_of_the_divergence() -> None:
+    logits_V = torch.tensor([0.3, -0.2, 1.0, 0.1], dtype=torch.float64, requires_grad=True)
+    reference_V = torch.tensor([0.4, 0.4, 0.1, 0.1], dtype=torch.float64).log()
+    log_probs_V = logits_V.log_softmax(0)
+    exact = (log_probs_V.exp() * (log_probs_V - reference_V)).sum()
+    (expected_V,) = torch.autograd.grad(exact, logits_V, retain_graph=True)
+    for estimator in ("k1+", "k3+"):
+        estimates_V = kl_to_reference(log_probs_V, reference_V, torch.ones(4), estimator)
+        weighed = (log_probs_V.exp().detach() * estimates_V).sum()  # each word as often as it is sampled
+        (found_V,) = torch.autograd.grad(weighed, logits_V, retain_graph=True)
+        torch.testing.assert_close(found_V, expected_V)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,9 +13,8 @@ from oracle import verl_calls
 
 from rewardflow.algo.advantages import make_advantages
 from rewardflow.algo.estimators.gae import gae
-from rewardflow.algo.kl import ESTIMATORS
 from rewardflow.algo.reward_kl import AdaptiveKl, KlInReward
-from rewardflow.config.tree import AlgorithmSettings
+from rewardflow.config.tree import AlgorithmSettings, KlEstimator
 from rewardflow.types import ScoredGroup
 
 WIDTH = 6
@@ -56,7 +55,7 @@ ALGORITHMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: "-".join(map(str, algorithm.values())))
-@pytest.mark.parametrize("kl_estimator", [None, *ESTIMATORS])
+@pytest.mark.parametrize("kl_estimator", [None, *get_args(KlEstimator)])
 @settings(max_examples=30)
 @given(data=st.data())
 def test_advantages_are_those_of_verl(algorithm: dict[str, Any], kl_estimator: Any, data: st.DataObject) -> None:
@@ -92,7 +91,7 @@ def test_gae_gives_the_returns_of_verl(batch: ScoredBatch, discount: float, lam:
 
 
 @settings(max_examples=50)
-@given(batch=batches(), kl_estimator=st.sampled_from(list(ESTIMATORS)))
+@given(batch=batches(), kl_estimator=st.sampled_from(get_args(KlEstimator)))
 def test_the_coefficient_moves_by_the_kl_of_the_scored_rollouts_as_in_verl(
     batch: ScoredBatch, kl_estimator: Any
 ) -> None:

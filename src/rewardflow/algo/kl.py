@@ -7,6 +7,8 @@ sampled from p, these estimate KL(p, p_reference), except `abs`, which only meas
     k2    (log r)^2 / 2     biased, with the right gradient
     k3    r - 1 - log r     unbiased, never negative, of small variance; at most 10, against outliers
     abs   |log r|           never negative
+    k1+   as k1             with the gradient of k2, whose mean is that of the divergence
+    k3+   as k3             likewise
 
 See http://joschu.net/blog/kl-approx.html.
 """
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rewardflow.algo.log_ratio import bounded, log_ratio
 from rewardflow.algo.tables import choose
-from rewardflow.config.tree import KlEstimator
+from rewardflow.config.tree import LossKlEstimator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +29,7 @@ MAX_K3 = 10.0
 
 
 def kl_to_reference(
-    log_probs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, estimator: KlEstimator = "k3"
+    log_probs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, estimator: LossKlEstimator = "k3"
 ) -> Tensor:
     """The estimate of each token, with the estimator's own gradient."""
     return choose("estimator", estimator, ESTIMATORS)(log_ratio(log_probs_BT, reference_BT, mask_BT))
@@ -50,5 +52,20 @@ def _abs(log_ratio_BT: Tensor) -> Tensor:
     return log_ratio_BT.abs()
 
 
+def _pulling_as_k2(estimate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def estimated(log_ratio_BT: Tensor) -> Tensor:
+        pull_BT = _k2(log_ratio_BT)
+        return estimate(log_ratio_BT).detach() + pull_BT - pull_BT.detach()
+
+    return estimated
+
+
 # Each takes log p - log p_reference.
-ESTIMATORS: Mapping[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k3": _k3, "abs": _abs}
+ESTIMATORS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "k1": _k1,
+    "k2": _k2,
+    "k3": _k3,
+    "abs": _abs,
+    "k1+": _pulling_as_k2(_k1),
+    "k3+": _pulling_as_k2(_k3),
+}

@@ -37,6 +37,7 @@ AdvantageName = Literal[
     "gae",
 ]
 KlEstimator = Literal["k1", "k2", "k3", "abs"]
+LossKlEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 WeighBy = Literal["token", "sequence"]
 RejectBy = Literal["token", "sequence", "sequence_mean"]
 AboveCap = Literal["leave_out", "truncate"]
@@ -180,7 +181,7 @@ class AlgorithmSettings:
     reject_outside: tuple[float, float] = (0.5, 2.0)  # the ratios of old to behaviour probability that `reject` keeps
 
     kl_coef: float = 0.0  # weight of the distance from the reference policy; above 0 a reference model is kept
-    kl_estimator: KlEstimator = "k3"  # how that distance is estimated
+    kl_estimator: LossKlEstimator = "k3"  # how that distance is estimated; `k1+` and `k3+` pull as `k2` does
     entropy_coef: float = 0.0  # weight of the bonus for entropy
     aggregation: Aggregation = "token_mean"  # how the terms of tokens become one number
 
