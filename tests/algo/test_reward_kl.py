@@ -11,7 +11,7 @@ from algo.groups import FIXED, ScoredBatch, scored_group
 from rewardflow.algo.estimators.grpo import GroupRelative
 from rewardflow.algo.estimators.reinforce_plus_plus import WhitenedReturns
 from rewardflow.algo.estimators.rloo import LeaveOneOut
-from rewardflow.algo.reward_kl import AdaptiveKl, FixedKl, KlInReward
+from rewardflow.algo.reward_kl import AdaptiveKl, FixedKl, KlInReward, PaidKl
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import LogProbs
 
@@ -53,6 +53,14 @@ def test_an_adaptive_coefficient_moves_after_the_batch_by_the_kl_of_scored_rollo
     assert first == KlInReward(GroupRelative(), controller=FixedKl(0.2))([GROUP], log_probs_of)
     assert adaptive.controller == controller.after(0.75 / 2, 2)
     assert adaptive.controller.coef == pytest.approx(0.2 * (1 + 0.2 * 2 / 10))
+
+
+def test_what_was_paid_is_told_once_with_the_coefficient_it_was_paid_with() -> None:
+    adaptive = KlInReward(GroupRelative(), controller=AdaptiveKl(0.2, target=0.1, horizon=10))
+    adaptive([GROUP], log_probs_of)
+    adaptive([], log_probs_of)
+    assert adaptive.take_paid() == PaidKl(0.75 / 2, 0.2)
+    assert adaptive.take_paid() == PaidKl(None, 0.2)
 
 
 def test_a_call_without_rollouts_moves_nothing() -> None:

@@ -107,3 +107,6 @@ def test_kl_in_the_reward_takes_old_log_probs_where_a_step_has_one_update(tmp_pa
     assert all(sample.log_probs.old is not None for sample in samples)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert all("log_probs" in line["busy_s"] for line in lines)
+    assert lines[0]["reward_kl_mean"] == pytest.approx(0.0, abs=1e-6)  # the policy is still the reference
+    assert lines[1]["reward_kl_mean"] != 0.0
+    assert {line["reward_kl_coef"] for line in lines} == {0.1}

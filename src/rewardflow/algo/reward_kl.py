@@ -52,6 +52,14 @@ class AdaptiveKl:
         return replace(self, coef=self.coef * (1 + error * num_rollouts / self.horizon))
 
 
+@dataclass(frozen=True, slots=True)
+class PaidKl:
+    """What rollouts paid for: the mean over scored rollouts of each one's mean KL, None if there were none."""
+
+    mean: float | None
+    coef: float
+
+
 class KlInReward:
     """Wraps the estimator whose rewards are to be less by `coef` times the KL of each sampled token."""
 
@@ -61,6 +69,8 @@ class KlInReward:
         self.estimator = estimator
         self.controller = controller
         self._kl_estimator = kl_estimator
+        self._paid: list[float] = []  # mean KL of each rollout
+        self._coef_paid = controller.coef
 
     @property
     def needs(self) -> Needs:
@@ -77,8 +87,15 @@ class KlInReward:
 
         advantages = self.estimator(groups, log_probs_of, penalty_of)
         if means:
+            self._paid += means
+            self._coef_paid = coef
             self.controller = self.controller.after(statistics.fmean(means), len(means))
         return advantages
+
+    def take_paid(self) -> PaidKl:
+        """Since this was last asked; the coefficient is what they paid with, not what it has become since."""
+        paid, self._paid = self._paid, []
+        return PaidKl(statistics.fmean(paid) if paid else None, self._coef_paid)
 
     def _kl_of(self, rollout: Rollout, log_probs_of: LogProbsOf) -> Tensor:
         """float64, one for each sampled token."""

@@ -39,10 +39,12 @@ class StepReport:
     staleness_max: int | None
     reward_latency_mean_s: float | None
     cost_usd: float
-    num_calls: int = 0  # of the reward that ended while the step lasted, whichever step they were for
+    num_calls: int = 0  # of the reward that began while the step lasted, whichever step they were for
     num_retries: int = 0  # of them
     generated_tokens_per_s: float | None = None
     trained_tokens_per_s: float | None = None
+    reward_kl_mean: float | None = None  # of the scored rollouts, where tokens pay for it
+    reward_kl_coef: float | None = None  # what they paid, times that
     memory_peak_bytes: int | None = None  # of this process, so far
     warnings: tuple[str, ...] = ()  # what its figures gave reason to say
     mini_batch_latency_s: tuple[Quantiles, ...] = ()  # of the verdicts that each mini-batch was made of
@@ -97,6 +99,8 @@ class StepReport:
             "num_retries": self.num_retries,
             "generated_tokens_per_s": self.generated_tokens_per_s,
             "trained_tokens_per_s": self.trained_tokens_per_s,
+            "reward_kl_mean": self.reward_kl_mean,
+            "reward_kl_coef": self.reward_kl_coef,
             "memory_peak_bytes": self.memory_peak_bytes,
             "warnings": list(self.warnings),
             "mini_batch_latency_s": [quantiles.to_json() for quantiles in self.mini_batch_latency_s],

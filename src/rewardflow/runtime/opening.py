@@ -143,7 +143,7 @@ async def opened(
         )
         start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, start)
-        checks = StepChecks(settings, machinery.peak_memory_bytes)
+        checks = StepChecks(settings, parts.advantages, machinery.peak_memory_bytes)
         yield OpenRun(
             settings=settings,
             agent=agent,

@@ -1,4 +1,4 @@
-"""What is added to a step's report before anybody hears of it: memory, and warnings about its figures.
+"""What is added to a step's report before anybody hears of it: memory, KL in the reward, and warnings.
 
 Always true: a warning is in the log and in the report, and through it in metrics.jsonl and on the display.
 """
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rewardflow.config.tree import RunSettings
 from rewardflow.flow.reports import StepReport
+from rewardflow.flow.seams import Advantages
 from rewardflow.runtime.health import HealthWatch
 
 logger = logging.getLogger(__name__)
@@ -19,12 +20,21 @@ logger = logging.getLogger(__name__)
 class StepChecks:
     """`checks(report)` gives the report as it is told."""
 
-    def __init__(self, settings: RunSettings, peak_memory_bytes: Callable[[], int | None]) -> None:
+    def __init__(
+        self, settings: RunSettings, advantages: Advantages, peak_memory_bytes: Callable[[], int | None]
+    ) -> None:
         self._watch = HealthWatch(settings)
+        self._advantages = advantages
         self._peak_memory_bytes = peak_memory_bytes
 
     def __call__(self, report: StepReport) -> StepReport:
+        from rewardflow.algo.reward_kl import KlInReward
+
         warnings = self._watch.warnings(report)
         for warning in warnings:
             logger.warning("%s", warning)
-        return replace(report, memory_peak_bytes=self._peak_memory_bytes(), warnings=tuple(warnings))
+        report = replace(report, memory_peak_bytes=self._peak_memory_bytes(), warnings=tuple(warnings))
+        if not isinstance(self._advantages, KlInReward):
+            return report
+        paid = self._advantages.take_paid()
+        return replace(report, reward_kl_mean=paid.mean, reward_kl_coef=paid.coef)
