@@ -40,6 +40,8 @@ def compare(**changes: Any) -> None:
         {"run_dir": "runs/b"},
         {"limits": {"max_concurrency": 5}},
         {"trainer": TrainerSettings(threads=3)},
+        {"trainer": TrainerSettings(micro_batch_tokens=512), "generation": GenerationSettings(max_sequences=8)},
+        {"policy": PolicySettings(gradient_checkpointing=True)},
         {"checkpoint": CheckpointSettings(every=1, max_hours=2.0)},
     ],
 )
@@ -69,6 +71,11 @@ def test_a_setting_that_did_not_exist_had_its_default() -> None:
     check_same(then, now, where="")
     with pytest.raises(InvalidInput, match=r"generation.top_k was 0 and is 7"):
         check_same(then, {**now, "generation.top_k": 7}, where="")
+
+
+def test_what_may_change_may_also_have_been_written_down_by_an_earlier_version() -> None:
+    now = fingerprint(BEFORE)
+    check_same({**now, "trainer.micro_batch_tokens": 512}, now, where="")
 
 
 def test_a_setting_that_is_gone_is_told() -> None:

@@ -1,7 +1,8 @@
 """The settings that make two runs the same run: only with the same ones may a checkpoint be gone on from.
 
-Always true: what changes the numbers of a run is in the fingerprint; what changes only how fast, how long, where, or at
-what cost it runs is not. A setting that did not exist when a checkpoint was written had its default then.
+Always true: what changes the numbers of a run by more than rounding is in the fingerprint; what changes only how fast,
+how long, where, in how much memory, or at what cost it runs is not. A setting that did not exist when a checkpoint was
+written had its default then.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from rewardflow.errors import InvalidInput
 _SECTIONS = ("policy", "data", "generation", "algorithm", "schedule", "trainer", "critic")
 # The data's own fingerprint is compared by its cursor, wherever the file lies now.
 _FREE = frozenset(
-    {"data.path", "trainer.threads", "trainer.device", "trainer.offload", "trainer.backend", "trainer.megatron"}
+    {
+        *("data.path", "trainer.threads", "trainer.device", "trainer.offload", "trainer.backend", "trainer.megatron"),
+        # What people lower when a run died of too little memory.
+        *("trainer.micro_batch_tokens", "generation.max_sequences", "policy.gradient_checkpointing"),
+    }
 )
 
 _GONE = "not a setting"
@@ -39,13 +44,13 @@ def fingerprint(settings: RunSettings) -> dict[str, Any]:
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], *, where: str) -> None:
     """`InvalidInput` that says what differs."""
     changes = []
-    for name in {**now, **then}:
+    for name in {**now, **then}.keys() - _FREE:  # which earlier versions may have written down
         before, today = then.get(name, _default(name)), now.get(name, _GONE)
         if before != today:
             changes.append(f"{name} was {json.dumps(before)} and is {json.dumps(today)}")
     if changes:
         raise InvalidInput(
-            f"a run can only go on with the settings it had, but since {where} {'; '.join(changes)}. "
+            f"a run can only go on with the settings it had, but since {where} {'; '.join(sorted(changes))}. "
             "Set them back, or start a new run in another run_dir"
         )
 
