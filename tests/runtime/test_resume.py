@@ -262,6 +262,16 @@ def test_a_run_whose_time_is_up_ends_in_order_and_goes_on_later(tmp_path: Path, 
     assert_equals(tmp_path, weights, undisturbed)
 
 
+def test_a_run_with_little_time_saves_its_first_step_to_know_how_long_the_last_save_takes(tmp_path: Path) -> None:
+    async def life() -> None:
+        settings = settings_of(tmp_path, steps=3, checkpoint=CheckpointSettings(max_hours=24.0))
+        async with embedded(settings, probes=False) as run:
+            await run.train()
+
+    asyncio.run(life())
+    assert checkpoints_in(tmp_path) == ["step_000001", "step_000003"]
+
+
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     tmp_path: Path, undisturbed: Undisturbed, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -145,7 +145,8 @@ class Checkpointer:
     def _is_due(self, step: int) -> bool:
         every = self._settings.checkpoint.every
         is_candidate = self._settings.is_best_by_validation and self._is_measured(step)
-        return self._is_asked or is_candidate or (every is not None and step % every == 0)
+        is_trial = self._budget.is_limited and self._writing is None  # to know how long the last one will take
+        return self._is_asked or is_candidate or is_trial or (every is not None and step % every == 0)
 
     async def _save(self, boundary: Boundary) -> None:
         await self.settle()

@@ -15,6 +15,10 @@ class TimeBudget:
         self._longest_step_s = 0.0
         self._longest_save_s = 0.0
 
+    @property
+    def is_limited(self) -> bool:
+        return self._ends_s is not None
+
     def stepped(self, duration_s: float) -> None:
         self._longest_step_s = max(self._longest_step_s, duration_s)
 
