@@ -75,6 +75,12 @@ def test_a_directory_that_holds_only_a_journal_can_become_a_run(tmp_path: Path, 
     assert [(tmp_path / name).read_bytes() for name in names] == [b"verdicts"] * len(names)
 
 
+def test_a_model_may_be_measured_in_the_directory_of_the_run_that_will_train_it(tmp_path: Path) -> None:
+    (tmp_path / "eval" / "model").mkdir(parents=True)
+    assert RunDirectory.at(tmp_path, name="later").name == "later"
+    assert (tmp_path / "eval" / "model").is_dir()
+
+
 def test_a_journal_may_lie_in_the_directory_of_its_run_whichever_came_first(tmp_path: Path) -> None:
     def compute_score(response: str) -> float:
         return 1.0

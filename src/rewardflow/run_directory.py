@@ -12,6 +12,7 @@
     rollouts/       rollouts of a training run with their verdicts, a parquet file for each step
     tensorboard/    the figures of metrics.jsonl for TensorBoard, if it is installed
     wandb/          what Weights & Biases keeps, if it is asked for; wandb.json says which run it is there
+    eval/           what models were worth that `rewardflow eval` measured, also before the run began
 
 Always true: a directory holds one run, and one that holds anything else is refused and left alone; `run.json` is whole
 or not there; what a later rewardflow wrote is refused. The files of lines keep what `line_file` promises.
@@ -46,12 +47,15 @@ JOURNAL_FILE = "journal.db"
 CHECKPOINTS_FOLDER = "checkpoints"
 ROLLOUTS_FOLDER = "rollouts"
 TENSORBOARD_FOLDER = "tensorboard"
+EVALUATIONS_FOLDER = "eval"
 WANDB_FILE = "wandb.json"
 
 _DRAFT = f".{RUN_FILE}.tmp"  # run.json before it is whole; all that a crash in `create` leaves behind
 # What a directory may hold before it is a run's: the journal may be older than the wish for one, and SQLite keeps
-# files beside it.
-_ALLOWED_BEFORE = frozenset({_DRAFT, *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))})
+# files beside it; people measure a model before they train it.
+_ALLOWED_BEFORE = frozenset(
+    {_DRAFT, EVALUATIONS_FOLDER, *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ class RunDirectory:
     def create(cls, path: str | PathLike[str], *, name: str | None = None) -> RunDirectory:
         """Make the directory of a new run, named like the directory unless told otherwise."""
         directory = Path(path)
-        _refuse_what_is_in_the_way(directory)
+        refuse_what_is_in_the_way(directory)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             run = {
@@ -221,7 +225,8 @@ def _write_atomically(path: Path, data: bytes) -> None:
     os.replace(draft, path)
 
 
-def _refuse_what_is_in_the_way(directory: Path) -> None:
+def refuse_what_is_in_the_way(directory: Path) -> None:
+    """Of a new run."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -231,8 +236,8 @@ def _refuse_what_is_in_the_way(directory: Path) -> None:
     others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _ALLOWED_BEFORE)
     if others:
         raise InvalidInput(
-            f"a new run needs a directory that is empty but for a {JOURNAL_FILE}, got {directory} without a {RUN_FILE} "
-            f"but with {', '.join(others[:5])}"
+            f"a new run needs a directory that is empty but for a {JOURNAL_FILE} and {EVALUATIONS_FOLDER}, "
+            f"got {directory} without a {RUN_FILE} but with {', '.join(others[:5])}"
         )
 
 

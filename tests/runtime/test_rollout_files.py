@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,21 @@ def test_what_was_not_trained_says_why(tmp_path: Path) -> None:
         ("failed", "service", None, False, "too_few_verdicts")
     }
     assert all("gone" in row["error"] for row in rows)
+
+
+@pytest.mark.parametrize("place", ["run", "reward"])
+def test_where_the_journal_keeps_no_texts_neither_do_the_files(tmp_path: Path, place: str) -> None:
+    settings = settings_in(tmp_path, steps=1, run_dir=tmp_path / "run")
+    private = {"store": "hash"}
+    train(
+        replace(settings, limits=private)
+        if place == "run"
+        else replace(settings, reward={"reward": "gsm8k", "limits": private})
+    )
+    rows = rows_of(file_of(tmp_path / "run" / "rollouts", 0))
+    assert all(row["score"] is not None and row["num_tokens"] for row in rows)
+    texts = ("prompt", "messages", "response", "ground_truth", "query", "explanation")
+    assert {row[name] for row in rows for name in texts} == {None}
 
 
 def test_rollouts_can_be_left_out_and_need_no_directory(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tiny_run import settings_in
 
 from rewardflow.config.tree import RunSettings
-from rewardflow.runtime.settings_file import shown_settings, write_settings
+from rewardflow.runtime.settings_file import changed_settings, shown_settings, write_settings
 
 SECRET = "q7Zp0aTTlm29xw"
 
@@ -47,3 +47,17 @@ def test_no_secret_is_written(tmp_path: Path, fields: dict[str, Any]) -> None:
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     write_settings(settings_in(tmp_path), tmp_path / "settings.json")
     assert stat.S_IMODE((tmp_path / "settings.json").stat().st_mode) == 0o600
+
+
+def test_what_has_changed_since_is_told_then_and_now(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    before = settings_in(tmp_path, reward_kwargs={"model": "a", "api_key": SECRET})
+    assert changed_settings(before, path) == []
+    write_settings(before, path)
+    assert changed_settings(before, path) == []
+    after = settings_in(tmp_path, steps=5, reward_kwargs={"model": "b", "api_key": SECRET}, limits={"rpm": 60})
+    assert changed_settings(after, path) == [
+        "steps was 3 and is 5",
+        'reward_kwargs.model was "a" and is "b"',
+        "limits.rpm was null and is 60",
+    ]

@@ -210,7 +210,12 @@ def test_verdicts_that_are_out_when_a_run_is_saved_are_waited_for_by_the_one_tha
     assert best.score == max(one.report.overall.score_mean or 0.0 for one in told)
 
 
-def test_a_validation_that_has_changed_is_not_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "change", [{"data": DataSettings(task="copy_digits", limit=3)}, {"temperature": 0.7}], ids=["data", "sampling"]
+)
+def test_a_validation_that_has_changed_is_not_gone_on_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
+) -> None:
     (tmp_path / "judge.py").write_text(SLOW, "utf-8")
     settings = settings_of(
         tmp_path,
@@ -227,7 +232,7 @@ def test_a_validation_that_has_changed_is_not_gone_on_with(tmp_path: Path, caplo
     with pytest.raises(Cut):
         asyncio.run(train(settings, on_step=cut))
     (tmp_path / "gate").touch()
-    other = replace(GREEDY, at_start=False, data=DataSettings(task="copy_digits", limit=3))
+    other = replace(GREEDY, at_start=False, **change)
     with caplog.at_level(logging.WARNING):
         _, told = run(replace(settings, validation=other), resume=True)
     assert [one.report.version for one in told] == [4]

@@ -23,7 +23,7 @@ from rewardflow.flow.seams import Generator
 from rewardflow.flow.validation import Measurement
 from rewardflow.flow.validation_report import Validated
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.run_directory import CHECKPOINTS_FOLDER
+from rewardflow.run_directory import CHECKPOINTS_FOLDER, EVALUATIONS_FOLDER
 from rewardflow.runtime.embedded import load, make_validation_engine, rehearse_validation
 from rewardflow.runtime.opening import check_installed, folder_of
 from rewardflow.runtime.probe import probe
@@ -35,7 +35,6 @@ from rewardflow.runtime.validation_records import ValidationRecords, cut_validat
 if TYPE_CHECKING:
     from rewardflow.policy.loading import Policy
 
-EVALUATIONS_FOLDER = "eval"
 _HF_CONFIG = "config.json"
 _WHERE_RUNS_WRITE = ("journal", "run_dir")
 
@@ -146,7 +145,7 @@ async def evaluation(
             agent=agent,
             measurement=Measurement(model.version, plan, agent, due_step=model.version),
             device=Device("generator"),
-            records=None if out is None else await _open_records(out, settings, stack),
+            records=None if out is None else await _open_records(out, agent, stack),
         )
 
 
@@ -186,9 +185,9 @@ def _load(settings: RunSettings, model: MeasuredModel) -> Policy:
     return policy
 
 
-async def _open_records(out: Path, settings: RunSettings, stack: contextlib.AsyncExitStack) -> ValidationRecords:
+async def _open_records(out: Path, agent: RewardAgent, stack: contextlib.AsyncExitStack) -> ValidationRecords:
     """What an earlier evaluation of this place told makes room."""
-    await asyncio.to_thread(cut_validations, out, next_step=0)
-    records = ValidationRecords(out, keeps_texts=settings.limits.get("store") != "hash")
+    await asyncio.to_thread(cut_validations, out, versions=())
+    records = ValidationRecords(out, keeps_texts=agent.settings.store != "hash")
     stack.callback(records.close)
     return records

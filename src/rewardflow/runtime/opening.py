@@ -31,12 +31,12 @@ from rewardflow.flow.run import Flow
 from rewardflow.flow.seams import Critic, Generator, Trainer
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
-from rewardflow.run_directory import RUN_FILE
+from rewardflow.run_directory import RUN_FILE, refuse_what_is_in_the_way
 from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
 from rewardflow.runtime.metrics_sinks import check_sinks
 from rewardflow.runtime.probe import probe, probe_open
 from rewardflow.runtime.resuming import find_checkpoint, store_of
-from rewardflow.runtime.reward_of_run import RunAgent, agent_of_run, shared_cluster
+from rewardflow.runtime.reward_of_run import RunAgent, agent_of_run, keeps_texts, shared_cluster
 from rewardflow.runtime.run_records import RunRecords, open_records
 from rewardflow.runtime.run_state import RunState, WeightKeeper
 from rewardflow.runtime.step_checks import StepChecks
@@ -112,7 +112,8 @@ async def opened(
     already; a run without one starts again, with its journal.
     """
     budget = TimeBudget(settings.checkpoint.max_hours, started_s=asyncio.get_running_loop().time())
-    _check_start(settings, resumes=resume is not False)
+    resumes = resume is not False
+    _check_start(settings, resumes=resumes)
     checkpoint = await asyncio.to_thread(find_checkpoint, settings) if resume is True else resume or None
     folder = folder or folder_of(settings)
     probes = probes and agent is None
@@ -126,7 +127,8 @@ async def opened(
         await stack.enter_async_context(home)
         measured = await home.rehearse(prompt_set, validation_set)
         stack.enter_context(shared_cluster(settings))
-        records = open_records(settings, stack, resumes=resume is not False, checkpoint=checkpoint)
+        texts = keeps_texts(agent, settings, folder=folder)
+        records = open_records(settings, stack, resumes=resumes, checkpoint=checkpoint, keeps_texts=texts)
         await stack.enter_async_context(agent)
         if probes and is_shared:
             await probe_open(agent, prompt_set[0])
@@ -134,13 +136,7 @@ async def opened(
         machinery = await home.load(measured)
         prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=machinery.fits)
         parts = _make_parts(settings, prompts, agent, machinery)
-        state = RunState(
-            weights=machinery.weights,
-            prompts=prompts,
-            prompt_set=prompt_set,
-            parts=parts,
-            validation_set=validation_set,
-        )
+        state = _state_of(settings, machinery, parts, prompts, (prompt_set, validation_set))
         start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, start)
         checks = StepChecks(settings, parts.advantages, machinery.peak_memory_bytes)
@@ -171,11 +167,16 @@ def check_installed() -> None:
 def check_run_dir(settings: RunSettings, *, resumes: bool = False) -> None:
     if resumes:
         store_of(settings)
-    elif settings.run_dir is not None and (Path(settings.run_dir) / RUN_FILE).exists():
+    if settings.run_dir is None:
+        return
+    holds_run = (Path(settings.run_dir) / RUN_FILE).exists()
+    if holds_run and not resumes:
         raise InvalidInput(
             f"run_dir must be a new directory, got {settings.run_dir}, which holds a run already (--resume goes on "
             "with it)"
         )
+    if not holds_run:
+        refuse_what_is_in_the_way(Path(settings.run_dir))
 
 
 def folder_of(settings: RunSettings) -> Path:
@@ -201,6 +202,24 @@ def _make_parts(settings: RunSettings, prompts: PromptCursor, agent: RunAgent, m
         critic=machinery.critic,
         has_baseline=settings.algorithm.kind.greedy,
         validation=machinery.validation,
+    )
+
+
+def _state_of(
+    settings: RunSettings,
+    machinery: Machinery,
+    parts: Parts,
+    prompts: PromptCursor,
+    prompt_sets: tuple[PromptSet, PromptSet | None],
+) -> RunState:
+    """The sets are those of training and of validation."""
+    return RunState(
+        weights=machinery.weights,
+        prompts=prompts,
+        prompt_set=prompt_sets[0],
+        parts=parts,
+        validation_set=prompt_sets[1],
+        validation=settings.validation,
     )
 
 

@@ -55,6 +55,12 @@ def spent_usd(statistics: AgentStatistics | ClientStatistics) -> float:
     return statistics.cost_usd if isinstance(statistics, ClientStatistics) else statistics.ledger.spent_usd
 
 
+def keeps_texts(agent: RunAgent, settings: RunSettings, *, folder: Path) -> bool:
+    """Whether the run may write texts of prompts, responses and verdicts: whether its journal does (`limits.store`)."""
+    own = agent if isinstance(agent, RewardAgent) else build_agent(settings, folder=folder, keeps=False)
+    return own.settings.store != "hash"
+
+
 def build_agent(settings: RunSettings, *, folder: Path, keeps: bool = True) -> RewardAgent:
     """`folder` is where relative paths in the settings start; `keeps` says whether it writes to the run directory."""
     reward: Any = settings.reward

@@ -2,7 +2,8 @@
 
 Always true: a file is whole or not there, and has the same columns of the same types as every other, under a schema
 version in its metadata; texts are what the model and the judge said, but for halves of surrogate pairs, which UTF-8
-cannot hold and which are written as `\\ud83d`. Writing is done on a thread of its own and nobody waits for it.
+cannot hold and which are written as `\\ud83d`; where the journal keeps no texts (`limits.store: hash`), neither do
+these files. Writing is done on a thread of its own and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -72,13 +73,19 @@ COLUMNS: dict[str, Column] = {
 }
 
 
-class RolloutFiles:
-    """`files.write(step, rollouts)`; close it. `every` and `limit` are for whoever calls `wants` and `write`."""
+TEXTS = frozenset({"prompt", "messages", "response", "ground_truth", "query", "explanation"})
 
-    def __init__(self, folder: Path, settings: RolloutSettings, *, next_step: int = 0) -> None:
+
+class RolloutFiles:
+    """`files.write(step, rollouts)`; close it. Without `keeps_texts`, `TEXTS` are null."""
+
+    def __init__(
+        self, folder: Path, settings: RolloutSettings, *, next_step: int = 0, keeps_texts: bool = True
+    ) -> None:
         """Files of the steps from `next_step` on are removed: those steps will be trained again."""
         self.folder = folder
         self._settings = settings
+        self._keeps_texts = keeps_texts
         folder.mkdir(mode=0o700, exist_ok=True)
         for path in folder.iterdir():
             found = _FILE.fullmatch(path.name)
@@ -107,7 +114,8 @@ class RolloutFiles:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Callable[[tuple[int, list[JudgedRollout]]], None]]:
         importlib.import_module("pyarrow.parquet")
-        yield lambda item: write_file(file_of(self.folder, item[0]), item[0], item[1])
+        keeps_texts = self._keeps_texts
+        yield lambda item: write_file(file_of(self.folder, item[0]), item[0], item[1], keeps_texts=keeps_texts)
 
 
 def file_of(folder: Path, step: int) -> Path:
@@ -129,14 +137,15 @@ def in_whole_groups(rollouts: Iterable[JudgedRollout], limit: int | None) -> lis
     return kept
 
 
-def write_file(path: Path, step: int, rollouts: Sequence[JudgedRollout]) -> None:
+def write_file(path: Path, step: int, rollouts: Sequence[JudgedRollout], *, keeps_texts: bool = True) -> None:
     """Atomically."""
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     fields = _schema(pyarrow)
-    arrays = [
-        pyarrow.array([column.value(step, one) for one in rollouts], type=fields.field(name).type)
+    values = {
+        name: [column.value(step, one) if keeps_texts or name not in TEXTS else None for one in rollouts]
         for name, column in COLUMNS.items()
-    ]
+    }
+    arrays = [pyarrow.array(column, type=fields.field(name).type) for name, column in values.items()]
     draft = path.with_name(f".{path.name}.tmp")
     draft.touch(mode=0o600)
     with draft.open("wb") as file:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,14 @@ from rewardflow.runtime.background import BackgroundWriter
 from rewardflow.runtime.metrics_sinks import StepMetrics, in_background, sinks_of
 from rewardflow.runtime.rollout_files import RolloutFiles
 from rewardflow.runtime.scalars import scalars
-from rewardflow.runtime.settings_file import write_settings
-from rewardflow.runtime.validation_records import ValidationRecords, cut_validations
+from rewardflow.runtime.settings_file import changed_settings, write_settings
+from rewardflow.runtime.validation_records import ValidationRecords, cut_validations, measured_versions
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 60.0
+_VERSION_AXIS = f"{VALIDATION_SOURCE}/version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class RunRecords:
         if self.validation is not None and self.validation.validated(validated):
             self.metrics.append(validated.report.to_metrics_json())
             version, values = validated.report.version, scalars(validated.report.metrics)
-            self.tell(version, values, axis=f"{VALIDATION_SOURCE}/version")
+            self.tell(version, values, axis=_VERSION_AXIS)
 
     def flush(self) -> None:
         """Waits for the disk, and not for ever for those who may never answer."""
@@ -88,51 +89,78 @@ class RunRecords:
 
 
 def open_records(
-    settings: RunSettings, stack: contextlib.AsyncExitStack, *, resumes: bool, checkpoint: Checkpoint | None
+    settings: RunSettings,
+    stack: contextlib.AsyncExitStack,
+    *,
+    resumes: bool,
+    checkpoint: Checkpoint | None,
+    keeps_texts: bool = True,
 ) -> RunRecords | None:
     """In `run_dir`, if there is one: a new directory, or that of the run that goes on from the checkpoint."""
     if settings.run_dir is None:
         return None
     directory = RunDirectory.at(settings.run_dir) if resumes else RunDirectory.create(settings.run_dir)
+    if changed := changed_settings(settings, directory.path / SETTINGS_FILE):
+        logger.warning("the run goes on with other settings: %s", "; ".join(changed))
     write_settings(settings, directory.path / SETTINGS_FILE)
     next_step = 0 if checkpoint is None else checkpoint.step
-    cut_metrics(directory.metrics_path, next_step=next_step)
-    cut_validations(directory.path, next_step=next_step)
+    told = told_for_good(settings, directory, next_step)
+    cut_metrics(directory.metrics_path, next_step=next_step, versions=told)
+    cut_validations(directory.path, versions=told)
     devices = stack.enter_context(directory.open_device_events())
     sinks = sinks_of(settings, directory, resumes=resumes, next_step=next_step)
     records = RunRecords(
         directory.open_metrics(),
         devices,
-        _open_rollouts(settings, directory, next_step),
+        _open_rollouts(settings, directory, next_step, keeps_texts=keeps_texts),
         [in_background(sink) for sink in sinks],
-        _open_validation(settings, directory),
+        None if settings.validation is None else ValidationRecords(directory.path, keeps_texts=keeps_texts),
     )
     stack.push_async_callback(asyncio.to_thread, records.close)  # Weights & Biases may take its time
+    if next_step in told:  # which TensorBoard has just forgotten, with the step of that number
+        figures = {name: value for name, value in told[next_step].items() if name.startswith(f"{VALIDATION_SOURCE}/")}
+        records.tell(next_step, scalars(figures), axis=_VERSION_AXIS)
     return records
 
 
-def _open_validation(settings: RunSettings, directory: RunDirectory) -> ValidationRecords | None:
-    if settings.validation is None:
-        return None
-    return ValidationRecords(directory.path, keeps_texts=settings.limits.get("store") != "hash")
-
-
-def _open_rollouts(settings: RunSettings, directory: RunDirectory, next_step: int) -> RolloutFiles | None:
+def _open_rollouts(
+    settings: RunSettings, directory: RunDirectory, next_step: int, *, keeps_texts: bool
+) -> RolloutFiles | None:
     if settings.rollouts.every is None:
         return None
     if not rollout_files.is_installed():
         logger.warning("rollouts are not written, because pyarrow is not installed: pip install 'rewardflow[parquet]'")
         return None
-    return RolloutFiles(directory.path / ROLLOUTS_FOLDER, settings.rollouts, next_step=next_step)
+    folder = directory.path / ROLLOUTS_FOLDER
+    return RolloutFiles(folder, settings.rollouts, next_step=next_step, keeps_texts=keeps_texts)
 
 
-def cut_metrics(path: Path, *, next_step: int) -> None:
-    """Leave the lines of the steps before this one, the last of each; later steps will be trained and told again."""
+def told_for_good(settings: RunSettings, directory: RunDirectory, next_step: int) -> dict[int, dict[str, Any]]:
+    """Versions that were measured and will not be again, with their lines of metrics.jsonl.
+
+    The version at which a run goes on is measured again where the settings say so: not where it was the last of a run
+    that is made longer. A kill may have come between two files: what one of them lacks was out when the run was saved.
+    """
+    lines = {
+        line["step"]: line for _, line in read_lines(directory.metrics_path) if line["source"] == VALIDATION_SOURCE
+    }
+    validation = settings.validation
+    is_due = validation is not None and validation.occasions.has(next_step, settings.steps)
+    last = next_step - 1 if is_due else next_step
+    both = lines.keys() & measured_versions(directory.path)
+    return {version: lines[version] for version in sorted(both) if version <= last}
+
+
+def cut_metrics(path: Path, *, next_step: int, versions: Collection[int]) -> None:
+    """Leave the lines of the steps before this one, the last of each; later steps will be trained and told again.
+
+    Of what was measured, these versions are left.
+    """
     by_step: dict[tuple[str, int], dict[str, Any]] = {}
     num_lines = 0
     for _, line in read_lines(path):
         num_lines += 1
-        if line["step"] < next_step:
+        if line["step"] in versions if line["source"] == VALIDATION_SOURCE else line["step"] < next_step:
             by_step[line["source"], line["step"]] = line
     if num_lines == len(by_step):
         return

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rewardflow.checkpoint.manifest import VALIDATION_FOLDER, Checkpoint
+from rewardflow.config.tree import ValidationSettings
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rewardflow.train.torch_trainer import TorchTrainer
 
 logger = logging.getLogger(__name__)
+
+_SAMPLING = ("rollouts", "temperature", "top_p", "top_k", "max_response_tokens")  # of a validation
 
 
 class WeightKeeper(Protocol):
@@ -81,6 +84,7 @@ class RunState:
     prompt_set: PromptSet
     parts: Parts
     validation_set: PromptSet | None = None
+    validation: ValidationSettings | None = None
 
     async def take(self, boundary: Boundary) -> Snapshot:
         from rewardflow.checkpoint.snapshot import Snapshot
@@ -119,7 +123,8 @@ class RunState:
         plan = self.parts.validation
         if plan is None or self.validation_set is None:
             return None
-        return {**self.validation_set.fingerprint, "prompts": len(plan.prompts), "rollouts": plan.group_size}
+        sampling = {name: getattr(self.validation, name) for name in _SAMPLING}
+        return {**self.validation_set.fingerprint, "prompts": len(plan.prompts), **sampling}
 
     def _progress(self) -> dict[str, Any]:
         from rewardflow.algo.reward_kl import KlInReward

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rewardflow.config.keys import FREE, LIMITS
 from rewardflow.config.tree import RunSettings
 from rewardflow.redact import REDACTED, redact
 from rewardflow.reward.services.typed_values import may_be_secret
@@ -20,6 +21,26 @@ from rewardflow.reward.services.typed_values import may_be_secret
 def write_settings(settings: RunSettings, path: Path) -> None:
     path.touch(mode=0o600)
     path.write_text(json.dumps(shown_settings(settings), indent=2) + "\n", "utf-8")
+
+
+def changed_settings(settings: RunSettings, path: Path) -> list[str]:
+    """What is not as it stands in the file, then and now; nothing if there is no file that can be read."""
+    try:
+        then = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    return list(_changes("", then, json.loads(json.dumps(shown_settings(settings)))))
+
+
+def _changes(name: str, then: Any, now: Any) -> Iterator[str]:
+    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
+        if then != now:
+            yield f"{name} was {json.dumps(then)} and is {json.dumps(now)}"
+        return
+    # A setting that another version of rewardflow does not have is no change; what people name themselves is.
+    is_theirs = name.partition(".")[0] in (*FREE, LIMITS)
+    for key in {**then, **now} if is_theirs else [key for key in now if key in then]:
+        yield from _changes(f"{name}.{key}" if name else key, then.get(key), now.get(key))
 
 
 def shown_settings(settings: RunSettings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ the journal keeps no texts (`limits.store: hash`), these files have none either.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,9 @@ def is_measuring(settings: RunSettings, checkpoint: Checkpoint) -> bool:
     return checkpoint.step in missing or (bool(missing) and checkpoint.has_validations)
 
 
-def cut_validations(folder: Path, *, next_step: int) -> None:
-    """Leave what was told of versions before this one; the others will be measured and told again."""
-    _cut(folder / VALIDATION_FILE, lambda line: line["version"] < next_step)
+def cut_validations(folder: Path, *, versions: Collection[int]) -> None:
+    """Leave what was told of these versions; others will be measured and told again."""
+    _cut(folder / VALIDATION_FILE, lambda line: line["version"] in versions)
     told = measured_versions(folder)
     _cut(folder / VALIDATION_ROLLOUTS_FILE, lambda line: line["version"] in told)
 
