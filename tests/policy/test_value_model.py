@@ -54,7 +54,9 @@ def test_another_model_may_be_the_trunk_and_is_read_from_its_folder(tmp_path: Pa
     expected = other.model.base_model.get_input_embeddings().weight
     assert torch.equal(model.trunk.get_input_embeddings().weight, expected)  # type: ignore[operator]
     assert model.head.in_features == 24
-    with pytest.raises(InvalidInput, match=r"critic\.model=\./nowhere is loaded as policy\.model is, but policy\.model must be a path"):
+    with pytest.raises(
+        InvalidInput, match=r"critic\.model=\./nowhere is loaded as policy\.model is, but policy\.model must be a path"
+    ):
         built(CriticSettings(model="./nowhere"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,20 @@ def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(InvalidInput, match="holds a run already"):
         found(settings_in(tmp_path, run_dir=tmp_path / "run"))
+
+
+def test_a_file_or_a_directory_with_something_else_cannot_be_that_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidInput, match="a run directory must be a directory, got the file"):
+        found(settings_in(tmp_path, run_dir=tmp_path / "notes.txt"))
+    with pytest.raises(InvalidInput, match=r"without a run\.json but with .*notes\.txt"):
+        found(settings_in(tmp_path, run_dir=tmp_path))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is not None, reason="megatron is installed")
+def test_a_trainer_that_is_not_installed_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="needs megatron-core"):
+        found(settings_in(tmp_path, trainer=TrainerSettings(backend="megatron")))
 
 
 def test_prompts_that_are_too_long_are_counted(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
 Always true: a checkpoint that was whole stays so until a newer one is: a save that fails, for a full disk or a kill,
 changes nothing but what it was writing; one that is torn or damaged is never given out. The latest `keep` stay, and the
 best, and those whose score is still awaited, because each of them may be it. What lies beyond the step that the run
-stands at is damaged, or the run would have gone on from there: it is none of the latest, and stays until it is replaced.
+stands at is damaged, or the run would have gone on from there: it is none of the latest, and stays until replaced.
 """
 
 from __future__ import annotations

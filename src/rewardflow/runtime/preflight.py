@@ -15,7 +15,7 @@ from rewardflow.config.tree import RunSettings
 from rewardflow.data.opening import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
-from rewardflow.runtime.embedded import device_of, make_engine, rehearse, rehearse_validation
+from rewardflow.runtime.embedded import check_one_process, device_of, make_engine, rehearse, rehearse_validation
 from rewardflow.runtime.memory import MemoryEstimate, estimate_memory
 from rewardflow.runtime.opening import check_installed, check_run_dir, folder_of
 from rewardflow.runtime.probe import SampleVerdict, ask_about_sample
@@ -106,6 +106,8 @@ async def preflight(settings: RunSettings, *, folder: Path | None = None, resume
     """The model is only outlined."""
     check_installed()
     check_run_dir(settings, resumes=resumes)
+    if settings.runtime.kind == "embedded":
+        check_one_process(settings)
     folder = folder or folder_of(settings)
     build_agent(settings, folder=folder, keeps=False)  # for its mistakes, which are told at once
     prompt_set = open_prompts(settings.data, seed=settings.seed)
