@@ -19,7 +19,7 @@ from rewardflow.algo.reward_kl import KlInReward
 from rewardflow.config.algorithms import ADVANTAGES
 from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import LogProbs
+from rewardflow.flow.records import Taken
 from rewardflow.flow.seams import Advantages
 from rewardflow.types import Rollout
 
@@ -40,8 +40,8 @@ class WithValues:
         self._estimator = estimator
         self.needs = estimator.needs
 
-    def __call__(self, groups: Any, log_probs_of: Any = None, penalty_of: Any = None) -> list[list[Any]]:
-        found = self._estimator(groups, lambda rollout: LogProbs(values=values_of(rollout)), penalty_of)
+    def __call__(self, groups: Any, taken_of: Any = None, penalty_of: Any = None) -> list[list[Any]]:
+        found = self._estimator(groups, lambda rollout: Taken(values=values_of(rollout)), penalty_of)
         return [[one.advantages_T if isinstance(one, TokenTargets) else one for one in group] for group in found]
 
 

@@ -16,7 +16,7 @@ from rewardflow.algo.losses import policy_loss
 from rewardflow.algo.reward_kl import AdaptiveKl
 from rewardflow.algo.value_loss import value_loss
 from rewardflow.config.tree import AlgorithmSettings
-from rewardflow.flow.records import LogProbs
+from rewardflow.flow.records import Taken
 from rewardflow.types import Rollout
 
 VERL: dict[str, Any] = cases.recorded()
@@ -26,7 +26,7 @@ CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 @pytest.mark.parametrize("name", cases.ADVANTAGES)
 def test_each_token_has_its_advantage(name: str) -> None:
     batch = cases.batch_of(name)
-    advantages = make_advantages(cases.ADVANTAGES[name])(batch.groups, batch.log_probs_of)
+    advantages = make_advantages(cases.ADVANTAGES[name])(batch.groups, batch.taken_of)
     torch.testing.assert_close(batch.tokens_of(advantages), torch.tensor(VERL["advantages"][name]), **CLOSE)
 
 
@@ -50,7 +50,7 @@ def test_values_make_the_advantages_and_returns_of_gae() -> None:
         return by_rollout[rollout.group_id, rollout.index]
 
     settings = AlgorithmSettings(advantage="gae", discount=cases.DISCOUNT, lam=cases.LAM)
-    found = make_advantages(settings)(FIXED.groups, lambda rollout: LogProbs(values=values_of(rollout)))
+    found = make_advantages(settings)(FIXED.groups, lambda rollout: Taken(values=values_of(rollout)))
     targets = [one for group in found for one in group]
     for row, target in enumerate(targets):
         assert isinstance(target, TokenTargets)

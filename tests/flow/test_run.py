@@ -249,9 +249,9 @@ def test_old_log_probs_are_of_the_weights_before_the_first_update_and_behaviour_
     world = World(schedule, judge_of(3), takes_behaviour=True, takes_reference=True).run(steps=4)
     for batch in world.trainer.batches:
         for sample in batch.samples:
-            assert sample.log_probs.old == ("policy", 2 * batch.step)
-            assert sample.log_probs.behaviour == ("policy", 2 * (sample.rollout.policy_version or 0))
-            assert sample.log_probs.reference[0] == "reference"
+            assert sample.taken.old == ("policy", 2 * batch.step)
+            assert sample.taken.behaviour == ("policy", 2 * (sample.rollout.policy_version or 0))
+            assert sample.taken.reference[0] == "reference"
 
 
 def test_several_epochs_train_every_group_as_often() -> None:
@@ -265,7 +265,7 @@ def test_advantages_that_need_the_batch_see_all_of_it_and_are_refused_where_they
     seen = []
 
     class Whitened(CentredScores):
-        def __call__(self, groups: Any, log_probs_of: Any = None) -> Any:
+        def __call__(self, groups: Any, taken_of: Any = None) -> Any:
             seen.append(len(groups))
             return super().__call__(groups)
 
@@ -423,7 +423,7 @@ def test_a_run_that_goes_on_takes_the_reference_log_probs_that_were_not_taken_wh
     first = World(schedule, judge_of(0), generator=slow, takes_reference=True)
     first.at_boundary = note
     first.run(steps=3)
-    taken = [one.log_probs.reference is not None for saved in boundaries[0].open_steps for one in saved.rollouts]
+    taken = [one.taken.reference is not None for saved in boundaries[0].open_steps for one in saved.rollouts]
     assert set(taken) == {True, False}
     second = World(schedule, judge_of(0), takes_reference=True)
     second.prompts.num_made = 12
@@ -431,7 +431,7 @@ def test_a_run_that_goes_on_takes_the_reference_log_probs_that_were_not_taken_wh
     second.run(steps=3)
     samples = [sample for batch in second.trainer.batches for sample in batch.samples]
     assert len(samples) == 48
-    assert all(sample.log_probs.reference is not None for sample in samples)
+    assert all(sample.taken.reference is not None for sample in samples)
 
 
 def test_a_step_is_reported_before_its_boundary_whose_time_is_the_next_ones() -> None:
@@ -499,9 +499,9 @@ def test_advantages_of_a_mini_batch_see_the_same_groups_for_every_stream() -> No
         seen = []
 
         class Noted(CentredScores):
-            def __call__(self, groups: Any, log_probs_of: Any = None) -> Any:
+            def __call__(self, groups: Any, taken_of: Any = None) -> Any:
                 seen.append(len(groups))
-                return super().__call__(groups, log_probs_of)
+                return super().__call__(groups, taken_of)
 
         schedule = Schedule(groups_per_step=6, mini_batches=3, stream=stream, order="fixed")
         World(schedule, judge_of(0), advantages=Noted(needs="mini_batch")).run(steps=1)
@@ -605,7 +605,7 @@ def test_values_are_taken_before_a_steps_first_update_while_verdicts_are_out(str
     schedule = Schedule(groups_per_step=4, mini_batches=2, stream=stream, max_staleness=1)
     trainer = FakeTrainer(log_probs_s=0.01)
     world = World(schedule, judge_of(3), trainer=trainer, critic=trainer).run(steps=3)
-    taken = {(b.step, s.log_probs.values, s.log_probs.old) for b in world.trainer.batches for s in b.samples}
+    taken = {(b.step, s.taken.values, s.taken.old) for b in world.trainer.batches for s in b.samples}
     assert taken == {(step, ("values", 2 * step), ("policy", 2 * step)) for step in range(3)}
     assert all(report.usage.hidden_s > 0 for report in world.reports)
 
@@ -619,14 +619,14 @@ def test_values_of_reserves_that_came_later_are_taken_too() -> None:
     trainer = FakeTrainer()
     world = World(schedule, compute_score, trainer=trainer, critic=trainer).run(steps=1)
     samples = [sample for batch in world.trainer.batches for sample in batch.samples]
-    assert {sample.log_probs.values for sample in samples} == {("values", 0)}
+    assert {sample.taken.values for sample in samples} == {("values", 0)}
     assert world.reports[0].num_groups == 4
 
 
 def test_old_log_probs_are_taken_with_one_update_a_step_where_the_advantages_ask_for_them() -> None:
     for takes_old in (False, True):
         world = World(Schedule(groups_per_step=4), judge_of(3), takes_old=takes_old).run(steps=1)
-        old = {sample.log_probs.old for batch in world.trainer.batches for sample in batch.samples}
+        old = {sample.taken.old for batch in world.trainer.batches for sample in batch.samples}
         assert old == {("policy", 0) if takes_old else None}
 
 
@@ -635,7 +635,7 @@ class AgainstLast:
 
     needs = "group"
 
-    def __call__(self, groups: Any, log_probs_of: Any = None) -> Any:
+    def __call__(self, groups: Any, taken_of: Any = None) -> Any:
         return [[(reward.value or 0.0) - group.rewards[-1].value for reward in group.rewards] for group in groups]
 
 

@@ -12,7 +12,7 @@ import torch
 from rewardflow.algo.advantages import make_advantages
 from rewardflow.config.tree import AlgorithmSettings, PolicySettings, TrainerSettings
 from rewardflow.device_thread import DeviceThread
-from rewardflow.flow.records import LogProbs, MicroBatch, Sample
+from rewardflow.flow.records import MicroBatch, Sample, Taken
 from rewardflow.policy.loading import load_policy
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.component import Weighted
@@ -20,8 +20,8 @@ from rewardflow.train.torch_trainer import TorchTrainer
 from rewardflow.types import Rollout, ScoredGroup
 
 
-def _no_log_probs(rollout: Rollout) -> LogProbs:
-    return LogProbs()
+def _no_log_probs(rollout: Rollout) -> Taken:
+    return Taken()
 
 
 SCORES = (1.0, 3.0, None, 2.0)
@@ -63,7 +63,7 @@ async def gradient_of(group: ScoredGroup, **algorithm: Any) -> torch.Tensor:
     policy = load_policy(PolicySettings(tiny_hidden=32), seed=0)
     (advantages,) = make_advantages(settings)([group], _no_log_probs)
     samples = tuple(
-        Sample(rollout=one, reward=reward, advantage=advantage, log_probs=LogProbs(reference=None))
+        Sample(rollout=one, reward=reward, advantage=advantage, taken=Taken(reference=None))
         for one, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
     )
     with DeviceThread("test") as thread:

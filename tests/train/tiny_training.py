@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rewardflow.algo.earned import TokenTargets
 from rewardflow.config.tree import AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.device_thread import DeviceThread
-from rewardflow.flow.records import LogProbs, MicroBatch, Sample
+from rewardflow.flow.records import MicroBatch, Sample, Taken
 from rewardflow.policy.value_model import ValueModel
 from rewardflow.train.critic import CriticPart
 from rewardflow.train.packing import Row
@@ -43,7 +43,7 @@ def rollout(prompt: Sequence[int], response: Sequence[int], **fields: Any) -> Ro
 
 
 def sample(of: Rollout, advantage: Any = 1.0, *, value: float | None = 1.0, **log_probs: Any) -> Sample:
-    return Sample(rollout=of, reward=Reward(value=value), advantage=advantage, log_probs=LogProbs(**log_probs))
+    return Sample(rollout=of, reward=Reward(value=value), advantage=advantage, taken=Taken(**log_probs))
 
 
 def random_samples(number: int, seed: int = 0) -> list[Sample]:
@@ -79,7 +79,7 @@ def valued(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
     for one in samples:
         row = Row.of(one.rollout)
         targets = TokenTargets(torch.full((len(row.sampled),), float(one.advantage)), numbers(row))
-        found.append(replace(one, advantage=targets, log_probs=replace(one.log_probs, values=numbers(row))))
+        found.append(replace(one, advantage=targets, taken=replace(one.taken, values=numbers(row))))
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rewardflow.config.algorithms import Needs
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import LogProbsOf, num_sampled_tokens
+from rewardflow.flow.records import TakenOf, num_sampled_tokens
 from rewardflow.types import Rollout, ScoredGroup
 
 PenaltyOf = Callable[[Rollout], Tensor]
@@ -73,7 +73,7 @@ class Estimator(Protocol):
     def __call__(
         self,
         groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
+        taken_of: TakenOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> Sequence[Sequence[Advantage]]: ...
 
@@ -86,7 +86,7 @@ class OverScored(ABC):
     def __call__(
         self,
         groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
+        taken_of: TakenOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> list[list[Advantage]]:
         return over_scored(groups, self.estimate, penalty_of)

@@ -22,7 +22,7 @@ from rewardflow.algo.kl import kl_to_reference
 from rewardflow.config.algorithms import Needs
 from rewardflow.config.tree import KlEstimator
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import LogProbsOf
+from rewardflow.flow.records import TakenOf
 from rewardflow.types import Rollout, ScoredGroup
 
 if TYPE_CHECKING:
@@ -76,16 +76,16 @@ class KlInReward:
     def needs(self) -> Needs:
         return "batch" if isinstance(self.controller, AdaptiveKl) else self.estimator.needs
 
-    def __call__(self, groups: Sequence[ScoredGroup], log_probs_of: LogProbsOf) -> Sequence[Sequence[Advantage]]:
+    def __call__(self, groups: Sequence[ScoredGroup], taken_of: TakenOf) -> Sequence[Sequence[Advantage]]:
         coef = self.controller.coef
         means: list[float] = []
 
         def penalty_of(rollout: Rollout) -> Tensor:
-            kl_T = self._kl_of(rollout, log_probs_of)
+            kl_T = self._kl_of(rollout, taken_of)
             means.append(kl_T.mean().item() if len(kl_T) else 0.0)
             return coef * kl_T
 
-        advantages = self.estimator(groups, log_probs_of, penalty_of)
+        advantages = self.estimator(groups, taken_of, penalty_of)
         if means:
             self._paid += means
             self._coef_paid = coef
@@ -97,9 +97,9 @@ class KlInReward:
         paid, self._paid = self._paid, []
         return PaidKl(statistics.fmean(paid) if paid else None, self._coef_paid)
 
-    def _kl_of(self, rollout: Rollout, log_probs_of: LogProbsOf) -> Tensor:
+    def _kl_of(self, rollout: Rollout, taken_of: TakenOf) -> Tensor:
         """float64, one for each sampled token."""
-        taken = log_probs_of(rollout)
+        taken = taken_of(rollout)
         missing = [name for name in ("old", "reference") if getattr(taken, name) is None]
         if missing:
             raise InvalidInput(

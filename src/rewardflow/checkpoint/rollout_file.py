@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from rewardflow.errors import CheckpointError, InvalidInput
-from rewardflow.flow.records import GroupRequest, LogProbs, LookedAt, Prompt, SavedStep
+from rewardflow.flow.records import GroupRequest, LookedAt, Prompt, SavedStep, Taken
 from rewardflow.reward.canonical import canonical
 from rewardflow.types import Rollout
 
@@ -116,7 +116,7 @@ class _NumberWriter:
             if values is not None:
                 found[name] = self._put(name, *_tensor_of(values))
         for name in _TAKEN:
-            values = getattr(one.log_probs, name)
+            values = getattr(one.taken, name)
             if values is not None:
                 found[name] = self._put(name, "f", _checked(name, values))
         return found
@@ -198,7 +198,7 @@ def _rollout_from_json(record: Mapping[str, Any], prompt: Prompt, taken: Mapping
         info = {**kept, **record["added_info"]}
     fields |= {name: taken.get(name) for name in _SEQUENCES}
     rollout = Rollout(**fields, extra_info=info)
-    return LookedAt(rollout=rollout, log_probs=LogProbs(**{name: taken.get(name) for name in _TAKEN}))
+    return LookedAt(rollout=rollout, taken=Taken(**{name: taken.get(name) for name in _TAKEN}))
 
 
 class _NumberReader:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rewardflow.flow.records import GroupRequest, LogProbsOf, MicroBatch, Prompt, UpdateReport
+from rewardflow.flow.records import GroupRequest, MicroBatch, Prompt, TakenOf, UpdateReport
 from rewardflow.types import Rollout, ScoredGroup
 
 
@@ -116,9 +116,7 @@ class CentredScores:
 
     needs: Literal["group", "mini_batch", "batch"] = "group"
 
-    def __call__(
-        self, groups: Sequence[ScoredGroup], log_probs_of: LogProbsOf | None = None
-    ) -> Sequence[Sequence[object]]:
+    def __call__(self, groups: Sequence[ScoredGroup], taken_of: TakenOf | None = None) -> Sequence[Sequence[object]]:
         return [self._of(group) for group in groups]
 
     def _of(self, group: ScoredGroup) -> list[float]:

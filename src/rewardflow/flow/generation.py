@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rewardflow.errors import FlowError
 from rewardflow.flow.asking import rollouts_asked_for
-from rewardflow.flow.log_prob_passes import take_log_probs
+from rewardflow.flow.log_prob_passes import take
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.parts import Devices, Parts
 from rewardflow.flow.records import GroupRequest, Prompt, num_sampled_tokens
@@ -61,9 +61,9 @@ def _ask(parts: Parts, open_step: OpenStep, prompts: Sequence[Prompt]) -> list[G
 
 async def _take_early(parts: Parts, devices: Devices, open_step: OpenStep) -> None:
     if parts.takes_behaviour:
-        await take_log_probs("behaviour", parts, devices.trainer, open_step)
+        await take("behaviour", parts, devices.trainer, open_step)
     if parts.takes_reference:
-        await take_log_probs("reference", parts, devices.trainer, open_step)
+        await take("reference", parts, devices.trainer, open_step)
 
 
 async def _generate(parts: Parts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:

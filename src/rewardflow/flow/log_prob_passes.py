@@ -23,19 +23,19 @@ Kind = Literal["old", "reference", "behaviour", "values"]
 async def take_before_updates(parts: Parts, device: Device, open_step: OpenStep) -> None:
     """What belongs to the weights before the step's first update."""
     if parts.schedule.needs_old_log_probs or parts.takes_old:
-        await take_log_probs("old", parts, device, open_step)
+        await take("old", parts, device, open_step)
     if parts.critic is not None:
-        await take_log_probs("values", parts, device, open_step)
+        await take("values", parts, device, open_step)
 
 
-async def take_log_probs(kind: Kind, parts: Parts, device: Device, open_step: OpenStep) -> None:
+async def take(kind: Kind, parts: Parts, device: Device, open_step: OpenStep) -> None:
     """Of every rollout that may be trained on and has none of this kind yet, a micro-batch at a time."""
-    rollouts = [one for one in open_step.trainable() if getattr(open_step.log_probs_of(one), kind) is None]
+    rollouts = [one for one in open_step.trainable() if getattr(open_step.taken_of(one), kind) is None]
     for part in split_by_tokens([num_tokens(rollout) for rollout in rollouts], parts.micro_batch_tokens):
         async with device.lease("log_probs", open_step.step):
             taken = await _take(kind, parts, rollouts[part])
-        for rollout, log_probs in zip(rollouts[part], taken, strict=True):
-            open_step.set_log_probs(rollout, replace(open_step.log_probs_of(rollout), **{kind: log_probs}))
+        for rollout, one in zip(rollouts[part], taken, strict=True):
+            open_step.set_taken(rollout, replace(open_step.taken_of(rollout), **{kind: one}))
 
 
 async def _take(kind: Kind, parts: Parts, rollouts: Sequence[Rollout]) -> Sequence[object]:

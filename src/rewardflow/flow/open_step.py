@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rewardflow.flow.records import DropReason, GroupRequest, LogProbs, LookedAt, Prompt, SavedStep, num_tokens
+from rewardflow.flow.records import DropReason, GroupRequest, LookedAt, Prompt, SavedStep, Taken, num_tokens
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.seams import Rewards
 from rewardflow.flow.shares import Share, Shares
@@ -38,7 +38,7 @@ class OpenStep:
         self._first_number = self._next_number = first_number
         self._requests: dict[int, GroupRequest] = {}
         self._rollouts: dict[int, dict[int, Rollout]] = {}
-        self._log_probs: dict[tuple[int, int], LogProbs] = {}
+        self._taken: dict[tuple[int, int], Taken] = {}
         self._in_reserve: set[int] = set()
         self._shares = Shares(range(first_number, first_number + schedule.groups_per_step), schedule.order)
         self._changed = asyncio.Event()
@@ -89,7 +89,7 @@ class OpenStep:
 
     def saved(self) -> SavedStep:
         """The step as it is before its training begins."""
-        rollouts = (LookedAt(rollout=one, log_probs=self.log_probs_of(one)) for one in self.rollouts())
+        rollouts = (LookedAt(rollout=one, taken=self.taken_of(one)) for one in self.rollouts())
         return SavedStep(step=self.step, requests=tuple(self._requests.values()), rollouts=tuple(rollouts))
 
     def restore(self, saved: SavedStep) -> None:
@@ -98,7 +98,7 @@ class OpenStep:
         prompts = [request.prompt for request in saved.requests]
         self.ask(prompts, first.group_size, has_baseline=first.has_baseline)
         for one in saved.rollouts:
-            self.set_log_probs(one.rollout, one.log_probs)
+            self.set_taken(one.rollout, one.taken)
             self.generated(one.rollout)
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
@@ -210,11 +210,11 @@ class OpenStep:
     def take(self, count: int) -> list[Share]:
         return [self._shares.take() for _ in range(count)]
 
-    def log_probs_of(self, rollout: Rollout) -> LogProbs:
-        return self._log_probs.get((int(rollout.group_id), rollout.index), _NONE)
+    def taken_of(self, rollout: Rollout) -> Taken:
+        return self._taken.get((int(rollout.group_id), rollout.index), _NONE)
 
-    def set_log_probs(self, rollout: Rollout, log_probs: LogProbs) -> None:
-        self._log_probs[int(rollout.group_id), rollout.index] = log_probs
+    def set_taken(self, rollout: Rollout, taken: Taken) -> None:
+        self._taken[int(rollout.group_id), rollout.index] = taken
 
     def unused_prompts(self) -> list[Prompt]:
         return [self._requests[number].prompt for number in self._shares.unused()]
@@ -224,5 +224,5 @@ class OpenStep:
         return len(self._requests) - self._schedule.groups_per_step - len(self._shares.unused())
 
 
-_NONE = LogProbs()
+_NONE = Taken()
 _NOT_ASKED = Reward(kind="cancelled")

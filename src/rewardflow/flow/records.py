@@ -1,7 +1,7 @@
 """What travels through the flow: a prompt becomes a request, rollouts, a scored group, samples, an update.
 
 Always true: records are frozen, and what belongs together travels together: a sample has its rollout, its verdict, its
-advantage and its log-probs, so nothing can be put on another's tokens.
+advantage and what was taken of its tokens, so nothing can be put on another's tokens.
 """
 
 from __future__ import annotations
@@ -60,21 +60,24 @@ class GroupRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogProbs:
-    """Log-probs and values of one rollout's tokens, as the trainer keeps them; the flow only carries them."""
+class Taken:
+    """What was taken of one rollout's sampled tokens before it is trained, as the trainer keeps it.
+
+    The flow only carries it. All but `values` are log-probs.
+    """
 
     old: Any = None  # under the weights before the step's first update
-    values: Any = None  # of a critic, before the step's first update
     reference: Any = None
     behaviour: Any = None  # under the weights that generated, if the trainer took them and not the engine
+    values: Any = None  # what a critic expects at each token, before the step's first update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt:
-    """A rollout with the log-probs that were taken of it."""
+    """A rollout with what was taken of it."""
 
     rollout: Rollout
-    log_probs: LogProbs
+    taken: Taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,7 @@ class Boundary:
     validations: tuple[SavedStep, ...] = ()
 
 
-LogProbsOf = Callable[[Rollout], LogProbs]
+TakenOf = Callable[[Rollout], Taken]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ class Sample:
     rollout: Rollout
     reward: Reward
     advantage: Any  # a number, one for each token of the response, or what else the trainer understands
-    log_probs: LogProbs
+    taken: Taken
 
     @property
     def is_scored(self) -> bool:

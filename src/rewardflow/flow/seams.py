@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
 from rewardflow.events import REWARD_SOURCE
-from rewardflow.flow.records import GroupRequest, LogProbsOf, MicroBatch, Prompt, UpdateReport
+from rewardflow.flow.records import GroupRequest, MicroBatch, Prompt, TakenOf, UpdateReport
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Rollout, ScoredGroup
 
@@ -96,10 +96,10 @@ class Advantages(Protocol):
     def needs(self) -> Literal["group", "mini_batch", "batch"]:
         """How many groups must be known before the first advantage is."""
 
-    def __call__(self, groups: Sequence[ScoredGroup], log_probs_of: LogProbsOf) -> Sequence[Sequence[object]]:
+    def __call__(self, groups: Sequence[ScoredGroup], taken_of: TakenOf) -> Sequence[Sequence[object]]:
         """For each group one advantage per rollout: a number, one for each sampled token of the response, or what else
         the trainer understands.
 
-        `log_probs_of` gives what was taken of a rollout before, for those who put a KL term into the reward or compare
+        `taken_of` gives what was taken of a rollout before, for those who put a KL term into the reward or compare
         with a critic's values.
         """

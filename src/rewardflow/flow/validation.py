@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rewardflow.errors import FlowError
 from rewardflow.flow.asking import rollouts_asked_for
 from rewardflow.flow.device import Device
-from rewardflow.flow.records import GroupRequest, LogProbs, LookedAt, SavedStep
+from rewardflow.flow.records import GroupRequest, LookedAt, SavedStep, Taken
 from rewardflow.flow.seams import Rewards
 from rewardflow.flow.validation_plan import VALIDATION_SOURCE, ValidationPlan
 from rewardflow.flow.validation_report import Validated, ValidationReport, by_data_source, figures_of_plan
@@ -85,7 +85,7 @@ class Measurement:
             self._submit(one.rollout)
 
     def saved(self) -> SavedStep:
-        rollouts = tuple(LookedAt(rollout=rollout, log_probs=LogProbs()) for rollout in self._rollouts)
+        rollouts = tuple(LookedAt(rollout=rollout, taken=Taken()) for rollout in self._rollouts)
         return SavedStep(step=self.version, requests=self._requests, rollouts=rollouts)
 
     def statistics(self) -> ValidationStatistics:

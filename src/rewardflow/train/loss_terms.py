@@ -177,7 +177,7 @@ class LossTerms:
         return found
 
     def _column(self, name: str, sample: Sample, row: Row) -> Tensor:
-        values = _advantage_of(sample) if name == "advantage" else getattr(sample.log_probs, name)
+        values = _advantage_of(sample) if name == "advantage" else getattr(sample.taken, name)
         if values is None and name == "behaviour" and self.algorithm.behaviour == "engine":
             spoken = _engine_log_probs(sample.rollout, row)
             values = None if spoken is None else _tensor_of(spoken)

@@ -19,7 +19,7 @@ from rewardflow.algo.estimators.reinforce_plus_plus import whitened_tokens
 from rewardflow.config.algorithms import Needs
 from rewardflow.config.rules import within
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import LogProbsOf
+from rewardflow.flow.records import TakenOf
 from rewardflow.types import Rollout, ScoredGroup
 
 ValuesOf = Callable[[Rollout], Tensor]
@@ -61,11 +61,11 @@ class AgainstValues:
     def __call__(
         self,
         groups: Sequence[ScoredGroup],
-        log_probs_of: LogProbsOf | None = None,
+        taken_of: TakenOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> list[list[Advantage]]:
         def values_of(rollout: Rollout) -> Tensor:
-            values = None if log_probs_of is None else log_probs_of(rollout).values
+            values = None if taken_of is None else taken_of(rollout).values
             if values is None:
                 raise InvalidInput(
                     "gae compares with a critic's values, which are taken before a step's first update, "
