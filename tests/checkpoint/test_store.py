@@ -113,6 +113,21 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert best.step == 3
 
 
+def test_scores_of_different_things_are_not_compared(tmp_path: Path) -> None:
+    CheckpointStore(tmp_path, keep=1, score_by="score_mean").save(1, fill, settings={}, score=7.0)
+    CheckpointStore(tmp_path, keep=1).save(2, fill, settings={})
+    assert names(CheckpointStore(tmp_path)) == ["step_000001", "step_000002"]
+    store = CheckpointStore(tmp_path, keep=1, score_by="validation/pass@4")
+    store.await_score(3)
+    store.save(3, fill, settings={})
+    store.rate(3, 0.2)
+    store.save(4, fill, settings={}, score=0.1)
+    assert names(store) == ["step_000003", "step_000004"]
+    best = store.best()
+    assert best is not None
+    assert (best.step, best.score_by) == (3, "validation/pass@4")
+
+
 def test_a_checkpoint_whose_score_is_awaited_stays_until_it_is_known_and_then_the_best_does(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=1)
     for step in (1, 2, 3):

@@ -37,6 +37,7 @@ class Checkpoint:
     step: int
     settings: Mapping[str, Any]  # those that a resumed run must share, by dotted name
     score: float | None  # by which the best is kept
+    score_by: str | None = None  # what the score is of
     written_at: float
     files: Mapping[str, SavedFile]  # by path within the directory
 
@@ -59,7 +60,9 @@ class Checkpoint:
         return None
 
 
-def write_manifest(folder: Path, *, step: int, settings: Mapping[str, Any], score: float | None) -> None:
+def write_manifest(
+    folder: Path, *, step: int, settings: Mapping[str, Any], score: float | None, score_by: str | None = None
+) -> None:
     """Everything else is in the folder; with this it is a checkpoint."""
     files = list(files_in(folder))
     for file in files:
@@ -72,6 +75,7 @@ def write_manifest(folder: Path, *, step: int, settings: Mapping[str, Any], scor
         "written_at": time.time(),
         "step": step,
         "score": score,
+        "score_by": score_by,
         "settings": dict(settings),
         "files": {file.relative_to(folder).as_posix(): _file_to_json(_saved(file)) for file in files},
     }
@@ -97,6 +101,7 @@ def read_manifest(folder: Path) -> Checkpoint:
             step=int(manifest["step"]),
             settings=dict(manifest["settings"]),
             score=None if manifest["score"] is None else float(manifest["score"]),
+            score_by=manifest.get("score_by"),  # which was not written before it could change
             written_at=float(manifest["written_at"]),
             files={
                 str(name): SavedFile(num_bytes=int(file["bytes"]), sha256=str(file["sha256"]))
@@ -109,12 +114,12 @@ def read_manifest(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{path} cannot be read: {error!r}") from error
 
 
-def write_score(folder: Path, score: float | None) -> None:
+def write_score(folder: Path, score: float | None, score_by: str | None = None) -> None:
     """For a number that was not known when the checkpoint was written."""
     path = folder / MANIFEST_FILE
     draft = folder / f".{MANIFEST_FILE}.tmp"
     try:
-        manifest = {**json.loads(path.read_bytes()), "score": score}
+        manifest = {**json.loads(path.read_bytes()), "score": score, "score_by": score_by}
         draft.write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
         sync(draft)
         os.replace(draft, path)

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,12 @@ _NAME = re.compile(r"step_\d{6,}")
 
 
 class CheckpointStore:
-    """The folder is made when the first checkpoint is. One writer a folder."""
+    """The folder is made when the first checkpoint is. One writer a folder. Scores that are given are of `score_by`."""
 
-    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+    def __init__(self, folder: Path, *, keep: int = 2, score_by: str | None = None) -> None:
         self.folder = folder
         self._keep = keep
+        self._score_by = score_by
         self._awaited: set[int] = set()
         self._stands_at: int | None = None
 
@@ -54,8 +55,7 @@ class CheckpointStore:
 
     def best(self) -> Checkpoint | None:
         """The intact one with the highest score, of equal ones the newest; None if none has a score."""
-        scored = [one for one in self.all() if one.score is not None]
-        return _first_intact(sorted(scored, key=_rank, reverse=True))
+        return _first_intact(_best_first(self.all()))
 
     def _directories(self) -> list[Path]:
         if not self.folder.is_dir():
@@ -75,7 +75,7 @@ class CheckpointStore:
             self._sweep()
             draft.mkdir(mode=0o700)
             fill(draft)
-            write_manifest(draft, step=step, settings=settings, score=score)
+            write_manifest(draft, step=step, settings=settings, score=score, score_by=self._score_by)
             if target.exists():  # of an earlier life of this run, and damaged, or it would have gone on from there
                 shutil.rmtree(target)
             os.rename(draft, target)
@@ -104,7 +104,7 @@ class CheckpointStore:
         self._awaited.discard(step)
         path = self._path(step)
         if path.is_dir():
-            write_score(path, score)
+            write_score(path, score, self._score_by)
             self._thin_out()
 
     def _path(self, step: int) -> Path:
@@ -113,7 +113,7 @@ class CheckpointStore:
     def _thin_out(self) -> None:
         """What cannot be deleted today will be after the next save."""
         known = [one for one in self.all() if self._stands_at is None or one.step <= self._stands_at]
-        best = max((one for one in known if one.score is not None), key=_rank, default=None)
+        best = next(iter(_best_first(known)), None)
         try:
             for old in known[: -self._keep]:
                 if old is not best and old.step not in self._awaited:
@@ -132,8 +132,11 @@ def _hidden(path: Path) -> Path:
     return path.with_name(f".{path.name}")
 
 
-def _rank(checkpoint: Checkpoint) -> tuple[float, int]:
-    return (float("-inf") if checkpoint.score is None else checkpoint.score, checkpoint.step)
+def _best_first(known: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Those with a score of the kind that the newest has: a score of something else cannot be compared with it."""
+    scored = [(one.score, one) for one in known if one.score is not None]
+    alike = [(score, one) for score, one in scored if one.score_by == scored[-1][1].score_by]
+    return [one for _, one in sorted(alike, key=lambda pair: (pair[0], pair[1].step), reverse=True)]
 
 
 def _first_intact(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:

@@ -19,7 +19,9 @@ from rewardflow.run_directory import CHECKPOINTS_FOLDER
 def store_of(settings: RunSettings) -> CheckpointStore:
     if settings.run_dir is None:
         raise InvalidInput("a run can go on only where it was written down: run_dir must be given, got null")
-    return CheckpointStore(Path(settings.run_dir) / CHECKPOINTS_FOLDER, keep=settings.checkpoint.keep)
+    checkpoint = settings.checkpoint
+    folder = Path(settings.run_dir) / CHECKPOINTS_FOLDER
+    return CheckpointStore(folder, keep=checkpoint.keep, score_by=checkpoint.keep_best_by)
 
 
 def find_checkpoint(settings: RunSettings) -> Checkpoint | None:
