@@ -163,7 +163,7 @@ def test_with_a_fixed_order_training_is_the_same_for_every_stream_and_whatever_t
         value = schedule.changed(order="fixed", stream=stream, placement="colocated")
         world = World(value, judge_with_delays(seed), group_size=3).run(steps=3)
         return [
-            (b.step, b.mini_batch, b.is_last, [(s.rollout.response, s.advantage, s.log_probs) for s in b.samples])
+            (b.step, b.mini_batch, b.is_last, [(s.rollout.response, s.advantage, s.taken) for s in b.samples])
             for b in world.trainer.batches
         ]
 
