@@ -69,8 +69,8 @@ class Lives:
 
     # -- the line ----------------------------------------------------------------------------------------------------
 
-    async def hello(self, client_id: str, run: str, share: float) -> Welcome:
-        return await self._answer(lambda host: host.hello(client_id, run, share))
+    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
+        return await self._answer(lambda host: host.hello(client_id, run, share, records))
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
         self.num_posts += 1
@@ -84,8 +84,8 @@ class Lives:
             raise LineBroken("it is dead")
         return pickle.loads(pickle.dumps(await self._answer(lambda host: host.take(client_id, confirmed))))
 
-    async def bye(self, client_id: str) -> None:
-        await self._answer(lambda host: host.bye(client_id))
+    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+        return await self._answer(lambda host: host.bye(client_id, confirmed))
 
     async def statistics(self) -> HostStatistics:
         return await self._answer(lambda host: host.statistics())

@@ -175,6 +175,20 @@ class EventSink(Protocol):
         """Never blocks, never raises. The event must not change afterwards: it may be encoded later, elsewhere."""
 
 
+class EventRelay:
+    """A sink that tells others, who may come at any time."""
+
+    def __init__(self) -> None:
+        self._sinks: list[EventSink] = []
+
+    def add(self, sink: EventSink) -> None:
+        self._sinks.append(sink)
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.emit(event)
+
+
 class EventList:
     """A sink in memory, for tests and notebooks."""
 

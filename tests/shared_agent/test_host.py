@@ -521,3 +521,85 @@ def test_a_ticket_queues_at_the_host_with_the_step_and_under_the_source_it_was_o
     steps = read_steps(tmp_path / "run")
     sources = {step: sorted(by_source) for step, by_source in steps.items()}
     assert sources == {0: ["validation"], 1: ["reward"], 3: ["reward"]}
+
+
+class Pairs:
+    async def score_group(self, rollouts: list[rf.Rollout]) -> list[float]:
+        await asyncio.sleep(1.0)
+        return [float(rollout.index) for rollout in rollouts]
+
+
+class Centred:
+    async def compute_score(self, solution_str: str) -> float:
+        return float(solution_str)
+
+    def post_process_scores(self, scores: list[float]) -> list[float]:
+        return [score - sum(scores) / len(scores) for score in scores]
+
+
+@pytest.mark.parametrize("reward", [Pairs, Centred])
+def test_a_group_whose_rest_a_dead_worker_held_fails_for_the_others_in_bounded_time(reward: Any) -> None:
+    async def main() -> None:
+        make = lambda: agent_of(reward(), incomplete_after_s=60)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one, lives.client("a") as other:
+            first, second, third = rollouts(3, size=3)
+            began_s = asyncio.get_running_loop().time()
+            async with asyncio.TaskGroup() as tasks:
+                mine = tasks.create_task(one.score(first))
+                theirs = tasks.create_task(other.score(second))
+                await asyncio.sleep(30)
+                lives.deaf.add(other.id)  # and is not heard of again
+                theirs.cancel()
+                verdict = await mine
+            assert asyncio.get_running_loop().time() - began_s == pytest.approx(60, abs=1)
+            assert verdict.value is None
+            assert verdict.kind == "cancelled"
+            assert "lacks index 2: nothing came for incomplete_after_s=60; 1 of the run's processes" in verdict.error
+            assert one.statistics().out == 0
+            assert (await one.host_statistics()).agent.verdicts.pending_groups == 0
+            late = await asyncio.gather(*(one.score(rollout) for rollout in (first, second, third)))
+            assert [reward.status for reward in late] == ["scored"] * 3  # whoever asks anew starts anew
+
+    clock.run(main())
+
+
+def test_a_group_whose_rest_only_takes_its_time_is_judged_with_what_a_dead_worker_had_sent() -> None:
+    async def main() -> None:
+        make = lambda: agent_of(Pairs(), incomplete_after_s=60)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one, lives.client("a") as other:
+            first, second, third = rollouts(3, size=3)
+            async with asyncio.TaskGroup() as tasks:
+                mine = tasks.create_task(one.score(first))
+                tasks.create_task(other.score(second))
+                await asyncio.sleep(1)
+                lives.deaf.add(other.id)
+                await asyncio.sleep(50)
+                last = tasks.create_task(one.score(third))
+                assert [(await verdict).value for verdict in (mine, last)] == [0.0, 2.0]
+                lives.deaf.clear()
+                tasks.create_task(lives.kill())  # it waits for a host that is gone, and for nobody else
+                await lives.start()
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize("died_with", ["its part", "the host"])
+def test_after_the_host_has_died_a_group_that_lacks_a_dead_workers_part_fails_for_the_others(died_with: str) -> None:
+    async def main() -> None:
+        make = lambda: agent_of(Pairs(), incomplete_after_s=60)  # noqa: E731
+        async with Lives(make) as lives, lives.client("a") as one:
+            first, second = rollouts(2, size=2)
+            async with asyncio.TaskGroup() as tasks:
+                mine = tasks.create_task(one.score(first))
+                if died_with == "the host":
+                    async with lives.client("a") as other:
+                        theirs = tasks.create_task(other.score(second))
+                        await asyncio.sleep(0.1)
+                        await lives.kill()
+                        theirs.cancel()
+                    await lives.start()
+                verdict = await mine
+            assert (verdict.kind, verdict.value) == ("cancelled", None)
+            assert "lacks index 1" in (verdict.error or "")
+
+    clock.run(main())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput, RewardflowError, RewardLoadError
-from rewardflow.events import REWARD_SOURCE, AgentOpened
+from rewardflow.events import REWARD_SOURCE, AgentOpened, EventRelay, EventSink
 from rewardflow.events import AgentClosed as AgentClosedEvent
 from rewardflow.line_file import LineFileStatistics
 from rewardflow.protocols import RewardLike
@@ -110,6 +110,7 @@ class RewardAgent:
         self._assembly: Assembly | None = None
         self._journal: Journal | None = None
         self._recorder: Recorder | None = None
+        self._account_news = EventRelay()
         self._hooks = Hooks(timeout_s=self._limits.timeout_s)
         self._tasks = asyncio.TaskGroup()
         self._resources = contextlib.AsyncExitStack()
@@ -159,6 +160,7 @@ class RewardAgent:
         if settings.run_dir is not None:
             self._recorder = Recorder(settings.run_dir, loop)
             stack.push_async_callback(self._recorder.aclose)
+            self._account_news.add(self._recorder)
         stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
         scorers = []
         for part in self._parts:
@@ -195,7 +197,7 @@ class RewardAgent:
         if self._recorder is not None:
             names = [component.name for component in self._components]
             self._recorder.emit(
-                AgentOpened(at_s=loop.time(), unix_s=time.time(), rewards=names, settings=self._shown())
+                AgentOpened(at_s=loop.time(), unix_s=time.time(), rewards=names, settings=self.shown_settings())
             )
 
     def _load(self, part: Weighted) -> Scorer:
@@ -232,7 +234,7 @@ class RewardAgent:
                     limits,
                     ledger=self._ledger,
                     tasks=self._tasks,
-                    sink=self._recorder,
+                    sink=self._account_news if self._serves_runs or self._recorder is not None else None,
                     halt=lambda error: self.assembly.halt(error),
                     settled=self._wake_all if self.settings.max_cost_usd is not None else None,
                 )
@@ -277,7 +279,7 @@ class RewardAgent:
             statistics = dataclasses.asdict(self.statistics())
             self._recorder.emit(AgentClosedEvent(at_s=self._home.loop.time(), statistics=statistics))
 
-    def _shown(self) -> dict[str, Any]:
+    def shown_settings(self) -> dict[str, Any]:
         """The settings as people may see them; `reward_kwargs` may hold keys, so they are left out."""
         shown = dataclasses.asdict(self.settings) | dataclasses.asdict(self._limits)
         for name in ("journal", "run_dir"):
@@ -321,6 +323,10 @@ class RewardAgent:
         )
         self.assembly.welcome(outlet)
         return outlet
+
+    def listen(self, sink: EventSink) -> None:
+        """Tell this one, too, of limits, breakers and outages; of an agent that serves several runs."""
+        self._account_news.add(sink)
 
     def cancel_started(self, ticket: Ticket) -> None:
         self.cancel(ticket, set(ticket.started))
@@ -389,7 +395,15 @@ class RewardAgent:
     def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
         assert self._home is not None
         run = self.settings.run
-        ticket = Ticket(self, self._home.loop, is_sealed=is_sealed, run=run, due_step=due_step, source=source)
+        ticket = Ticket(
+            self,
+            self._home.loop,
+            is_sealed=is_sealed,
+            run=run,
+            due_step=due_step,
+            source=source,
+            sink=self._recorder,
+        )
         self.assembly.welcome(ticket)
         return ticket
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput
-from rewardflow.events import GroupDelivered, VerdictReached
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.job import Job
 from rewardflow.reward.journal import Entry, Journal
 from rewardflow.reward.keys import asks_the_same, verdict_keys
 from rewardflow.reward.pending import Note, PendingGroup
+from rewardflow.reward.recorder import record_group
 from rewardflow.reward.results import apply_post_process, fail, scores_for_post_process
 from rewardflow.reward.settings import AgentSettings
 from rewardflow.reward.sharing import Sharing, free
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rewardflow.reward.ticket import Ticket
 
 _NOT_FINAL = "the agent was closed before this verdict was final"
+_NOT_WHOLE = "its group was given up before it was whole, so its scores were never post-processed"
 _UNWANTED = "nobody wants this verdict any longer"
 _UNDECIDED: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")
 
@@ -230,7 +231,7 @@ class Assembly:
         group, number = job.group, job.column
         if group.is_delivered:  # given up by `abandon` before the journal answered
             return
-        if self._logs or self._recorder is not None:
+        if self._logs or group.ticket.sink is not None:
             note = Note(max(0.0, job.started_s - job.queued_s) if job.num_calls else 0.0, time.time())
             for rollout in job.rollouts:
                 group.notes[rollout.index] = note
@@ -253,26 +254,30 @@ class Assembly:
                 follower.keys = ()
                 follower.resolve((free(reward),))
 
-    def _complete_column(self, group: PendingGroup, number: int) -> None:
+    def _complete_column(self, group: PendingGroup, number: int, why_cut_short: str | None = None) -> None:
         column = group.columns[number]
         if column.is_closed:
             return
         column.is_closed = True
         post_process = self._components[number].scorer.loaded.post_process
         is_whole = group.num_in == group.size  # not cancelled before its last rollout came
-        if post_process is None or not is_whole:
+        if post_process is None:
             self._finish_column(group, number)
-        elif self._is_closing:
-            self._give_up_column(group, number)
+        elif self._is_closing or not is_whole:
+            self._give_up_column(group, number, why_cut_short or (_NOT_FINAL if is_whole else _NOT_WHOLE))
             self._finish_column(group, number)
         else:
             self._tasks.create_task(self._post_process(group, number, post_process))
 
-    def _give_up_column(self, group: PendingGroup, number: int) -> None:
+    def _give_up_column(self, group: PendingGroup, number: int, why: str = _NOT_FINAL) -> None:
         """Scores that were to be post-processed and will not be are not what the user asked for."""
         column = group.columns[number]
         if self._components[number].scorer.loaded.post_process is not None:
-            group.replace(column, [fail(reward, "cancelled", _NOT_FINAL) for reward in group.column_rewards(column)])
+            rewards = [
+                reward if reward.value is None else fail(reward, "cancelled", why)
+                for reward in group.column_rewards(column)
+            ]
+            group.replace(column, rewards)
 
     async def _post_process(self, group: PendingGroup, number: int, post_process: Callable[..., object]) -> None:
         column = group.columns[number]
@@ -295,7 +300,7 @@ class Assembly:
         group = pending.scored(self._components)
         self._count(group)
         if self._recorder is not None:
-            self._record(pending, group, self._recorder)
+            record_group(self._recorder, pending, group, at_s=self._loop.time())
         self._forget(pending)
         pending.is_delivered = True
         is_stranded = self._halted is not None and any(reward.kind in _UNDECIDED for reward in group.rewards)
@@ -315,7 +320,7 @@ class Assembly:
                 job.fail(kind, message, now)
             for number, column in enumerate(group.columns):
                 if column.num_in == group.num_expected:
-                    self._complete_column(group, number)
+                    self._complete_column(group, number, message)
         for component in self._components:
             component.dispatcher.prune()
             if component.decider is not None:
@@ -340,6 +345,17 @@ class Assembly:
     def cancel_run(self, run: str) -> None:
         """Cancel all that is left of a run."""
         self.cancel([group for group in self._groups.values() if group.ticket.run == run], "cancelled", _UNWANTED)
+
+    def missing_in(self, run: str, step: int, group_id: str) -> tuple[int, ...]:
+        """The indices of a group that nobody has submitted yet; none if there is no such group."""
+        group = self._groups.get((run, step, group_id))
+        return () if group is None else group.missing()
+
+    def give_up(self, run: str, step: int, group_id: str, message: str) -> None:
+        """Cancel a group that will never be whole."""
+        group = self._groups.get((run, step, group_id))
+        if group is not None:
+            self.cancel([group], "cancelled", message)
 
     def verdict_on(self, run: str, rollout: Rollout) -> Reward | None:
         """The verdict that a rollout of an open group has, if it is this rollout and the verdict can be known."""
@@ -402,41 +418,6 @@ class Assembly:
                 self._imputed += 1
             if reward.cached:
                 self._cached += 1
-
-    def _record(self, pending: PendingGroup, group: ScoredGroup, recorder: Recorder) -> None:
-        now = self._loop.time()
-        for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
-            event = VerdictReached(
-                at_s=now,
-                step=group.step,
-                group_id=group.group_id,
-                index=rollout.index,
-                status=reward.status,
-                value=reward.value,
-                kind=reward.kind,
-                error=reward.error,
-                attempts=reward.attempts,
-                latency_s=reward.latency_s,
-                waited_s=pending.note(rollout).waited_s,
-                cost_usd=reward.cost_usd,
-                tokens=reward.tokens,
-                cached=reward.cached,
-                imputed=reward.imputed,
-                components=reward.components,
-                source=pending.ticket.source,
-            )
-            recorder.emit(event)
-        recorder.emit(
-            GroupDelivered(
-                at_s=now,
-                step=group.step,
-                group_id=group.group_id,
-                num_rollouts=len(group.rollouts),
-                num_failed=group.num_failed,
-                first_submitted_s=pending.submitted_s,
-                source=pending.ticket.source,
-            )
-        )
 
     def statistics(self) -> AssemblyStatistics:
         return AssemblyStatistics(

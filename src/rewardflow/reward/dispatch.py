@@ -73,6 +73,7 @@ class Dispatcher:
         halt: Callable[[AgentHalted], None],
         settled: Callable[[], None] | None,
     ) -> None:
+        """`sink` is told of what changes in the account; of each call, that of its ticket is."""
         self.account = account
         self.limits = limits
         self._ledger = ledger
@@ -358,11 +359,12 @@ class Dispatcher:
             self._latencies.add(latency_s)
         if self._outage.is_running or attempt.endpoint.breaker.is_open:
             self._follow_outage()
-        if self._sink is not None:
-            self._emit_call(attempt, outcome, latency_s, now)
-            if attempt.is_expired and attempt.job.scorer.num_stuck:
-                name, stuck = attempt.job.scorer.name, attempt.job.scorer.num_stuck
-                self._sink.emit(WorkerAbandoned(at_s=now, reward=name, num_abandoned=stuck))
+        sink = attempt.job.group.ticket.sink
+        if sink is not None:
+            sink.emit(_call_event(attempt, outcome, latency_s, now))
+        if self._sink is not None and attempt.is_expired and attempt.job.scorer.num_stuck:
+            name, stuck = attempt.job.scorer.name, attempt.job.scorer.num_stuck
+            self._sink.emit(WorkerAbandoned(at_s=now, reward=name, num_abandoned=stuck))
         if self._settled is not None:
             self._settled()
         if self._queue and self._running < self._governors.limit:
@@ -458,27 +460,6 @@ class Dispatcher:
 
     # -- being seen --------------------------------------------------------------------------------------------------
 
-    def _emit_call(self, attempt: Attempt, outcome: str, latency_s: float, now: float) -> None:
-        first = attempt.job.rollouts[0]
-        event = CallEnded(
-            at_s=now,
-            step=first.step,
-            group_id=first.group_id,
-            index=first.index,
-            reward=attempt.job.scorer.name,
-            attempt=attempt.call.attempt,
-            endpoint=attempt.endpoint.shown,
-            started_s=attempt.started_s,
-            latency_s=latency_s,
-            outcome=outcome,
-            cost_usd=attempt.call.cost_usd,
-            tokens=attempt.call.tokens,
-            is_hedge=attempt.is_hedge,
-            source=attempt.job.group.ticket.source,
-        )
-        if self._sink is not None:
-            self._sink.emit(event)
-
     def statistics(self) -> DispatchStatistics:
         quantile = self._latencies.quantile
         return DispatchStatistics(
@@ -497,6 +478,26 @@ class Dispatcher:
             retry=self._budget.statistics(),
             governors=self._governors.statistics(self._loop.time()),
         )
+
+
+def _call_event(attempt: Attempt, outcome: str, latency_s: float, now: float) -> CallEnded:
+    first = attempt.job.rollouts[0]
+    return CallEnded(
+        at_s=now,
+        step=first.step,
+        group_id=first.group_id,
+        index=first.index,
+        reward=attempt.job.scorer.name,
+        attempt=attempt.call.attempt,
+        endpoint=attempt.endpoint.shown,
+        started_s=attempt.started_s,
+        latency_s=latency_s,
+        outcome=outcome,
+        cost_usd=attempt.call.cost_usd,
+        tokens=attempt.call.tokens,
+        is_hedge=attempt.is_hedge,
+        source=attempt.job.group.ticket.source,
+    )
 
 
 def _outcome(job: Job, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> str:

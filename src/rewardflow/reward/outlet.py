@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from rewardflow.errors import AgentHalted
-from rewardflow.events import REWARD_SOURCE
+from rewardflow.events import REWARD_SOURCE, EventSink
 from rewardflow.reward.ticket import Ticket, TicketOwner
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 class Receiver(Protocol):
     """Who gets an outlet's verdicts. None of these may raise."""
 
-    def verdict(self, run: str, rollout: Rollout, reward: Reward) -> None: ...
+    def verdict(self, run: str, rollout: Rollout, reward: Reward, waited_s: float = 0.0) -> None:
+        """`waited_s`: for the start of its call; known where somebody listens."""
+
+    def sink_of(self, run: str) -> EventSink | None:
+        """Who is told of the calls that are made for the run; that may change at any time."""
 
     def halted(self, error: AgentHalted) -> None:
         """The agent stopped; the failed verdicts that come of it have been told before."""
@@ -52,6 +56,10 @@ class Outlet(Ticket):
             one.scorer.loaded.unit == "group" or one.scorer.loaded.post_process is not None for one in components
         )
 
+    @property
+    def sink(self) -> EventSink | None:
+        return self._receiver.sink_of(self.run)
+
     def _adopt(self, group: PendingGroup) -> None:
         self._pending[group] = None  # nobody waits here for what is missing, so nobody looks for it either
 
@@ -61,12 +69,12 @@ class Outlet(Ticket):
         for rollout in rollouts:
             reward = group.verdict_on(rollout.index, self._components)
             if reward is not None:
-                self._receiver.verdict(self.run, rollout, reward)
+                self._receiver.verdict(self.run, rollout, reward, group.note(rollout).waited_s)
 
     def _deliver(self, pending: PendingGroup, group: ScoredGroup, *, is_stranded: bool) -> None:
         del self._pending[pending]
         for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
-            self._receiver.verdict(self.run, rollout, reward)
+            self._receiver.verdict(self.run, rollout, reward, pending.note(rollout).waited_s)
 
     def _stop(self, halted: AgentHalted | None) -> None:
         self._is_closed = True

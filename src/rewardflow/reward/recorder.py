@@ -16,14 +16,17 @@ from rewardflow.events import (
     BreakerChanged,
     CallEnded,
     Event,
+    EventSink,
     GroupDelivered,
     LimitChanged,
     OutageChanged,
     VerdictReached,
 )
 from rewardflow.line_file import LineFileStatistics
+from rewardflow.reward.pending import PendingGroup
 from rewardflow.run_directory import RunDirectory, read_steps
 from rewardflow.step_totals import StepTotals
+from rewardflow.types import Reward, Rollout, ScoredGroup
 
 _WRITE_EVERY_S = 1.0
 
@@ -102,3 +105,44 @@ class Recorder:
             if (step, source) in self._earlier:
                 totals.carry_over(self._earlier[step, source])
         return totals
+
+
+def record_group(sink: EventSink, pending: PendingGroup, group: ScoredGroup, *, at_s: float) -> None:
+    """A group that is handed to its caller: its verdicts, then itself."""
+    source = pending.ticket.source
+    for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+        waited_s = pending.note(rollout).waited_s
+        sink.emit(verdict_event(rollout, reward, at_s=at_s, waited_s=waited_s, source=source))
+    sink.emit(
+        GroupDelivered(
+            at_s=at_s,
+            step=group.step,
+            group_id=group.group_id,
+            num_rollouts=len(group.rollouts),
+            num_failed=group.num_failed,
+            first_submitted_s=pending.submitted_s,
+            source=source,
+        )
+    )
+
+
+def verdict_event(rollout: Rollout, reward: Reward, *, at_s: float, waited_s: float, source: str) -> VerdictReached:
+    return VerdictReached(
+        at_s=at_s,
+        step=rollout.step,
+        group_id=rollout.group_id,
+        index=rollout.index,
+        status=reward.status,
+        value=reward.value,
+        kind=reward.kind,
+        error=reward.error,
+        attempts=reward.attempts,
+        latency_s=reward.latency_s,
+        waited_s=waited_s,
+        cost_usd=reward.cost_usd,
+        tokens=reward.tokens,
+        cached=reward.cached,
+        imputed=reward.imputed,
+        components=reward.components,
+        source=source,
+    )

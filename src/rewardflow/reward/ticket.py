@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from rewardflow.errors import AgentClosed, AgentHalted, IncompleteGroup, InvalidInput
-from rewardflow.events import REWARD_SOURCE
+from rewardflow.events import REWARD_SOURCE, EventSink
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
@@ -56,11 +56,13 @@ class Ticket:
         share: float = 1.0,
         due_step: int | None = None,
         source: str = REWARD_SOURCE,
+        sink: EventSink | None = None,
     ) -> None:
         self.run = run
         self.share = share
         self.due_step = due_step  # with which its calls queue; None: with that of each rollout
         self.source = source
+        self._sink = sink
         self._agent = agent
         self._loop = loop
         self._was_opened = not is_sealed
@@ -181,6 +183,11 @@ class Ticket:
         return frozenset(group.group_id for group in list(self._pending) if group.is_whole and group.has_started)
 
     # -- for the agent -----------------------------------------------------------------------------------------------
+
+    @property
+    def sink(self) -> EventSink | None:
+        """Who is told of the calls that are made for it."""
+        return self._sink
 
     def _adopt(self, group: PendingGroup) -> None:
         self._pending[group] = None

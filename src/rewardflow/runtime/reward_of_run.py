@@ -42,6 +42,7 @@ def agent_of_run(settings: RunSettings, *, folder: Path) -> RunAgent:
         env={name: os.environ[name] for name in shared.env},
         resources=shared.resources,
         give_up_s=shared.give_up_s,
+        run_dir=settings.run_dir,
     )
 
 

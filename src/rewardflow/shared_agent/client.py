@@ -3,7 +3,7 @@
 Always true: every submitted rollout gets one verdict, once, whatever happens to the host: what has no verdict is kept
 here and sent again after a restart, and a verdict that comes a second time finds nobody waiting. Rollouts never leave:
 a group that is delivered holds the very records that were submitted. What is submitted in one turn of the loop goes in
-one message, and so do the verdicts that are ready together.
+one message, and so do the verdicts that are ready together. Whoever keeps the run's record is told what happens to it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from rewardflow import errors
 from rewardflow.errors import AgentClosed, AgentHalted, BudgetExhausted, InvalidInput, SharedAgentGone
-from rewardflow.events import REWARD_SOURCE
+from rewardflow.events import REWARD_SOURCE, EventSink
 from rewardflow.reward.on_loop import HomeLoop
-from rewardflow.reward.pending import PendingGroup
+from rewardflow.reward.pending import Note, PendingGroup
+from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.messages import (
     Cancel,
@@ -40,6 +42,7 @@ from rewardflow.shared_agent.messages import (
     pack_rollout,
     unpack_reward,
 )
+from rewardflow.shared_agent.record import RunRecord
 from rewardflow.types import FailureKind, Reward, Rollout, ScoredGroup
 
 logger = logging.getLogger(__name__)
@@ -62,13 +65,13 @@ class LineBroken(Exception):
 class Line(Protocol):
     """The way to a host. All of these raise `LineBroken` for what may pass, `SharedAgentGone` for what will not."""
 
-    async def hello(self, client_id: str, run: str, share: float) -> Welcome: ...
+    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome: ...
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool: ...
 
     async def take(self, client_id: str, confirmed: int) -> Delivery | None: ...
 
-    async def bye(self, client_id: str) -> None: ...
+    async def bye(self, client_id: str, confirmed: int) -> Delivery | None: ...
 
     async def statistics(self) -> HostStatistics: ...
 
@@ -100,13 +103,31 @@ class _Sent:
     group: PendingGroup | None = None
     caller: asyncio.Future[Reward] | None = None
 
+    @property
+    def source(self) -> str:
+        return REWARD_SOURCE if self.group is None else self.group.ticket.source
+
 
 class SharedAgent:
     """`async with connect(spec, run="job-1") as agent:`, then as with a `RewardAgent`."""
 
     def __init__(
-        self, line: Line, *, run: str, share: float = 1.0, sends_tokens: bool = False, give_up_s: float = 600.0
+        self,
+        line: Line,
+        *,
+        run: str,
+        share: float = 1.0,
+        sends_tokens: bool = False,
+        give_up_s: float = 600.0,
+        run_dir: str | PathLike[str] | None = None,
+        sink: EventSink | None = None,
     ) -> None:
+        if run_dir is not None and sink is not None:
+            raise InvalidInput("events go to one place, got a run_dir and a sink")
+        self._run_dir = run_dir
+        self._sink = sink
+        self._record: RunRecord | None = None
+        self._resources = contextlib.AsyncExitStack()
         self.run = run
         self.share = share
         self._line = line
@@ -138,7 +159,14 @@ class SharedAgent:
         if self._home is not None:
             raise AgentClosed("a SharedAgent can be entered once; connect again")
         self._home = HomeLoop()
-        self._welcome = await self._hello()
+        self._record = self._open_record(self._home.loop)
+        try:
+            self._welcome = await self._hello()
+        except BaseException:
+            await self._resources.aclose()
+            raise
+        if self._record is not None:
+            self._record.opened(self._welcome)
         await self._tasks.__aenter__()
         self._is_open = True
         self._is_connected.set()
@@ -161,7 +189,19 @@ class SharedAgent:
             self._end(None, "cancelled", "the client of the shared agent was closed")
             with contextlib.suppress(LineBroken, AgentHalted, TimeoutError):
                 async with asyncio.timeout(_BYE_S):
-                    await self._line.bye(self.id)
+                    last = await self._line.bye(self.id, self._confirmed)
+                    if self._record is not None and last is not None:
+                        self._record.heard(last)
+            if self._record is not None:
+                self._record.closed(self.statistics())
+            await self._resources.aclose()
+
+    def _open_record(self, loop: asyncio.AbstractEventLoop) -> RunRecord | None:
+        if self._run_dir is None:
+            return None if self._sink is None else RunRecord(self._sink)
+        recorder = Recorder(self._run_dir, loop)
+        self._resources.push_async_callback(recorder.aclose)
+        return RunRecord(recorder, recorder.step_idle)
 
     def _halt(self, halted: AgentHalted) -> None:
         self._end(halted, "budget" if isinstance(halted, BudgetExhausted) else "outage", str(halted))
@@ -180,7 +220,8 @@ class SharedAgent:
                     sent.caller.set_result(reward)
                 else:
                     sent.caller.set_exception(halted)
-        self._sent.clear()
+        for serial in list(self._sent):
+            self._take_out(serial)
         for ticket in list(self._ticket_numbers):
             ticket._stop(halted)
         self._ticket_numbers.clear()
@@ -213,7 +254,7 @@ class SharedAgent:
         try:
             return await caller
         finally:
-            if self._sent.pop(sent.serial, None) is not None:
+            if self._take_out(sent.serial) is not None:
                 self._put([Cancel([sent.serial])])
 
     def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None) -> Ticket:
@@ -270,6 +311,15 @@ class SharedAgent:
         self._num_serials += 1
         self._submitted += 1
         sent = self._sent[self._num_serials] = _Sent(self._num_serials, rollout, ticket, group, caller)
+        if self._record is not None:
+            self._record.sent(rollout, sent.source)
+        return sent
+
+    def _take_out(self, serial: int) -> _Sent | None:
+        """It has its verdict, or wants none any longer."""
+        sent = self._sent.pop(serial, None)
+        if sent is not None and self._record is not None:
+            self._record.ended(sent.rollout, sent.source)
         return sent
 
     def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
@@ -309,9 +359,11 @@ class SharedAgent:
         serials = [sent.serial for sent in self._sent.values() if sent.group in groups]
         reward = Reward(kind="cancelled", error="cancelled by the caller")
         for serial in serials:
-            sent = self._sent.pop(serial)
+            sent = self._take_out(serial)
+            assert sent is not None
+            assert sent.group is not None
             self._count(reward)
-            ticket._landed(sent.group, [sent.rollout], [reward])  # type: ignore[arg-type]  # it is one of the groups
+            ticket._landed(sent.group, [sent.rollout], [reward])
         for group in groups:
             group.cut_short(reward)
             self._deliver(group)
@@ -435,6 +487,8 @@ class SharedAgent:
         self._welcome = await self._hello()
         self._num_reconnects += 1
         self._confirmed = 0
+        if self._record is not None:
+            self._record.reconnected()
         self._to_send.clear()
         sealed = {self._ticket_numbers[ticket] for ticket in self._ticket_numbers if ticket.is_sealed}
         self._put([Want(list(self._sent), self._num_serials)])
@@ -448,7 +502,7 @@ class SharedAgent:
         until_s = loop.time() + self._give_up_s
         for retry_s in _retries():
             try:
-                return await self._line.hello(self.id, self.run, self.share)
+                return await self._line.hello(self.id, self.run, self.share, self._record is not None)
             except LineBroken as error:
                 if loop.time() + retry_s > until_s:
                     raise SharedAgentGone(
@@ -463,19 +517,23 @@ class SharedAgent:
         if delivery.halt is not None:
             kind = getattr(errors, delivery.halt.error, AgentHalted)
             self._halted = kind(delivery.halt.message)
-        for serial, packed in delivery.verdicts:
-            sent = self._sent.pop(serial, None)
+        if self._record is not None:
+            self._record.heard(delivery)
+        for serial, packed, waited_s in delivery.verdicts:
+            sent = self._take_out(serial)
             if sent is not None:
-                self._land_one(sent, unpack_reward(packed))
+                self._land_one(sent, unpack_reward(packed), waited_s)
         if self._halted is not None:
             self._halt(self._halted)
 
-    def _land_one(self, sent: _Sent, reward: Reward) -> None:
+    def _land_one(self, sent: _Sent, reward: Reward, waited_s: float) -> None:
         self._count(reward)
         is_undecided = self._halted is not None and reward.kind in _UNDECIDED
         if self.needs_groups and (sent.group is None or not sent.group.is_whole):
             self._keep_as_witness(sent)
         if sent.caller is not None:
+            if self._record is not None:
+                self._record.judged(sent.rollout, reward, waited_s=waited_s, source=sent.source)
             if sent.caller.done():
                 return
             if is_undecided and self._halted is not None:
@@ -485,6 +543,8 @@ class SharedAgent:
             return
         group = sent.group
         assert group is not None
+        if self._record is not None:
+            group.notes[sent.rollout.index] = Note(waited_s, 0.0)
         is_complete = group.land(group.columns[0], (sent.rollout,), (reward,))
         group.ticket._landed(group, (sent.rollout,), (reward,))
         if is_complete:
@@ -513,6 +573,8 @@ class SharedAgent:
         scored = ScoredGroup(
             group_id=group.group_id, step=group.step, group_size=group.size, rollouts=group.members(), rewards=rewards
         )
+        if self._record is not None:
+            self._record.delivered(group, scored)
         is_stranded = self._halted is not None and any(reward.kind in _UNDECIDED for reward in rewards)
         group.ticket._deliver(group, scored, is_stranded=is_stranded)
         self._forget_if_over(group.ticket)

@@ -2,7 +2,8 @@
 
 Always true: a rollout that two clients of a run ask about is judged once, and both are told; a verdict stays here until
 its client has said that it has it; what a client asked for is cancelled when the last one that wants it is gone. A
-client that does not come back within its lease is gone.
+client that does not come back within its lease is gone. A group that is judged as a whole and never becomes whole is
+given up in bounded time. Whoever keeps a run's record is told of every call that is made for the run.
 
 This module knows no Ray: everything happens on the loop of the agent, and messages may come twice.
 """
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, RewardflowError
+from rewardflow.events import Event, EventSink
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.keys import asks_the_same
 from rewardflow.reward.outlet import Outlet
+from rewardflow.shared_agent.lacking import GroupKey, LackingGroups
 from rewardflow.shared_agent.messages import (
     Cancel,
     CancelStarted,
@@ -32,9 +36,11 @@ from rewardflow.shared_agent.messages import (
     Submit,
     Want,
     Welcome,
+    pack_event,
     pack_reward,
     unpack_rollout,
 )
+from rewardflow.shared_agent.outbox import Outbox
 from rewardflow.shared_agent.settled import Settled
 from rewardflow.types import FailureKind, Reward, Rollout
 
@@ -51,12 +57,11 @@ class _Client:
     id: str
     run: str
     share: float
+    records: bool = False  # whether it keeps the record of the run
     serials: dict[int, _Key | None] = field(default_factory=dict)
     settled: Settled = field(default_factory=Settled)
     outlets: dict[int, Outlet] = field(default_factory=dict)
-    untaken: list[tuple[int, Packed]] = field(default_factory=list)
-    unconfirmed: list[tuple[int, Packed]] = field(default_factory=list)
-    number: int = 0
+    outbox: Outbox = field(default_factory=Outbox)
     num_polls: int = 0
     is_told_of_halt: bool = False
     waiter: asyncio.Future[None] | None = None
@@ -69,6 +74,18 @@ class _Sample:
 
     rollout: Rollout
     wanted_by: list[tuple[_Client, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ear:
+    """The sink of a run's calls: for each of its clients that keep a record."""
+
+    outboxes: Sequence[Outbox]
+
+    def emit(self, event: Event) -> None:
+        news = pack_event(event)
+        for outbox in self.outboxes:
+            outbox.put_news(news)
 
 
 class Host:
@@ -85,19 +102,23 @@ class Host:
         self._opened_s = self._loop.time()
         self._clients: dict[str, _Client] = {}
         self._samples: dict[_Key, _Sample] = {}
+        self._ears: dict[str, _Ear] = {}  # by run, where somebody keeps its record
+        self._num_lost: Counter[str] = Counter()  # clients of a run that went without a word
+        self._lacking = LackingGroups(self._loop, agent.incomplete_after_s, self._give_up)
         self.halt: Halt | None = None
+        agent.listen(self)
         self._hears_of_halt = agent.outlet(self, run="")  # the others come and go
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def hello(self, client_id: str, run: str, share: float) -> Welcome:
+    def hello(self, client_id: str, run: str, share: float, records: bool = False) -> Welcome:
         """Let a client in, or in again: what it was sent and has not confirmed comes again."""
         client = self._clients.get(client_id)
         if client is None:
             self._check_share(run, share)
-            client = self._clients[client_id] = _Client(client_id, run, share)
-        client.untaken = client.unconfirmed + client.untaken
-        client.unconfirmed = []
+            client = self._clients[client_id] = _Client(client_id, run, share, records)
+            self._note_who_records(run)
+        client.outbox.take_back()
         self._renew(client)
         return Welcome(
             incarnation=self._incarnation,
@@ -105,6 +126,7 @@ class Host:
             needs_groups=self._agent.needs_groups,
             may_change_verdicts=self._agent.may_change_verdicts,
             incomplete_after_s=self._agent.incomplete_after_s,
+            settings=self._agent.shown_settings(),
         )
 
     def _check_share(self, run: str, share: float) -> None:
@@ -116,19 +138,29 @@ class Host:
             if other.run == run and other.share != share:
                 raise InvalidInput(f"all clients of run {run!r} must have one share, got {other.share:g} and {share:g}")
 
-    def bye(self, client_id: str) -> None:
-        """Forget a client, and stop what only it wanted."""
+    def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+        """Forget a client, and stop what only it wanted; the last that it may want to write down."""
+        client = self._forget(client_id)
+        if client is None:
+            return None
+        client.outbox.confirm(confirmed)
+        return client.outbox.hand_over(halt=None, sent_s=self._loop.time())
+
+    def _forget(self, client_id: str) -> _Client | None:
         client = self._clients.pop(client_id, None)
         if client is None:
-            return
+            return None
         if client.lease is not None:
             client.lease.cancel()
         _wake(client)
+        self._note_who_records(client.run)
         self._unwant(client, list(client.serials))
         for outlet in client.outlets.values():
             self._seal(outlet)
         if not any(other.run == client.run for other in self._clients.values()):
             self._agent.assembly.cancel_run(client.run)  # groups that never became whole
+            del self._num_lost[client.run]
+        return client
 
     def dismiss(self) -> None:
         """Tell nobody anything more: what becomes of calls that are cut short by closing is no verdict on anything."""
@@ -138,11 +170,17 @@ class Host:
             _wake(client)
         self._clients.clear()
         self._samples.clear()
+        self._ears.clear()
+        self._lacking.close()
 
     def _renew(self, client: _Client) -> None:
         if client.lease is not None:
             client.lease.cancel()
-        client.lease = self._loop.call_later(self._lease_s, self.bye, client.id)
+        client.lease = self._loop.call_later(self._lease_s, self._lose, client)
+
+    def _lose(self, client: _Client) -> None:
+        self._num_lost[client.run] += 1
+        self._forget(client.id)
 
     # -- what clients send -------------------------------------------------------------------------------------------
 
@@ -162,11 +200,13 @@ class Host:
             case Submit():
                 if fresh := self._take_in(client, op.rollouts):
                     self._begin(self._outlet(client, op), fresh)
+                    self._look_for_lacking(client.run, fresh)
             case Score():
                 if fresh := self._take_in(client, op.rollouts):
                     lone = self._agent.outlet(self, run=client.run, share=client.share)
                     self._begin(lone, fresh)
                     self._seal(lone)
+                    self._look_for_lacking(client.run, fresh)
             case Seal() if op.ticket in client.outlets:
                 self._seal(client.outlets.pop(op.ticket))
             case Cancel():
@@ -225,6 +265,29 @@ class Host:
             for rollout in rollouts:
                 self.verdict(outlet.run, rollout, Reward(kind=kind, error="the shared agent has stopped sending"))
 
+    def _look_for_lacking(self, run: str, fresh: Sequence[Rollout]) -> None:
+        """Of groups that are judged as a whole, those that wait for more; others are told sample by sample."""
+        if not self._agent.needs_groups:
+            return
+        for step, group_id in {(rollout.step, rollout.group_id) for rollout in fresh}:
+            if self._agent.assembly.missing_in(run, step, group_id):
+                self._lacking.came((run, step, group_id))
+            else:
+                self._lacking.forget((run, step, group_id))
+
+    def _give_up(self, key: GroupKey) -> None:
+        run, step, group_id = key
+        missing = self._agent.assembly.missing_in(run, step, group_id)
+        if not missing or self.halt is not None:
+            return
+        lost = self._num_lost[run]
+        gone = f"; {lost} of the run's processes went without a word" if lost else ""
+        self._agent.assembly.give_up(
+            *key,
+            f"group {group_id!r} of step {step} is judged as a whole and lacks index {', '.join(map(str, missing))}: "
+            f"nothing came for incomplete_after_s={self._agent.incomplete_after_s:g}{gone}",
+        )
+
     def _refuse(self, run: str, rollout: Rollout, error: RewardflowError) -> None:
         """Of a group that is still open the verdict may be there: whoever asked for it before may have died."""
         known = self._agent.assembly.verdict_on(run, rollout)
@@ -259,14 +322,30 @@ class Host:
 
     # -- what clients are sent ---------------------------------------------------------------------------------------
 
-    def verdict(self, run: str, rollout: Rollout, reward: Reward) -> None:
+    def verdict(self, run: str, rollout: Rollout, reward: Reward, waited_s: float = 0.0) -> None:
         """From the agent: the final word on a rollout. Later words on it are not heard."""
         sample = self._samples.pop((run, rollout.step, rollout.group_id, rollout.index), None)
         if sample is None or not sample.wanted_by:
             return
         packed = pack_reward(reward)
         for client, serial in sample.wanted_by:
-            self._tell_packed(client, serial, packed)
+            self._tell_packed(client, serial, packed, waited_s)
+
+    def sink_of(self, run: str) -> EventSink | None:
+        """From the agent: who wants to hear of calls for the run."""
+        return self._ears.get(run)
+
+    def emit(self, event: Event) -> None:
+        """From the agent: something changed in an account, which concerns all runs."""
+        for ear in self._ears.values():
+            ear.emit(event)
+
+    def _note_who_records(self, run: str) -> None:
+        outboxes = [client.outbox for client in self._clients.values() if client.run == run and client.records]
+        if outboxes:
+            self._ears[run] = _Ear(outboxes)
+        else:
+            self._ears.pop(run, None)
 
     def halted(self, error: AgentHalted) -> None:
         if self.halt is None:
@@ -277,9 +356,9 @@ class Host:
     def _tell(self, client: _Client, serial: int, reward: Reward) -> None:
         self._tell_packed(client, serial, pack_reward(reward))
 
-    def _tell_packed(self, client: _Client, serial: int, packed: Packed) -> None:
+    def _tell_packed(self, client: _Client, serial: int, packed: Packed, waited_s: float = 0.0) -> None:
         client.serials[serial] = None
-        client.untaken.append((serial, packed))
+        client.outbox.put((serial, packed, waited_s))
         _wake(client)
 
     async def take(self, client_id: str, confirmed: int) -> Delivery | None:
@@ -290,7 +369,7 @@ class Host:
         client = self._clients.get(client_id)
         if client is None:
             return None
-        self._confirm(client, confirmed)
+        self._settle(client, client.outbox.confirm(confirmed))
         client.num_polls += 1
         poll = client.num_polls
         _wake(client)  # one poll a client: one of the two has lost its reader
@@ -303,19 +382,15 @@ class Host:
             is_known = self._clients.get(client_id) is client
             if is_known and client.num_polls == poll:
                 self._renew(client)
+        if not is_known:
+            return None
         if client.num_polls != poll:  # whatever the later one was given, this reader has not got it
-            return Delivery(confirmed, []) if is_known else None
-        return self._deliver(client) if is_known else None
-
-    def _confirm(self, client: _Client, confirmed: int) -> None:
-        if confirmed != client.number:  # the reply was lost
-            client.untaken = client.unconfirmed + client.untaken
-        else:
-            self._settle(client, [serial for serial, _ in client.unconfirmed])
-        client.unconfirmed = []
+            return Delivery(confirmed, [], sent_s=self._loop.time())
+        client.is_told_of_halt = self.halt is not None
+        return client.outbox.hand_over(halt=self.halt, sent_s=self._loop.time())
 
     def _has_news(self, client: _Client) -> bool:
-        return bool(client.untaken) or (self.halt is not None and not client.is_told_of_halt)
+        return client.outbox.has_verdicts or (self.halt is not None and not client.is_told_of_halt)
 
     async def _wait_for_news(self, client: _Client) -> None:
         waiter = client.waiter = self._loop.create_future()
@@ -324,12 +399,6 @@ class Host:
                 await waiter
         if client.waiter is waiter:
             client.waiter = None
-
-    def _deliver(self, client: _Client) -> Delivery:
-        client.number += 1
-        client.unconfirmed, client.untaken = client.untaken, []
-        client.is_told_of_halt = self.halt is not None
-        return Delivery(client.number, client.unconfirmed, self.halt)
 
     # -- being seen --------------------------------------------------------------------------------------------------
 
@@ -340,7 +409,7 @@ class Host:
                 run=client.run,
                 share=client.share,
                 out=sum(key is not None for key in client.serials.values()),
-                untaken=len(client.untaken) + len(client.unconfirmed),
+                untaken=client.outbox.num_verdicts,
             )
             for client in self._clients.values()
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rewardflow.errors import InvalidInput
-from rewardflow.events import REWARD_SOURCE
+from rewardflow.events import REWARD_SOURCE, Event
 from rewardflow.reward.agent import AgentStatistics
 from rewardflow.types import EMPTY, Reward, Rollout
 
@@ -50,9 +50,11 @@ _REWARD_NAMES = (
 _pack_text = operator.attrgetter(*_ROLLOUT_NAMES)
 _pack_tokens = operator.attrgetter(*_TOKEN_NAMES)
 _pack_reward = operator.attrgetter(*_REWARD_NAMES)
+_TIMES = ("at_s", "started_s")  # of events: points on a clock, and not durations
 _PLAIN = (str, int, float, bool, type(None))
 
 Packed = tuple[Any, ...]
+PackedVerdict = tuple[int, Packed, float]  # a serial number, the reward, and how long its call waited for its start
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,17 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Final verdicts by serial number. The client has them when it takes again with this number."""
+    """Final verdicts by serial number. The client has them when it takes again with this number.
+
+    `news` are events for the record of the client's run, on the host's clock, on which it is `sent_s` now.
+    """
 
     number: int
-    verdicts: list[tuple[int, Packed]]
+    verdicts: list[PackedVerdict]
     halt: Halt | None = None
+    news: list[Packed] = field(default_factory=list)
+    num_news_lost: int = 0
+    sent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +138,7 @@ class Welcome:
     needs_groups: bool
     may_change_verdicts: bool
     incomplete_after_s: float | None
+    settings: Mapping[str, Any] = EMPTY  # as people may see them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +182,41 @@ def pack_reward(reward: Reward) -> Packed:
 
 def unpack_reward(packed: Packed) -> Reward:
     return Reward(**dict(zip(_REWARD_NAMES, packed, strict=True)))
+
+
+def pack_event(event: Event) -> Packed:
+    form = _form_of(type(event))
+    return (form.name, *form.pack(event))
+
+
+def unpack_event(packed: Packed, *, later_s: float) -> Event:
+    """The event again, on a clock that is `later_s` ahead of the sender's."""
+    kind = Event.by_name[packed[0]]
+    named = dict(zip(_form_of(kind).fields, packed[1:], strict=True))
+    for name in _TIMES:
+        if name in named:
+            named[name] += later_s
+    return kind(**named)
+
+
+@dataclass(frozen=True, slots=True)
+class _EventForm:
+    """How events of a kind travel."""
+
+    name: str
+    fields: tuple[str, ...]
+    pack: Callable[[Event], Packed]
+
+
+_FORMS: dict[type[Event], _EventForm] = {}
+
+
+def _form_of(kind: type[Event]) -> _EventForm:
+    form = _FORMS.get(kind)
+    if form is None:
+        names = tuple(one.name for one in fields(kind))
+        form = _FORMS[kind] = _EventForm(kind.__name__, names, operator.attrgetter(*names))
+    return form
 
 
 def check_travels(rollout: Rollout) -> None:

@@ -14,9 +14,11 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
+from os import PathLike
 from typing import Any, TypeVar, cast
 
 from rewardflow.errors import AgentClosed, InvalidInput, JournalLocked, RewardflowError, SharedAgentGone
+from rewardflow.events import EventSink
 from rewardflow.shared_agent.client import LineBroken, SharedAgent
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
 from rewardflow.shared_agent.service import Service
@@ -45,8 +47,8 @@ class AgentActor:
         sys.setswitchinterval(_SWITCH_S)
         self._service = Service(spec, node=ray.get_runtime_context().get_node_id())
 
-    async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float) -> Welcome:
-        return await self._service.hello(spec, client_id, run, share)
+    async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float, records: bool) -> Welcome:
+        return await self._service.hello(spec, client_id, run, share, records)
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
         return await self._service.post(client_id, ops)
@@ -54,8 +56,8 @@ class AgentActor:
     async def take(self, client_id: str, confirmed: int) -> Delivery | None:
         return await self._service.take(client_id, confirmed)
 
-    async def bye(self, client_id: str) -> None:
-        await self._service.bye(client_id)
+    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+        return await self._service.bye(client_id, confirmed)
 
     async def statistics(self) -> HostStatistics:
         return await self._service.statistics()
@@ -80,13 +82,14 @@ class RayLine:
         self._was_welcome = False
         self._actor: Any = None
 
-    async def hello(self, client_id: str, run: str, share: float) -> Welcome:
+    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
         if self._spec is not None and not self._was_welcome:
             self._actor = await asyncio.to_thread(self._find_or_make, self._spec)
         else:
             self._actor = await asyncio.to_thread(_find, self._name, self._namespace)
         try:
-            welcome: Welcome = await self._call(self._actor.hello.remote(self._spec, client_id, run, share))
+            answer = self._actor.hello.remote(self._spec, client_id, run, share, records)
+            welcome: Welcome = await self._call(answer)
         except RewardflowError:
             await self._clear_away()
             raise
@@ -107,8 +110,8 @@ class RayLine:
     async def take(self, client_id: str, confirmed: int) -> Delivery | None:
         return await self._call(self._actor.take.remote(client_id, confirmed))
 
-    async def bye(self, client_id: str) -> None:
-        await self._call(self._actor.bye.remote(client_id))
+    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+        return await self._call(self._actor.bye.remote(client_id, confirmed))
 
     async def statistics(self) -> HostStatistics:
         return await self._call(self._actor.statistics.remote())
@@ -142,14 +145,20 @@ def connect(
     resources: Mapping[str, float] | None = None,
     sends_tokens: bool = False,
     give_up_s: float = 600.0,
+    run_dir: str | PathLike[str] | None = None,
+    sink: EventSink | None = None,
 ) -> SharedAgent:
     """A client of the agent of this name, to be entered with `async with`; ray must be initialised by then.
 
     With a spec the agent is made if it is not there, and refused if it runs with other settings. `run` names the
     training run, which may have many clients; its `share` is counted against those of other runs that have work.
+    `run_dir`: where this client writes down what happens in the run, as a `RewardAgent` does; of a run's clients one
+    does that, or one gives a `sink` for the events.
     """
     line = RayLine(spec, name=name, namespace=namespace, make={"env": env, "resources": resources})
-    return SharedAgent(line, run=run, share=share, sends_tokens=sends_tokens, give_up_s=give_up_s)
+    return SharedAgent(
+        line, run=run, share=share, sends_tokens=sends_tokens, give_up_s=give_up_s, run_dir=run_dir, sink=sink
+    )
 
 
 def start(
@@ -170,8 +179,8 @@ def start(
     was_there = _is_there(name, namespace)
     actor = _make(spec, name=name, namespace=namespace, env=env, resources=resources)
     try:
-        _get(actor.hello.remote(spec, "start", "start", 1.0), _START_S)
-        _get(actor.bye.remote("start"), _START_S)
+        _get(actor.hello.remote(spec, "start", "start", 1.0, False), _START_S)
+        _get(actor.bye.remote("start", 0), _START_S)
         return cast("HostStatistics", _get(actor.statistics.remote(), _START_S))
     except BaseException:
         if not was_there:

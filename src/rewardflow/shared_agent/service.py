@@ -43,13 +43,15 @@ class Service:
         """Whether its agent could not be opened, and never was."""
         return self._was_refused and not self._was_opened
 
-    async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float) -> Welcome:
+    async def hello(
+        self, spec: AgentSpec | None, client_id: str, run: str, share: float, records: bool = False
+    ) -> Welcome:
         if spec is not None and (difference := self._spec.difference(spec)) is not None:
             raise InvalidInput(
                 "all who share an agent must describe it alike; this one runs with other settings (its own and those "
                 f"asked for): {difference}"
             )
-        return await self._there(self._hello(client_id, run, share))
+        return await self._there(self._hello(client_id, run, share, records))
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
         return await self._there(self._post(client_id, ops))
@@ -57,8 +59,8 @@ class Service:
     async def take(self, client_id: str, confirmed: int) -> Delivery | None:
         return await self._there(self._take(client_id, confirmed))
 
-    async def bye(self, client_id: str) -> None:
-        await self._there(self._bye(client_id))
+    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+        return await self._there(self._bye(client_id, confirmed))
 
     async def statistics(self) -> HostStatistics:
         return await self._there(self._statistics())
@@ -73,8 +75,8 @@ class Service:
 
     # -- on the agent's own loop -------------------------------------------------------------------------------------
 
-    async def _hello(self, client_id: str, run: str, share: float) -> Welcome:
-        return (await self._open_host()).hello(client_id, run, share)
+    async def _hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
+        return (await self._open_host()).hello(client_id, run, share, records)
 
     async def _post(self, client_id: str, ops: Sequence[Op]) -> bool:
         return self._host is not None and self._host.post(client_id, ops)
@@ -82,9 +84,8 @@ class Service:
     async def _take(self, client_id: str, confirmed: int) -> Delivery | None:
         return None if self._host is None else await self._host.take(client_id, confirmed)
 
-    async def _bye(self, client_id: str) -> None:
-        if self._host is not None:
-            self._host.bye(client_id)
+    async def _bye(self, client_id: str, confirmed: int) -> Delivery | None:
+        return None if self._host is None else self._host.bye(client_id, confirmed)
 
     async def _statistics(self) -> HostStatistics:
         return dataclasses.replace((await self._open_host()).statistics(), pid=os.getpid(), node=self._node)
