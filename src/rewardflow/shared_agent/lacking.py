@@ -51,8 +51,8 @@ class LackingGroups:
     def _look(self) -> None:
         self._timer = None
         assert self._after_s is not None
-        due_s = self._loop.time() - self._after_s
-        due = [key for key, since_s in self._since_s.items() if since_s <= due_s]
+        now = self._loop.time()
+        due = [key for key, since_s in self._since_s.items() if since_s + self._after_s <= now]  # as the timer was set
         for key in due:
             del self._since_s[key]
         self._look_later()
