@@ -22,12 +22,12 @@ from rewardflow.config.loading import load_run
 from rewardflow.flow.validation_report import Figures, Validated, ValidationReport
 from rewardflow.runtime.evaluation import (
     Evaluation,
-    MeasuredModel,
     check_validation,
     evaluation,
     find_model,
     place_of,
 )
+from rewardflow.runtime.measuring import MeasuredModel
 from rewardflow.runtime.opening import check_installed
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from rewardflow.config.tree import RunSettings
     from rewardflow.reward.agent import AgentStatistics
+    from rewardflow.shared_agent.client import ClientStatistics
 
 WELL = 0
 NOTHING_SCORED = 3
@@ -82,10 +83,14 @@ def run(args: argparse.Namespace) -> int:
 
 async def _measure(
     settings: RunSettings, model: MeasuredModel, out: Path | None, *, probes: bool
-) -> tuple[Validated, AgentStatistics]:
+) -> tuple[Validated, AgentStatistics | ClientStatistics]:
     console = stderr_console()
     console.print(f"loading {safe(_shown(model))}", soft_wrap=True)
-    async with evaluation(settings, model, out=out, probes=probes) as opened:
+
+    def tell(waits_for: str) -> None:
+        console.print(safe(waits_for), soft_wrap=True)
+
+    async with evaluation(settings, model, out=out, probes=probes, tell=tell) as opened:
         async with _progress(opened, console):
             validated = await opened.measure()
         return validated, opened.agent.statistics()
@@ -111,7 +116,7 @@ def _shown(model: MeasuredModel) -> str:
 
 
 def _to_json(
-    report: ValidationReport, model: MeasuredModel, agent: AgentStatistics, out: Path | None
+    report: ValidationReport, model: MeasuredModel, agent: AgentStatistics | ClientStatistics, out: Path | None
 ) -> dict[str, Any]:
     return {
         **report.to_json(),
@@ -121,7 +126,9 @@ def _to_json(
     }
 
 
-def _show(report: ValidationReport, model: MeasuredModel, agent: AgentStatistics, out: Path | None) -> None:
+def _show(
+    report: ValidationReport, model: MeasuredModel, agent: AgentStatistics | ClientStatistics, out: Path | None
+) -> None:
     console = stdout_console()
     trained = f", after {report.version:,} steps" if model.checkpoint is not None else ""
     console.print(f"{safe(_shown(model))}{trained}", soft_wrap=True)

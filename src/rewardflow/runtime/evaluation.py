@@ -9,52 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rewardflow.checkpoint.manifest import MANIFEST_FILE, Checkpoint
-from rewardflow.config.tree import PolicySettings, RunSettings, ValidationSettings
-from rewardflow.device_thread import DeviceThread
+from rewardflow.config.tree import RunSettings, ValidationSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device import Device
-from rewardflow.flow.seams import Generator
 from rewardflow.flow.validation import Measurement
 from rewardflow.flow.validation_report import Validated
-from rewardflow.reward.agent import RewardAgent
 from rewardflow.run_directory import CHECKPOINTS_FOLDER, EVALUATIONS_FOLDER
-from rewardflow.runtime.embedded import load, make_validation_engine, rehearse_validation
+from rewardflow.runtime.measuring import MeasuredModel, measuring_home
 from rewardflow.runtime.opening import check_installed, folder_of
-from rewardflow.runtime.probe import probe
+from rewardflow.runtime.probe import probe, probe_open
 from rewardflow.runtime.resuming import store_of
-from rewardflow.runtime.reward_of_run import build_agent
-from rewardflow.runtime.validation import check_reward_fits, make_plan, open_validation_set
+from rewardflow.runtime.reward_of_run import RunAgent, agent_of_run, keeps_texts, shared_cluster
+from rewardflow.runtime.validation import check_reward_fits, open_validation_set
 from rewardflow.runtime.validation_records import ValidationRecords, cut_validations
-
-if TYPE_CHECKING:
-    from rewardflow.policy.loading import Policy
 
 _HF_CONFIG = "config.json"
 _WHERE_RUNS_WRITE = ("journal", "run_dir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredModel:
-    """Which model is measured. `version` steps were trained, where that is known; `name` is fit for a folder's."""
-
-    name: str
-    policy: PolicySettings
-    version: int = 0
-    checkpoint: Checkpoint | None = None
-    place: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Ready to measure: `await evaluation.measure()`, once."""
 
-    agent: RewardAgent
+    agent: RunAgent
     measurement: Measurement
     device: Device
     records: ValidationRecords | None
@@ -114,50 +96,53 @@ def place_of(settings: RunSettings, model: MeasuredModel) -> Path | None:
 
 def settings_of(settings: RunSettings, model: MeasuredModel, out: Path | None) -> RunSettings:
     """As if the run were this evaluation, so that agent, engine and device are made as a run makes them."""
-    limits = {name: value for name, value in settings.limits.items() if name not in _WHERE_RUNS_WRITE}
     checkpoint = replace(settings.checkpoint, every=None, keep_best_by=None, max_hours=None)
-    return replace(settings, policy=model.policy, limits=limits, run_dir=out, checkpoint=checkpoint)
+    limits, shared = settings.limits, settings.shared_agent
+    if shared.name is None:
+        limits = {name: value for name, value in limits.items() if name not in _WHERE_RUNS_WRITE}
+    else:  # its journal is not the run's, but its verdicts are told apart by the run
+        shared = replace(shared, run=f"{shared.run or settings.run_dir}, evaluation of {model.name}")
+    return replace(
+        settings, policy=model.policy, limits=limits, run_dir=out, checkpoint=checkpoint, shared_agent=shared
+    )
 
 
 @contextlib.asynccontextmanager
 async def evaluation(
-    settings: RunSettings, model: MeasuredModel, *, out: Path | None = None, probes: bool = True
+    settings: RunSettings,
+    model: MeasuredModel,
+    *,
+    out: Path | None = None,
+    probes: bool = True,
+    tell: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Evaluation]:
     """Open all that is needed. What is cheap to find wrong is found first, as in a run."""
     check_installed()
     validation = check_validation(settings)
     settings = settings_of(settings, model, out)
     folder = folder_of(settings)
-    agent = build_agent(settings, folder=folder)
+    agent = agent_of_run(settings, folder=folder)
     prompt_set = open_validation_set(settings)
     assert prompt_set is not None
-    if probes:
+    is_shared = settings.shared_agent.name is not None
+    if probes and not is_shared:
         await probe(settings, prompt_set[0], folder=folder)
     async with contextlib.AsyncExitStack() as stack:
-        thread = stack.enter_context(DeviceThread("device"))
-        prompts = await thread.run(lambda: rehearse_validation(settings, _outline(settings), prompt_set))
+        home = await stack.enter_async_context(measuring_home(settings, tell))
+        prompts = await home.rehearse(prompt_set)
+        stack.enter_context(shared_cluster(settings))
         await stack.enter_async_context(agent)
+        if probes and is_shared:
+            await probe_open(agent, prompt_set[0])
         check_reward_fits(validation, agent)
-        policy = await thread.run(lambda: _load(settings, model))
-        engine = await _open_engine(settings, policy, thread, stack)
-        plan = make_plan(validation, prompts, engine)
+        plan = await home.load(model, prompts)
+        texts = keeps_texts(agent, settings, folder=folder)
         yield Evaluation(
             agent=agent,
             measurement=Measurement(model.version, plan, agent, due_step=model.version),
             device=Device("generator"),
-            records=None if out is None else await _open_records(out, agent, stack),
+            records=None if out is None else await _open_records(out, stack, keeps_texts=texts),
         )
-
-
-async def _open_engine(
-    settings: RunSettings, policy: Policy, thread: DeviceThread, stack: contextlib.AsyncExitStack
-) -> Generator:
-    from rewardflow.generate.vllm.engine import VllmEngine
-
-    engine = make_validation_engine(settings, policy, thread)
-    if isinstance(engine, VllmEngine):
-        await stack.enter_async_context(engine)
-    return engine
 
 
 def check_validation(settings: RunSettings) -> ValidationSettings:
@@ -169,25 +154,9 @@ def check_validation(settings: RunSettings) -> ValidationSettings:
     return settings.validation
 
 
-def _outline(settings: RunSettings) -> Policy:
-    from rewardflow.policy.loading import outline_policy
-
-    return outline_policy(settings.policy)
-
-
-def _load(settings: RunSettings, model: MeasuredModel) -> Policy:
-    from rewardflow.checkpoint.model_state import read_state
-    from rewardflow.checkpoint.snapshot import STATE_FOLDER
-
-    policy = load(settings)
-    if model.checkpoint is not None:
-        read_state(model.checkpoint.path / STATE_FOLDER, policy.model)
-    return policy
-
-
-async def _open_records(out: Path, agent: RewardAgent, stack: contextlib.AsyncExitStack) -> ValidationRecords:
+async def _open_records(out: Path, stack: contextlib.AsyncExitStack, *, keeps_texts: bool) -> ValidationRecords:
     """What an earlier evaluation of this place told makes room."""
     await asyncio.to_thread(cut_validations, out, versions=())
-    records = ValidationRecords(out, keeps_texts=agent.settings.store != "hash")
+    records = ValidationRecords(out, keeps_texts=keeps_texts)
     stack.callback(records.close)
     return records

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 4.0
 _CONNECT_S = 2.0
 _UNKNOWN_ANSWER = "?"
+_SAMPLE_SOURCE = "sample"  # so that it is in none of the run's own totals
 _GO_ON = " (--no-probe starts without asking)"
 _SAMPLE_GROUP_SIZE = 2  # of a reward that compares the rollouts of a group
 _HOPELESS = ("service", "user_error")  # what a judge that works does not say about a plain sample
@@ -75,7 +76,8 @@ async def probe(settings: RunSettings, prompt: Prompt, *, folder: Path) -> None:
 async def probe_open(agent: RunAgent, prompt: Prompt) -> None:
     """As `probe`, of an agent that is open and may judge for other runs too: it is asked like by any of them."""
     rewards: tuple[Reward, ...] = ()
-    ticket = agent.submit(_rollouts(prompt, _likely_answer(prompt), _SAMPLE_GROUP_SIZE))
+    with agent.open(source=_SAMPLE_SOURCE) as ticket:
+        ticket.submit(_rollouts(prompt, _likely_answer(prompt), _SAMPLE_GROUP_SIZE))
     try:
         async with asyncio.timeout(PATIENCE_S):
             (group,) = await ticket.all()

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import logging
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -69,13 +70,14 @@ class OnRay:
     async def __aenter__(self) -> Self:
         if importlib.util.find_spec("ray") is None:
             raise InvalidInput("runtime.kind=ray needs Ray, which is not installed: pip install 'rewardflow[ray]'")
+        address = self._runtime.address or os.environ.get("RAY_ADDRESS")
         try:
-            if self._runtime.address is None:
+            if address is None:
                 self._tell("starting Ray on this machine")
                 self._stack.enter_context(private_cluster())
             else:
-                self._tell(f"joining Ray at {self._runtime.address}")
-                self._stack.enter_context(joined(self._runtime.address))
+                self._tell(f"joining Ray at {address}")
+                self._stack.enter_context(joined(address))
             is_strict = self._runtime.spread == "strict_spread"
             check_room(self._need(), alive_nodes(), is_strictly_spread=is_strict)
         except BaseException:

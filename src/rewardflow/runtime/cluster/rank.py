@@ -13,6 +13,7 @@ import contextlib
 import copy
 import dataclasses
 import os
+import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -87,11 +88,18 @@ class Rank:
         import torch.distributed as dist
 
         host = ray.util.get_node_ip_address()
-        store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in its __all__
-            host, 0, self._num_ranks, is_master=True, wait_for_workers=False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, 0), family=family)  # by itself it listens on all addresses
+        port = listener.getsockname()[1]
+        self._store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in its __all__
+            host,
+            port,
+            self._num_ranks,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
         )
-        self._store = store
-        return MeetingPoint(host, store.port)
+        return MeetingPoint(host, port)
 
     @telling
     async def open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> RankPlace:

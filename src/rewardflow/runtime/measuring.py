@@ -1,0 +1,131 @@
+"""Where an evaluation generates: in this process, or on the processes of a Ray cluster that the run would train on.
+
+Always true: what is measured are the weights of one version, the same in both places, and nothing is trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rewardflow.checkpoint.manifest import Checkpoint
+from rewardflow.config.tree import PolicySettings, RunSettings
+from rewardflow.data.prompt_set import PromptSet
+from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.records import Prompt
+from rewardflow.flow.seams import Generator
+from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.runtime.cluster.on_ray import OnRay
+from rewardflow.runtime.embedded import load, make_validation_engine, rehearse_validation
+from rewardflow.runtime.validation import make_plan
+
+if TYPE_CHECKING:
+    from rewardflow.policy.loading import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel:
+    """Which model is measured. `version` steps were trained, where that is known; `name` is fit for a folder's."""
+
+    name: str
+    policy: PolicySettings
+    version: int = 0
+    checkpoint: Checkpoint | None = None
+    place: Path | None = None
+
+
+class MeasuringHome(AbstractAsyncContextManager["MeasuringHome"], Protocol):
+    """Entered before anything heavy happens, left last."""
+
+    async def rehearse(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
+        """Find the mistakes that can be found before anything is loaded; the prompts to measure with."""
+
+    async def load(self, model: MeasuredModel, prompts: tuple[Prompt, ...]) -> ValidationPlan: ...
+
+
+def measuring_home(settings: RunSettings, tell: Callable[[str], None] | None = None) -> MeasuringHome:
+    """As the settings say. `tell` is told what the start waits for, where that may take a while."""
+    return MeasuringOnRay(settings, tell) if settings.runtime.kind == "ray" else MeasuringHere(settings)
+
+
+class MeasuringHere:
+    """The engine alone, without a trainer."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._thread = DeviceThread("device")
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._stack.enter_context(self._thread)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def rehearse(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
+        return await self._thread.run(lambda: rehearse_validation(self._settings, _outline(self._settings), prompt_set))
+
+    async def load(self, model: MeasuredModel, prompts: tuple[Prompt, ...]) -> ValidationPlan:
+        policy = await self._thread.run(lambda: _load(self._settings, model))
+        validation = self._settings.validation
+        assert validation is not None
+        return make_plan(validation, prompts, await self._open_engine(policy))
+
+    async def _open_engine(self, policy: Policy) -> Generator:
+        from rewardflow.generate.vllm.engine import VllmEngine
+
+        engine = make_validation_engine(self._settings, policy, self._thread)
+        if isinstance(engine, VllmEngine):
+            await self._stack.enter_async_context(engine)
+        return engine
+
+
+class MeasuringOnRay:
+    """The ranks and generators of the run, as if it went on from the checkpoint: what can train it can measure it."""
+
+    def __init__(self, settings: RunSettings, tell: Callable[[str], None] | None) -> None:
+        self._home = OnRay(settings, tell=tell)
+
+    async def __aenter__(self) -> Self:
+        await self._home.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._home.__aexit__(exc_type, exc, traceback)
+
+    async def rehearse(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
+        return await self._home.rehearse(prompt_set, prompt_set)
+
+    async def load(self, model: MeasuredModel, prompts: tuple[Prompt, ...]) -> ValidationPlan:
+        machinery = await self._home.load(prompts)
+        if model.checkpoint is not None:
+            await machinery.weights.put_back(model.checkpoint.path)
+            await machinery.generator.publish(model.version)
+        assert machinery.validation is not None
+        return machinery.validation
+
+
+def _outline(settings: RunSettings) -> Policy:
+    from rewardflow.policy.loading import outline_policy
+
+    return outline_policy(settings.policy)
+
+
+def _load(settings: RunSettings, model: MeasuredModel) -> Policy:
+    from rewardflow.checkpoint.model_state import read_state
+    from rewardflow.checkpoint.snapshot import STATE_FOLDER
+
+    policy = load(settings)
+    if model.checkpoint is not None:
+        read_state(model.checkpoint.path / STATE_FOLDER, policy.model)
+    return policy
