@@ -7,7 +7,7 @@ Activations cannot be counted from here and come on top; the library's own works
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.config.tree import RunSettings
@@ -74,6 +74,29 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
         generator_copy=weight_bytes if has_copy else 0,
         key_values=_key_value_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
         logits=_logits_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
+    )
+
+
+def estimate_rank_memory(settings: RunSettings, policy: Policy) -> MemoryEstimate:
+    """Of one rank of several on a cluster, whose devices are not here; each has its part of what is trained."""
+    import torch
+
+    whole = estimate_memory(settings, policy, torch.device("cpu"))
+    ranks = settings.runtime.ranks
+    parts = ranks if settings.trainer.backend == "fsdp2" else settings.trainer.megatron.num_ranks
+    is_colocated = settings.schedule.placement == "colocated"
+    return replace(
+        whole,
+        device=f"each of {ranks} ranks" if ranks > 1 else "the rank",
+        device_bytes=None,
+        weights=whole.weights // parts,
+        gradients=whole.gradients // parts,
+        optimizer=whole.optimizer // parts,
+        reference=whole.reference // parts,
+        critic=whole.critic // parts,
+        critic_gradients=whole.critic_gradients // parts,
+        generator_copy=whole.weights if is_colocated and ranks > 1 else 0,
+        key_values=whole.key_values if is_colocated else 0,
     )
 
 

@@ -15,8 +15,9 @@ from rewardflow.config.tree import RunSettings
 from rewardflow.data.opening import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
+from rewardflow.runtime.cluster.on_ray import check_cluster, rehearsed_here
 from rewardflow.runtime.embedded import check_one_process, device_of, make_engine, rehearse, rehearse_validation
-from rewardflow.runtime.memory import MemoryEstimate, estimate_memory
+from rewardflow.runtime.memory import MemoryEstimate, estimate_memory, estimate_rank_memory
 from rewardflow.runtime.opening import check_installed, check_run_dir, folder_of
 from rewardflow.runtime.probe import SampleVerdict, ask_about_sample
 from rewardflow.runtime.reward_of_run import build_agent
@@ -112,11 +113,15 @@ async def preflight(settings: RunSettings, *, folder: Path | None = None, resume
     build_agent(settings, folder=folder, keeps=False)  # for its mistakes, which are told at once
     prompt_set = open_prompts(settings.data, seed=settings.seed)
     validation_set = open_validation_set(settings)
+    here = settings
+    if settings.runtime.kind == "ray":
+        check_cluster(settings)
+        here = rehearsed_here(settings)
     with DeviceThread("check") as thread:
-        policy = await thread.run(lambda: rehearse(settings, prompt_set))
-        measured = await thread.run(lambda: rehearse_validation(settings, policy, validation_set))
-        prompts = await thread.run(lambda: _check_prompts(settings, prompt_set, policy))
-        memory = await thread.run(lambda: estimate_memory(settings, policy, device_of(settings)))
+        policy = await thread.run(lambda: rehearse(here, prompt_set))
+        measured = await thread.run(lambda: rehearse_validation(here, policy, validation_set))
+        prompts = await thread.run(lambda: _check_prompts(here, prompt_set, policy))
+        memory = await thread.run(lambda: _memory(settings, policy))
     sample = await ask_about_sample(settings, prompt_set[0], folder=folder, patience_s=PATIENCE_S)
     num_groups = num_validated(settings, len(measured))
     return Preflight(
@@ -126,6 +131,12 @@ async def preflight(settings: RunSettings, *, folder: Path | None = None, resume
         calls=plan_calls(settings, sample.units, num_groups),
         cost=plan_cost(settings, sample, num_groups),
     )
+
+
+def _memory(settings: RunSettings, policy: Policy) -> MemoryEstimate:
+    if settings.runtime.kind == "ray":
+        return estimate_rank_memory(settings, policy)
+    return estimate_memory(settings, policy, device_of(settings))
 
 
 def plan_calls(settings: RunSettings, units: tuple[str, ...], num_validated: int = 0) -> CallPlan:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rewardflow.config.tree import RunSettings
+from rewardflow.config.tree import RunSettings, RuntimeSettings
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
@@ -68,9 +68,8 @@ class OnRay:
         return 0 if self._is_colocated else self._runtime.generators
 
     async def __aenter__(self) -> Self:
-        if importlib.util.find_spec("ray") is None:
-            raise InvalidInput("runtime.kind=ray needs Ray, which is not installed: pip install 'rewardflow[ray]'")
-        address = self._runtime.address or os.environ.get("RAY_ADDRESS")
+        _check_installed()
+        address = _address_of(self._runtime)
         try:
             if address is None:
                 self._tell("starting Ray on this machine")
@@ -78,8 +77,7 @@ class OnRay:
             else:
                 self._tell(f"joining Ray at {address}")
                 self._stack.enter_context(joined(address))
-            is_strict = self._runtime.spread == "strict_spread"
-            check_room(self._need(), alive_nodes(), is_strictly_spread=is_strict)
+            self.check_room()
         except BaseException:
             self._stack.close()
             raise
@@ -90,6 +88,11 @@ class OnRay:
     ) -> None:
         self._stack.close()
 
+    def check_room(self) -> None:
+        """In the cluster that this process has joined."""
+        is_strict = self._runtime.spread == "strict_spread"
+        check_room(self._need(), alive_nodes(), is_strictly_spread=is_strict)
+
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
         """The ranks' devices are not here, so they are asked for theirs when they load."""
         return await asyncio.to_thread(self._rehearse, prompt_set, validation_set)
@@ -97,8 +100,7 @@ class OnRay:
     def _rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
         from rewardflow.generate.prompts import PromptEncoder
 
-        here = dataclasses.replace(self._settings.trainer, device="cpu")
-        settings = dataclasses.replace(self._settings, trainer=here)
+        settings = rehearsed_here(self._settings)
         policy = rehearse(settings, prompt_set)
         encoder = PromptEncoder(policy.tokenizer, self._settings.generation)
         self._fits = lambda prompt: bool(encoder.fit([prompt]).kept)
@@ -180,6 +182,30 @@ class OnRay:
                 "run_dir must be on a file system that every node sees, because ranks write checkpoints there, got "
                 f"{self._settings.run_dir}, which {nodes} does not see"
             )
+
+
+def check_cluster(settings: RunSettings) -> None:
+    """Whether the cluster that a run would join has room for it; one that it would start for itself is not started."""
+    _check_installed()
+    address = _address_of(settings.runtime)
+    if address is not None:
+        with joined(address):
+            OnRay(settings).check_room()
+
+
+def rehearsed_here(settings: RunSettings) -> RunSettings:
+    """As the rehearsal in this process sees them, which may have none of the devices of the ranks."""
+    return dataclasses.replace(settings, trainer=dataclasses.replace(settings.trainer, device="cpu"))
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise InvalidInput("runtime.kind=ray needs Ray, which is not installed: pip install 'rewardflow[ray]'")
+
+
+def _address_of(runtime: RuntimeSettings) -> str | None:
+    """Of the cluster to join; None: one is started for the run."""
+    return runtime.address or os.environ.get("RAY_ADDRESS")
 
 
 def _actor(cls: type[Any], need: Need, group: Any, place: int, arguments: tuple[Any, ...]) -> Any:
