@@ -52,6 +52,11 @@ class Centred:
 
     def post_process_scores(self, scores):
         return [score - sum(scores) / len(scores) for score in scores]
+
+
+class Ranking:
+    async def score_group(self, rollouts):
+        return [float(rollout.index) for rollout in rollouts]
 '''
 
 WORKER = """
@@ -72,6 +77,28 @@ async def main():
         rewards = await asyncio.gather(*(agent.score(rollout) for rollout in rollouts))
         assert [reward.value for reward in rewards] == [float(i) for i in range(count)]
         print("done", flush=True)
+
+
+asyncio.run(main())
+"""
+
+
+HOLDER = """
+import asyncio, logging, sys
+import ray
+import rewardflow as rf
+from rewardflow.shared_agent.ray_actor import connect
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR, _node_ip_address="127.0.0.2")
+
+
+async def main():
+    async with connect(run="a", name="judge") as agent, asyncio.TaskGroup() as tasks:
+        tasks.create_task(agent.score(rf.Rollout(group_id="g", index=1, group_size=3, response="1")))
+        while not (await agent.host_statistics()).agent.verdicts.submitted:
+            await asyncio.sleep(0.05)
+        print("ready", flush=True)
+        await asyncio.sleep(1000)  # it would have sent index 2 then
 
 
 asyncio.run(main())
@@ -256,6 +283,27 @@ def test_workers_in_different_processes_complete_each_others_groups(judge: Path)
     pair = rollouts(2, size=2)
     answers = [worker.score.remote(spec, one) for worker, one in zip(workers, pair, strict=True)]
     assert ray.get(answers, timeout=300) == [-0.5, 0.5]
+
+
+def test_a_group_that_lacks_what_a_killed_process_held_fails_for_the_others(cluster: Cluster, judge: Path) -> None:
+    start(spec_of(judge, "Ranking", incomplete_after_s=5.0), name="judge")
+    script = judge / "holder.py"
+    script.write_text(HOLDER, "utf-8")
+    holder = subprocess.Popen([sys.executable, str(script), cluster.address], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+    finally:
+        holder.kill()
+        holder.wait()
+
+    async def main() -> rf.Reward:
+        async with connect(run="a", name="judge") as agent:
+            return await agent.score(rf.Rollout(group_id="g", index=0, group_size=3, response="0"))
+
+    reward = asyncio.run(main())
+    assert (reward.value, reward.kind) == (None, "cancelled")
+    assert "judged as a whole and lacks index 2: nothing came for incomplete_after_s=5" in (reward.error or "")
 
 
 def test_two_jobs_with_other_settings_for_one_agent_are_told_the_difference(judge: Path) -> None:

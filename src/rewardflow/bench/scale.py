@@ -1,4 +1,4 @@
-"""What the agent costs beyond one process, and whether it keeps its promises there: `rewardflow bench scale`.
+"""What the agent and training cost beyond one process, and whether they keep their promises there: `bench scale`.
 
 Always true: it runs on a Ray cluster of its own on this machine, which is gone afterwards.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rewardflow.bench.bounds import list_schedule, time_of_groups
 from rewardflow.bench.rows import Row
+from rewardflow.bench.scale_training import training
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.cluster import private_cluster
@@ -43,6 +46,7 @@ def run_scale_benchmarks(*, quick: bool = False) -> Iterator[Row]:
         yield from throughput(repeats=repeats)
         yield from original_experiment(repeats=repeats)
         yield from fair_shares(seconds=6.0 if quick else 15.0)
+        yield from training(steps=4) if quick else training()
 
 
 # -- what a verdict costs --------------------------------------------------------------------------------------------
@@ -52,6 +56,8 @@ def throughput(*, repeats: int, count: int = 30_000) -> Iterator[Row]:
     """The best of some runs, as in `bench agent`."""
     local = max(asyncio.run(_local_verdicts_per_s(count)) for _ in range(repeats))
     shared, scored = asyncio.run(_shared_verdicts_per_s(count, repeats))
+    with tempfile.TemporaryDirectory() as folder:
+        recorded, _ = asyncio.run(_shared_verdicts_per_s(count, repeats, run_dir=Path(folder) / "run"))
     stop(name="bench-noop")
     yield Row(
         name="shared agent: no-op verdicts a second, seen by the driver",
@@ -68,6 +74,13 @@ def throughput(*, repeats: int, count: int = 30_000) -> Iterator[Row]:
         yardstick=shared,
         yardstick_name="by the batch",
     )
+    yield Row(
+        name="shared agent: no-op verdicts a second, with the run's record",
+        value=recorded,
+        unit="1/s",
+        yardstick=shared,
+        yardstick_name="without a run directory",
+    )
 
 
 async def _local_verdicts_per_s(count: int) -> float:
@@ -78,10 +91,11 @@ async def _local_verdicts_per_s(count: int) -> float:
         return count / (time.perf_counter() - began_s)
 
 
-async def _shared_verdicts_per_s(count: int, repeats: int) -> tuple[float, float]:
+async def _shared_verdicts_per_s(count: int, repeats: int, *, run_dir: Path | None = None) -> tuple[float, float]:
+    """By the batch, and one by one."""
     spec = AgentSpec.of(f"{__name__}:noop", max_concurrency=SLOTS)
     by_batch, by_sample = [], []
-    async with connect(spec, name="bench-noop", run="bench") as agent:
+    async with connect(spec, name="bench-noop", run="bench", run_dir=run_dir) as agent:
         for step in range(repeats + 1):  # the first warms both sides up
             rollouts = _rollouts(count, step=step)
             gc.collect()

@@ -13,7 +13,6 @@ import contextlib
 import copy
 import dataclasses
 import os
-import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from rewardflow.runtime.cluster.buckets import BucketNote, WeightBucket, next_bu
 from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
 from rewardflow.runtime.cluster.failures import telling, telling_stream
 from rewardflow.runtime.cluster.learner import Learner, make_learner
+from rewardflow.runtime.cluster.listening import listener_on, stay_on
 from rewardflow.runtime.cluster.megatron_learner import prepare_megatron
 from rewardflow.runtime.embedded import load, prepared_device
 from rewardflow.runtime.peak_memory import peak_memory_bytes
@@ -88,8 +88,7 @@ class Rank:
         import torch.distributed as dist
 
         host = ray.util.get_node_ip_address()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, 0), family=family)  # by itself it listens on all addresses
+        listener = listener_on(host)  # the store's own would be on all addresses
         port = listener.getsockname()[1]
         self._store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in its __all__
             host,
@@ -134,8 +133,10 @@ class Rank:
         self._learner = make_learner(settings, policy, self._thread, group)
 
     def _meet(self, meeting_point: MeetingPoint) -> dist.ProcessGroup:
+        import ray
         import torch.distributed as dist
 
+        stay_on(ray.util.get_node_ip_address())
         store = self._store or dist.TCPStore(  # type: ignore[attr-defined]
             meeting_point.host, meeting_point.port, self._num_ranks
         )
