@@ -243,7 +243,8 @@ def test_ctrl_c_ends_a_run_on_a_cluster_of_its_own_with_everything_that_it_start
         assert said[3] == "waiting for 2 ranks to load tiny"
         started = processes_of(process.pid)
         assert len(started) > 5
-        assert addresses_listened_on(started) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+        # Ray's own servers are on all addresses, whatever they are told; they want a token.
+        assert addresses_listened_on(started) <= {"127.0.0.1", "127.0.0.2", "::ffff:127.0.0.1", "::1", "::"}
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
@@ -300,7 +301,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_its_name_and_the_way_on(here: P
     process = start("train", "run.yaml", f"runtime={cluster.address}", "runtime.ranks=2", "steps=1000000")
     try:
         until_step(process)
-        ranks = [pid for pid in _named("ray::Rank") if _is_alive(pid)]
+        ranks = [pid for pid in _named("ray::Rank", cluster) if _is_alive(pid)]
         assert len(ranks) == 2
         os.kill(ranks[0], signal.SIGKILL)
         _, err = process.communicate(timeout=120)
@@ -314,16 +315,45 @@ def test_a_rank_that_is_killed_ends_the_run_with_its_name_and_the_way_on(here: P
     assert wait_until_gone(ranks) == []
 
 
-def _named(name: str) -> list[int]:
-    """Processes of this cluster; those of others have their folders in other places."""
-    node = ray.get_runtime_context().get_node_id()
+def _named(name: str, cluster: Cluster) -> list[int]:
+    """Processes of this cluster, whose raylet knows its folder."""
+    folder = cluster.head_node.get_temp_dir_path().encode()
     found = []
     for place in Path("/proc").iterdir():
         try:
             if place.name.isdigit() and (place / "cmdline").read_bytes().startswith(name.encode()):
-                environment = (place / "environ").read_bytes()
-                if f"RAY_NODE_ID={node}".encode() in environment:
+                parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+                if folder in Path(f"/proc/{parent}/cmdline").read_bytes():
                     found.append(int(place.name))
         except OSError:
             continue
     return found
+
+
+STRANGER = """
+import os, subprocess, sys
+from rewardflow.shared_agent.cluster import private_cluster
+
+JOIN = "import logging, ray; ray.init(address={!r}, log_to_driver=False, logging_level=logging.CRITICAL)"
+with private_cluster():
+    import ray
+
+    code = JOIN.format(ray.get_runtime_context().gcs_address)
+    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    for environment in (dict(os.environ), stranger):
+        print(subprocess.run([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL).returncode)
+"""
+
+
+def test_nobody_joins_a_cluster_of_a_runs_own_without_its_token(tmp_path: Path) -> None:
+    (tmp_path / "stranger.py").write_text(STRANGER, "utf-8")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    said = subprocess.run(
+        [sys.executable, str(tmp_path / "stranger.py")],
+        env={**clean, "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert said.stdout.split() == ["0", "1"]

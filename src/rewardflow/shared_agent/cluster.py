@@ -1,6 +1,8 @@
 """Joining a Ray cluster, or starting a small one of our own.
 
-Always true: what we started is ended by us, and nothing else is; a private cluster listens on 127.0.0.1 alone.
+Always true: what we started is ended by us, and nothing else is; a private cluster lives on the loopback interface, and
+takes in nobody without a token that only its own processes have: Ray's servers listen on all addresses, whatever they
+are told.
 """
 
 from __future__ import annotations
@@ -8,16 +10,23 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
+import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 
-from rewardflow.errors import InvalidInput
+from rewardflow.errors import ClusterError, InvalidInput
+
+logger = logging.getLogger(__name__)
 
 _CPUS = 32  # logical ones: they cost nothing, and too few stall placement
 _OBJECT_STORE_BYTES = 256 * 2**20
+_LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # of 127.0.0.1 Ray makes the network's address
+_TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 def check_installed() -> None:
@@ -61,22 +70,53 @@ def _own_handler_of_sigterm() -> Iterator[None]:
 def private_cluster() -> Iterator[None]:
     """One node for as long as the block lasts."""
     check_installed()
+    folder = tempfile.mkdtemp(prefix="rewardflow-ray-", dir="/tmp")  # sockets need a short path
+    with _own_token():
+        import ray
+
+        try:
+            _start(folder)
+            yield
+        finally:
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: str) -> None:
     import ray
 
-    folder = tempfile.mkdtemp(prefix="rewardflow-ray-", dir="/tmp")  # sockets need a short path
-    with _own_handler_of_sigterm():
-        ray.init(
-            address="local",
-            num_cpus=_CPUS,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=folder,
-        )
+    try:
+        with _own_handler_of_sigterm():
+            ray.init(
+                address="local",
+                num_cpus=_CPUS,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address=_LOOPBACK,
+                _temp_dir=folder,
+            )
+    except Exception as error:  # Ray raises plain ones, too
+        told = str(error).strip().partition("\n")[0]
+        raise ClusterError(f"Ray could not be started on this machine: {told}") from error
+
+
+@contextlib.contextmanager
+def _own_token() -> Iterator[None]:
+    """In the environment, from where Ray and what it starts take it; one that the user has set stays."""
+    if _TOKEN_MODE in os.environ:
+        yield
+        return
+    if "ray" in sys.modules:  # it reads the mode when it is imported
+        logger.warning("Ray was imported before the cluster was started, so the cluster has no token of its own")
+        yield
+        return
+    before = os.environ.get(_TOKEN)
+    os.environ[_TOKEN_MODE], os.environ[_TOKEN] = "token", secrets.token_hex(32)
     try:
         yield
     finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ[_TOKEN_MODE], os.environ[_TOKEN]
+        if before is not None:
+            os.environ[_TOKEN] = before

@@ -43,13 +43,13 @@ class Crew:
 
     async def answered(self, answers: Sequence[Any]) -> list[Any]:
         futures = [asyncio.wrap_future(answer.future()) for answer in answers]
+        for future in futures:
+            future.add_done_callback(_failure)  # what they say when nobody waits any longer is nobody's concern
         _, out = await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)
         if not out and not any(_failure(future) for future in futures):
             return [future.result() for future in futures]
         if out and not any(_explains(future) for future in futures):
             await asyncio.wait(out, timeout=_CAUSE_S)
-        for future in out:
-            future.add_done_callback(_failure)  # what they still have to say is nobody's concern
         failures = [(i, error) for i, future in enumerate(futures) if (error := _failure(future)) is not None]
         raise self.told(*min(failures, key=lambda failure: _importance(failure[1])))
 

@@ -205,7 +205,7 @@ def _check_installed() -> None:
 
 def _address_of(runtime: RuntimeSettings) -> str | None:
     """Of the cluster to join; None: one is started for the run."""
-    return runtime.address or os.environ.get("RAY_ADDRESS")
+    return runtime.address or os.environ.get("RAY_ADDRESS") or None
 
 
 def _actor(cls: type[Any], need: Need, group: Any, place: int, arguments: tuple[Any, ...]) -> Any:
