@@ -1,0 +1,34 @@
+"""Where an evaluation generates, and under which name it asks a shared agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tiny_run import settings_in
+
+from rewardflow.config.tree import DataSettings, RuntimeSettings, SharedAgentSettings, ValidationSettings
+from rewardflow.runtime.evaluation import find_model, settings_of
+from rewardflow.runtime.measuring import MeasuringHere, MeasuringOnRay, measuring_home
+
+
+def test_an_evaluation_generates_where_the_run_would(tmp_path: Path) -> None:
+    validation = ValidationSettings(data=DataSettings(task="copy_digits", limit=2))
+    here = settings_in(tmp_path, validation=validation)
+    assert isinstance(measuring_home(here), MeasuringHere)
+    on_ray = settings_in(tmp_path, validation=validation, runtime=RuntimeSettings(kind="ray", ranks=2))
+    assert isinstance(measuring_home(on_ray), MeasuringOnRay)
+
+
+def test_a_shared_agent_takes_an_evaluation_for_a_run_of_its_own(tmp_path: Path) -> None:
+    """With the run's name its verdicts would be replayed for training, and the other way round."""
+    limits = {"journal": str(tmp_path / "shared.db"), "rpm": 60}
+    settings = settings_in(tmp_path, run_dir=tmp_path / "run", limits=limits)
+    model = find_model(settings, None)
+    own = settings_of(settings, model, tmp_path / "out")
+    assert (own.run_dir, dict(own.limits)) == (tmp_path / "out", {"rpm": 60})
+    shared = settings_in(
+        tmp_path, run_dir=tmp_path / "run", limits=limits, shared_agent=SharedAgentSettings(name="judge", run="job")
+    )
+    asked = settings_of(shared, model, tmp_path / "out")
+    assert asked.shared_agent.run == "job, evaluation of model"
+    assert dict(asked.limits) == limits  # all who share an agent describe it alike
