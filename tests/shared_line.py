@@ -130,11 +130,11 @@ class Unreliable(Lives):
         await self._copies.__aexit__(None, None, None)
         await super().__aexit__()
 
-    async def hello(self, client_id: str, run: str, share: float) -> Welcome:
+    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
         """Comes once, because a client that has left must stay away."""
         if self._chance.random() < self._fault_share:
             raise LineBroken("the message was lost")
-        return await super()._answer(lambda host: host.hello(client_id, run, share))
+        return await super()._answer(lambda host: host.hello(client_id, run, share, records))
 
     async def _answer(self, ask: Callable[[Host], Any]) -> Any:
         draw = self._chance.random() / self._fault_share if self._fault_share else 1.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shared_line import Lives
+from shared_line import Lives, Unreliable
 
 import rewardflow as rf
 from rewardflow import clock
@@ -164,7 +165,9 @@ def test_the_fastest_message_says_how_far_the_clocks_are_apart(caplog: pytest.Lo
         now_s = asyncio.get_running_loop().time()
         for sent_s in (now_s - 103.0, now_s - 101.0, now_s - 102.0):  # 100 s apart, and 3, 1 and 2 s on the way
             event = LimitChanged(at_s=now_s - 110.0, account="judge", governor="pace", value=None, reason="")
-            record.heard(Delivery(1, [], news=[pack_event(event)], sent_s=sent_s))
+            delivery = Delivery(1, [], news=[pack_event(event)], sent_s=sent_s, first_news=len(sink.events))
+            record.heard(delivery)
+            record.heard(delivery)  # which is no news any more
         record.heard(Delivery(2, [], num_news_lost=7, sent_s=now_s))
         return [now_s - event.at_s for event in sink.events]
 
@@ -197,3 +200,22 @@ def test_a_directory_that_holds_something_else_is_refused_before_anybody_is_gree
     clock.run(main())
     with pytest.raises(InvalidInput):
         RunDirectory.open(tmp_path)
+
+
+def test_on_a_line_that_loses_and_repeats_messages_every_call_and_verdict_is_in_the_record_once() -> None:
+    async def main() -> tuple[EventList, int]:
+        sink, judge = EventList(), Moody()
+        make = lambda: RewardAgent(judge, serves_runs=True, max_concurrency=4)  # noqa: E731
+        async with (
+            Unreliable(make, chance=random.Random(3), fault_share=0.4) as lives,
+            lives.client("a", sink=sink) as agent,
+        ):
+            await agent.submit(rollouts(40)).all()
+            await asyncio.sleep(30)
+        return sink, judge.asked.total()
+
+    sink, num_asked = clock.run(main())
+    assert len(sink.of(VerdictReached)) == 40
+    assert len(sink.of(CallEnded)) == num_asked
+    calls = Counter((call.group_id, call.index, call.attempt) for call in sink.of(CallEnded))
+    assert set(calls.values()) == {1}

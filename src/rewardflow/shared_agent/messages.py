@@ -118,7 +118,8 @@ class Halt:
 class Delivery:
     """Final verdicts by serial number. The client has them when it takes again with this number.
 
-    `news` are events for the record of the client's run, on the host's clock, on which it is `sent_s` now.
+    `news` are events for the record of the client's run, on the host's clock, on which it is `sent_s` now. The first is
+    number `first_news` of all that came from this `box`.
     """
 
     number: int
@@ -127,6 +128,8 @@ class Delivery:
     news: list[Packed] = field(default_factory=list)
     num_news_lost: int = 0
     sent_s: float = 0.0
+    box: str = ""
+    first_news: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

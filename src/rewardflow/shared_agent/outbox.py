@@ -1,11 +1,13 @@
 """What a client is still to be told: verdicts, and what its run's record is made from.
 
 Always true: what was handed out and not confirmed comes again, in the order it came; what was confirmed never does.
+Verdicts have serial numbers, and news are counted, so that a client knows what it has had already.
 Verdicts are kept however many there are; of the news for a record only so many, and what was lost is counted.
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 
 from rewardflow.shared_agent.messages import Delivery, Halt, Packed, PackedVerdict
@@ -25,7 +27,9 @@ class Outbox:
 
     def __init__(self, *, max_news: int = MAX_NEWS) -> None:
         self._max_news = max_news
+        self._name = uuid.uuid4().hex
         self._number = 0
+        self._num_news = 0
         self._waiting = _Parcel()
         self._handed_out = _Parcel()
 
@@ -45,6 +49,7 @@ class Outbox:
         """Nobody is woken for it: it travels with the next verdicts."""
         if len(self._waiting.news) < self._max_news:
             self._waiting.news.append(news)
+            self._num_news += 1
         else:
             self._waiting.num_lost += 1
 
@@ -61,7 +66,14 @@ class Outbox:
         parcel = self._handed_out = self._waiting
         self._waiting = _Parcel()
         return Delivery(
-            self._number, parcel.verdicts, halt, news=parcel.news, num_news_lost=parcel.num_lost, sent_s=sent_s
+            self._number,
+            parcel.verdicts,
+            halt,
+            news=parcel.news,
+            num_news_lost=parcel.num_lost,
+            sent_s=sent_s,
+            box=self._name,
+            first_news=self._num_news - len(parcel.news),
         )
 
     def take_back(self) -> None:

@@ -37,6 +37,8 @@ class RunRecord:
         self._loop = asyncio.get_running_loop()
         self._num_out: Counter[tuple[int, str]] = Counter()
         self._later_s = math.inf
+        self._box = ""
+        self._num_heard = 0
 
     def opened(self, welcome: Welcome) -> None:
         now_s, unix_s = self._loop.time(), time.time()
@@ -62,8 +64,11 @@ class RunRecord:
     def heard(self, delivery: Delivery) -> None:
         """How far apart the clocks are is what the fastest message so far has shown: too much by its way alone."""
         self._later_s = min(self._later_s, self._loop.time() - delivery.sent_s)
-        for packed in delivery.news:
+        if delivery.box != self._box:
+            self._box, self._num_heard = delivery.box, 0
+        for packed in delivery.news[max(0, self._num_heard - delivery.first_news) :]:
             self._sink.emit(unpack_event(packed, later_s=self._later_s))
+        self._num_heard = max(self._num_heard, delivery.first_news + len(delivery.news))
         if delivery.num_news_lost:
             logger.warning("%d calls are not in the record: there were too many at a time", delivery.num_news_lost)
 
