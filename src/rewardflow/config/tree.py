@@ -628,10 +628,12 @@ class RunSettings:
                 f"settings of vllm are for generation.engine=vllm, got generation.engine={self.generation.engine}"
             )
         self._check_log_probs_of_vllm()
-        if self.generation.engine == "vllm" and self.trainer.backend == "megatron":
+        if self.runtime.kind == "ray" and vllm.devices:
+            raise InvalidInput(f"on Ray each engine is given its GPUs, got vllm.devices={list(vllm.devices)}")
+        if self.runtime.kind == "ray" and vllm.tensor_parallel > 1 and placement == "colocated":
             raise InvalidInput(
-                "vLLM is given the weights of trainer.backend=fsdp2, got generation.engine=vllm with "
-                "trainer.backend=megatron; choose generation.engine=hf"
+                "on Ray with schedule.placement=colocated each rank has an engine on its own GPU, "
+                f"got vllm.tensor_parallel={vllm.tensor_parallel}"
             )
         if vllm.sleep and placement != "colocated":
             raise InvalidInput(f"vllm.sleep is for schedule.placement=colocated, got placement={placement}")
@@ -654,10 +656,6 @@ class RunSettings:
     def _check_runtime(self) -> None:
         if self.runtime.kind != "ray":
             return
-        if self.generation.engine != "hf":
-            raise InvalidInput(
-                f"on Ray generation.engine must be hf, got {self.generation.engine} with runtime.kind=ray"
-            )
         megatron, ranks = self.trainer.megatron, self.runtime.ranks
         if ranks % megatron.num_ranks:
             raise InvalidInput(

@@ -7,6 +7,7 @@ response and pad a batch.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.util
 import json
@@ -21,6 +22,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -154,6 +156,9 @@ def _outline_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=_dtype(settings), trust_remote_code=settings.trust_remote_code, **attention
         )
+        if place.gguf_file is None:
+            with contextlib.suppress(OSError):  # not all models have one; then what the configuration says is all
+                model.generation_config = GenerationConfig.from_pretrained(place.name, local_files_only=place.is_local)
         return model
 
     return _read("policy.model", place.name, build)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from rewardflow.generate.hf import HFEngine
     from rewardflow.generate.vllm.engine import VllmEngine
+    from rewardflow.generate.vllm.weights import NamedTensors
     from rewardflow.policy.loading import Policy
     from rewardflow.train.megatron.trainer import MegatronTrainer
     from rewardflow.train.torch_trainer import TorchTrainer
@@ -233,8 +234,10 @@ def make_vllm(
     *,
     generation: GenerationSettings | None = None,
     seed: int | None = None,
+    weights: Callable[[], NamedTensors] | None = None,
+    is_fed: bool = False,
 ) -> VllmEngine:
-    """To be entered before it generates."""
+    """To be entered before it generates; `weights` and `is_fed` as `VllmEngine` has them."""
     import torch
 
     from rewardflow.generate.vllm.engine import VllmEngine
@@ -255,6 +258,8 @@ def make_vllm(
         dtype=getattr(torch, settings.trainer.autocast or settings.policy.dtype),
         is_colocated=settings.schedule.placement == "colocated",
         longest_response=max(generation.max_response_tokens, measured or 0),
+        weights=weights,
+        is_fed=is_fed,
     )
 
 
@@ -281,7 +286,8 @@ async def _make_engines(
     from rewardflow.train.torch_trainer import TorchTrainer
 
     if settings.generation.engine == "vllm":
-        return await _make_vllm_engines(settings, policy, thread, stack, measured)
+        own_weights = None if isinstance(trainer, TorchTrainer) else trainer.all_weights
+        return await _make_vllm_engines(settings, policy, own_weights, thread, stack, measured)
     is_shared = settings.schedule.placement == "colocated"
     own_thread = thread if is_shared else stack.enter_context(DeviceThread("generator"))
     own = policy
@@ -318,12 +324,16 @@ async def _open_trainer(
 async def _make_vllm_engines(
     settings: RunSettings,
     policy: Policy,
+    weights: Callable[[], NamedTensors] | None,
     thread: DeviceThread,
     stack: contextlib.AsyncExitStack,
     measured: tuple[Prompt, ...],
 ) -> _Engines:
-    """One engine, which has weights of its own; what is measured with asks it as well."""
-    engine = make_vllm(settings, policy, thread)
+    """One engine, which has weights of its own; what is measured with asks it as well.
+
+    `weights` gives the trainer's where they are not the policy's.
+    """
+    engine = make_vllm(settings, policy, thread, weights=weights)
     await stack.enter_async_context(engine)
     plan = None
     if settings.validation is not None:

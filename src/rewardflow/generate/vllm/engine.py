@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,15 +29,25 @@ from rewardflow.generate.responses import EngineStatistics
 from rewardflow.generate.stopping import check_stop_strings
 from rewardflow.generate.vllm.as_they_end import as_they_end
 from rewardflow.generate.vllm.requests import Asked, Sampling
-from rewardflow.generate.vllm.senders import BlockingClient, WeightSender, open_sender
+from rewardflow.generate.vllm.saved_form import SavedForm
+from rewardflow.generate.vllm.senders import (
+    BlockingClient,
+    DirectCall,
+    DirectWeights,
+    PushedWeights,
+    WeightSender,
+    open_receiver,
+    open_sender,
+)
 from rewardflow.generate.vllm.sleeping import Sleeping
 from rewardflow.generate.vllm.starting import check_installed, import_vllm, start
-from rewardflow.generate.vllm.weights import ModelWeights
+from rewardflow.generate.vllm.weights import ModelWeights, NamedTensors
 from rewardflow.policy.loading import Policy
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +60,29 @@ class _Running:
     sender: WeightSender
     closing: ExitStack
 
+    @property
+    def receiver(self) -> PushedWeights:
+        if not isinstance(self.sender, PushedWeights):
+            raise InvalidInput("only an engine whose trainer is elsewhere is given weights, got one that takes them")
+        return self.sender
+
+    @property
+    def direct(self) -> DirectWeights:
+        if not isinstance(self.sender, DirectWeights):
+            raise InvalidInput("only vllm.transfer=nccl sends to vLLM's workers from elsewhere, got another")
+        return self.sender
+
 
 class VllmEngine:
-    """A `Generator` of the flow, to be entered first. `policy.model` is the trainer's, whose weights are published.
+    """A `Generator` of the flow, to be entered first.
 
-    `thread` is the trainer's: weights are read there, where nobody changes them meanwhile. `dtype` is what vLLM
-    computes in. `is_colocated`: the trainer uses the same devices. `longest_response`: the most tokens that anybody
-    will ask for who shares the engine.
+    `weights` gives what is published, by the names that `policy.model` has; without it those are the model's own, which
+    is the trainer's then. `thread` is the trainer's: weights are read there, where nobody changes them meanwhile.
+    `is_fed`: the trainer is elsewhere, so nothing is read here, the model may be an outline, and `receive` is called
+    with every piece of a version before `publish`, also of the first.
+
+    `dtype` is what vLLM computes in. `is_colocated`: the trainer uses the same devices. `longest_response`: the most
+    tokens that anybody will ask for who shares the engine.
     """
 
     def __init__(
@@ -70,6 +96,8 @@ class VllmEngine:
         dtype: torch.dtype,
         is_colocated: bool = True,
         longest_response: int | None = None,
+        weights: Callable[[], NamedTensors] | None = None,
+        is_fed: bool = False,
     ) -> None:
         check_installed()
         check_positions(settings, getattr(policy.model.config.get_text_config(), "max_position_embeddings", None))
@@ -81,6 +109,8 @@ class VllmEngine:
         self._thread = thread
         self._dtype = dtype
         self._is_colocated = is_colocated
+        self._is_fed = is_fed
+        self._given_weights = weights
         self._max_tokens = settings.max_prompt_tokens + max(settings.max_response_tokens, longest_response or 0)
         self._sampling = Sampling(settings, seed=seed, eos_ids=policy.eos_ids)
         self._running: _Running | None = None
@@ -93,7 +123,8 @@ class VllmEngine:
         try:
             await self._thread.run(lambda: import_vllm(self._vllm))
             await self._thread.run(lambda: self._start(loop))
-            await self._send(0)
+            if not self._is_fed:
+                await self._send(0)
             if self._vllm.sleep:
                 await self._open().sleeping.fall_asleep()
         except BaseException:
@@ -141,9 +172,22 @@ class VllmEngine:
                 await running.sleeping.wake("weights")
                 await self._send(version)
             else:
-                await running.llm.pause_generation(mode="keep", clear_cache=False)
+                await self._pause()
                 await self._send(version)
                 await running.llm.resume_generation()
+
+    async def receive(self, piece: Mapping[str, Tensor]) -> None:
+        """A part of the next version, by the names that the model has. Requests in flight wait from here on."""
+        receiver = self._open().receiver
+        if not receiver.is_under_way:
+            await self._pause()
+        await self._thread.run(lambda: receiver.put(piece))
+
+    async def direct(self, call: DirectCall, info: dict[str, Any]) -> None:
+        """The same, where the trainer sends to vLLM's workers itself."""
+        if call == "start":
+            await self._pause()
+        await self._thread.run(lambda: self._open().direct.answer(call, info))
 
     def statistics(self) -> EngineStatistics:
         return self._statistics
@@ -185,6 +229,9 @@ class VllmEngine:
 
     # -- weights --
 
+    async def _pause(self) -> None:
+        await self._open().llm.pause_generation(mode="keep", clear_cache=False)
+
     async def _send(self, version: int) -> None:
         """Nothing is scheduled meanwhile. Keys and values of the old weights go, those of waiting requests too."""
         running = self._open()
@@ -214,9 +261,15 @@ class VllmEngine:
             )
             opened.callback(llm.shutdown)
             client = BlockingClient(llm, loop)
-            sender = open_sender(self._vllm, client, ModelWeights(self._policy.model, self._dtype))
+            sender = self._open_sender(client)
             opened.callback(sender.shutdown)
             self._running = _Running(llm, Sleeping(llm), client, sender, opened.pop_all())
+
+    def _open_sender(self, client: BlockingClient) -> WeightSender:
+        model = self._policy.model
+        if self._is_fed:
+            return open_receiver(self._vllm, client, SavedForm(model, self._dtype))
+        return open_sender(self._vllm, client, ModelWeights(model, self._dtype, self._given_weights))
 
     def _stop(self) -> None:
         running, self._running = self._running, None

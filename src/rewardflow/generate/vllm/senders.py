@@ -1,7 +1,8 @@
 """How new weights reach vLLM's workers: its own senders, ours through shared memory, or its `reload_weights`.
 
-Always true: a sender runs on the trainer's thread and speaks with the engine through the loop, which is free meanwhile;
-the engine has the new version's number when `send_weights` returns, and not before it has all of its weights.
+Always true: a sender runs on the thread that holds the weights and speaks with the engine through the loop, which is
+free meanwhile; the engine has the new version's number when `send_weights` returns, and not before it has all of its
+weights.
 
 vLLM's plain `model.load_weights` is used nowhere by itself: without the layerwise reload round it, an engine on a CPU
 is left with weights that are half packed.
@@ -10,12 +11,15 @@ is left with weights that are half packed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rewardflow.config.tree import VllmSettings, WeightTransfer
+from rewardflow.errors import FlowError
+from rewardflow.generate.vllm.saved_form import SavedForm
 from rewardflow.generate.vllm.weights import (
     CHUNK_BYTES,
     FILE_BACKEND,
@@ -24,6 +28,12 @@ from rewardflow.generate.vllm.weights import (
     in_memory_folder,
     write_chunk,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Put = Callable[[Mapping[str, "Tensor"]], None]
+DirectCall = Literal["meet", "start", "update"]  # what a trainer that sends by itself asks of the engine
 
 _BACKENDS: dict[WeightTransfer, str | None] = {
     "shared_memory": FILE_BACKEND,
@@ -74,25 +84,104 @@ class BlockingClient:
         asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-@dataclass(frozen=True, slots=True)
-class WeightSender:
-    """`send_weights` gives the engine the trainer's present weights, under the client's version."""
+class WeightSender(Protocol):
+    def send_weights(self) -> None:
+        """The engine has a new version then, under the client's number."""
 
-    send_weights: Callable[[], None]
-    shutdown: Callable[[], None]
+    def shutdown(self) -> None: ...
+
+
+class PulledWeights:
+    """Of a trainer in this process, as they are when they are sent."""
+
+    def __init__(self, settings: VllmSettings, client: BlockingClient, weights: ModelWeights) -> None:
+        self._settings = settings
+        self._client = client
+        self._weights = weights
+        _introduce(settings, client)
+
+    def send_weights(self) -> None:
+        with _update(self._settings.transfer, self._client, self._weights.num_bytes) as put:
+            for chunk in chunks(self._weights):
+                put(chunk)
+
+    def shutdown(self) -> None:
+        pass
+
+
+class PushedWeights:
+    """Of a trainer elsewhere: they are put in piece by piece, in any order, and `send_weights` ends the update."""
+
+    def __init__(self, settings: VllmSettings, client: BlockingClient, form: SavedForm) -> None:
+        self._begin = functools.partial(_update, settings.transfer, client, form.num_bytes)
+        self._form = form
+        self._under_way: ExitStack | None = None
+        self._put: Put | None = None
+        _introduce(settings, client)
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._under_way is not None
+
+    def put(self, piece: Mapping[str, Tensor]) -> None:
+        """By the names that the model has."""
+        if self._under_way is None:
+            self._under_way = ExitStack()
+            self._put = self._under_way.enter_context(self._begin())
+            self._form.begin()
+        saved = {name: one for given, weight in piece.items() for name, one in self._form.put(given, weight)}
+        assert self._put is not None
+        if saved:
+            self._put(saved)
+
+    def send_weights(self) -> None:
+        if self._under_way is None:
+            raise FlowError("vLLM must be given weights before they are a version, got none")
+        self._form.check_complete()
+        under_way, self._under_way = self._under_way, None
+        under_way.close()
+
+    def shutdown(self) -> None:
+        """What came of an update that was not ended is thrown away."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.__exit__(FlowError, FlowError("the update was not ended"), None)
+
+
+class DirectWeights:
+    """Of a trainer elsewhere that sends them to vLLM's workers itself, from GPU to GPU, and asks for that from afar."""
+
+    def __init__(self, client: BlockingClient) -> None:
+        self._client = client
+
+    def answer(self, call: DirectCall, info: dict[str, Any]) -> None:
+        if call == "meet":
+            self._client.init_weight_transfer_engine(info)
+        elif call == "start":
+            self._client.start_weight_update()
+        else:
+            self._client.update_weights(info)
+
+    def send_weights(self) -> None:
+        self._client.finish_weight_update()
+
+    def shutdown(self) -> None:
+        pass
 
 
 def open_sender(settings: VllmSettings, client: BlockingClient, weights: ModelWeights) -> WeightSender:
     """After the engine's start; the two sides find each other here."""
-    if settings.transfer == "reload":
-        return WeightSender(lambda: _reload(client, weights), _nothing)
-    if settings.transfer == "shared_memory":
-        client.init_weight_transfer_engine({})
-        return WeightSender(lambda: _send_files(client, weights), _nothing)
+    if settings.transfer in ("reload", "shared_memory"):
+        return PulledWeights(settings, client, weights)
     from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-    own = WeightTransferTrainerFactory.trainer_init(_init_info(settings), client=client, source=weights)
-    return WeightSender(own.send_weights, own.shutdown)
+    own: WeightSender = WeightTransferTrainerFactory.trainer_init(_init_info(settings), client=client, source=weights)
+    return own
+
+
+def open_receiver(settings: VllmSettings, client: BlockingClient, form: SavedForm) -> PushedWeights | DirectWeights:
+    """The same for weights that come from elsewhere."""
+    return DirectWeights(client) if settings.transfer == "nccl" else PushedWeights(settings, client, form)
 
 
 def _init_info(settings: VllmSettings) -> Any:
@@ -108,27 +197,32 @@ def _init_info(settings: VllmSettings) -> Any:
     )
 
 
-def _send_files(client: BlockingClient, weights: ModelWeights) -> None:
-    """Chunk after chunk, so that only one is in memory twice."""
-    client.start_weight_update()
-    with in_memory_folder(CHUNK_BYTES) as folder:
-        for number, chunk in enumerate(chunks(weights)):
-            path = folder / f"{number}.safetensors"
-            write_chunk(chunk, path)
-            client.update_weights({"path": str(path)})
-            path.unlink()
-    client.finish_weight_update()
+def _introduce(settings: VllmSettings, client: BlockingClient) -> None:
+    """Where weights go through files there is nothing to agree on, but vLLM wants to be asked."""
+    if settings.transfer == "shared_memory":
+        client.init_weight_transfer_engine({})
 
 
-def _reload(client: BlockingClient, weights: ModelWeights) -> None:
-    """All of them at once, as `reload_weights` wants them."""
-    with in_memory_folder(weights.num_bytes) as folder:
-        paths = []
-        for number, chunk in enumerate(chunks(weights)):
-            paths.append(str(folder / f"{number}.safetensors"))
-            write_chunk(chunk, Path(paths[-1]))
-        client.reload_from_files(paths)
+@contextmanager
+def _update(transfer: WeightTransfer, client: BlockingClient, num_bytes: int) -> Iterator[Put]:
+    """Each piece is put once, and all of them, of `num_bytes`, are the engine's when the block has ended."""
+    with in_memory_folder(num_bytes if transfer == "reload" else CHUNK_BYTES) as folder:
+        if transfer == "reload":
+            paths: list[str] = []
+            yield lambda piece: paths.append(_written(piece, folder / f"{len(paths)}.safetensors"))
+            client.reload_from_files(paths)  # which wants them all at once
+        else:
+            client.start_weight_update()
+            yield lambda piece: _hand_over(client, piece, folder / "piece.safetensors")
+            client.finish_weight_update()
 
 
-def _nothing() -> None:
-    pass
+def _hand_over(client: BlockingClient, piece: Mapping[str, Tensor], path: Path) -> None:
+    """So that only one piece is in memory twice."""
+    client.update_weights({"path": _written(piece, path)})
+    path.unlink()
+
+
+def _written(piece: Mapping[str, Tensor], path: Path) -> str:
+    write_chunk(piece, path)
+    return str(path)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewardflow.config.tree import GenerationSettings, VllmSettings
 from rewardflow.errors import FlowError, InvalidInput
+from rewardflow.generate.vllm.lifeline import own_what_follows
 from rewardflow.generate.vllm.senders import backend_of
 from rewardflow.policy.loading import Policy
 
@@ -47,6 +48,7 @@ def import_vllm(vllm: VllmSettings) -> None:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    own_what_follows()
     if vllm.transfer == "ipc":  # handles of GPU memory are pickled, on a socket of this machine's own
         os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     importlib.import_module("vllm.v1.engine.async_llm")

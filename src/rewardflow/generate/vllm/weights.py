@@ -6,10 +6,9 @@ the engine's dtype, and equals the trainer's at that moment; a file is gone when
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers.core_model_loading import revert_weight_conversion
+
+from rewardflow.generate.vllm.saved_form import SavedForm, saved_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE_BACKEND = "rewardflow_file"  # what the worker's side is called in vLLM's registry
 CHUNK_BYTES = 2**30
+
+NamedTensors = Iterable[tuple[str, Tensor]]
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -40,37 +42,43 @@ class WeightMeta:
 
 
 class ModelWeights:
-    """Can be gone through again and again, each time as the weights are then; what vLLM calls a `WeightSource`."""
+    """Can be gone through again and again, each time as the weights are then; what vLLM calls a `WeightSource`.
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+    `named` gives the weights of `model`, each whole and under its name there; without it they are the model's own. With
+    it the model may be spread over ranks, held in another form, or an outline.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, dtype: torch.dtype, named: Callable[[], NamedTensors] | None = None
+    ) -> None:
         self._model = model
-        self._dtype = dtype
+        self._named = named or self._own
+        self._form = SavedForm(model, dtype)
+        self._metadata: list[WeightMeta] | None = None
 
     @property
     def num_bytes(self) -> int:
-        return sum(math.prod(one.shape) * one.dtype.itemsize for one in self.metadata())
+        """Of all together, as they travel."""
+        return self._form.num_bytes
 
     def metadata(self) -> list[WeightMeta]:
-        return [WeightMeta(name, self._dtype_of(one), tuple(one.shape)) for name, one in self._named().items()]
+        """In the order of iteration, which is gone through once for it: only it knows."""
+        if self._metadata is None:
+            self._metadata = [WeightMeta(name, one.dtype, tuple(one.shape)) for name, one in self]
+        return self._metadata
 
-    @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._named().items():
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            yield name, whole.detach().to(self._dtype_of(whole)).contiguous()
+        self._form.begin()
+        for name, weight in self._named():
+            yield from self._form.put(name, weight)
+        self._form.check_complete()
 
-    def _named(self) -> Mapping[str, Tensor]:
-        """Parameters and persistent buffers, each once: weights that are tied have one name."""
-        once = {name for name, _ in (*self._model.named_parameters(), *self._model.named_buffers())}
-        state = {name: tensor for name, tensor in self._model.state_dict().items() if name in once}
-        converted: Mapping[str, Tensor] = revert_weight_conversion(self._model, state)
-        return converted
-
-    def _dtype_of(self, tensor: Tensor) -> torch.dtype:
-        return self._dtype if tensor.is_floating_point() else tensor.dtype
+    def _own(self) -> NamedTensors:
+        for name, tensor in saved_state(self._model).items():
+            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def chunks(weights: Iterable[tuple[str, Tensor]], max_bytes: int = CHUNK_BYTES) -> Iterator[dict[str, Tensor]]:
+def chunks(weights: NamedTensors, max_bytes: int = CHUNK_BYTES) -> Iterator[dict[str, Tensor]]:
     """Weights together, as many as fit; one that is larger comes alone."""
     chunk: dict[str, Tensor] = {}
     num_bytes = 0

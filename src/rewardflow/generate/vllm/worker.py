@@ -4,7 +4,7 @@ Always true: weights go in through vLLM's layerwise reload, which packs, fuses a
 are the model's when an update is finished, and not in between.
 
 vLLM imports this module by name (`worker_extension_cls`), in its own processes, before it loads a model; that is when
-the file engine is put into its registry.
+the file engine is put into its registry, and when the process is tied to the one it works for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from rewardflow.generate.vllm.lifeline import end_with_owner
 from rewardflow.generate.vllm.weights import FILE_BACKEND, read_chunk
 
 
@@ -79,3 +80,4 @@ class FileEngine(WeightTransferEngine):  # type: ignore[misc]
 
 
 WeightTransferEngineFactory.register_engine(FILE_BACKEND, FileEngine)
+end_with_owner()

@@ -54,13 +54,19 @@ class Crew:
         raise self.told(*min(failures, key=lambda failure: _importance(failure[1])))
 
     async def stream(self, number: int, method: str, *arguments: Any) -> AsyncGenerator[Any]:
-        """What one of them yields."""
+        """What one of them yields. Close it to stop the actor's work on it."""
+        import ray
+
         call = getattr(self.actors[number], method).options(num_returns="streaming")
+        answers = call.remote(*arguments)
         try:
-            async for answer in call.remote(*arguments):
+            async for answer in answers:
                 yield await answer
         except Exception as error:
             raise self.told(number, error) from None
+        except BaseException:  # whoever listened has left
+            ray.cancel(answers)
+            raise
 
     def wait_for(self, answers: Sequence[Any]) -> None:
         """The same for a thread that may block."""

@@ -1,4 +1,4 @@
-"""What runs in an actor that only generates: a whole policy of its own, and engines on it.
+"""What runs in an actor that only generates: a whole policy of its own and engines on it, or vLLM, which has one.
 
 Always true: between two publishings its weights do not change.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
@@ -17,10 +17,13 @@ from rewardflow.runtime.cluster.buckets import WeightBucket
 from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
 from rewardflow.runtime.cluster.failures import telling, telling_stream
 from rewardflow.runtime.cluster.rank import RankPlace
+from rewardflow.runtime.cluster.vllm_pair import VllmPair
 from rewardflow.runtime.embedded import load
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
+    from rewardflow.generate.responses import EngineStatistics
+    from rewardflow.generate.vllm.senders import DirectCall
     from rewardflow.sync.weights_by_name import WeightsByName
 
 
@@ -32,15 +35,18 @@ class EngineActor:
         self._num_engines = num_engines
         self._thread = DeviceThread("generator")
         self._thread.__enter__()  # it ends with the process, which is killed
-        self._engines: EnginePair | None = None
-        self._weights: WeightsByName | None = None
+        self._engines: EnginePair | VllmPair | None = None
+        self._weights: WeightsByName | None = None  # where vLLM does not hold them
 
     @telling
     async def open(self, settings: RunSettings) -> RankPlace:
-        """With the weights that the trainer starts with, because both load the same."""
+        """With the weights that the trainer starts with, because both load the same; vLLM waits to be given them."""
         import ray
 
-        await self._thread.run(lambda: self._open(settings))
+        if settings.generation.engine == "vllm":
+            self._engines = await VllmPair.started(settings, self._thread)
+        else:
+            self._engines = await self._thread.run(lambda: self._load(settings))
         return RankPlace(
             replica=self._number,
             num_replicas=self._num_engines,
@@ -48,13 +54,13 @@ class EngineActor:
             pid=os.getpid(),
         )
 
-    def _open(self, settings: RunSettings) -> None:
+    def _load(self, settings: RunSettings) -> EnginePair:
         from rewardflow.sync.weights_by_name import WeightsByName
 
         policy = load(settings)
         policy.model.requires_grad_(False)
         self._weights = WeightsByName(policy.model)
-        self._engines = EnginePair(settings, policy, self._thread)
+        return EnginePair(settings, policy, self._thread)
 
     @telling_stream
     async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
@@ -70,9 +76,23 @@ class EngineActor:
 
     @telling
     async def receive(self, bucket: WeightBucket) -> None:
-        await self._thread.run(lambda: self._put(bucket))
+        if isinstance(self._engines, VllmPair):
+            await self._engines.receive(bucket.weights)
+        else:
+            await self._thread.run(lambda: self._put(bucket))
 
     def _put(self, bucket: WeightBucket) -> None:
         assert self._weights is not None
         for name, weight in bucket.weights.items():
             self._weights.put(name, weight)
+
+    @telling
+    async def direct(self, call: DirectCall, info: dict[str, Any]) -> None:
+        """Asked by a rank that sends to vLLM's workers itself."""
+        assert isinstance(self._engines, VllmPair)
+        await self._engines.direct(call, info)
+
+    @telling
+    async def statistics(self) -> EngineStatistics:
+        assert self._engines is not None
+        return self._engines.statistics()

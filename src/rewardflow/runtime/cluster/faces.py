@@ -20,8 +20,8 @@ from rewardflow.runtime.cluster.balance import split_evenly
 from rewardflow.runtime.cluster.buckets import BucketNote
 from rewardflow.runtime.cluster.crew import Crew
 from rewardflow.runtime.cluster.engine_pair import Purpose
-from rewardflow.runtime.cluster.merging import in_batches
 from rewardflow.runtime.cluster.rank import RankPlace
+from rewardflow.runtime.cluster.routing import Routing, routed
 from rewardflow.types import EMPTY, Reward, Rollout
 
 
@@ -87,20 +87,18 @@ class RankTrainer:
 class EngineGenerator:
     """A `Generator` on engines whose weights are brought up to date by others: what it publishes is a name."""
 
-    def __init__(self, engines: Crew, purpose: Purpose = "training") -> None:
+    def __init__(self, engines: Crew, routing: Routing, purpose: Purpose = "training") -> None:
         self._engines = engines
+        self._routing = routing
         self._purpose = purpose
 
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
-        """Groups are dealt out like cards: how long their responses will be nobody knows."""
-        count = len(self._engines)
-        dealt = [(number, tuple(requests[number::count])) for number in range(count)]
-        streams = [self._engines.stream(number, "generate", part, self._purpose) for number, part in dealt if part]
-        async with contextlib.aclosing(in_batches(streams)) as batches:
-            async for batch in batches:
-                for rollouts in batch:
-                    for rollout in rollouts:
-                        yield rollout
+        async with contextlib.aclosing(routed(requests, len(self._engines), self._stream, self._routing)) as rollouts:
+            async for rollout in rollouts:
+                yield rollout
+
+    def _stream(self, number: int, part: Sequence[GroupRequest]) -> AsyncGenerator[list[Rollout]]:
+        return self._engines.stream(number, "generate", part, self._purpose)
 
     async def publish(self, version: int) -> None:
         await self._engines.all("name_version", lambda _: (version, self._purpose))
@@ -117,8 +115,8 @@ class ColocatedGenerator(EngineGenerator):
 class SeparateGenerator(EngineGenerator):
     """On engines of their own, to which the weights travel through Ray's object store, a few at a time."""
 
-    def __init__(self, engines: Crew, ranks: Crew) -> None:
-        super().__init__(engines)
+    def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
+        super().__init__(engines, routing)
         self._ranks = ranks
 
     async def publish(self, version: int) -> None:
@@ -131,6 +129,18 @@ class SeparateGenerator(EngineGenerator):
                 if not note.is_empty:
                     await self._engines.all("receive", partial(_same, bucket))
             is_first, is_last = False, all(note.is_last for note in notes)
+        await super().publish(version)
+
+
+class DirectGenerator(EngineGenerator):
+    """On engines whose workers the first rank sends to itself."""
+
+    def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
+        super().__init__(engines, routing)
+        self._ranks = ranks
+
+    async def publish(self, version: int) -> None:
+        await self._ranks.all("send_directly")
         await super().publish(version)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rewardflow.config.tree import RunSettings, RuntimeSettings
+from rewardflow.config.tree import RunSettings, RuntimeSettings, VllmSettings
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
@@ -26,6 +26,7 @@ from rewardflow.runtime.cluster.crew import Crew
 from rewardflow.runtime.cluster.engine import EngineActor
 from rewardflow.runtime.cluster.faces import (
     ColocatedGenerator,
+    DirectGenerator,
     EngineGenerator,
     RankTrainer,
     RankWeights,
@@ -40,6 +41,7 @@ from rewardflow.runtime.cluster.placement import (
     reserved,
 )
 from rewardflow.runtime.cluster.rank import Rank, RankPlace
+from rewardflow.runtime.cluster.routing import Routing
 from rewardflow.runtime.embedded import rehearse, rehearse_validation
 from rewardflow.runtime.opening import Machinery
 from rewardflow.runtime.validation import make_plan
@@ -118,20 +120,26 @@ class OnRay:
             self._tell(f"waiting for {_count(len(engines), 'generator')} to load {settings.policy.model}")
             _note_places(engines, await engines.all("open", lambda _: (settings,)))
         await self._check_run_dir_is_shared(ranks, places)
-        return self._machinery(ranks, engines, places, measured)
+        machinery = self._machinery(ranks, engines, places, measured)
+        if len(engines) and settings.generation.engine == "vllm":  # it has loaded nothing
+            if settings.vllm.transfer == "nccl":
+                await ranks.all("meet_engines", lambda _: (settings, engines.actors))
+            await machinery.generator.publish(0)
+        return machinery
 
     def _machinery(
         self, ranks: Crew, engines: Crew, places: list[RankPlace], measured: tuple[Prompt, ...]
     ) -> Machinery:
         settings = self._settings
         trainer = RankTrainer(ranks, places)
+        routing = Routing.of(settings.generation)
         who_generates = ranks if self._is_colocated else engines
         plan = None
         if settings.validation is not None:
-            plan = make_plan(settings.validation, measured, EngineGenerator(who_generates, "validation"))
+            plan = make_plan(settings.validation, measured, EngineGenerator(who_generates, routing, "validation"))
         assert self._fits is not None
         return Machinery(
-            generator=ColocatedGenerator(ranks) if self._is_colocated else SeparateGenerator(engines, ranks),
+            generator=self._generator(ranks, engines, routing),
             trainer=trainer,
             critic=trainer if settings.algorithm.kind.critic else None,
             weights=RankWeights(ranks),
@@ -140,6 +148,12 @@ class OnRay:
             validation=plan,
             num_replicas=places[0].num_replicas,
         )
+
+    def _generator(self, ranks: Crew, engines: Crew, routing: Routing) -> EngineGenerator:
+        if self._is_colocated:
+            return ColocatedGenerator(ranks, routing)
+        is_direct = self._settings.vllm.transfer == "nccl"
+        return (DirectGenerator if is_direct else SeparateGenerator)(engines, routing, ranks)
 
     def _need(self) -> Need:
         import ray
@@ -195,7 +209,8 @@ def check_cluster(settings: RunSettings) -> None:
 
 def rehearsed_here(settings: RunSettings) -> RunSettings:
     """As the rehearsal in this process sees them, which may have none of the devices of the ranks."""
-    return dataclasses.replace(settings, trainer=dataclasses.replace(settings.trainer, device="cpu"))
+    trainer = dataclasses.replace(settings.trainer, device="cpu")
+    return dataclasses.replace(settings, trainer=trainer, vllm=VllmSettings())
 
 
 def _check_installed() -> None:

@@ -24,11 +24,13 @@ from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import GroupRequest, MicroBatch, UpdateReport
 from rewardflow.runtime.cluster.buckets import BucketNote, WeightBucket, next_bucket
+from rewardflow.runtime.cluster.direct_weights import open_direct
 from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
 from rewardflow.runtime.cluster.failures import telling, telling_stream
 from rewardflow.runtime.cluster.learner import Learner, make_learner
 from rewardflow.runtime.cluster.listening import listener_on, stay_on
 from rewardflow.runtime.cluster.megatron_learner import prepare_megatron
+from rewardflow.runtime.cluster.vllm_pair import VllmPair
 from rewardflow.runtime.embedded import load, prepared_device
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.types import Rollout
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rewardflow.checkpoint.snapshot import TakenWeights
+    from rewardflow.generate.vllm.senders import WeightSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,12 @@ class Rank:
         self._saving_group: dist.ProcessGroup | None = None
         self._device: Any = None
         self._learner: Learner | None = None
-        self._engines: EnginePair | None = None
+        self._engines: EnginePair | VllmPair | None = None
         self._copy: Any = None  # of the model that is trained, where the engine has its own
         self._step: AbstractAsyncContextManager[None] | None = None
         self._taken: TakenWeights | None = None
         self._sending: Iterator[tuple[str, Tensor]] | None = None
+        self._direct: WeightSender | None = None
 
     # -- the start ---------------------------------------------------------------------------------------------------
 
@@ -103,7 +107,10 @@ class Rank:
     @telling
     async def open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> RankPlace:
         """Load the policy, and meet the other ranks if there are any."""
-        await self._thread.run(lambda: self._open(settings, meeting_point, generates))
+        with_vllm = generates and settings.generation.engine == "vllm"
+        await self._thread.run(lambda: self._open(settings, meeting_point, generates and not with_vllm))
+        if with_vllm:
+            self._engines = await VllmPair.started(settings, self._thread, self._opened.weights)
         import ray
 
         learner = self._opened
@@ -227,6 +234,17 @@ class Rank:
         if is_first or self._sending is None:
             self._sending = learner.weights_to_hand_on()
         return next_bucket(self._sending, keeps=learner.hands_on)
+
+    @telling
+    async def meet_engines(self, settings: RunSettings, engines: Sequence[Any]) -> None:
+        """Engines elsewhere whose workers are sent to directly."""
+        weights, rank = self._opened.weights, self._number
+        self._direct = await self._thread.run(lambda: open_direct(settings, weights, rank=rank, engines=engines))
+
+    @telling
+    async def send_directly(self) -> None:
+        assert self._direct is not None
+        await self._thread.run(self._direct.send_weights)
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,72 @@
+"""Weights from the first rank's GPU straight into those of vLLM's workers, on whatever node: `vllm.transfer: nccl`.
+
+Always true: every rank helps to gather each weight, and the first sends it; each worker of each engine has a place of
+its own in the group that it is sent through. What they have received is a version when the engines are told its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rewardflow.config.tree import RunSettings
+
+if TYPE_CHECKING:
+    from rewardflow.generate.vllm.senders import DirectCall, WeightSender
+    from rewardflow.generate.vllm.weights import NamedTensors
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesFromAfar:
+    """The engines' actors for a thread that may block; what vLLM calls a `VLLMWeightSyncClient`."""
+
+    engines: Sequence[Any]
+    workers_each: int
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        first = init_info["rank_offset"]
+        offsets = [first + number * self.workers_each for number in range(len(self.engines))]
+        self._all("meet", [{**init_info, "rank_offset": offset} for offset in offsets])
+
+    def start_weight_update(self) -> None:
+        self._all("start", [{}] * len(self.engines))
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self._all("update", [update_info] * len(self.engines))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Nothing: whoever publishes tells the engines the version, which ends the update."""
+
+    def _all(self, call: DirectCall, infos: Sequence[dict[str, Any]]) -> None:
+        import ray
+
+        pairs = zip(self.engines, infos, strict=True)
+        ray.get([engine.direct.remote(call, info) for engine, info in pairs])
+
+
+def open_direct(
+    settings: RunSettings, weights: Callable[[], NamedTensors], *, rank: int, engines: Sequence[Any]
+) -> WeightSender:
+    """On every rank, on its thread; on the first one it returns when all workers have joined."""
+    import ray
+    import torch
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+    from vllm.utils.network_utils import get_open_port
+
+    from rewardflow.generate.vllm.weights import ModelWeights
+    from rewardflow.policy.loading import outline_policy
+
+    workers_each = settings.vllm.tensor_parallel
+    info = NCCLTrainerInitInfo(
+        rank=rank,
+        master_address=ray.util.get_node_ip_address(),
+        master_port=get_open_port(),
+        world_size=1 + len(engines) * workers_each,
+    )
+    dtype = getattr(torch, settings.trainer.autocast or settings.policy.dtype)
+    source = ModelWeights(outline_policy(settings.policy).model, dtype, weights)
+    client = EnginesFromAfar(engines, workers_each)
+    sender: WeightSender = WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
+    return sender

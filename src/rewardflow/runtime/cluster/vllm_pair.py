@@ -1,0 +1,66 @@
+"""A vLLM engine in an actor, for training and for measuring.
+
+Always true: both ask one engine, so what was published to one is published to the other. The weights are a learner's of
+the same process, which are fetched when a version is published, or come from elsewhere, in pieces, before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from rewardflow.config.tree import RunSettings
+from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.records import GroupRequest
+from rewardflow.flow.seams import Generator
+from rewardflow.runtime.cluster.engine_pair import Purpose, in_messages
+from rewardflow.runtime.embedded import make_vllm
+from rewardflow.runtime.validation import generation_of
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rewardflow.generate.responses import EngineStatistics
+    from rewardflow.generate.vllm.engine import VllmEngine
+    from rewardflow.generate.vllm.senders import DirectCall
+    from rewardflow.generate.vllm.weights import NamedTensors
+
+
+class VllmPair:
+    def __init__(self, engine: VllmEngine, settings: RunSettings) -> None:
+        self._engine = engine
+        self._asked: dict[Purpose, Generator] = {"training": engine}
+        if (measuring := settings.validation) is not None:
+            self._asked["validation"] = engine.sharing(generation_of(settings, measuring), seed=measuring.seed)
+
+    @classmethod
+    async def started(
+        cls, settings: RunSettings, thread: DeviceThread, weights: Callable[[], NamedTensors] | None = None
+    ) -> Self:
+        """To be ended with its process. `weights` gives the learner's, on the thread; else they come from elsewhere."""
+        from rewardflow.policy.loading import outline_policy
+
+        policy = await thread.run(lambda: outline_policy(settings.policy))
+        engine = make_vllm(settings, policy, thread, weights=weights, is_fed=weights is None)
+        await engine.__aenter__()
+        return cls(engine, settings)
+
+    async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
+        async with contextlib.aclosing(in_messages(self._asked[purpose].generate(requests))) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def name_version(self, version: int, purpose: Purpose) -> None:
+        """From now on generate with the learner's present weights, or with those that came, under this version."""
+        await self._asked[purpose].publish(version)
+
+    def statistics(self) -> EngineStatistics:
+        return self._engine.statistics()
+
+    async def receive(self, weights: Mapping[str, Tensor]) -> None:
+        await self._engine.receive(weights)
+
+    async def direct(self, call: DirectCall, info: dict[str, Any]) -> None:
+        await self._engine.direct(call, info)
