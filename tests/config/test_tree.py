@@ -205,14 +205,9 @@ def test_settings_of_vllm_fit_the_engine_and_the_placement(
         run(vllm=vllm, generation=GenerationSettings(engine=engine), schedule=schedule)
 
 
-def test_vllm_is_refused_with_a_trainer_whose_weights_it_cannot_be_given() -> None:
-    with pytest.raises(InvalidInput, match=r"generation\.engine=vllm with trainer\.backend=megatron"):
-        run(generation=GenerationSettings(engine="vllm"), trainer=TrainerSettings(backend="megatron"))
-
-
-def test_vllm_on_ray_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=re.escape("on Ray generation.engine must be hf, got vllm")):
-        run(runtime=RuntimeSettings(kind="ray"), generation=GenerationSettings(engine="vllm"))
+def test_vllm_generates_for_either_backend() -> None:
+    settings = run(generation=GenerationSettings(engine="vllm"), trainer=TrainerSettings(backend="megatron"))
+    assert settings.trainer.backend == "megatron"
 
 
 def test_ranks_on_ray_must_hold_whole_models_between_them() -> None:
@@ -226,6 +221,19 @@ def test_ranks_on_ray_must_hold_whole_models_between_them() -> None:
         ):
             run(runtime=RuntimeSettings(kind="ray", ranks=ranks), trainer=trainer)
     run(runtime=RuntimeSettings(kind="ray", ranks=5), trainer=TrainerSettings(backend="megatron"))
+
+
+@pytest.mark.parametrize(
+    ("vllm", "problem"),
+    [
+        (VllmSettings(devices=[1]), "on Ray each engine is given its GPUs, got vllm.devices=[1]"),
+        (VllmSettings(tensor_parallel=2), "each rank has an engine on its own GPU, got vllm.tensor_parallel=2"),
+    ],
+    ids=["devices", "tensor_parallel"],
+)
+def test_on_ray_a_rank_generates_with_vllm_on_the_gpu_that_it_is_given(vllm: VllmSettings, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(problem)):
+        run(vllm=vllm, generation=GenerationSettings(engine="vllm"), runtime=RuntimeSettings(kind="ray"))
 
 
 def test_vllm_generates_under_either_placement() -> None:

@@ -1,4 +1,4 @@
-"""vLLM in the actors of a Ray cluster: weights that come in pieces, whole runs, and what is left of one that is killed."""
+"""vLLM in the actors of a Ray cluster: weights in pieces, whole runs, and what is left of one that is killed."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class VllmSettings:
     # from GPU to GPU; or as `shared_memory` does, but by vLLM's `reload_weights`
     transfer: WeightTransfer = "shared_memory"
     tensor_parallel: int = 1  # GPUs that hold one model together
-    devices: Sequence[int] = ()  # the GPUs of the engine; empty: the first ones
+    devices: Sequence[int] = ()  # the GPUs of the engine; empty: the first ones, or those that Ray gives
     # of each GPU's memory for weights, keys and values; null: 0.9, or 0.45 where the trainer is on it as well
     memory_share: float | None = None
     kv_cache_gb: float | None = None  # for keys and values; null: what `memory_share` leaves. A CPU engine needs it
