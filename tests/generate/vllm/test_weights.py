@@ -29,6 +29,16 @@ def test_weights_have_the_names_and_values_that_transformers_saves(tmp_path: Pat
         assert torch.equal(weight, saved[name])
 
 
+def test_weights_that_somebody_else_gives_by_name_are_told_in_the_order_in_which_they_come() -> None:
+    model = dense(is_tied=True)
+    with torch.device("meta"):
+        outline = dense(is_tied=True)
+    given = list(model.named_parameters())[::-1]
+    weights = ModelWeights(outline, torch.float32, lambda: given)
+    assert [one.name for one in weights.metadata()] == [name for name, _ in given]
+    assert all(torch.equal(one, dict(given)[name]) for name, one in weights)
+
+
 def test_metadata_tell_what_will_come(tmp_path: Path) -> None:
     weights = ModelWeights(dense(is_tied=False), torch.bfloat16)
     told = [(one.name, one.dtype, one.shape) for one in weights.metadata()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from rewardflow.runtime.cluster.placement import Need, check_room, neighbours_to
 CPU_NODE, GPU_NODE = {"CPU": 8.0, "memory": 1e9}, {"CPU": 8.0, "GPU": 2.0}
 
 
-def need(count: int, **fields: float) -> Need:
+def need(count: int, **fields: Any) -> Need:
     return Need(count=count, **{"cpus": 1.0, "gpus": 0.0, **fields})
 
 
@@ -29,6 +30,19 @@ def test_gpus_are_counted_where_they_are() -> None:
     check_room(need(2, gpus=1), [CPU_NODE, GPU_NODE])
     with pytest.raises(InvalidInput, match=r"3 processes with 1 CPU and 1 GPU each, and there is room for 2 .*8 CPU; "):
         check_room(need(3, gpus=1), [CPU_NODE, GPU_NODE])
+
+
+def test_engines_that_spread_a_model_over_gpus_need_them_on_one_node() -> None:
+    check_room(need(3, gpus=1, num_wide=1, width=2), [CPU_NODE, GPU_NODE, GPU_NODE])
+    with pytest.raises(
+        InvalidInput,
+        match=r"4 processes with 1 CPU and 1 GPU each, 2 of them with 2 GPU, and there is room for 2 on its 2 nodes",
+    ):
+        check_room(need(4, gpus=1, num_wide=2, width=2), [GPU_NODE, GPU_NODE])
+    with pytest.raises(InvalidInput, match="room for 1 "):
+        check_room(need(2, gpus=1, num_wide=1, width=3), [GPU_NODE])
+    assert [one.get("GPU") for one in need(3, gpus=1, num_wide=1, width=2).bundles] == [1, 1, 2]
+    assert str(need(2, num_wide=1, width=2)) == "2 processes with 1 CPU each"
 
 
 def test_strictly_spread_processes_need_a_node_each() -> None:

@@ -17,32 +17,45 @@ if TYPE_CHECKING:
     from rewardflow.generate.vllm.weights import NamedTensors
 
 
+# Asks every engine, each with its own information, and returns when all have done it.
+AskAll = Callable[["DirectCall", Sequence[dict[str, Any]]], None]
+
+
 @dataclass(frozen=True, slots=True)
 class EnginesFromAfar:
     """The engines' actors for a thread that may block; what vLLM calls a `VLLMWeightSyncClient`."""
 
-    engines: Sequence[Any]
+    ask_all: AskAll
+    num_engines: int
     workers_each: int
+
+    @property
+    def world_size(self) -> int:
+        """With the one that sends."""
+        return 1 + self.num_engines * self.workers_each
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         first = init_info["rank_offset"]
-        offsets = [first + number * self.workers_each for number in range(len(self.engines))]
-        self._all("meet", [{**init_info, "rank_offset": offset} for offset in offsets])
+        offsets = [first + number * self.workers_each for number in range(self.num_engines)]
+        self.ask_all("meet", [{**init_info, "rank_offset": offset} for offset in offsets])
 
     def start_weight_update(self) -> None:
-        self._all("start", [{}] * len(self.engines))
+        self.ask_all("start", [{}] * self.num_engines)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self._all("update", [update_info] * len(self.engines))
+        self.ask_all("update", [update_info] * self.num_engines)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Nothing: whoever publishes tells the engines the version, which ends the update."""
 
-    def _all(self, call: DirectCall, infos: Sequence[dict[str, Any]]) -> None:
+
+def _asking(engines: Sequence[Any]) -> AskAll:
+    def ask_all(call: DirectCall, infos: Sequence[dict[str, Any]]) -> None:
         import ray
 
-        pairs = zip(self.engines, infos, strict=True)
-        ray.get([engine.direct.remote(call, info) for engine, info in pairs])
+        ray.get([engine.direct.remote(call, info) for engine, info in zip(engines, infos, strict=True)])
+
+    return ask_all
 
 
 def open_direct(
@@ -58,15 +71,14 @@ def open_direct(
     from rewardflow.generate.vllm.weights import ModelWeights
     from rewardflow.policy.loading import outline_policy
 
-    workers_each = settings.vllm.tensor_parallel
+    client = EnginesFromAfar(_asking(engines), len(engines), settings.vllm.tensor_parallel)
     info = NCCLTrainerInitInfo(
         rank=rank,
         master_address=ray.util.get_node_ip_address(),
         master_port=get_open_port(),
-        world_size=1 + len(engines) * workers_each,
+        world_size=client.world_size,
     )
     dtype = getattr(torch, settings.trainer.autocast or settings.policy.dtype)
     source = ModelWeights(outline_policy(settings.policy).model, dtype, weights)
-    client = EnginesFromAfar(engines, workers_each)
     sender: WeightSender = WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
     return sender

@@ -159,7 +159,14 @@ class OnRay:
         import ray
 
         count = self._runtime.ranks + self._num_engines
-        return Need.of(self._runtime, count=count, total=ray.cluster_resources(), why=_layout_of(self._settings))
+        return Need.of(
+            self._runtime,
+            count=count,
+            total=ray.cluster_resources(),
+            num_wide=self._num_engines,
+            width=self._settings.vllm.tensor_parallel,
+            why=_layout_of(self._settings),
+        )
 
     async def _start_actors(self) -> tuple[Crew, Crew]:
         from ray.util.placement_group import remove_placement_group
@@ -228,7 +235,13 @@ def _actor(cls: type[Any], need: Need, group: Any, place: int, arguments: tuple[
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=place)
-    options = {"num_cpus": need.cpus, "num_gpus": need.gpus, "scheduling_strategy": strategy, "max_restarts": 0}
+    has = need.bundles[place]
+    options = {
+        "num_cpus": has.get("CPU", 0.0),
+        "num_gpus": has.get("GPU", 0.0),
+        "scheduling_strategy": strategy,
+        "max_restarts": 0,
+    }
     return ray.remote(cls).options(**options).remote(*arguments)
 
 

@@ -19,32 +19,52 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """So many processes, each with its CPUs and GPUs on one node. `why` says what makes them so many."""
+    """So many processes, each with its CPUs and GPUs on one node. `why` says what makes them so many.
+
+    The last `num_wide` of them have `width` times the GPUs: engines that spread one model over several.
+    """
 
     count: int
     cpus: float
     gpus: float
+    num_wide: int = 0
+    width: int = 1
     why: str = ""
 
     @classmethod
-    def of(cls, runtime: RuntimeSettings, *, count: int, total: Resources, why: str = "") -> Need:
+    def of(
+        cls,
+        runtime: RuntimeSettings,
+        *,
+        count: int,
+        total: Resources,
+        num_wide: int = 0,
+        width: int = 1,
+        why: str = "",
+    ) -> Need:
         gpus = runtime.gpus if runtime.gpus is not None else float(total.get("GPU", 0) > 0)
-        return cls(count=count, cpus=runtime.cpus, gpus=gpus, why=why)
+        return cls(count=count, cpus=runtime.cpus, gpus=gpus, num_wide=num_wide, width=width, why=why)
 
     @property
-    def bundle(self) -> dict[str, float]:
-        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
+    def bundles(self) -> list[dict[str, float]]:
+        """What each process has, in order."""
+        narrow, wide = self._bundle(self.gpus), self._bundle(self.gpus * self.width)
+        return [narrow] * (self.count - self.num_wide) + [wide] * self.num_wide
+
+    def _bundle(self, gpus: float) -> dict[str, float]:
+        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", gpus)) if amount}
 
     def __str__(self) -> str:
-        each = _shown(self.bundle) or "nothing"
+        each = _shown(self.bundles[0]) or "nothing"
+        has_wide = self.num_wide and self.bundles[-1] != self.bundles[0]
+        wide = f", {self.num_wide} of them with {self.gpus * self.width:g} GPU" if has_wide else ""
         why = f" ({self.why})" if self.why else ""
-        return f"{self.count} process{'es' if self.count > 1 else ''} with {each} each{why}"
+        return f"{self.count} process{'es' if self.count > 1 else ''} with {each} each{wide}{why}"
 
 
 def check_room(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bool = False) -> None:
     """`nodes` are those that are alive, with all that they have, used or not."""
-    fitting = [_number_that_fit(need, node) for node in nodes]
-    held = sum(min(count, 1) for count in fitting) if is_strictly_spread else sum(fitting)
+    held = _number_that_fit(need, nodes, is_strictly_spread=is_strictly_spread)
     if held < need.count:
         there = "; ".join(_shown(node) or "nothing" for node in nodes) or "none"
         each = ", no two of them on one node" if is_strictly_spread else ""
@@ -87,7 +107,7 @@ async def reserved(need: Need, runtime: RuntimeSettings, tell: Callable[[str], N
 
     check_room(need, alive_nodes(), is_strictly_spread=runtime.spread == "strict_spread")
     free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}
-    group = placement_group([need.bundle or {"CPU": 0.001}] * need.count, strategy=runtime.spread.upper())
+    group = placement_group([bundle or {"CPU": 0.001} for bundle in need.bundles], strategy=runtime.spread.upper())
     tell(f"waiting for room in the cluster: {need}; free are {_shown(free) or 'none'}")
     try:
         async with asyncio.timeout(runtime.wait_s):
@@ -104,9 +124,24 @@ async def reserved(need: Need, runtime: RuntimeSettings, tell: Callable[[str], N
     return group
 
 
-def _number_that_fit(need: Need, node: Resources) -> int:
-    counts = [int(node.get(name, 0.0) / amount + 1e-9) for name, amount in need.bundle.items()]
-    return min(counts, default=need.count)
+def _number_that_fit(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bool) -> int:
+    """Those that need most first, each on the first node that has room for it."""
+    left = [dict(node) for node in nodes]
+    held = 0
+    for bundle in sorted(need.bundles, key=lambda one: -one.get("GPU", 0.0)):
+        fitting = next((node for node in left if _fits(bundle, node)), None)
+        if fitting is None:
+            continue
+        held += 1
+        if is_strictly_spread:
+            left.remove(fitting)
+        else:
+            fitting.update({name: fitting[name] - amount for name, amount in bundle.items()})
+    return held
+
+
+def _fits(bundle: Resources, node: Resources) -> bool:
+    return all(node.get(name, 0.0) + 1e-9 >= amount for name, amount in bundle.items())
 
 
 def _shown(resources: Resources) -> str:
