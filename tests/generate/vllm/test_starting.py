@@ -60,6 +60,13 @@ def test_further_arguments_are_handed_on_and_those_that_others_decide_are_refuse
         arguments(arguments={"load_format": "auto", "dtype": "half", "quantization": "fp8"})
 
 
+def test_several_workers_are_processes_of_the_same_machine_unless_the_user_wants_others() -> None:
+    assert "distributed_executor_backend" not in arguments()
+    assert arguments(tensor_parallel=2)["distributed_executor_backend"] == "mp"
+    chosen = arguments(tensor_parallel=2, arguments={"distributed_executor_backend": "ray"})
+    assert chosen["distributed_executor_backend"] == "ray"
+
+
 @pytest.mark.skipif(IS_INSTALLED, reason="vLLM is installed")
 def test_without_vllm_it_is_said_how_to_get_it() -> None:
     with pytest.raises(InvalidInput, match=r"needs the package vllm: pip install 'rewardflow\[vllm\]'"):

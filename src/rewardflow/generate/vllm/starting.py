@@ -97,7 +97,10 @@ def engine_arguments(
     dtype: torch.dtype,
     is_colocated: bool,
 ) -> dict[str, Any]:
-    """Of vLLM's AsyncEngineArgs. `max_tokens`: of prompt and response together."""
+    """Of vLLM's AsyncEngineArgs. `max_tokens`: of prompt and response together.
+
+    Workers are processes of this machine: in an actor of Ray vLLM would else ask Ray for actors of its own.
+    """
     import torch
 
     own: dict[str, Any] = {
@@ -127,4 +130,4 @@ def engine_arguments(
         own["device_ids"] = list(vllm.devices)
     if taken := sorted(own.keys() & vllm.arguments.keys()):
         raise InvalidInput(f"vllm.arguments must not hold what other settings decide, got {', '.join(taken)}")
-    return {**own, **vllm.arguments}
+    return {**own, **({"distributed_executor_backend": "mp"} if vllm.tensor_parallel > 1 else {}), **vllm.arguments}
