@@ -36,6 +36,11 @@ def agent_name(settings: VerlSettings) -> str:
     return settings.agent or f"rewardflow-{ray.get_runtime_context().get_job_id()}"
 
 
+def tally_name() -> str:
+    """Of the actor that counts verdicts in verl's own modes, if the job has one."""
+    return f"rewardflow-tally-{ray.get_runtime_context().get_job_id()}"
+
+
 @contextlib.contextmanager
 def agent_for_job(settings: VerlSettings) -> Iterator[None]:
     """The agent, for as long as the job trains. One that jobs share by name stays when this job has gone."""

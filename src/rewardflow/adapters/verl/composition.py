@@ -17,16 +17,30 @@ from rewardflow.adapters.verl.translation import CommandLine
 from rewardflow.errors import InvalidInput
 
 MISSING = "???"  # how a configuration marks what must be set
+SAMPLER = (
+    "trainer.v1.sampler.custom_sampler.path=pkg://rewardflow.adapters.verl.sampler",
+    "trainer.v1.sampler.custom_sampler.name=replay_buffer",
+)
 GROUPS = ("model_engine",)  # choices that decide what the defaults are
 
 
 def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
-    """The command line and what it composes to, with the one choice made that verl once made itself."""
+    """The command line and what it composes to, with the choices that nobody made: an engine, and who counts."""
     config = compose(command)
     if config["actor_rollout_ref"]["rollout"]["name"] == MISSING:
         command = command.adding("actor_rollout_ref.rollout.name=vllm", "verl's default at the time of the recipe")
-        config = compose(command)
-    return command, config
+    if _wants_sampler(config):
+        for word in SAMPLER:
+            command = command.adding(word, "counts verdicts in verl's own modes")
+    return command, compose(command)
+
+
+def _wants_sampler(config: Mapping[str, Any]) -> bool:
+    """In verl's own modes, unless the user has one; there the reward manager alone cannot reach verl's loggers."""
+    v1 = config["trainer"]["v1"]
+    has_own = (v1["sampler"].get("custom_sampler") or {}).get("path")
+    is_judged = config["reward"]["reward_manager"]["name"] == SECTION
+    return bool(is_judged and v1["trainer_mode"] != SECTION and not has_own)
 
 
 def compose(command: CommandLine) -> dict[str, Any]:

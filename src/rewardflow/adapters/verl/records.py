@@ -29,31 +29,25 @@ SOURCE = "reward"
 
 
 @dataclass(frozen=True, slots=True)
-class RunFiles:
-    """Open for writing."""
+class JudgingFiles:
+    """What is written about verdicts, in any mode: open for writing."""
 
     events: EventSink
     steps: LineFile[Mapping[str, Any]]
-    metrics: LineFile[Mapping[str, Any]]
-    devices: EventSink
 
     @classmethod
     @contextlib.contextmanager
-    def at(cls, path: str, *, name: str) -> Iterator[RunFiles]:
+    def at(cls, path: str, *, name: str) -> Iterator[JudgingFiles]:
         directory = RunDirectory.at(path, name=name)
-        with contextlib.ExitStack() as stack:
-            steps, metrics = directory.open_steps(), directory.open_metrics()
-            stack.callback(steps.close)
-            stack.callback(metrics.close)
-            events = stack.enter_context(directory.open_events())
-            yield cls(events, steps, metrics, stack.enter_context(directory.open_device_events()))
+        with directory.open_events() as events, directory.open_steps() as steps:
+            yield cls(events, steps)
 
-    def step_ended(self, report: StepReport, groups: Sequence[GroupReport]) -> None:
-        totals = StepTotals(report.step, SOURCE)
+    def step_judged(self, step: int, groups: Sequence[GroupReport]) -> None:
+        totals = StepTotals(step, SOURCE)
         for group in groups:
-            self._group(group, report.step, totals)
+            if group.verdicts:
+                self._group(group, step, totals)
         self.steps.append(totals.to_json())
-        self.metrics.append(report.to_json())
 
     def _group(self, group: GroupReport, step: int, totals: StepTotals) -> None:
         offset_s = time.monotonic() - time.time()  # reports come from several machines, events are on our clock
@@ -76,6 +70,27 @@ class RunFiles:
         )
         self.events.emit(delivered)
         totals.group(delivered)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Those of a run whose every part is known here, as in trainer mode `rewardflow`: open for writing."""
+
+    judging: JudgingFiles
+    metrics: LineFile[Mapping[str, Any]]
+    devices: EventSink
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, path: str, *, name: str) -> Iterator[RunFiles]:
+        with JudgingFiles.at(path, name=name) as judging:
+            directory = RunDirectory.open(path)
+            with directory.open_metrics() as metrics, directory.open_device_events() as devices:
+                yield cls(judging, metrics, devices)
+
+    def step_ended(self, report: StepReport, groups: Sequence[GroupReport]) -> None:
+        self.judging.step_judged(report.step, groups)
+        self.metrics.append(report.to_json())
 
 
 def _verdict_event(reward: Reward, *, at_s: float, step: int, group_id: str, index: int) -> VerdictReached:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import ray
 from omegaconf import OmegaConf
 from verl.experimental.reward_loop.reward_manager import register as register_manager
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from rewardflow.adapters.verl.agent_of_job import JobAgent
+from rewardflow.adapters.verl.agent_of_job import JobAgent, tally_name
 from rewardflow.adapters.verl.rows import RowReader
 from rewardflow.adapters.verl.settings import SECTION, settings_of
 from rewardflow.adapters.verl.verdicts import VerdictFailed, extra_info_of
-from rewardflow.errors import InvalidInput
+from rewardflow.errors import AgentHalted, InvalidInput
+from rewardflow.types import Reward, Rollout
 
 
 class RewardflowManager(RewardManagerBase):
@@ -39,6 +41,7 @@ class RewardflowManager(RewardManagerBase):
             data_source_key=plain["data"].get("reward_fn_key") or "data_source", group_size=rollout["n"]
         )
         self._agent = JobAgent(self._settings)
+        self._tally = _find_tally()
         if self._agent.needs_groups:
             _check_validation(plain)
 
@@ -46,13 +49,27 @@ class RewardflowManager(RewardManagerBase):
         """verl's way in: one sample, of several sequences the last."""
         row = data[-1:][0]
         prompt, response = await asyncio.to_thread(self._texts, row)
-        reward = await self._agent.score(self._reader.rollout(row.non_tensor_batch, prompt=prompt, response=response))
+        reward = await self._judged(self._reader.rollout(row.non_tensor_batch, prompt=prompt, response=response))
         if reward.value is None:
             raise VerdictFailed(reward)
         return {
             "reward_score": reward.value,
             "reward_extra_info": extra_info_of(reward, self._settings.extra_keys),
         }
+
+    async def _judged(self, rollout: Rollout) -> Reward:
+        """The agent's verdict, told to whoever counts them before verl has it."""
+        if self._tally is None:
+            return await self._agent.score(rollout)
+        whose = rollout.group_id, rollout.index
+        await self._tally.asked.remote(*whose, rollout.step)
+        try:
+            reward = await self._agent.score(rollout)
+        except AgentHalted as error:
+            await self._tally.halt.remote(f"{type(error).__name__}: {error}")
+            reward = Reward(kind="outage", error=str(error))
+        await self._tally.answered.remote(*whose, reward)
+        return reward
 
     def _texts(self, row: Any) -> tuple[str, str]:
         """Prompt and response without padding and special tokens."""
@@ -64,6 +81,14 @@ class RewardflowManager(RewardManagerBase):
             self.tokenizer.decode(prompt_ids[prompt_mask], skip_special_tokens=True),
             self.tokenizer.decode(response_ids[:length], skip_special_tokens=True),
         )
+
+
+def _find_tally() -> Any:
+    """Made by the sampler, before there is any reward worker; without the sampler there is none."""
+    try:
+        return ray.get_actor(tally_name())
+    except ValueError:
+        return None
 
 
 def _check_validation(config: Any) -> None:
