@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
 
-from rewardflow.adapters.verl.composition import check, completed, differences
-from rewardflow.adapters.verl.translation import translate
+from rewardflow.adapters.verl import ignored
+from rewardflow.adapters.verl.composition import check, completed, defaults_of, differences
+from rewardflow.adapters.verl.ignored import leaves
+from rewardflow.adapters.verl.translation import CommandLine, translate
 from rewardflow.errors import InvalidInput
 
 
 def test_the_recipes_line_for_megatron_composes_with_every_setting_in_its_place() -> None:
     lines = (*DOCUMENTED_MEGATRON, *ALL_SETTINGS, "actor_rollout_ref.actor.megatron.param_offload=True")
     command, config = completed(translate(lines, config_path=CONFIG_PATH, config_name=MEGATRON_CONFIG_NAME))
-    settings = check(config)
+    settings = check(command, config, defaults_of(command))
     actor = config["actor_rollout_ref"]["actor"]
     assert (actor["strategy"], config["critic"]["strategy"]) == ("megatron", "megatron")
     assert actor["megatron"]["param_offload"] is True
@@ -27,7 +29,7 @@ def test_the_recipes_line_for_megatron_composes_with_every_setting_in_its_place(
 
 def test_differences_from_verls_defaults_are_those_that_were_made() -> None:
     command, config = completed(translate([*DOCUMENTED_FSDP2, "actor_rollout_ref.rollout.name=vllm"]))
-    found = {key: value for key, _, value in differences(command, config)}
+    found = {key: value for key, _, value in differences(config, defaults_of(command))}
     assert found["reward.custom_reward_function.name"] == "Gsm8kAgent"
     assert found["rewardflow.max_staleness"] == 1
     assert "trainer.total_epochs" not in found
@@ -49,9 +51,53 @@ def test_a_key_that_verl_does_not_know_is_refused_by_name() -> None:
             ["trainer.v1.trainer_mode=sync", "reward.reward_manager.name=naive", "data.reward_fn_key=topic"],
             "ignore data.reward_fn_key",
         ),
+        (["actor_rollout_ref.actor.grad_clip=0.5"], r"its place is actor_rollout_ref\.actor\.optim\.clip_grad"),
+        (["trainer.balance_batch=False"], "always balances"),
+        (["trainer.v1.colocate_async.num_warmup_batches=3"], "trainer_mode is rewardflow"),
+        (["trainer.v1.sampler.max_off_policy_threshold=2"], "rewardflow.max_staleness is the bound"),
+        (["trainer.v1.trainer_mode=sync", "trainer.v1.separate_async.parameter_sync_step=2"], "trainer_mode is sync"),
+        (["reward.reward_manager.source=importlib"], "must be register"),
+        (["reward.reward_model.enable=True"], "verl asks a reward model itself"),
+        (["+reward.reward_kwargs.overlong_buffer_cfg=1"], "custom_reward_function.reward_kwargs"),
+        (["+max_concurency=8"], "nothing reads it, got"),
+        (["++traner.total_epochs=2"], "did you mean 'trainer'"),
         (["+reward_model.reward_kwargs=1"], "its place is reward.reward_kwargs"),
     ],
 )
 def test_what_nobody_would_honour_is_refused(words: list[str], reason: str) -> None:
+    command, config = completed(translate(words))
     with pytest.raises(InvalidInput, match=reason):
-        check(completed(translate(words))[1])
+        check(command, config, defaults_of(command))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["trainer.v1.trainer_mode=sync", "trainer.v1.sampler.sync_refill_failed_groups=True"],
+        ["trainer.v1.trainer_mode=colocate_async", "trainer.v1.colocate_async.num_warmup_batches=2"],
+        ["+actor_rollout_ref.model.override_config.attn_implementation=sdpa", "actor_rollout_ref.actor.grad_clip=1.0"],
+        ["model_engine=megatron", "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"],
+    ],
+)
+def test_what_verl_and_we_honour_is_taken(words: list[str]) -> None:
+    command, config = completed(translate(words))
+    check(command, config, defaults_of(command))
+
+
+def test_in_verls_own_modes_our_sampler_counts_verdicts_unless_the_user_has_one() -> None:
+    key = "trainer.v1.sampler.custom_sampler.path"
+    command, config = completed(translate(["trainer.v1.trainer_mode=sync"]))
+    assert config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"] == "replay_buffer"
+    assert any(str(note).startswith(f"not set -> {key}=pkg://rewardflow") for note in command.notes)
+    command, config = completed(translate(["trainer.v1.trainer_mode=sync", f"{key}=mine.py"]))
+    assert config["trainer"]["v1"]["sampler"]["custom_sampler"]["path"] == "mine.py"
+    _, config = completed(translate([]))
+    assert config["trainer"]["v1"]["sampler"]["custom_sampler"]["path"] is None
+
+
+def test_every_setting_that_is_said_to_be_ignored_is_one_of_verls() -> None:
+    defaults = dict(leaves(defaults_of(CommandLine(overrides=()))))
+    tables = (ignored._BY_THE_TRAINER, ignored._BY_OUR_MODE)
+    for key in (key for table in tables for key in table):
+        assert any(name == key or name.startswith(f"{key}.") for name in defaults), key

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import verl_job
-from verl_job import Materials
+from verl_job import Materials, Outcome
 
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.run_directory import read_steps
@@ -16,7 +17,9 @@ from rewardflow.run_directory import read_steps
 REWARD = "custom_reward_function"
 
 
-def test_the_recipes_line_for_fsdp2_trains_two_steps(materials: Materials, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def recipe_run(materials: Materials, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The recipe's command line for FSDP2, through the launcher."""
     recipe = [
         "actor_rollout_ref.actor.strategy=fsdp2",
         f"{REWARD}.path={verl_job.REWARDS}",
@@ -30,13 +33,29 @@ def test_the_recipes_line_for_fsdp2_trains_two_steps(materials: Materials, tmp_p
         "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap=5.0",
     ]
     own = [word for word in verl_job.small(materials) if "actor.strategy" not in word]
-    outcome = verl_job.run(tmp_path, ["--config-path=/home/user/verl/trainer/config", *own, *recipe], timeout_s=1500)
+    words = ["--config-path=/home/user/verl/trainer/config", *own, *recipe]
+    outcome = verl_job.run(tmp_path_factory.mktemp("recipe"), words, timeout_s=1500)
     assert outcome.code == 0, outcome.output[-3000:]
-    assert len(outcome.metrics) == 2
-    assert outcome.column("rewardflow/verdicts/scored") == [16, 16]
-    assert outcome.column("rewardflow/staleness/max") == [0, 1]  # the second was generated before the first update
-    assert all(norm > 0 for norm in outcome.column("actor/grad_norm"))
-    assert all(0 < weight < 2 for weight in outcome.column("rewardflow/behaviour_weight/mean"))
+    return outcome
+
+
+def test_the_recipes_line_for_fsdp2_trains_two_steps(recipe_run: Outcome) -> None:
+    assert len(recipe_run.metrics) == 2
+    assert recipe_run.column("rewardflow/verdicts/scored") == [16, 16]
+    assert recipe_run.column("rewardflow/staleness/max") == [0, 1]  # the second was generated before the first update
+    assert all(norm > 0 for norm in recipe_run.column("actor/grad_norm"))
+    assert all(0 < weight < 2 for weight in recipe_run.column("rewardflow/behaviour_weight/mean"))
+
+
+def test_the_report_of_the_recipes_run_has_the_sections_of_any_other(recipe_run: Outcome, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    verl_job.rewardflow("report", str(recipe_run.run_dir), "--out", str(page), "--trace", str(tmp_path / "trace.json"))
+    html = page.read_text()
+    for section in ("time", "timelines", "learning", "calls", "failures", "rollouts"):
+        assert f'id="{section}"' in html, section
+    figures = json.loads(verl_job.rewardflow("report", str(recipe_run.run_dir), "--json"))
+    assert [step["step"] for step in figures["steps"]] == [1, 2]
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
 def test_calls_that_go_wrong_are_named_and_never_a_zero(materials: Materials, tmp_path: Path) -> None:
@@ -60,6 +79,84 @@ def test_calls_that_go_wrong_are_named_and_never_a_zero(materials: Materials, tm
     totals = read_steps(outcome.run_dir)[1]["reward"]
     assert (totals["scored"], totals["failed"]) == (4, {"user_error": 4, "timeout": 4, "unparsable": 4})
     assert totals["score"]["min"] >= 0.5
+
+
+def troubled(materials: Materials, *mode: str) -> list[str]:
+    """One call raises, one hangs, one answers with another type; three of the last group's four raise."""
+    return [
+        *(word for word in verl_job.small(materials) if "log_prob_micro" not in word),
+        # verl fills a batch up to whole mini-batches, of 8 here, and cuts it by these
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=TroubledSamples",
+        "rewardflow.timeout_s=5",
+        "rewardflow.max_attempts=1",
+        *mode,
+    ]
+
+
+def test_in_verls_sync_mode_a_sample_without_verdict_is_left_out_and_a_lone_verdict_is_not_trained(
+    materials: Materials, tmp_path: Path
+) -> None:
+    dump = f"trainer.rollout_data_dir={tmp_path / 'rollouts'}"
+    outcome = verl_job.run(tmp_path, troubled(materials, "trainer.v1.trainer_mode=sync", dump), timeout_s=1500)
+    assert outcome.code == 0, outcome.output[-3000:]
+    first, second = outcome.metrics
+    assert first["rewardflow/verdicts/scored"] == 10
+    assert first["rewardflow/verdicts/failed/user_error"] == 4
+    assert first["rewardflow/verdicts/failed/timeout"] == first["rewardflow/verdicts/failed/unparsable"] == 1
+    assert first["rewardflow/groups/trained"] == 3
+    assert first["rewardflow/groups/dropped/too_few_verdicts"] == 1
+    assert first["critic/score/min"] >= 0.5  # the judge gives no less
+    assert first["rewardflow/exposed_s"] > 0  # everything was generated long before the call that hung was given up
+    assert first["rewardflow/latency_s/max"] >= 5
+    rows = [json.loads(line) for line in (tmp_path / "rollouts" / "1.jsonl").read_text().splitlines()]
+    trained = Counter(row["uid"].rsplit("_", 2)[0] for row in rows if not row["uid"].startswith("pad"))
+    assert sorted(trained.values()) == [3, 3, 3]
+    assert (second["rewardflow/verdicts/scored"], second["rewardflow/groups/trained"]) == (16, 4)
+    totals = read_steps(outcome.run_dir)[1]["reward"]
+    assert (totals["scored"], totals["failed"]) == (10, {"user_error": 4, "timeout": 1, "unparsable": 1})
+
+
+def test_in_verls_sync_mode_a_group_without_enough_verdicts_is_replaced_where_verl_replaces_failed_groups(
+    materials: Materials, tmp_path: Path
+) -> None:
+    mode = ("trainer.v1.trainer_mode=sync", "trainer.v1.sampler.sync_refill_failed_groups=True")
+    outcome = verl_job.run(tmp_path, troubled(materials, *mode), timeout_s=1500)
+    assert outcome.code == 0, outcome.output[-3000:]
+    first = outcome.metrics[0]
+    assert first["training/rollout_failure/evicted_samples"] == 1
+    assert first["rewardflow/groups/trained"] == 4
+    assert first["rewardflow/groups/dropped/evicted_by_verl"] == 1
+    assert first["rewardflow/verdicts/scored"] == 14
+
+
+def test_in_verls_asynchronous_mode_every_group_with_a_failure_is_replaced(
+    materials: Materials, tmp_path: Path
+) -> None:
+    settings = troubled(materials, "trainer.v1.trainer_mode=colocate_async")
+    outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
+    assert outcome.code == 0, outcome.output[-3000:]
+    replaced = sum(outcome.column("rewardflow/groups/dropped/evicted_by_verl"))
+    assert replaced == sum(outcome.column("training/rollout_failure/evicted_samples")) == 4
+    assert outcome.column("rewardflow/groups/trained") == [4, 4]
+    assert sum(outcome.column("rewardflow/verdicts/failed")) == 6
+    assert min(outcome.column("critic/score/min")) >= 0.5
+
+
+def test_in_verls_own_modes_a_run_ends_with_the_agents_reason_when_it_gives_up(
+    materials: Materials, tmp_path: Path
+) -> None:
+    settings = [
+        *verl_job.small(materials),
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=paid",
+        "rewardflow.max_cost_usd=5",
+        "trainer.v1.trainer_mode=colocate_async",
+    ]
+    outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
+    assert outcome.code != 0
+    assert "the reward agent gave up: BudgetExhausted" in outcome.output
 
 
 def test_rewards_sit_on_the_last_token_of_their_own_response(

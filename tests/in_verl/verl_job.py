@@ -214,6 +214,12 @@ def run(
     return Outcome(code, output, _metrics(folder), folder / "checkpoints" / "rewardflow")
 
 
+def rewardflow(*words: str) -> str:
+    """What the command prints."""
+    command = [str(Path(sys.executable).with_name("rewardflow")), *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def _finished(words: list[str], folder: Path, env: dict[str, str], timeout_s: float) -> tuple[int, str]:
     log = folder / "output.txt"
     with log.open("wb") as output:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rewardflow.adapters.verl.composition import check, completed, differences
+from rewardflow.adapters.verl.composition import check, completed, defaults_of, differences
 from rewardflow.adapters.verl.launch import launch
 from rewardflow.adapters.verl.translation import translate
 from rewardflow.adapters.verl.versions import check_version, installed_version
@@ -43,9 +43,10 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"verl {version}, with rewardflow", soft_wrap=True)
     for note in command.notes:
         console.print(f"  {safe(str(note))}", soft_wrap=True)
-    check(config)
+    default_config = defaults_of(command)
+    check(command, config, default_config)
     if args.dry_run:
-        for key, default, value in differences(command, config):
+        for key, default, value in differences(config, default_config):
             stdout_console().print(f"{key}: {_shown(default)} -> {_shown(value)}", soft_wrap=True)
         return 0
     launch(command)

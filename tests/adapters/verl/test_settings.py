@@ -68,3 +68,25 @@ def test_a_run_can_do_without_a_directory() -> None:
 def test_what_breaks_a_rule_is_refused_by_name(section: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=f"rewardflow.{next(iter(section))} must be"):
         settings_of(config(section))
+
+
+@pytest.mark.parametrize(
+    ("path", "reward"),
+    [
+        ("pkg://my.rewards", "my.rewards:judge"),
+        ("pkg://my/rewards", "my.rewards:judge"),
+        ("file:///home/me/rewards.py", "/home/me/rewards.py:judge"),
+        ("rewards.py", "rewards.py:judge"),
+    ],
+)
+def test_a_reward_is_found_where_verl_would_find_it(path: str, reward: str) -> None:
+    made = config()
+    made["reward"]["custom_reward_function"] = {"path": path, "name": "judge"}
+    assert settings_of(made).reward == reward
+
+
+def test_verls_rules_are_told_of_the_sandbox() -> None:
+    made = config()
+    made["reward"]["sandbox_fusion"] = {"url": "http://127.0.0.1:8080", "memory_limit_mb": 512, "max_concurrent": 4}
+    kwargs = settings_of(made).reward_kwargs
+    assert kwargs == {"sandbox_fusion_url": "http://127.0.0.1:8080", "memory_limit_mb": 512}

@@ -56,6 +56,29 @@ class TroubledJudge:
         return {"score": 0.5 + digits(solution_str), f"note_{index % 3}": index}
 
 
+class TroubledSamples:
+    """One sample's call raises, one hangs, one is answered with another type; three of a prompt's four raise."""
+
+    async def compute_score(
+        self, data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]
+    ) -> Any:
+        index = extra_info["index"]
+        place = _ASKED[index]
+        _ASKED[index] += 1
+        match index, place:
+            case (0, 0) | (3, 0 | 1 | 2):
+                raise RuntimeError("the judge broke")
+            case 1, 0:
+                await asyncio.sleep(3600)
+            case 2, 0:
+                return ["no number"]
+        return {"score": 0.5 + digits(solution_str), f"note_{place}": index}
+
+
+def paid(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> dict[str, float]:
+    return {"score": digits(solution_str), "cost_usd": 1.0}
+
+
 async def length_of_response(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **settings: float
 ) -> float:

@@ -7,11 +7,12 @@ or would have failed later, further from its cause.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module  # hydra and omegaconf come with verl
 from pathlib import Path
 from typing import Any
 
+from rewardflow.adapters.verl.ignored import leaves, refuse_ignored
 from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
 from rewardflow.adapters.verl.translation import CommandLine
 from rewardflow.errors import InvalidInput
@@ -64,11 +65,14 @@ def _verl_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "trainer" / "config"
 
 
-def differences(command: CommandLine, config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def defaults_of(command: CommandLine) -> dict[str, Any]:
+    """verl's own configuration, for the engine that is chosen."""
+    return compose(CommandLine(overrides=tuple(word for word in command.overrides if word.partition("=")[0] in GROUPS)))
+
+
+def differences(config: Mapping[str, Any], default_config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Key, verl's default and this run's value of every setting that differs, by key."""
-    choices = tuple(word for word in command.overrides if word.partition("=")[0] in GROUPS)
-    defaults = dict(_leaves(compose(CommandLine(overrides=choices))))
-    values = dict(_leaves(config))
+    defaults, values = dict(leaves(default_config)), dict(leaves(config))
     return [
         (key, defaults.get(key), values.get(key))
         for key in sorted(defaults.keys() | values.keys())
@@ -76,14 +80,15 @@ def differences(command: CommandLine, config: Mapping[str, Any]) -> list[tuple[s
     ]
 
 
-def check(config: Mapping[str, Any]) -> VerlSettings:
+def check(command: CommandLine, config: Mapping[str, Any], default_config: Mapping[str, Any]) -> VerlSettings:
     """Refuse what would be ignored; the settings of what is left."""
     for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
-        for key, value in _leaves(config.get(section) or {}, section):
+        for key, value in leaves(config.get(section) or {}, section):
             if value is not None:
                 raise InvalidInput(f"verl ignores {key}, its place is under `reward`; got {key}={value!r}")
     if not config["trainer"]["use_v1"]:
         raise InvalidInput("rewardflow is a mode of verl's v1 trainer, got trainer.use_v1=False")
+    refuse_ignored(config, default_config, command.overrides)
     settings = settings_of(config)
     is_ours = config["reward"]["reward_manager"]["name"] == SECTION
     if not is_ours:
@@ -138,14 +143,6 @@ def check_mode(config: Mapping[str, Any]) -> None:
             "trainer mode rewardflow asks for verdicts while the devices work, so a reward model needs devices of its "
             "own: reward.reward_model.enable_resource_pool=True, got False"
         )
-
-
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping) and tree:
-        for key, value in tree.items():
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, tree
 
 
 def _reason(error: BaseException) -> str:

@@ -83,8 +83,24 @@ def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dic
             f"{users['path']!r}"
         )
     if users.get("path"):
-        return f"{users['path']}:{users['name']}", {**dict(users.get("reward_kwargs") or {}), **kwargs}
-    return str(named or VERL_RULES), kwargs
+        return f"{_place(users['path'])}:{users['name']}", {**dict(users.get("reward_kwargs") or {}), **kwargs}
+    if named is not None:
+        return str(named), kwargs
+    return VERL_RULES, {**_sandbox(config["reward"].get("sandbox_fusion") or {}), **kwargs}
+
+
+def _place(path: str) -> str:
+    """verl marks modules and files; here a module has dots, and a file ends in `.py`."""
+    if path.startswith("pkg://"):
+        return path.removeprefix("pkg://").replace("/", ".")
+    return path.removeprefix("file://")
+
+
+def _sandbox(sandbox: Mapping[str, Any]) -> dict[str, Any]:
+    """What verl's rules are told of the sandbox that runs code. How many use it at a time is the agent's to limit."""
+    if not sandbox.get("url"):
+        return {}
+    return {"sandbox_fusion_url": sandbox["url"], "memory_limit_mb": sandbox.get("memory_limit_mb", 1024)}
 
 
 def _keys(value: Any) -> tuple[str, ...]:
