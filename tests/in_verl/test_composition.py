@@ -65,9 +65,13 @@ def test_a_key_that_verl_does_not_know_is_refused_by_name() -> None:
     ],
 )
 def test_what_nobody_would_honour_is_refused(words: list[str], reason: str) -> None:
-    command, config = completed(translate(words))
     with pytest.raises(InvalidInput, match=reason):
-        check(command, config, defaults_of(command))
+        checked(words)
+
+
+def checked(words: list[str]) -> None:
+    command, config = completed(translate(words))
+    check(command, config, defaults_of(command))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +85,7 @@ def test_what_nobody_would_honour_is_refused(words: list[str], reason: str) -> N
     ],
 )
 def test_what_verl_and_we_honour_is_taken(words: list[str]) -> None:
-    command, config = completed(translate(words))
-    check(command, config, defaults_of(command))
+    checked(words)
 
 
 def test_in_verls_own_modes_our_sampler_counts_verdicts_unless_the_user_has_one() -> None:
@@ -98,6 +101,5 @@ def test_in_verls_own_modes_our_sampler_counts_verdicts_unless_the_user_has_one(
 
 def test_every_setting_that_is_said_to_be_ignored_is_one_of_verls() -> None:
     defaults = dict(leaves(defaults_of(CommandLine(overrides=()))))
-    tables = (ignored._BY_THE_TRAINER, ignored._BY_OUR_MODE)
-    for key in (key for table in tables for key in table):
+    for key in (*ignored._BY_THE_TRAINER, "trainer.v1.sampler", "skip.rollout_tq", "reward.reward_manager.module"):
         assert any(name == key or name.startswith(f"{key}.") for name in defaults), key

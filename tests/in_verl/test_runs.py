@@ -51,10 +51,10 @@ def test_the_report_of_the_recipes_run_has_the_sections_of_any_other(recipe_run:
     page = tmp_path / "report.html"
     verl_job.rewardflow("report", str(recipe_run.run_dir), "--out", str(page), "--trace", str(tmp_path / "trace.json"))
     html = page.read_text()
-    for section in ("time", "timelines", "learning", "calls", "failures", "rollouts"):
+    for section in ("time", "timelines", "learning", "calls", "rollouts"):
         assert f'id="{section}"' in html, section
     figures = json.loads(verl_job.rewardflow("report", str(recipe_run.run_dir), "--json"))
-    assert [step["step"] for step in figures["steps"]] == [1, 2]
+    assert (figures["num_trained"], figures["scored"], figures["failed"]) == (2, 32, {})
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
@@ -138,9 +138,10 @@ def test_in_verls_asynchronous_mode_every_group_with_a_failure_is_replaced(
     outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
     assert outcome.code == 0, outcome.output[-3000:]
     replaced = sum(outcome.column("rewardflow/groups/dropped/evicted_by_verl"))
-    assert replaced == sum(outcome.column("training/rollout_failure/evicted_samples")) == 4
+    assert replaced == sum(outcome.column("training/rollout_failure/evicted_samples"))
+    assert replaced in (3, 4)  # the run may be over before the call that hangs is given up
     assert outcome.column("rewardflow/groups/trained") == [4, 4]
-    assert sum(outcome.column("rewardflow/verdicts/failed")) == 6
+    assert sum(outcome.column("rewardflow/verdicts/failed")) == replaced + 2
     assert min(outcome.column("critic/score/min")) >= 0.5
 
 

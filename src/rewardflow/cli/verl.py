@@ -10,6 +10,7 @@ from typing import Any
 
 from rewardflow.adapters.verl.composition import check, completed, defaults_of, differences
 from rewardflow.adapters.verl.launch import launch
+from rewardflow.adapters.verl.settings import check_reward
 from rewardflow.adapters.verl.translation import translate
 from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.cli.display import safe, stderr_console, stdout_console
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     for note in command.notes:
         console.print(f"  {safe(str(note))}", soft_wrap=True)
     default_config = defaults_of(command)
-    check(command, config, default_config)
+    check_reward(check(command, config, default_config))
     if args.dry_run:
         for key, default, value in differences(config, default_config):
             stdout_console().print(f"{key}: {_shown(default)} -> {_shown(value)}", soft_wrap=True)

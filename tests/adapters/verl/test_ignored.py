@@ -81,3 +81,19 @@ def test_a_reward_model_that_would_go_round_the_manager_is_refused() -> None:
     changed["reward"]["custom_reward_function"]["path"] = None
     changed["reward"]["reward_manager"]["name"] = "naive"
     refuse_ignored(changed, DEFAULTS, [])
+
+
+def test_settings_that_only_our_mode_reads_are_refused_in_verls_modes() -> None:
+    changed = config("colocate_async") | {"rewardflow": {"max_staleness": 1, "rpm": 60}}
+    with pytest.raises(InvalidInput, match=r"only trainer mode rewardflow reads rewardflow\.max_staleness"):
+        refuse_ignored(changed, DEFAULTS, [])
+    changed["rewardflow"] = {"rpm": 60, "min_group": 3}
+    refuse_ignored(changed, DEFAULTS, [])
+
+
+def test_a_cap_on_weights_needs_the_loss_that_has_them() -> None:
+    changed = config("rewardflow") | {"rewardflow": {"behaviour_weight_cap": 5.0}}
+    with pytest.raises(InvalidInput, match="loss_mode=decoupled, got 5"):
+        refuse_ignored(changed, DEFAULTS, [])
+    changed["actor_rollout_ref"]["actor"]["policy_loss"] = {"loss_mode": "decoupled"}
+    refuse_ignored(changed, DEFAULTS, [])

@@ -14,16 +14,11 @@ from typing import Any
 
 import ray
 
-from rewardflow.adapters.verl.settings import VerlSettings
+from rewardflow.adapters.verl.settings import VerlSettings, spec_of
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.run_directory import RunDirectory
 from rewardflow.shared_agent import ray_actor
-from rewardflow.shared_agent.spec import AgentSpec
 from rewardflow.types import Reward, Rollout
-
-
-def spec_of(settings: VerlSettings) -> AgentSpec:
-    return AgentSpec.of(settings.reward, reward_kwargs=dict(settings.reward_kwargs), **settings.agent_options)
 
 
 def make_room(settings: VerlSettings) -> None:

@@ -46,6 +46,7 @@ _BY_OUR_MANAGER: Mapping[str, str] = {
 }
 
 _MODES = ("colocate_async", "separate_async")
+_OF_OUR_MODE = ("stream", "max_staleness", "behaviour_weight_cap")  # of our own section
 
 
 def refuse_ignored(config: Mapping[str, Any], defaults: Mapping[str, Any], words: Sequence[str]) -> None:
@@ -57,6 +58,10 @@ def refuse_ignored(config: Mapping[str, Any], defaults: Mapping[str, Any], words
     _refuse(config, defaults, others, "verl ignores")
     if mode == SECTION:
         _refuse(config, defaults, _BY_OUR_MODE, "trainer mode rewardflow ignores")
+        _refuse_a_cap_without_its_loss(config)
+    else:
+        ours = {f"{SECTION}.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _OF_OUR_MODE}
+        _refuse(config, {}, ours, "only trainer mode rewardflow reads")
     if config["reward"]["reward_manager"]["name"] == SECTION:
         _refuse(config, defaults, _BY_OUR_MANAGER, "the reward manager rewardflow ignores")
         _refuse_what_goes_round_the_manager(config["reward"])
@@ -79,6 +84,16 @@ def _refuse_unknown_sections(defaults: Mapping[str, Any], words: Sequence[str]) 
             nearest = difflib.get_close_matches(section, known, n=1)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
             raise InvalidInput(f"verl takes {override.key} and nothing reads it, got {override}{hint}")
+
+
+def _refuse_a_cap_without_its_loss(config: Mapping[str, Any]) -> None:
+    cap = _at(config, f"{SECTION}.behaviour_weight_cap")
+    loss = _at(config, "actor_rollout_ref.actor.policy_loss.loss_mode")
+    if cap is not None and loss != "decoupled":
+        raise InvalidInput(
+            f"{SECTION}.behaviour_weight_cap is for actor_rollout_ref.actor.policy_loss.loss_mode=decoupled, got {cap} "
+            f"and loss_mode={loss}"
+        )
 
 
 def _refuse_what_goes_round_the_manager(reward: Mapping[str, Any]) -> None:

@@ -43,16 +43,15 @@ class _TellingBuffer(ReplayBuffer):
         self._group_size = int(plain["actor_rollout_ref"]["rollout"]["n"])
         self._samples_a_step = int((self.trainer_config or {}).get("parameter_sync_step", 1))
         self._tally = ray.remote(Tally).options(name=tally_name(), num_cpus=0).remote()
+        self._lifetime = contextlib.ExitStack()  # ends with the process: verl tells no sampler when a run is over
         self._files = self._open_files()
         self._judged: JudgedStep | None = None
         self._out_s = 0.0
 
     def _open_files(self) -> JudgingFiles | None:
-        """They are closed with the process: verl does not tell a sampler that the run is over."""
         if self._settings.run_dir is None:
             return None
-        files = JudgingFiles.at(self._settings.run_dir, name=self._settings.run)
-        return contextlib.ExitStack().enter_context(files)
+        return self._lifetime.enter_context(JudgingFiles.at(self._settings.run_dir, name=self._settings.run))
 
     # -- what verl calls ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, check_names, split_options
 from rewardflow.run_directory import JOURNAL_FILE
+from rewardflow.shared_agent.spec import AgentSpec
 from rewardflow.types import EMPTY
 
 Stream = Literal["batch", "mini_batch"]
@@ -60,7 +61,9 @@ NAMES = (*OWN_NAMES, *(name for name in (*AGENT_NAMES, *LIMIT_NAMES) if name not
 
 def settings_of(config: Mapping[str, Any]) -> VerlSettings:
     """The settings of a whole verl configuration, as plain data with its references resolved."""
-    section = dict(config.get(SECTION) or {})
+    section = config.get(SECTION) or {}
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"the section rewardflow must be settings with names, got {section!r}")
     check_names(section, NAMES)
     own = {name: value for name, value in section.items() if name in OWN_NAMES}
     options = {name: value for name, value in section.items() if name not in OWN_NAMES}
@@ -72,6 +75,20 @@ def settings_of(config: Mapping[str, Any]) -> VerlSettings:
     if own["run_dir"] is not None:
         options.setdefault("journal", os.path.join(own["run_dir"], JOURNAL_FILE))
     return VerlSettings(**own, agent_options=options)
+
+
+def spec_of(settings: VerlSettings) -> AgentSpec:
+    """The agent that these settings describe."""
+    return AgentSpec.of(settings.reward, reward_kwargs=dict(settings.reward_kwargs), **settings.agent_options)
+
+
+def check_reward(settings: VerlSettings) -> None:
+    """Find a reward that is not there before anything starts."""
+    reward = settings.reward
+    place = reward if reward.endswith((".yaml", ".yml")) else reward.rpartition(":")[0]
+    if place.endswith((".py", ".yaml", ".yml")) and not os.path.isfile(place):
+        raise InvalidInput(f"the reward's file must exist, got {place}")
+    spec_of(settings)
 
 
 def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
