@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rewardflow.adapters.verl.device_clock import DeviceClock
 from rewardflow.errors import FlowError
-from rewardflow.events import DeviceWorked, EventList
+from rewardflow.events import DeviceIdled, DeviceWorked, EventList
 
 
 class Hands:
@@ -68,6 +68,16 @@ def test_work_is_told_as_an_event_with_its_start_and_end() -> None:
     with clock.working("publish", step=7):
         hands.now_s = 5.0
     assert events.of(DeviceWorked) == [DeviceWorked(at_s=5.0, device="verl", work="publish", step=7, started_s=2.0)]
+
+
+def test_waiting_is_told_with_its_cause_unless_there_was_nothing_to_wait_for() -> None:
+    hands, events = Hands(), EventList()
+    clock = DeviceClock(events, now=hands)
+    with clock.waiting_for("reward"):
+        pass
+    with clock.waiting_for("reward"):
+        hands.now_s = 5.0
+    assert events.of(DeviceIdled) == [DeviceIdled(at_s=5.0, device="verl", cause="reward", started_s=0.0)]
 
 
 def test_two_things_at_a_time_are_a_mistake() -> None:

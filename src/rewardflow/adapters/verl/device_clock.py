@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rewardflow.errors import FlowError
-from rewardflow.events import DeviceWorked, EventSink
-from rewardflow.flow.usage import Cause, UsageTotals, Work
+from rewardflow.events import DeviceIdled, DeviceWorked, EventSink
+from rewardflow.flow.usage import LEAST_IDLE_S, Cause, UsageTotals, Work
 
 DEVICE = "verl"
 
@@ -42,11 +42,13 @@ class DeviceClock:
 
     @contextmanager
     def waiting_for(self, cause: Cause) -> Iterator[None]:
-        self._enter(cause)
+        started_s = self._enter(cause)
         try:
             yield
         finally:
-            self._leave(self._idle)
+            ended_s = self._leave(self._idle)
+            if self._sink is not None and ended_s - started_s >= LEAST_IDLE_S:
+                self._sink.emit(DeviceIdled(at_s=ended_s, device=DEVICE, cause=cause, started_s=started_s))
 
     def take(self, *, verdicts_out_s: float) -> UsageTotals:
         """Of the time since the last taking, in which some verdict was out for `verdicts_out_s`."""
