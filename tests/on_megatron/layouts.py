@@ -28,6 +28,7 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "initializer_range": 0.3,
+    "pad_token_id": 3,  # which is sampled too, and whose embedding transformers does not train
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch import nn
+from torch import Tensor, nn
 
 from rewardflow.config.tree import MegatronSettings
 from rewardflow.train.megatron.attention import CausalAttention
@@ -78,6 +79,8 @@ def build_part(
     if layout.pipeline.is_last and megatron.sequence_parallel:
         # Hidden states are gathered before it, where those of tokens that were not sampled are left out.
         gpt.output_layer.sequence_parallel, gpt.output_layer.allreduce_dgrad = False, True
+    if layout.pipeline.rank == 0 and shape.padding is not None:
+        gpt.embedding.word_embeddings.register_forward_hook(partial(_without_padding, shape.padding, layout))
     _mark_cut(gpt, shape)
     module = gpt if compute == torch.float32 else Float16Module(megatron, gpt)
     return ModelPart(gpt=gpt, module=module, config=megatron, shape=shape, layout=layout)
@@ -89,6 +92,14 @@ def _mark_cut(gpt: nn.Module, shape: ModelShape) -> None:
         cut = hf_weights(name, shape)[0].cut
         if cut is not None and not hasattr(parameter, "tensor_model_parallel"):
             set_tensor_model_parallel_attributes(parameter, is_parallel=True, dim=cut, stride=1)
+
+
+def _without_padding(padding: int, layout: Layout, _module: nn.Module, args: tuple[Any, ...], found: Tensor) -> Tensor:
+    """As in transformers, where no gradient reaches the embedding of the padding token, also if it was sampled."""
+    is_padding = args[0] == padding
+    if found.shape[:2] != is_padding.shape:  # with sequence parallelism [tokens of this rank, rows]
+        is_padding = is_padding.T.chunk(layout.tensor.size)[layout.tensor.rank]
+    return torch.where(is_padding[..., None], found.detach(), found)
 
 
 def _layer_spec(shape: ModelShape, device: torch.device) -> Any:

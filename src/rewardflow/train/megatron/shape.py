@@ -50,6 +50,7 @@ class ModelShape:
     qkv_bias: bool
     qk_norm: bool
     is_tied: bool  # input embeddings and output layer have one weight
+    padding: int | None  # the token whose input embedding learns nothing, wherever it stands
 
     @classmethod
     def of(cls, config: Any) -> ModelShape:
@@ -75,6 +76,7 @@ class ModelShape:
             qkv_bias=family.qkv_bias,
             qk_norm=family.qk_norm,
             is_tied=bool(config.tie_word_embeddings),
+            padding=config.pad_token_id,
         )
 
 
