@@ -1,7 +1,8 @@
 """verl's `sync` and `colocate_async` beside trainer mode `rewardflow`: same model, same prompts, same delays.
 
-All three are real runs of verl on this machine's CPU, one after another. The asynchronous ones are held to the same
-staleness, of one version, and drop nothing. Prints one JSON object.
+All are real runs of verl on this machine's CPU, one after another. The asynchronous ones are held to the same
+staleness, of one version, and drop nothing. The times are taken where the work is done, by the rollout server and the
+training engine, in the same way for every mode. Prints one JSON object.
 
     python compare_modes.py --steps 10 --median-s 1.0
 """
@@ -10,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,10 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "on_cpu"
 
 import verl_job  # noqa: E402  # beside this file
 from verl_cpu_rewards import delay_s  # noqa: E402
+from verl_cpu_spans import FILE_VARIABLE, Span, read_spans  # noqa: E402
 
 GROUPS, ROLLOUTS, MINI_BATCHES = 8, 4, 4
 SIGMA, CAP_S = 1.0, 30.0
-# Left out of every figure: the first step is slow everywhere, and after the last ours has nothing more to generate.
-MEASURED = slice(1, -1)
 SAMPLER = Path(__file__).parent / "on_cpu" / "verl_cpu_sampler.py"
 
 ONE_VERSION_NOTHING_DROPPED = (
@@ -61,74 +64,124 @@ MODES = (
 )
 
 
-def run_mode(mode: Mode, folder: Path, materials: verl_job.Materials, *, steps: int, median_s: float) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """One step, from the loading of the weights that it starts from to the loading of those that it makes.
+
+    `waiting_s` is the rest: the device has nothing to do, because of verdicts, polls, or whoever tells it what to do.
+    """
+
+    step_s: float
+    first_update_s: float
+    generate_s: float
+    log_probs_s: float
+    update_s: float
+    num_updates: int
+
+    @property
+    def waiting_s(self) -> float:
+        return self.step_s - self.generate_s - self.log_probs_s - self.update_s
+
+
+def step_times(spans: Sequence[Span]) -> list[StepTimes]:
+    """Of every step but the first, which is slow everywhere, and the last, in which ours has nothing to generate."""
+    published = [span.ended_s for span in spans if span.work == "publish"][1:-1]
+    return [_between(spans, *ends) for ends in pairwise(published)]
+
+
+def _between(spans: Sequence[Span], started_s: float, ended_s: float) -> StepTimes:
+    def seconds(work: str) -> float:
+        return sum(span.within(started_s, ended_s) for span in spans if span.work == work)
+
+    updates = [span for span in spans if span.work == "update" and started_s < span.ended_s <= ended_s]
+    return StepTimes(
+        step_s=ended_s - started_s,
+        first_update_s=updates[0].ended_s - started_s,
+        generate_s=seconds("generate"),
+        log_probs_s=seconds("log_probs"),
+        update_s=seconds("update"),
+        num_updates=len(updates),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    median_s: float
+    num_prompts: int
+
+    def slowest_s(self, prompt: int) -> float:
+        """Of the prompt's verdicts."""
+        return max(
+            delay_s(prompt, sample, median_s=self.median_s, sigma=SIGMA, cap_s=CAP_S) for sample in range(ROLLOUTS)
+        )
+
+    def slow_share(self, trained: Sequence[int]) -> float | None:
+        """Of the groups that were trained, those whose slowest verdict is in the upper quarter of all prompts'."""
+        if not self.median_s:
+            return None
+        bar = statistics.quantiles(map(self.slowest_s, range(self.num_prompts)), n=4)[2]
+        return sum(self.slowest_s(prompt) > bar for prompt in trained) / len(trained)
+
+
+def run_mode(mode: Mode, folder: Path, delays: Delays, *, steps: int) -> dict[str, Any]:
+    materials = verl_job.make_materials(folder / "materials", num_prompts=delays.num_prompts)
     reward = "reward.custom_reward_function"
     settings = [
         *verl_job.small(materials, groups=GROUPS, rollouts=ROLLOUTS, mini_batches=MINI_BATCHES, steps=steps),
         f"{reward}.path={verl_job.REWARDS}",
         f"{reward}.name=delayed",
-        f"+{reward}.reward_kwargs.median_s={median_s}",
+        f"+{reward}.reward_kwargs.median_s={delays.median_s}",
         f"+{reward}.reward_kwargs.sigma={SIGMA}",
         f"+{reward}.reward_kwargs.cap_s={CAP_S}",
         f"trainer.rollout_data_dir={folder / 'rollouts'}",
         *mode.settings,
     ]
-    outcome = verl_job.run(folder, settings, timeout_s=3000, launcher=mode.is_ours)
+    os.environ[FILE_VARIABLE] = str(folder / "spans.jsonl")
+    outcome = verl_job.run(folder, settings, timeout_s=1500, launcher=mode.is_ours, modules=("verl_cpu_timed_engine",))
     if outcome.code != 0 or len(outcome.metrics) != steps:
-        raise SystemExit(f"{mode.name} ended with {outcome.code}; see {folder}/output.txt")
-    return figures(mode, outcome.metrics[MEASURED], folder / "rollouts", median_s=median_s)
-
-
-def figures(mode: Mode, steps: list[dict[str, Any]], rollouts: Path, *, median_s: float) -> dict[str, Any]:
-    def mean(name: str) -> float | None:
-        values = [step[name] for step in steps if name in step]
-        return statistics.fmean(values) if values else None
-
-    parts = [mean(f"timing_s/{name}") or 0.0 for name in ("gen", "old_log_prob", "adv")]
-    until_first_update_s = sum(parts) + (mean("timing_s/update_actor") or 0.0) / MINI_BATCHES
-    times = [step["timing_s/step"] for step in steps]
+        raise SystemExit(f"{mode.name} ended with {outcome.code}:\n{outcome.output[-3000:]}")
+    times = step_times(read_spans(folder / "spans.jsonl"))
+    trained = trained_prompts(folder / "rollouts")
     return {
         "mode": mode.name,
         "poll_s": mode.poll_s,
-        "step_s": statistics.fmean(times),
-        "step_s_median": statistics.median(times),
-        "first_update_s": mean("rewardflow/first_update_s") if mode.is_ours else until_first_update_s,
-        "sampling_s": mean("timing_s/gen"),
-        "generate_s": mean("rewardflow/busy_s/generate"),
-        "exposed_s": mean("rewardflow/exposed_s"),
-        "hidden_s": mean("rewardflow/hidden_s"),
-        "staleness_max": max(step["training/off_policy/trajectory_staleness_worst/max"] for step in steps),
-        "slow_groups_share": slow_share(rollouts, median_s=median_s),
+        **figures(times),
+        **_own_figures(outcome.metrics[1:-1]),
+        "staleness": _numbers(outcome.metrics[1:-1], "training/off_policy/trajectory_staleness_worst/max", max),
+        "dropped": sum(_dropped(step) for step in outcome.metrics),
+        "slow_groups_share": delays.slow_share(trained),
+        "steps": [asdict(step) for step in times],
     }
 
 
-def slow_share(rollouts: Path, *, median_s: float) -> float | None:
-    """Of the groups that were trained, those whose slowest verdict is in the upper quarter of all prompts'."""
-    if not median_s:
-        return None
-    slowest = {index: _slowest_s(index, median_s) for index in range(64)}
-    bar = statistics.quantiles(slowest.values(), n=4)[2]
-    trained = [
-        int(match[1])
-        for file in rollouts.glob("*.jsonl")
-        for line in file.read_text().splitlines()
-        if (match := re.search(r"(\d+)\+1=", json.loads(line)["input"]))
-    ]
-    return sum(slowest[index] > bar for index in trained) / len(trained) if trained else None
+def figures(times: Sequence[StepTimes]) -> dict[str, float]:
+    """Means over the steps."""
+    names = ("step_s", "first_update_s", "waiting_s", "generate_s", "log_probs_s", "update_s", "num_updates")
+    means = {name: statistics.fmean(getattr(step, name) for step in times) for name in names}
+    return {**means, "step_s_median": statistics.median(step.step_s for step in times)}
 
 
-def _slowest_s(index: int, median_s: float) -> float:
-    delays = (delay_s(index, k, median_s=median_s, sigma=SIGMA, cap_s=CAP_S) for k in range(ROLLOUTS))
-    return max(delays)
+def _own_figures(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the run itself says: verl's timers, and our clock."""
+    prefixes = ("timing_s/", "rewardflow/busy_s/", "rewardflow/idle_s/", "rewardflow/exposed_s", "rewardflow/first_up")
+    names = sorted({name for step in steps for name in step if name.startswith(prefixes)})
+    return {"own": {name: _numbers(steps, name, statistics.fmean) for name in names}}
 
 
-def with_exposed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """verl does not tell waiting for rewards from generating: what its sampling takes beyond generating is waiting."""
-    generate_s = next(row["generate_s"] for row in rows if row["mode"] == "rewardflow")
-    return [
-        row if row["exposed_s"] is not None else {**row, "exposed_s": max(0.0, row["sampling_s"] - generate_s)}
-        for row in rows
-    ]
+def _numbers(steps: Sequence[dict[str, Any]], name: str, reduce: Callable[[Iterable[float]], float]) -> float:
+    return reduce([step[name] for step in steps if name in step])
+
+
+def _dropped(step: dict[str, Any]) -> float:
+    """Groups, for whatever reason: evicted by verl, or left out by us."""
+    return sum(value for name, value in step.items() if name.endswith("/evicted_samples") or "groups/dropped/" in name)
+
+
+def trained_prompts(rollouts: Path) -> list[int]:
+    """One entry for every sequence that was trained."""
+    lines = [line for file in rollouts.glob("*.jsonl") for line in file.read_text().split("\n") if line]
+    matches = [re.search(r"(\d+)\+1=", json.loads(line)["input"]) for line in lines]
+    return [int(match[1]) for match in matches if match]
 
 
 def main() -> None:
@@ -137,18 +190,16 @@ def main() -> None:
     parser.add_argument("--median-s", type=float, default=1.0, help="of the lognormal delay; 0 is no delay")
     parser.add_argument("--only", choices=[mode.name for mode in MODES], action="append")
     args = parser.parse_args()
+    delays = Delays(median_s=args.median_s, num_prompts=GROUPS * (args.steps + 1))
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
-        materials = verl_job.make_materials(Path(folder))
         rows = [
-            run_mode(mode, Path(folder) / str(number), materials, steps=args.steps, median_s=args.median_s)
+            run_mode(mode, Path(folder) / str(number), delays, steps=args.steps)
             for number, mode in enumerate(MODES)
             if args.only is None or mode.name in args.only
         ]
-    if any(row["mode"] == "rewardflow" for row in rows):
-        rows = with_exposed(rows)
-    delays = {"median_s": args.median_s, "sigma": SIGMA, "cap_s": CAP_S}
-    shape = {"groups": GROUPS, "rollouts": ROLLOUTS, "mini_batches": MINI_BATCHES, "steps": args.steps}
-    sys.stdout.write(json.dumps({"delays": delays, **shape, "modes": rows}, indent=2) + "\n")
+    shape = {"groups": GROUPS, "rollouts": ROLLOUTS, "mini_batches": MINI_BATCHES, "num_steps": args.steps}
+    told = {"median_s": args.median_s, "sigma": SIGMA, "cap_s": CAP_S}
+    sys.stdout.write(json.dumps({"delays": told, **shape, "modes": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

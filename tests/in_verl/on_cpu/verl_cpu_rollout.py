@@ -16,6 +16,7 @@ import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl_cpu_spans import recorded
 
 SERVER = "transformers_cpu_0"
 
@@ -49,8 +50,11 @@ class TransformersServer:
             extra_fields={"global_steps": self._version},
         )
 
-    @torch.no_grad()
     def _decode(self, ids: list[int], temperature: float, limit: int) -> tuple[list[int], list[float], bool]:
+        with recorded("generate"), torch.no_grad():
+            return self._tokens(ids, temperature, limit)
+
+    def _tokens(self, ids: list[int], temperature: float, limit: int) -> tuple[list[int], list[float], bool]:
         tokens: list[int] = []
         log_probs: list[float] = []
         cache, current = None, torch.tensor([ids])
@@ -70,8 +74,11 @@ class TransformersServer:
         return tokens, log_probs, True
 
     async def load(self, state: dict[str, torch.Tensor], version: int | None) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._device, lambda: self._model.load_state_dict(state, strict=False))
+        def load() -> None:
+            with recorded("publish", version):
+                self._model.load_state_dict(state, strict=False)
+
+        await asyncio.get_running_loop().run_in_executor(self._device, load)
         self._version = version
 
     async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
