@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from rewardflow import clock
 from rewardflow.adapters.verl.progress import GroupReport, Progress
+from rewardflow.errors import AgentHalted
 
 
 def report(uid: str) -> GroupReport:
@@ -60,8 +62,16 @@ def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
     clock.run(main())
 
 
-def test_whoever_waits_is_told_when_no_verdict_will_come() -> None:
-    async def main() -> tuple[list[GroupReport], str | None]:
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda progress: progress.wait_until_judged(["a"], 1),
+        lambda progress: progress.wait_until_generated(["a"]),
+        lambda progress: progress.wait_for_change(0),
+    ],
+)
+def test_whoever_waits_is_told_when_no_verdict_will_come(wait: Callable[[Progress], Awaitable[object]]) -> None:
+    async def main() -> None:
         progress = Progress()
 
         async def halt() -> None:
@@ -70,11 +80,21 @@ def test_whoever_waits_is_told_when_no_verdict_will_come() -> None:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(halt())
-            found = await progress.wait_until_judged(["a"], 1)
-            await progress.wait_until_generated(["a"])
-        return found, await progress.halted()
+            with pytest.raises(AgentHalted, match="ServiceOutage: down"):
+                await wait(progress)
 
-    assert clock.run(main()) == ([], "ServiceOutage: down")
+    clock.run(main())
+
+
+def test_nobody_trains_on_what_was_judged_before_the_agent_gave_up() -> None:
+    async def main() -> None:
+        progress = Progress()
+        await progress.judged(report("a"))
+        await progress.halt("BudgetExhausted: spent")
+        with pytest.raises(AgentHalted, match="BudgetExhausted"):
+            await progress.wait_until_judged(["a"], 1)
+
+    clock.run(main())
 
 
 def test_time_with_verdicts_out_is_counted_once_however_many_are_out() -> None:

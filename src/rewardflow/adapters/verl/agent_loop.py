@@ -1,12 +1,15 @@
 """verl's agent loop for trainer mode `rewardflow`: what is generated is there at once, its score when it comes.
 
 Always true: a trajectory is in TransferQueue before its verdict is asked for, with NaN where its score will be, so that
-log-probs can be taken meanwhile; NaN is left where there is no verdict, and no number is put there; every group is
-reported once, whatever happens to its rollouts. Loaded by verl only.
+log-probs can be taken meanwhile; the scores of a group are stored together, before verl calls it finished; NaN is left
+where there is no verdict, and no number is put there; every group is reported once, whatever happens to its rollouts.
+Loaded by verl only.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 import time
 from dataclasses import dataclass, field
@@ -23,15 +26,20 @@ from rewardflow.adapters.verl.verdicts import VerdictFailed, reward_of
 from rewardflow.errors import AgentHalted
 from rewardflow.types import Reward
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class _Group:
     """A group under way in this worker, which has all of its rollouts."""
 
     size: int
-    ended: int = 0  # rollouts whose generation is over, for better or worse
+    validates: bool
+    generated: set[int] = field(default_factory=set)  # rollouts whose generation is over, for better or worse
+    num_settled: int = 0  # rollouts that are over altogether
     first_generated_s: float | None = None
     verdicts: list[Judged] = field(default_factory=list)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)  # by row, to be stored when all are there
     error: str | None = None
 
 
@@ -41,16 +49,27 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         self._board = ray.get_actor(config[BOARD_KEY])
         self._groups: dict[str, _Group] = {}
 
+    async def live(self) -> None:
+        """Never returns: whoever asked is told when this process is gone, and with it the groups that it has."""
+        await asyncio.Event().wait()
+
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: bool = False
     ) -> None:
         uid, rollout = prompt["uid"], self.config.actor_rollout_ref.rollout
-        default_size = rollout.val_kwargs.n if trajectory["validate"] else rollout.n
-        size = int(prompt.get("__rollout_n__", default_size))
-        group = self._groups[uid] = _Group(size)
+        validates = bool(trajectory["validate"])
+        size = int(prompt.get("__rollout_n__", rollout.val_kwargs.n if validates else rollout.n))
+        group = self._groups[uid] = _Group(size, validates)
         prompt[GROUP_SIZE_FIELD] = size
-        await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+        try:
+            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+        except Exception as error:  # verl catches those of rollouts, and TransferQueue may fail besides
+            logger.exception("prompt %s was given up", uid)
+            group.error = _reason(error)
         del self._groups[uid]
+        if validates:
+            await self._board.validated.remote()
+            return
         report = GroupReport(
             uid=uid,
             step=int(prompt["global_steps"]),
@@ -64,22 +83,22 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
 
     async def _run_agent_loop(self, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
         group = self._groups[kwargs["uid"]]
-        ended = group.ended
         try:
             return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
         except Exception as error:
-            group.error = f"{type(error).__name__}: {error}"
-            if group.ended == ended:
-                await self._generation_ended(kwargs["uid"], group)
+            group.error = _reason(error)
             raise
+        finally:
+            await self._generation_ended(kwargs["uid"], int(kwargs["session_id"]), group)
+            await self._settled(group)
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
-        """verl's own, which stores the trajectory, and then the score."""
+        """verl's own, which stores the trajectory; then the verdict, whose score waits for the group's others."""
         outputs = output if isinstance(output, list) else [output]
         if validate or not outputs or outputs[-1].reward_score is not None:
             await super()._agent_loop_postprocess(output, validate, **kwargs)
             return
-        uid, final = kwargs["uid"], outputs[-1]
+        uid, session, final = kwargs["uid"], int(kwargs["session_id"]), outputs[-1]
         group = self._groups[uid]
         final.reward_score = math.nan  # holds the place; verl asks for a verdict only where there is no score
         final.extra_fields["reward_extra_info"] = {}
@@ -87,17 +106,42 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         if group.first_generated_s is None:
             group.first_generated_s = time.time()
             await self._board.verdict_out.remote(uid)
-        await self._generation_ended(uid, group)
+        await self._generation_ended(uid, session, group)
         final.reward_score = None
         reward = await self._verdict(outputs, kwargs)
-        group.verdicts.append(Judged(index=int(kwargs["session_id"]), reward=reward))
+        group.verdicts.append(Judged(index=session, reward=reward))
         if reward.value is not None:
-            await self._store_scores(outputs, uid, kwargs["session_id"])
+            group.scores.update(_scores(outputs, uid, session))
 
-    async def _generation_ended(self, uid: str, group: _Group) -> None:
-        group.ended += 1
-        if group.ended == group.size:
+    async def _generation_ended(self, uid: str, session: int, group: _Group) -> None:
+        """Told of a rollout when its trajectory is stored, and again when it is over, which may be the first time."""
+        if session in group.generated:
+            return
+        group.generated.add(session)
+        if len(group.generated) == group.size and not group.validates:
             await self._board.generated.remote(uid)
+
+    async def _settled(self, group: _Group) -> None:
+        """One more rollout is over. The last stores the scores of all: one call of TransferQueue instead of many."""
+        group.num_settled += 1
+        if group.num_settled < group.size or not group.scores:
+            return
+        try:
+            await tq.async_kv_batch_put(
+                keys=list(group.scores),
+                fields=list_of_dict_to_tensordict(list(group.scores.values())),
+                partition_id="train",
+            )
+        except Exception as error:
+            group.error = _reason(error)
+            raise
+
+    async def _compute_score(self, outputs: Any, kwargs: dict[str, Any]) -> None:
+        try:
+            await super()._compute_score(outputs, kwargs=kwargs)
+        except AgentHalted as error:
+            await self._board.halt.remote(_reason(error))
+            raise
 
     async def _verdict(self, outputs: Any, kwargs: dict[str, Any]) -> Reward:
         """What the reward manager says, in another process: whatever goes wrong there is a failure, and ends here."""
@@ -107,27 +151,25 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             failed: Reward = error.reward
             return failed
         except AgentHalted as error:
-            await self._board.halt.remote(f"{type(error).__name__}: {error}")
             return Reward(kind="outage", error=str(error))
         except Exception as error:
-            return Reward(kind="service", error=f"the reward worker failed: {type(error).__name__}: {error}")
+            return Reward(kind="service", error=f"the reward worker failed: {_reason(error)}")
         final = outputs[-1]
         return reward_of(final.reward_score, final.extra_fields["reward_extra_info"])
 
-    async def _store_scores(self, outputs: Any, uid: str, session_id: int) -> None:
-        """Where verl would have put them: on the last token of each response."""
-        final = outputs[-1]
-        for output in outputs[:-1]:
-            output.reward_score = final.reward_score
-            output.extra_fields["reward_extra_info"] = final.extra_fields["reward_extra_info"]
-        rows = [output.as_dict() for output in outputs]
-        await tq.async_kv_batch_put(
-            keys=[f"{uid}_{session_id}_{place}" for place in range(len(outputs))],
-            fields=list_of_dict_to_tensordict(
-                [{"rm_scores": row["rm_scores"], "extra_fields": row["extra_fields"]} for row in rows]
-            ),
-            partition_id="train",
-        )
+
+def _scores(outputs: Any, uid: str, session: int) -> dict[str, dict[str, Any]]:
+    """By row, where verl would have put them: on the last token of each response."""
+    final = outputs[-1]
+    for output in outputs[:-1]:
+        output.reward_score = final.reward_score
+        output.extra_fields["reward_extra_info"] = final.extra_fields["reward_extra_info"]
+    rows = {f"{uid}_{session}_{place}": output.as_dict() for place, output in enumerate(outputs)}
+    return {key: {"rm_scores": row["rm_scores"], "extra_fields": row["extra_fields"]} for key, row in rows.items()}
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 class RewardflowAgentLoopManager(AgentLoopManagerTQ):
@@ -136,3 +178,7 @@ class RewardflowAgentLoopManager(AgentLoopManagerTQ):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(_ReportingWorker)
+
+    def lifelines(self) -> list[Any]:
+        """One for each worker: an answer that never comes while it lives."""
+        return [worker.live.remote() for worker in self.agent_loop_workers]

@@ -1,7 +1,8 @@
 """How far the groups of a run are: who has been generated, who has been judged, in which order.
 
 Always true: a group is told once that it is generated and once that it is judged, and the second implies the first;
-`wait` returns the moment its condition holds, so nobody looks again and again; time in which some verdict was out is
+a wait returns the moment its condition holds, so nobody looks again and again, and raises `AgentHalted` when no verdict
+will come any more; time in which some verdict was out is
 counted once, however many were.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rewardflow.errors import AgentHalted
 from rewardflow.types import Reward
 
 BOARD_KEY = "rewardflow_board"  # of verl's configuration: the name of the actor that keeps the progress
@@ -70,6 +72,10 @@ class Progress:
         self._out_since_s = asyncio.get_running_loop().time()
         self._change()
 
+    async def validated(self) -> None:
+        """A group that nobody trains on is over: nothing is kept of it."""
+        self._change()
+
     async def halt(self, reason: str) -> None:
         """No verdict will come any more."""
         self._halted = reason
@@ -87,29 +93,30 @@ class Progress:
         """Seconds so far in which some verdict was out."""
         return self._out_so_far()
 
-    async def halted(self) -> str | None:
-        return self._halted
-
     async def num_changes(self) -> int:
         return self._num_changes
 
     async def wait_for_change(self, since: int) -> None:
-        while self._num_changes == since:
+        while self._goes_on() and self._num_changes == since:
             await self._changed.wait()
 
     async def wait_until_generated(self, uids: Sequence[str]) -> None:
         wanted = set(uids)
-        while not wanted <= self._generated and self._halted is None:
+        while self._goes_on() and not wanted <= self._generated:
             await self._changed.wait()
 
     async def wait_until_judged(self, uids: Sequence[str], count: int) -> list[GroupReport]:
         """The reports that there are of these groups, at least `count`, in the order of their coming."""
         wanted = set(uids)
-        while True:
-            reports = [report for uid, report in self._reports.items() if uid in wanted]
-            if len(reports) >= count or self._halted is not None:
-                return reports
+        while self._goes_on() and len(wanted & self._reports.keys()) < count:
             await self._changed.wait()
+        return [report for uid, report in self._reports.items() if uid in wanted]
+
+    def _goes_on(self) -> bool:
+        """Raises where no verdict will come any more: nobody is to train on the rest, or to wait for it."""
+        if self._halted is not None:
+            raise AgentHalted(f"the reward agent gave up: {self._halted}")
+        return True
 
     def _out_so_far(self) -> float:
         now = asyncio.get_running_loop().time()

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ray
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
+
+from rewardflow.adapters.verl.board import Board
 
 
 class ToldReplayBuffer(ReplayBufferAsync):
-    """`board` is the actor that keeps the progress."""
+    """`board` knows the progress."""
 
-    def __init__(self, *, board: Any, **kwargs: Any) -> None:
+    def __init__(self, *, board: Board, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._board = board
         self._seen = 0
@@ -36,9 +37,9 @@ class ToldReplayBuffer(ReplayBufferAsync):
         return uid in self.finished_keys["train"] | self.failure_keys["train"]
 
     def _sync_metadata_from_transfer_queue(self) -> None:
-        self._seen = ray.get(self._board.num_changes.remote())  # before looking, so that no change is missed
+        self._seen = self._board.ask("num_changes")  # before looking, so that no change is missed
         super()._sync_metadata_from_transfer_queue()
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        ray.get(self._board.wait_for_change.remote(self._seen))
+        self._board.ask("wait_for_change", self._seen)
         return last_debug_time

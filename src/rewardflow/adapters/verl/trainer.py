@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,17 +29,23 @@ from verl.utils.debug import marked_timer
 from verl.workers.utils.padding import response_to_nested
 
 from rewardflow.adapters.verl.agent_of_job import agent_for_job
+from rewardflow.adapters.verl.board import Board
 from rewardflow.adapters.verl.composition import check_mode
 from rewardflow.adapters.verl.device_clock import DeviceClock
-from rewardflow.adapters.verl.progress import BOARD_KEY, GroupReport, Progress
+from rewardflow.adapters.verl.mini_batches import interleaved, num_ready
+from rewardflow.adapters.verl.progress import BOARD_KEY, GroupReport
 from rewardflow.adapters.verl.prompt_steps import OpenSteps, restored_steps
 from rewardflow.adapters.verl.records import RunFiles, StepAccount
 from rewardflow.adapters.verl.replay_buffer import ToldReplayBuffer
 from rewardflow.adapters.verl.settings import settings_of
-from rewardflow.adapters.verl.training_worker import StepwiseActorRolloutRefWorker, StepwiseTrainingWorker
+from rewardflow.adapters.verl.training_worker import (
+    UPDATED_AT,
+    StepwiseActorRolloutRefWorker,
+    StepwiseTrainingWorker,
+)
 from rewardflow.algo.correction import behaviour_weights
 from rewardflow.algo.log_ratio import log_ratio
-from rewardflow.errors import AgentHalted, FlowError
+from rewardflow.errors import FlowError
 from rewardflow.flow.records import UpdateReport
 
 # By name: a worker that loads its class from there first would find this module importing it half-made.
@@ -59,10 +64,9 @@ class RewardflowTrainer(PPOTrainer):
         self._groups_per_update = plain["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
         if self._settings.stream == "batch":
             self._groups_per_update = plain["data"]["train_batch_size"]
-        name = f"rewardflow-progress-{uuid.uuid4().hex}"
-        self._board = ray.remote(Progress).options(name=name, num_cpus=0).remote()
+        self._board = Board()
         with open_dict(config):
-            config[BOARD_KEY] = name
+            config[BOARD_KEY] = self._board.name
             config.actor_rollout_ref.rollout.agent.agent_loop_manager_class = AGENT_LOOP_MANAGER
         self._open = OpenSteps()
         self._lifetime = contextlib.ExitStack()
@@ -99,6 +103,7 @@ class RewardflowTrainer(PPOTrainer):
             self._lifetime = stack.pop_all()
 
     def fit(self, agent_loop_manager: Any) -> None:
+        self._board.depend_on(agent_loop_manager.lifelines())
         with self._lifetime:
             super().fit(agent_loop_manager)
 
@@ -125,14 +130,23 @@ class RewardflowTrainer(PPOTrainer):
             self.checkpoint_manager.update_weights(self.global_steps)
         self._step_ended()
 
+    def _validate(self) -> dict[str, float]:
+        with self._clock.working("validate", step=self.global_steps):
+            found: dict[str, float] = super()._validate()
+        return found
+
+    def _save_checkpoint(self) -> None:
+        with self._clock.waiting_for("checkpoint"):
+            super()._save_checkpoint()
+
     def _consume_sync_metrics(self) -> dict[str, float]:
         return {**super()._consume_sync_metrics(), **self._step_metrics}
 
     # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self, step: int) -> None:
-        """Ask for a step's rollouts. There is no step after the last."""
-        if step > self.total_training_steps:
+        """Ask for a step's rollouts. There is no step after the last, which verl's epochs or its steps may decide."""
+        if step > min(self.total_training_steps, self.steps_per_epoch * self.config.trainer.total_epochs):
             return
         batch = self._next_train_batch()
         tu.assign_non_tensor_data(batch, "global_steps", step)
@@ -147,7 +161,7 @@ class RewardflowTrainer(PPOTrainer):
             for uid in prompts.uids:
                 if self.replay_buffer.is_over(uid):
                     report = GroupReport(uid=uid, step=prompts.step, size=0, verdicts=(), judged_s=time.time())
-                    ray.get(self._board.judged.remote(report))
+                    self._board.ask("judged", report)
 
     # -- a step ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +177,7 @@ class RewardflowTrainer(PPOTrainer):
             batch = self._with_log_probs(self.replay_buffer.take(prompts.uids), before, timing_raw)
             aggregator.add_step_metrics(before, sample_count=len(batch))
             trained = self._train(batch, prompts.uids, aggregator, timing_raw)
-        ray.get(self._board.forget.remote(prompts.uids))
+        self._board.ask("forget", prompts.uids)
         metrics.update(aggregator.get_aggregated_metrics())
         if not trained:
             raise FlowError(
@@ -183,8 +197,7 @@ class RewardflowTrainer(PPOTrainer):
         """The step that the staleness allows, to its end; then the devices change hands."""
         self._admit(step + self._settings.max_staleness)
         with self._clock.working("generate", step=step):
-            ray.get(self._board.wait_until_generated.remote(self._open.uids))
-        self._raise_if_halted()
+            self._board.ask("wait_until_generated", self._open.uids)
         self.on_sample_end()
 
     def _with_log_probs(self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
@@ -207,83 +220,87 @@ class RewardflowTrainer(PPOTrainer):
     def _train(
         self, batch: KVBatchMeta, uids: Sequence[str], aggregator: MetricsAggregator, timing_raw: dict[str, float]
     ) -> list[KVBatchMeta]:
-        """Mini-batches as their groups are judged."""
+        """Mini-batches as their groups are judged; those that are ready together go in one call."""
         rows = _rows_by_group(batch)
         trained: list[KVBatchMeta] = []
-        for taken in range(0, len(uids), self._groups_per_update):
+        taken = 0
+        while taken < len(uids):
             wanted = min(taken + self._groups_per_update, len(uids))
             with marked_timer("reward_wait", timing_raw), self._clock.waiting_for("reward"):
-                reports = ray.get(self._board.wait_until_judged.remote(list(uids), wanted))
-            self._raise_if_halted()
-            share = reports[taken:wanted]
-            metrics: dict[str, Any] = {}
+                reports = self._board.ask("wait_until_judged", list(uids), wanted)
+            ready = num_ready(len(reports), taken=taken, per_update=self._groups_per_update, total=len(uids))
             with self._clock.working("update", step=self.global_steps):
-                part = self._update(share, rows, metrics, timing_raw)
-            if part is not None:
-                trained.append(part)
-                aggregator.add_step_metrics(metrics, sample_count=_num_real(part))
+                parts = self._scored(reports[taken:ready], rows)
+                if parts:
+                    trained.append(self._update(parts, aggregator, timing_raw))
+            taken = ready
         return trained
 
     def _update(
-        self,
-        share: Sequence[GroupReport],
-        rows: dict[str, list[tuple[str, dict[str, Any]]]],
-        metrics: dict[str, Any],
-        timing_raw: dict[str, float],
-    ) -> KVBatchMeta | None:
-        """One mini-batch; None if none of its groups has enough verdicts."""
-        part = self._scored(share, rows)
-        if part is None:
-            return None
-        part = self._padded(part, metrics)
-        keys, tags = list(part.keys), list(part.tags)
-        part.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        self, parts: Sequence[KVBatchMeta], aggregator: MetricsAggregator, timing_raw: dict[str, float]
+    ) -> KVBatchMeta:
+        """An optimizer step for each of these mini-batches, in their order."""
+        metrics: dict[str, Any] = {}
+        parts = [self._padded(part, metrics) for part in parts]
+        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+        keys = interleaved([part.keys for part in parts], ranks=ranks)
+        tags = interleaved([part.tags for part in parts], ranks=ranks)
+        whole = KVBatchMeta(partition_id="train", keys=list(keys), tags=list(tags))
+        whole.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         with marked_timer("adv", timing_raw):
-            part = self._compute_advantage(part, metrics=metrics)
+            whole = self._compute_advantage(whole, metrics=metrics)
             if self._is_decoupled and self.config.algorithm.rollout_correction.rollout_is is None:
-                self._weigh_behaviour(part, metrics)
-        part = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+                self._weigh_behaviour(whole, metrics)
+        whole = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
         if self.use_critic:
             with marked_timer("update_critic", timing_raw):
-                self._update_critic(part, metrics=metrics)
+                self._update_critic(whole, metrics=metrics)
         if self.config.trainer.critic_warmup <= self.global_steps:
             with marked_timer("update_actor", timing_raw):
-                part.extra_info["disable_auto_offload"] = self._offloads
-                self._update_actor(part, metrics=metrics)
-        self._account_update(part, metrics)
-        return part
+                whole.extra_info["disable_auto_offload"] = self._offloads
+                self._update_actor(whole, metrics=metrics)
+        self._account_updates(parts, metrics)
+        aggregator.add_step_metrics(metrics, sample_count=_num_real(whole))
+        return whole
 
     def _scored(
         self, share: Sequence[GroupReport], rows: dict[str, list[tuple[str, dict[str, Any]]]]
-    ) -> KVBatchMeta | None:
-        """The rows of these groups that have a verdict. NaN stands where there is none."""
-        keys: list[str] = []
-        tags: list[dict[str, Any]] = []
-        for report in share:
-            self._account.groups.append(report)
-            group = rows.get(report.uid, [])
-            self._account.not_generated += report.size - len({_session(key) for key, _ in group}) if report.size else 0
-            scored = self._with_verdict(group)
-            if len({_session(key) for key, _ in scored}) < self._settings.min_group:
-                self._account.dropped["too_few_verdicts"] += 1
-                continue
-            keys += [key for key, _ in scored]
-            tags += [tag for _, tag in scored]
-        return KVBatchMeta(partition_id="train", keys=keys, tags=tags) if keys else None
+    ) -> list[KVBatchMeta]:
+        """The mini-batches of these groups: the rows that have a verdict. NaN stands where there is none."""
+        keys = [key for report in share for key, _ in rows.get(report.uid, [])]
+        judged = _with_verdict(keys) if keys else set()
+        parts = []
+        for start in range(0, len(share), self._groups_per_update):
+            groups = [
+                self._scored_group(report, rows.get(report.uid, []), judged)
+                for report in share[start : start + self._groups_per_update]
+            ]
+            flat = [row for group in groups for row in group]
+            if flat:
+                parts.append(
+                    KVBatchMeta(partition_id="train", keys=[key for key, _ in flat], tags=[tag for _, tag in flat])
+                )
+        return parts
 
-    def _with_verdict(self, group: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-        if not group:
+    def _scored_group(
+        self, report: GroupReport, group: list[tuple[str, dict[str, Any]]], judged: set[str]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Its rows with a verdict; none if they are too few."""
+        self._account.groups.append(report)
+        self._account.not_generated += report.size - len({_session(key) for key, _ in group}) if report.size else 0
+        scored = [(key, tag) for key, tag in group if key in judged]
+        if len({_session(key) for key, _ in scored}) < self._settings.min_group:
+            self._account.dropped["too_few_verdicts"] += 1
             return []
-        scores = tq.kv_batch_get(keys=[key for key, _ in group], partition_id="train", select_fields=["rm_scores"])
-        sums = [float(row.sum()) for row in scores["rm_scores"].unbind()]
-        return [row for row, total in zip(group, sums, strict=True) if math.isfinite(total)]
+        return scored
 
     def _padded(self, part: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Balanced over the ranks. A row that verl adds copies another's log-probs, which are of another length."""
-        like = tq.kv_batch_get(keys=part.keys[:1], partition_id="train")
+        first = part.keys[:1]
         part = self._balance_batch(part, metrics=metrics)
         added = [key for key, tag in zip(part.keys, part.tags, strict=True) if tag.get("is_padding")]
         if added:
+            like = tq.kv_batch_get(keys=first, partition_id="train")
             names = set(TAKEN_BEFORE).intersection(like.keys())
             columns = {name: _zeros(len(added), like[name].dtype) for name in names}
             tq.kv_batch_put(keys=added, partition_id="train", fields=TensorDict(columns, batch_size=len(added)))
@@ -336,32 +353,32 @@ class RewardflowTrainer(PPOTrainer):
         if self._offloads:
             self.actor_rollout_wg.to("cpu", **self._offloaded)
 
-    def _raise_if_halted(self) -> None:
-        reason = ray.get(self._board.halted.remote())
-        if reason is not None:
-            raise AgentHalted(f"the reward agent gave up: {reason}")
-
     # -- records --------------------------------------------------------------------------------------------------
 
-    def _account_update(self, part: KVBatchMeta, metrics: dict[str, Any]) -> None:
+    def _account_updates(self, parts: Sequence[KVBatchMeta], metrics: dict[str, Any]) -> None:
+        """verl gives the norm of the gradient and the loss as means over what one call trains."""
         account = self._account
+        updated_at_s = metrics.pop(f"actor/{UPDATED_AT}", None)
         if account.first_update_s is None:
             account.first_update_s = time.monotonic() - account.started_s
-        real = [tag for tag in part.tags if not tag.get("is_padding")]
-        account.versions += [int(tag["min_global_steps"]) for tag in real]
-        account.response_tokens += [int(tag["response_len"]) for tag in real]
-        account.updates.append(
-            UpdateReport(
-                num_sequences=len(real),
-                num_tokens=sum(int(tag["response_len"]) for tag in real),
-                grad_norm=float(metrics.get("actor/grad_norm", math.nan)),
-                lr=math.nan,
-                metrics={"policy_loss": float(metrics["actor/pg_loss"])} if "actor/pg_loss" in metrics else {},
+            if updated_at_s is not None:
+                account.first_update_s -= max(0.0, time.time() - float(updated_at_s))
+        for part in parts:
+            real = [tag for tag in part.tags if not tag.get("is_padding")]
+            account.versions += [int(tag["min_global_steps"]) for tag in real]
+            account.response_tokens += [int(tag["response_len"]) for tag in real]
+            account.updates.append(
+                UpdateReport(
+                    num_sequences=len(real),
+                    num_tokens=sum(int(tag["response_len"]) for tag in real),
+                    grad_norm=float(metrics.get("actor/grad_norm", math.nan)),
+                    lr=math.nan,
+                    metrics={"policy_loss": float(metrics["actor/pg_loss"])} if "actor/pg_loss" in metrics else {},
+                )
             )
-        )
 
     def _step_ended(self) -> None:
-        out_s: float = ray.get(self._board.out_s.remote())
+        out_s: float = self._board.ask("out_s")
         usage = self._clock.take(verdicts_out_s=out_s - self._out_s)
         self._out_s = out_s
         account = self._account
@@ -377,6 +394,11 @@ def _rows_by_group(batch: KVBatchMeta) -> dict[str, list[tuple[str, dict[str, An
         if not tag.get("is_padding"):
             rows[key.rsplit("_", 2)[0]].append((key, tag))
     return rows
+
+
+def _with_verdict(keys: list[str]) -> set[str]:
+    scores = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores"])["rm_scores"]
+    return {key for key, row in zip(keys, scores.unbind(), strict=True) if math.isfinite(float(row.sum()))}
 
 
 def _zeros(count: int, dtype: torch.dtype) -> torch.Tensor:

@@ -6,6 +6,7 @@ counts the sequences that train, and not those that fill a batch up. Loaded by v
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -14,13 +15,20 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+# A metric of every mini-batch: when its update was over, by the wall clock. verl takes the smallest of those of a call,
+# because of the last part of the name.
+UPDATED_AT = "updated_at_s/min"
+
 
 class StepwiseTrainingWorker(TrainingWorker):
     """One model."""
 
     def train_batch(self, data: Any) -> Any:
         tu.assign_non_tensor(data, update_lr_scheduler=False, global_batch_size=self._count_of_trained(data))
-        return super().train_batch(data)
+        output = super().train_batch(data)
+        if output is not None:
+            tu.get(output, "metrics")[UPDATED_AT] = time.time()
+        return output
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def advance_learning_rate(self) -> Any:
