@@ -15,6 +15,7 @@ from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.run_directory import read_steps
 
 REWARD = "custom_reward_function"
+NOT_FOR_PARTS = ("trainer.save_freq", "trainer.resume_mode")  # what a run of several parts sets itself
 
 
 @pytest.fixture(scope="module")
@@ -202,3 +203,53 @@ def test_eight_reward_workers_of_verls_own_mode_share_one_limit(materials: Mater
         outcomes = judge.statistics().outcomes
     assert outcome.code == 0, outcome.output[-3000:]
     assert outcomes == {"answered": 128}  # two steps of 64, and nobody was told to slow down
+
+
+def test_a_run_goes_on_from_verls_checkpoint_and_trains_every_prompt_once(materials: Materials, tmp_path: Path) -> None:
+    """Saved while verdicts of the next step are out; the second part has fewer steps ahead than the first."""
+    first = outcome_of_part(materials, tmp_path, steps=2, max_staleness=2)
+    assert [step["step"] for step in first.metrics] == [1, 2]
+    both = outcome_of_part(materials, tmp_path, steps=5, max_staleness=1)
+    assert [step["step"] for step in both.metrics] == [1, 2, 3, 4, 5]
+    assert max(both.column("rewardflow/staleness/max")) <= 2
+    assert both.column("rewardflow/groups/trained") == [4] * 5
+    lines = [
+        json.loads(line)
+        for file in sorted((tmp_path / "rollouts").glob("*.jsonl"))
+        for line in file.read_text().split("\n")
+        if line
+    ]
+    questions = Counter(line["input"] for line in lines)
+    assert len(questions) == 20  # five steps of four prompts, none twice and none left out
+    assert set(questions.values()) == {4}
+
+
+def outcome_of_part(materials: Materials, folder: Path, *, steps: int, max_staleness: int) -> verl_job.Outcome:
+    settings = [
+        *(word for word in verl_job.small(materials, steps=steps) if not word.startswith(NOT_FOR_PARTS)),
+        "trainer.save_freq=2",
+        "trainer.resume_mode=auto",
+        f"trainer.rollout_data_dir={folder / 'rollouts'}",
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=delayed",
+        f"+reward.{REWARD}.reward_kwargs.median_s=1.0",
+        f"rewardflow.max_staleness={max_staleness}",
+    ]
+    outcome = verl_job.run(folder, settings, timeout_s=1500)
+    assert outcome.code == 0, outcome.output[-3000:]
+    return outcome
+
+
+def test_an_outage_of_the_judge_ends_the_run_with_its_reason(materials: Materials, tmp_path: Path) -> None:
+    reward = tmp_path / "judge.yaml"
+    with MockJudge(MockJudgeSettings()) as judge:
+        reward.write_text(f"reward: llm_judge\nmodel: mock\nbase_urls: [{judge.base_url}]\n")
+    settings = [  # the judge is gone
+        *verl_job.small(materials),
+        f"rewardflow.reward={reward}",
+        "rewardflow.outage_give_up_s=5",
+    ]
+    outcome = verl_job.run(tmp_path / "run", settings, timeout_s=600)
+    assert outcome.code != 0
+    assert "AgentHalted: the reward agent gave up: " in outcome.output
+    assert not outcome.metrics

@@ -115,6 +115,7 @@ def _refuse_without_manager(config: Mapping[str, Any]) -> None:
 def check_mode(config: Mapping[str, Any]) -> None:
     """What trainer mode `rewardflow` does not do."""
     settings = settings_of(config)
+    _refuse_bypassed(config)
     actor, data = config["actor_rollout_ref"]["actor"], config["data"]
     batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
     if batch % mini_batch:
@@ -127,6 +128,8 @@ def check_mode(config: Mapping[str, Any]) -> None:
             "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
             f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
         )
+    if settings.stream != "batch":
+        _check_critic(config, mini_batch)
     is_decoupled = actor["policy_loss"]["loss_mode"] == "decoupled"
     if is_decoupled and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
         raise InvalidInput(
@@ -143,6 +146,36 @@ def check_mode(config: Mapping[str, Any]) -> None:
             "trainer mode rewardflow asks for verdicts while the devices work, so a reward model needs devices of its "
             "own: reward.reward_model.enable_resource_pool=True, got False"
         )
+
+
+def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:
+    """The critic sees what the actor does, a mini-batch of the actor's at a time."""
+    critic = config["critic"]
+    is_used = config["algorithm"]["adv_estimator"] == "gae" if critic["enable"] is None else critic["enable"]
+    if not is_used:
+        return
+    if actor_mini_batch % critic["ppo_mini_batch_size"]:
+        raise InvalidInput(
+            "with rewardflow.stream=mini_batch actor_rollout_ref.actor.ppo_mini_batch_size must be a multiple of "
+            f"critic.ppo_mini_batch_size, got {actor_mini_batch} and {critic['ppo_mini_batch_size']}"
+        )
+    if critic["ppo_epochs"] > 1:
+        raise InvalidInput(
+            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
+            f"got critic.ppo_epochs={critic['ppo_epochs']}"
+        )
+
+
+def _refuse_bypassed(config: Mapping[str, Any]) -> None:
+    """What changes how verl samples: here steps are taken as they were admitted, and nothing is sampled."""
+    sampler = config["trainer"]["v1"]["sampler"].get("custom_sampler") or {}
+    if sampler.get("path"):
+        raise InvalidInput(
+            "trainer mode rewardflow samples nothing, so trainer.v1.sampler.custom_sampler.path must be null, "
+            f"got {sampler['path']!r}"
+        )
+    if ((config.get("skip") or {}).get("rollout_tq") or {}).get("enable"):
+        raise InvalidInput("trainer mode rewardflow always generates, so skip.rollout_tq.enable must be False")
 
 
 def _reason(error: BaseException) -> str:

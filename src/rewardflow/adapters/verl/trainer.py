@@ -113,10 +113,8 @@ class RewardflowTrainer(PPOTrainer):
         self.checkpoint_manager.update_weights(self.global_steps)
 
     def on_train_begin(self) -> None:
-        first = self.global_steps
-        self._reopen(first)
-        for step in range(first + len(self._open), first + self._settings.max_staleness):
-            self._admit(step)
+        self._reopen(self.global_steps)
+        self._admit(until=self.global_steps + self._settings.max_staleness)
         self._clock.take(verdicts_out_s=0.0)
 
     def on_sample_end(self) -> None:
@@ -144,20 +142,26 @@ class RewardflowTrainer(PPOTrainer):
 
     # -- admission ------------------------------------------------------------------------------------------------
 
-    def _admit(self, step: int) -> None:
-        """Ask for a step's rollouts. There is no step after the last, which verl's epochs or its steps may decide."""
-        if step > min(self.total_training_steps, self.steps_per_epoch * self.config.trainer.total_epochs):
-            return
-        batch = self._next_train_batch()
-        tu.assign_non_tensor_data(batch, "global_steps", step)
-        self._open.open(step, list(batch["uid"]))
-        self._submit_batch_to_rollout(batch)
+    def _admit(self, *, until: int) -> None:
+        """Ask for the rollouts of the steps before this one that are not open yet, as far as the run goes.
+
+        A run that goes on with a smaller staleness has more open steps than it would have opened itself.
+        """
+        last = min(self.total_training_steps, self.steps_per_epoch * self.config.trainer.total_epochs)
+        while self._next_step < until and self._next_step <= last:
+            batch = self._next_train_batch()
+            tu.assign_non_tensor_data(batch, "global_steps", self._next_step)
+            self._open.open(self._next_step, list(batch["uid"]))
+            self._submit_batch_to_rollout(batch)
+            self._next_step += 1
 
     def _reopen(self, first: int) -> None:
         """Steps that a checkpoint brought back; what was judged then is judged."""
+        self._next_step = first
         uids = self.replay_buffer.prompts_by_age()
         for prompts in restored_steps(uids, first=first, per_step=self.config.data.train_batch_size):
             self._open.open(prompts.step, prompts.uids)
+            self._next_step = prompts.step + 1
             for uid in prompts.uids:
                 if self.replay_buffer.is_over(uid):
                     report = GroupReport(uid=uid, step=prompts.step, size=0, verdicts=(), judged_s=time.time())
@@ -172,10 +176,10 @@ class RewardflowTrainer(PPOTrainer):
         with marked_timer("gen", timing_raw):
             self._generate(step)
         prompts = self._open.take(step)
-        before: dict[str, Any] = {}
+        batch = self.replay_buffer.take(prompts.uids)
         with self._on_device():
-            batch = self._with_log_probs(self.replay_buffer.take(prompts.uids), before, timing_raw)
-            aggregator.add_step_metrics(before, sample_count=len(batch))
+            if batch.keys:  # else no rollout could be generated, and the groups' reports say why
+                batch = self._with_log_probs(batch, aggregator, timing_raw)
             trained = self._train(batch, prompts.uids, aggregator, timing_raw)
         self._board.ask("forget", prompts.uids)
         metrics.update(aggregator.get_aggregated_metrics())
@@ -195,13 +199,16 @@ class RewardflowTrainer(PPOTrainer):
 
     def _generate(self, step: int) -> None:
         """The step that the staleness allows, to its end; then the devices change hands."""
-        self._admit(step + self._settings.max_staleness)
+        self._admit(until=step + self._settings.max_staleness + 1)
         with self._clock.working("generate", step=step):
             self._board.ask("wait_until_generated", self._open.uids)
         self.on_sample_end()
 
-    def _with_log_probs(self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+    def _with_log_probs(
+        self, batch: KVBatchMeta, aggregator: MetricsAggregator, timing_raw: dict[str, float]
+    ) -> KVBatchMeta:
         """Everything that needs no verdict, of the whole step under the weights that it starts from."""
+        metrics: dict[str, Any] = {}
         batch = self._balance_batch(batch, metrics=metrics)
         tags = dict(zip(batch.keys, batch.tags, strict=True))
         with self._clock.working("log_probs", step=self.global_steps):
@@ -215,6 +222,7 @@ class RewardflowTrainer(PPOTrainer):
             if self.use_critic:
                 with marked_timer("values", timing_raw):
                     self._compute_values(batch, metrics=metrics)
+        aggregator.add_step_metrics(metrics, sample_count=len(tags))
         return KVBatchMeta(partition_id="train", keys=list(tags), tags=list(tags.values()))
 
     def _train(
