@@ -253,3 +253,42 @@ def test_an_outage_of_the_judge_ends_the_run_with_its_reason(materials: Material
     assert outcome.code != 0
     assert "AgentHalted: the reward agent gave up: " in outcome.output
     assert not outcome.metrics
+
+
+def test_a_rollout_that_cannot_be_generated_leaves_its_group_out_where_the_reward_needs_all_of_it(
+    materials: Materials, tmp_path: Path
+) -> None:
+    settings = [
+        *verl_job.small(materials),
+        *agent_loop("BrokenTool", tmp_path),
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=Ranking",
+        "rewardflow.max_staleness=1",
+    ]
+    outcome = verl_job.run(tmp_path, settings, timeout_s=600)
+    assert outcome.code == 0, outcome.output[-3000:]
+    assert outcome.column("rewardflow/rollouts/not_generated") == [1, 0]
+    assert outcome.column("rewardflow/groups/trained") == [3, 4]
+    assert outcome.column("rewardflow/verdicts/scored") == [12, 16]
+    assert outcome.column("rewardflow/verdicts/failed/cancelled") == [3]
+
+
+def test_a_worker_that_dies_ends_the_run_with_the_reason(materials: Materials, tmp_path: Path) -> None:
+    settings = [
+        *verl_job.small(materials),
+        *agent_loop("DyingProcess", tmp_path),
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=delayed",
+    ]
+    outcome = verl_job.run(tmp_path, settings, timeout_s=600)
+    assert outcome.code != 0
+    assert "FlowError: a worker that generates is gone, and its groups with it" in outcome.output
+    assert len(outcome.metrics) == 1  # prompt 5 is of the second step
+
+
+def agent_loop(name: str, folder: Path) -> list[str]:
+    """Settings for one of ours."""
+    file = folder / "agent_loops.yaml"
+    file.write_text(f"- name: ours\n  _target_: verl_cpu_agent_loops.{name}\n")
+    agent = "actor_rollout_ref.rollout.agent"
+    return [f"{agent}.agent_loop_config_path={file}", f"{agent}.default_agent_loop=ours"]

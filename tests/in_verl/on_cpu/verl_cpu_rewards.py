@@ -85,3 +85,11 @@ async def length_of_response(
     """1 and the number of bytes, after a delay: groups finish in any order, and each score tells whose it is."""
     await delayed(data_source, solution_str, ground_truth, extra_info, **settings)
     return 1.0 + len(solution_str)
+
+
+class Ranking:
+    """Judges a group when all of it is there."""
+
+    async def score_group(self, rollouts: Any) -> list[float]:
+        lengths = sorted(len(rollout.response) for rollout in rollouts)
+        return [float(lengths.index(len(rollout.response))) for rollout in rollouts]

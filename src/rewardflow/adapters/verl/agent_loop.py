@@ -12,7 +12,6 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -20,7 +19,8 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from rewardflow.adapters.verl.progress import BOARD_KEY, GroupReport, Judged
+from rewardflow.adapters.verl.group_under_way import GroupIncomplete, GroupUnderWay
+from rewardflow.adapters.verl.progress import BOARD_KEY, NEEDS_GROUPS_KEY, GroupReport, Judged
 from rewardflow.adapters.verl.rows import GROUP_SIZE_FIELD
 from rewardflow.adapters.verl.verdicts import VerdictFailed, reward_of
 from rewardflow.errors import AgentHalted
@@ -29,25 +29,12 @@ from rewardflow.types import Reward
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Group:
-    """A group under way in this worker, which has all of its rollouts."""
-
-    size: int
-    validates: bool
-    generated: set[int] = field(default_factory=set)  # rollouts whose generation is over, for better or worse
-    num_settled: int = 0  # rollouts that are over altogether
-    first_generated_s: float | None = None
-    verdicts: list[Judged] = field(default_factory=list)
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)  # by row, to be stored when all are there
-    error: str | None = None
-
-
 class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an actor of it
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self._board = ray.get_actor(config[BOARD_KEY])
-        self._groups: dict[str, _Group] = {}
+        self._needs_groups = bool(config[NEEDS_GROUPS_KEY])
+        self._groups: dict[str, GroupUnderWay] = {}
 
     async def live(self) -> None:
         """Never returns: whoever asked is told when this process is gone, and with it the groups that it has."""
@@ -59,7 +46,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         uid, rollout = prompt["uid"], self.config.actor_rollout_ref.rollout
         validates = bool(trajectory["validate"])
         size = int(prompt.get("__rollout_n__", rollout.val_kwargs.n if validates else rollout.n))
-        group = self._groups[uid] = _Group(size, validates)
+        group = self._groups[uid] = GroupUnderWay(size, validates, self._needs_groups)
         prompt[GROUP_SIZE_FIELD] = size
         try:
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
@@ -89,8 +76,11 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             group.error = _reason(error)
             raise
         finally:
-            await self._generation_ended(kwargs["uid"], int(kwargs["session_id"]), group)
-            await self._settled(group)
+            session = int(kwargs["session_id"])
+            group.ended(session)
+            await self._generation_ended(kwargs["uid"], session, group)
+            if group.is_over and group.scores:
+                await self._store(group)
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
         """verl's own, which stores the trajectory; then the verdict, whose score waits for the group's others."""
@@ -113,19 +103,13 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         if reward.value is not None:
             group.scores.update(_scores(outputs, uid, session))
 
-    async def _generation_ended(self, uid: str, session: int, group: _Group) -> None:
+    async def _generation_ended(self, uid: str, session: int, group: GroupUnderWay) -> None:
         """Told of a rollout when its trajectory is stored, and again when it is over, which may be the first time."""
-        if session in group.generated:
-            return
-        group.generated.add(session)
-        if len(group.generated) == group.size and not group.validates:
+        if group.generated(session) and not group.validates:
             await self._board.generated.remote(uid)
 
-    async def _settled(self, group: _Group) -> None:
-        """One more rollout is over. The last stores the scores of all: one call of TransferQueue instead of many."""
-        group.num_settled += 1
-        if group.num_settled < group.size or not group.scores:
-            return
+    async def _store(self, group: GroupUnderWay) -> None:
+        """The scores of all rollouts at once: one call of TransferQueue instead of many."""
         try:
             await tq.async_kv_batch_put(
                 keys=list(group.scores),
@@ -137,8 +121,12 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             raise
 
     async def _compute_score(self, outputs: Any, kwargs: dict[str, Any]) -> None:
+        """verl's own, which asks the reward manager where there is no score yet; for training and for validation."""
+        if outputs[-1].reward_score is not None:
+            return
         try:
-            await super()._compute_score(outputs, kwargs=kwargs)
+            async with self._groups[kwargs["uid"]].asking(int(kwargs["session_id"])):
+                await super()._compute_score(outputs, kwargs=kwargs)
         except AgentHalted as error:
             await self._board.halt.remote(_reason(error))
             raise
@@ -147,6 +135,8 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         """What the reward manager says, in another process: whatever goes wrong there is a failure, and ends here."""
         try:
             await self._compute_score(outputs, kwargs=kwargs)
+        except GroupIncomplete as error:
+            return Reward(kind="cancelled", error=str(error))
         except VerdictFailed as error:
             failed: Reward = error.reward
             return failed

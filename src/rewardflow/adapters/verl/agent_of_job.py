@@ -48,6 +48,17 @@ def agent_for_job(settings: VerlSettings) -> Iterator[None]:
             ray_actor.stop(name=name)
 
 
+def needs_groups(settings: VerlSettings) -> bool:
+    """Whether the job's agent judges whole groups: then a verdict comes when all rollouts of its group are there."""
+
+    async def ask() -> bool:
+        async with ray_actor.connect(spec_of(settings), name=agent_name(settings), run=settings.run) as agent:
+            return agent.needs_groups
+
+    with LoopThread() as thread:
+        return thread.start(ask()).result()
+
+
 class JobAgent:
     """The job's agent as one process sees it.
 

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from rewardflow.errors import AgentHalted
 from rewardflow.types import Reward
 
-BOARD_KEY = "rewardflow_board"  # of verl's configuration: the name of the actor that keeps the progress
+# Of verl's configuration, for the workers that generate: the name of the actor that keeps the progress, and whether the
+# reward judges whole groups.
+BOARD_KEY = "rewardflow_board"
+NEEDS_GROUPS_KEY = "rewardflow_needs_groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

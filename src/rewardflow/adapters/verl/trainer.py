@@ -28,12 +28,12 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.utils.padding import response_to_nested
 
-from rewardflow.adapters.verl.agent_of_job import agent_for_job
+from rewardflow.adapters.verl.agent_of_job import agent_for_job, needs_groups
 from rewardflow.adapters.verl.board import Board
 from rewardflow.adapters.verl.composition import check_mode
 from rewardflow.adapters.verl.device_clock import DeviceClock
 from rewardflow.adapters.verl.mini_batches import interleaved, num_ready
-from rewardflow.adapters.verl.progress import BOARD_KEY, GroupReport
+from rewardflow.adapters.verl.progress import BOARD_KEY, NEEDS_GROUPS_KEY, GroupReport
 from rewardflow.adapters.verl.prompt_steps import OpenSteps, restored_steps
 from rewardflow.adapters.verl.records import RunFiles, StepAccount
 from rewardflow.adapters.verl.replay_buffer import ToldReplayBuffer
@@ -98,6 +98,8 @@ class RewardflowTrainer(PPOTrainer):
             if self._settings.run_dir is not None:
                 self._files = stack.enter_context(RunFiles.at(self._settings.run_dir, name=self._settings.run))
             stack.enter_context(agent_for_job(self._settings))
+            with open_dict(self.config):
+                self.config[NEEDS_GROUPS_KEY] = needs_groups(self._settings)
             self._clock = DeviceClock(None if self._files is None else self._files.devices)
             super().init()
             self._lifetime = stack.pop_all()
