@@ -15,7 +15,6 @@ from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.run_directory import read_steps
 
 REWARD = "custom_reward_function"
-NOT_FOR_PARTS = ("trainer.save_freq", "trainer.resume_mode")  # what a run of several parts sets itself
 
 
 @pytest.fixture(scope="module")
@@ -206,38 +205,32 @@ def test_eight_reward_workers_of_verls_own_mode_share_one_limit(materials: Mater
 
 
 def test_a_run_goes_on_from_verls_checkpoint_and_trains_every_prompt_once(materials: Materials, tmp_path: Path) -> None:
-    """Saved while verdicts of the next step are out; the second part has fewer steps ahead than the first."""
-    first = outcome_of_part(materials, tmp_path, steps=2, max_staleness=2)
-    assert [step["step"] for step in first.metrics] == [1, 2]
-    both = outcome_of_part(materials, tmp_path, steps=5, max_staleness=1)
-    assert [step["step"] for step in both.metrics] == [1, 2, 3, 4, 5]
-    assert max(both.column("rewardflow/staleness/max")) <= 2
-    assert both.column("rewardflow/groups/trained") == [4] * 5
-    lines = [
-        json.loads(line)
-        for file in sorted((tmp_path / "rollouts").glob("*.jsonl"))
-        for line in file.read_text().split("\n")
-        if line
-    ]
-    questions = Counter(line["input"] for line in lines)
-    assert len(questions) == 20  # five steps of four prompts, none twice and none left out
-    assert set(questions.values()) == {4}
-
-
-def outcome_of_part(materials: Materials, folder: Path, *, steps: int, max_staleness: int) -> verl_job.Outcome:
+    """Saved after step 2 with two steps ahead, some of it judged and some not; the second part has one step ahead."""
     settings = [
-        *(word for word in verl_job.small(materials, steps=steps) if not word.startswith(NOT_FOR_PARTS)),
+        *(word for word in verl_job.small(materials, steps=5) if not word.startswith("trainer.save_freq")),
         "trainer.save_freq=2",
-        "trainer.resume_mode=auto",
-        f"trainer.rollout_data_dir={folder / 'rollouts'}",
         f"reward.{REWARD}.path={verl_job.REWARDS}",
         f"reward.{REWARD}.name=delayed",
         f"+reward.{REWARD}.reward_kwargs.median_s=1.0",
-        f"rewardflow.max_staleness={max_staleness}",
     ]
-    outcome = verl_job.run(folder, settings, timeout_s=1500)
-    assert outcome.code == 0, outcome.output[-3000:]
-    return outcome
+    first = verl_job.run(tmp_path / "first", [*settings, "rewardflow.max_staleness=2"], timeout_s=1500)
+    assert first.code == 0, first.output[-3000:]
+    resumed = [
+        *(word for word in settings if not word.startswith("trainer.resume_mode")),
+        "trainer.resume_mode=resume_path",
+        f"trainer.resume_from_path={tmp_path / 'first' / 'checkpoints' / 'global_step_2'}",
+        f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
+        "rewardflow.max_staleness=1",
+    ]
+    second = verl_job.run(tmp_path / "second", resumed, timeout_s=1500)
+    assert second.code == 0, second.output[-3000:]
+    assert "Restored 8 training prompt groups" in second.output
+    assert [step["step"] for step in second.metrics] == [3, 4, 5]
+    assert second.column("rewardflow/groups/trained") == [4] * 3
+    assert max(second.column("rewardflow/staleness/max")) <= 2
+    lines = [line for file in (tmp_path / "rollouts").glob("*.jsonl") for line in file.read_text().split("\n") if line]
+    sequences = Counter(int(json.loads(line)["gts"]) for line in lines)
+    assert sequences == {index + 1: 4 for index in range(8, 20)}  # after two steps of four prompts: each once
 
 
 def test_an_outage_of_the_judge_ends_the_run_with_its_reason(materials: Materials, tmp_path: Path) -> None:
