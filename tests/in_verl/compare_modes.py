@@ -111,6 +111,8 @@ class Delays:
 
     def slowest_s(self, prompt: int) -> float:
         """Of the prompt's verdicts."""
+        if not self.median_s:
+            return 0.0
         return max(
             delay_s(prompt, sample, median_s=self.median_s, sigma=SIGMA, cap_s=CAP_S) for sample in range(ROLLOUTS)
         )
@@ -121,6 +123,33 @@ class Delays:
             return None
         bar = statistics.quantiles(map(self.slowest_s, range(self.num_prompts)), n=4)[2]
         return sum(self.slowest_s(prompt) > bar for prompt in trained) / len(trained)
+
+
+def ideal_step_s(delays: Delays, *, steps: int, generate_s: float, log_probs_s: float, update_s: float) -> float:
+    """What mode `rewardflow` would take on a device that only generates, takes log-probs, updates and waits.
+
+    A step's rollouts are generated when the weights of two steps before are there, and its last mini-batch is trained
+    when its slowest verdict is: what is between these two no schedule of that staleness can hide.
+    """
+
+    def judged_at_s(step: int, started_s: float) -> list[float]:
+        """When the groups of a step have their verdicts, one by one; generated one after another."""
+        each_s = generate_s / GROUPS
+        return sorted(
+            started_s + each_s * (number + 1) + delays.slowest_s(step * GROUPS + number) for number in range(GROUPS)
+        )
+
+    per_update = GROUPS // MINI_BATCHES
+    judged, now_s = judged_at_s(0, 0.0), generate_s
+    ends_s: list[float] = []
+    for step in range(steps):
+        coming = judged_at_s(step + 1, now_s)
+        now_s += generate_s + log_probs_s
+        for group in judged[per_update - 1 :: per_update]:
+            now_s = max(now_s, group) + update_s / MINI_BATCHES
+        ends_s.append(now_s)
+        judged = coming
+    return (ends_s[-2] - ends_s[0]) / (steps - 2)
 
 
 def run_mode(mode: Mode, folder: Path, delays: Delays, *, steps: int) -> dict[str, Any]:
@@ -145,7 +174,7 @@ def run_mode(mode: Mode, folder: Path, delays: Delays, *, steps: int) -> dict[st
     return {
         "mode": mode.name,
         "poll_s": mode.poll_s,
-        **figures(times),
+        **figures(times, delays, steps=steps),
         **_own_figures(outcome.metrics[1:-1]),
         "staleness": _numbers(outcome.metrics[1:-1], "training/off_policy/trajectory_staleness_worst/max", max),
         "dropped": sum(_dropped(step) for step in outcome.metrics),
@@ -154,11 +183,16 @@ def run_mode(mode: Mode, folder: Path, delays: Delays, *, steps: int) -> dict[st
     }
 
 
-def figures(times: Sequence[StepTimes]) -> dict[str, float]:
+def figures(times: Sequence[StepTimes], delays: Delays, *, steps: int) -> dict[str, float]:
     """Means over the steps."""
     names = ("step_s", "first_update_s", "waiting_s", "generate_s", "log_probs_s", "update_s", "num_updates")
     means = {name: statistics.fmean(getattr(step, name) for step in times) for name in names}
-    return {**means, "step_s_median": statistics.median(step.step_s for step in times)}
+    work = {name: means[name] for name in ("generate_s", "log_probs_s", "update_s")}
+    return {
+        **means,
+        "step_s_median": statistics.median(step.step_s for step in times),
+        "ideal_step_s": ideal_step_s(delays, steps=steps, **work),
+    }
 
 
 def _own_figures(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:

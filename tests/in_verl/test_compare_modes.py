@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from compare_modes import Delays, step_times
+from compare_modes import Delays, ideal_step_s, step_times
 from verl_cpu_spans import Span
 
 # Version 0 to 3; the middle step is generated, its log-probs are taken, and its two updates are an hour apart.
@@ -42,3 +42,10 @@ def test_slow_groups_are_those_with_the_slowest_quarter_of_verdicts() -> None:
     slowest = max(range(40), key=delays.slowest_s)
     assert delays.slow_share([slowest]) == 1.0
     assert Delays(median_s=0.0, num_prompts=40).slow_share(range(40)) is None
+
+
+def test_an_ideal_step_with_instant_verdicts_is_its_work_and_with_slow_ones_no_shorter_than_they_allow() -> None:
+    work = {"generate_s": 0.8, "log_probs_s": 0.1, "update_s": 0.2}
+    assert ideal_step_s(Delays(median_s=0.0, num_prompts=104), steps=12, **work) == pytest.approx(1.1)
+    slow = Delays(median_s=100.0, num_prompts=104)  # all verdicts are cut off at 30 s or near it
+    assert ideal_step_s(slow, steps=12, **work) == pytest.approx(15.0, rel=0.1)

@@ -244,7 +244,7 @@ def test_an_outage_of_the_judge_ends_the_run_with_its_reason(materials: Material
     ]
     outcome = verl_job.run(tmp_path / "run", settings, timeout_s=600)
     assert outcome.code != 0
-    assert "AgentHalted: the reward agent gave up: " in outcome.output
+    assert "AgentHalted: the reward agent gave up: ServiceOutage: " in outcome.output
     assert not outcome.metrics
 
 

@@ -141,7 +141,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             failed: Reward = error.reward
             return failed
         except AgentHalted as error:
-            return Reward(kind="outage", error=str(error))
+            return Reward(kind="outage", error=_reason(error))
         except Exception as error:
             return Reward(kind="service", error=f"the reward worker failed: {_reason(error)}")
         final = outputs[-1]
@@ -159,7 +159,9 @@ def _scores(outputs: Any, uid: str, session: int) -> dict[str, dict[str, Any]]:
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """What was raised, also where it was raised in another process: Ray makes a page of it."""
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {cause}"
 
 
 class RewardflowAgentLoopManager(AgentLoopManagerTQ):
