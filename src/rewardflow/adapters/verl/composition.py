@@ -115,7 +115,6 @@ def _refuse_without_manager(config: Mapping[str, Any]) -> None:
 def check_mode(config: Mapping[str, Any]) -> None:
     """What trainer mode `rewardflow` does not do."""
     settings = settings_of(config)
-    _refuse_bypassed(config)
     actor, data = config["actor_rollout_ref"]["actor"], config["data"]
     batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
     if batch % mini_batch:
@@ -164,18 +163,6 @@ def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:
             "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
             f"got critic.ppo_epochs={critic['ppo_epochs']}"
         )
-
-
-def _refuse_bypassed(config: Mapping[str, Any]) -> None:
-    """What changes how verl samples: here steps are taken as they were admitted, and nothing is sampled."""
-    sampler = config["trainer"]["v1"]["sampler"].get("custom_sampler") or {}
-    if sampler.get("path"):
-        raise InvalidInput(
-            "trainer mode rewardflow samples nothing, so trainer.v1.sampler.custom_sampler.path must be null, "
-            f"got {sampler['path']!r}"
-        )
-    if ((config.get("skip") or {}).get("rollout_tq") or {}).get("enable"):
-        raise InvalidInput("trainer mode rewardflow always generates, so skip.rollout_tq.enable must be False")
 
 
 def _reason(error: BaseException) -> str:
