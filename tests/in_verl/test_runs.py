@@ -285,3 +285,21 @@ def agent_loop(name: str, folder: Path) -> list[str]:
     file.write_text(f"- name: ours\n  _target_: verl_cpu_agent_loops.{name}\n")
     agent = "actor_rollout_ref.rollout.agent"
     return [f"{agent}.agent_loop_config_path={file}", f"{agent}.default_agent_loop=ours"]
+
+
+def test_validation_goes_between_steps(materials: Materials, tmp_path: Path) -> None:
+    settings = [
+        *(word for word in verl_job.small(materials) if not word.startswith("trainer.test_freq")),
+        "trainer.test_freq=1",
+        "data.val_max_samples=4",
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=delayed",
+        f"+reward.{REWARD}.reward_kwargs.median_s=0.5",
+        "rewardflow.max_staleness=1",
+    ]
+    outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
+    assert outcome.code == 0, outcome.output[-3000:]
+    assert outcome.column("rewardflow/groups/trained") == [4, 4]
+    assert outcome.column("rewardflow/staleness/max") == [0, 1]
+    assert len(outcome.column("val-core/toy/reward/mean@1")) == 2
+    assert outcome.metrics[1]["rewardflow/busy_s/validate"] > 0  # after the first step, before the second

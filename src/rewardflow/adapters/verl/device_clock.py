@@ -30,6 +30,10 @@ class DeviceClock:
         self._label: str | None = None
         self._since_s = now()
 
+    @property
+    def is_working(self) -> bool:
+        return self._label is not None
+
     @contextmanager
     def working(self, work: Work, *, step: int) -> Iterator[None]:
         started_s = self._enter(work)

@@ -69,6 +69,7 @@ class RewardflowTrainer(PPOTrainer):
             config[BOARD_KEY] = self._board.name
             config.actor_rollout_ref.rollout.agent.agent_loop_manager_class = AGENT_LOOP_MANAGER
         self._open = OpenSteps()
+        self._generating = contextlib.ExitStack()  # from admission until everything is generated
         self._lifetime = contextlib.ExitStack()
         self._files: RunFiles | None = None
         self._out_s = 0.0
@@ -116,8 +117,8 @@ class RewardflowTrainer(PPOTrainer):
 
     def on_train_begin(self) -> None:
         self._reopen(self.global_steps)
-        self._admit(until=self.global_steps + self._settings.max_staleness)
         self._clock.take(verdicts_out_s=0.0)
+        self._start_generating(self.global_steps)
 
     def on_sample_end(self) -> None:
         """The devices are for training now."""
@@ -129,6 +130,14 @@ class RewardflowTrainer(PPOTrainer):
         with marked_timer("update_weights", self.timing_raw), self._clock.working("publish", step=self.global_steps):
             self.checkpoint_manager.update_weights(self.global_steps)
         self._step_ended()
+        if not self._validates_now:  # else validation comes first
+            self._start_generating(self.global_steps + 1)
+
+    @property
+    def _validates_now(self) -> bool:
+        """As verl decides it, after a step."""
+        every = int(self.config.trainer.test_freq)
+        return every > 0 and (self.global_steps >= self.total_training_steps or self.global_steps % every == 0)
 
     def _validate(self) -> dict[str, float]:
         with self._clock.working("validate", step=self.global_steps):
@@ -144,11 +153,21 @@ class RewardflowTrainer(PPOTrainer):
 
     # -- admission ------------------------------------------------------------------------------------------------
 
-    def _admit(self, *, until: int) -> None:
+    def _start_generating(self, step: int) -> None:
+        """For a step that comes: at once when the weights are there, so that verl's bookkeeping is in its shadow."""
+        if self._admit(until=step + self._settings.max_staleness + 1):
+            self._say_generating(step)
+
+    def _say_generating(self, step: int) -> None:
+        if not self._clock.is_working:
+            self._generating.enter_context(self._clock.working("generate", step=step))
+
+    def _admit(self, *, until: int) -> bool:
         """Ask for the rollouts of the steps before this one that are not open yet, as far as the run goes.
 
         A run that goes on with a smaller staleness has more open steps than it would have opened itself.
         """
+        first = self._next_step
         last = min(self.total_training_steps, self.steps_per_epoch * self.config.trainer.total_epochs)
         while self._next_step < until and self._next_step <= last:
             batch = self._next_train_batch()
@@ -156,6 +175,7 @@ class RewardflowTrainer(PPOTrainer):
             self._open.open(self._next_step, list(batch["uid"]))
             self._submit_batch_to_rollout(batch)
             self._next_step += 1
+        return self._next_step > first
 
     def _reopen(self, first: int) -> None:
         """Steps that a checkpoint brought back; what was judged then is judged."""
@@ -200,9 +220,10 @@ class RewardflowTrainer(PPOTrainer):
         )
 
     def _generate(self, step: int) -> None:
-        """The step that the staleness allows, to its end; then the devices change hands."""
-        self._admit(until=step + self._settings.max_staleness + 1)
-        with self._clock.working("generate", step=step):
+        """What the staleness allows, to its end; then the devices change hands."""
+        self._start_generating(step)  # if validation came first
+        self._say_generating(step)  # what a checkpoint brought back may be generated, and nothing more be asked for
+        with self._generating:
             self._board.ask("wait_until_generated", self._open.uids)
         self.on_sample_end()
 
