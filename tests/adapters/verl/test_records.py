@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from rewardflow.adapters.verl.progress import GroupReport, Judged
-from rewardflow.adapters.verl.records import RunFiles, StepAccount
-from rewardflow.events import GroupDelivered, VerdictReached
+from rewardflow.adapters.verl.records import StepAccount
 from rewardflow.flow.usage import UsageTotals
-from rewardflow.run_directory import read_events, read_steps
 from rewardflow.types import Reward
 
 USAGE = UsageTotals(busy_s={"update": 3.0}, idle_s={"reward": 1.0}, hidden_s=2.0)
@@ -50,16 +45,3 @@ def test_no_mean_is_made_of_failed_verdicts() -> None:
     report = account().report(USAGE, ended_s=104.0)
     assert (report.score_mean, report.num_scored, report.num_groups) == (1.0, 1, 1)
     assert report.duration_s == 4.0
-
-
-def test_the_run_directory_reads_like_any_other(tmp_path: Path) -> None:
-    made = account()
-    with RunFiles.at(str(tmp_path / "run"), name="verl") as files:
-        files.step_ended(made.report(USAGE, ended_s=104.0), made.groups)
-    events = list(read_events(tmp_path / "run"))
-    assert [type(event) for event in events] == [VerdictReached, VerdictReached, GroupDelivered] * 2
-    totals = read_steps(tmp_path / "run")[2]["reward"]
-    assert (totals["scored"], totals["failed"]) == (1, {"timeout": 1, "user_error": 2})
-    assert (totals["groups"], totals["calls"], totals["retries"], totals["cost_usd"]) == (2, 2, 1, 0.5)
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
-    assert (line["step"], line["version"], line["exposed_s"]) == (2, 2, 1.0)

@@ -98,8 +98,9 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             await self._board.verdict_out.remote(uid)
         await self._generation_ended(uid, session, group)
         final.reward_score = None
+        asked_s = time.time()
         reward = await self._verdict(outputs, kwargs)
-        group.verdicts.append(Judged(index=session, reward=reward))
+        group.verdicts.append(Judged(index=session, reward=reward, asked_s=asked_s))
         if reward.value is not None:
             group.scores.update(_scores(outputs, uid, session))
 

@@ -39,6 +39,7 @@ def tally_name() -> str:
 @contextlib.contextmanager
 def agent_for_job(settings: VerlSettings) -> Iterator[None]:
     """The agent, for as long as the job trains. One that jobs share by name stays when this job has gone."""
+    make_room(settings)
     name = agent_name(settings)
     ray_actor.start(spec_of(settings), name=name)
     try:

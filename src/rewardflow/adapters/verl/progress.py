@@ -23,10 +23,11 @@ NEEDS_GROUPS_KEY = "rewardflow_needs_groups"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One rollout's verdict. A rollout that could not be generated has none."""
+    """One rollout's verdict, and when it was asked for. A rollout that could not be generated has none."""
 
     index: int
     reward: Reward
+    asked_s: float | None = None  # by the wall clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,116 +1,20 @@
-"""What a verl run writes about itself: the files of a run directory, as any other run has them, and verl's metrics.
+"""What is known of a step of a verl run: for the run directory, as of any other run, and for verl's loggers.
 
-Always true: steps are counted as verl counts them, from 1, and step s publishes version s; every group that was judged
-is in the files once. Single attempts at calls are not: those are the shared agent's own business, and their numbers
-are in its verdicts.
+Always true: steps are counted as verl counts them, from 1, and step s publishes version s.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rewardflow.adapters.verl.progress import GroupReport
-from rewardflow.events import EventSink, GroupDelivered, VerdictReached
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport, mean_of
 from rewardflow.flow.usage import UsageTotals
 from rewardflow.histogram import Histogram
-from rewardflow.line_file import LineFile
-from rewardflow.run_directory import RunDirectory
-from rewardflow.step_totals import StepTotals
 from rewardflow.types import Reward
-
-SOURCE = "reward"
-
-
-@dataclass(frozen=True, slots=True)
-class JudgingFiles:
-    """What is written about verdicts, in any mode: open for writing."""
-
-    events: EventSink
-    steps: LineFile[Mapping[str, Any]]
-
-    @classmethod
-    @contextlib.contextmanager
-    def at(cls, path: str, *, name: str) -> Iterator[JudgingFiles]:
-        directory = RunDirectory.at(path, name=name)
-        with directory.open_events() as events, directory.open_steps() as steps:
-            yield cls(events, steps)
-
-    def step_judged(self, step: int, groups: Sequence[GroupReport]) -> None:
-        totals = StepTotals(step, SOURCE)
-        for group in groups:
-            if group.verdicts:
-                self._group(group, step, totals)
-        self.steps.append(totals.to_json())
-
-    def _group(self, group: GroupReport, step: int, totals: StepTotals) -> None:
-        offset_s = time.monotonic() - time.time()  # reports come from several machines, events are on our clock
-        at_s = group.judged_s + offset_s
-        for verdict in group.verdicts:
-            event = _verdict_event(verdict.reward, at_s=at_s, step=step, group_id=group.uid, index=verdict.index)
-            self.events.emit(event)
-            totals.verdict(event)
-            totals.calls += event.attempts
-            totals.retries += max(0, event.attempts - 1)
-            totals.cost_usd += event.cost_usd
-            totals.tokens += event.tokens
-        delivered = GroupDelivered(
-            at_s=at_s,
-            step=step,
-            group_id=group.uid,
-            num_rollouts=group.size,
-            num_failed=sum(verdict.reward.value is None for verdict in group.verdicts),
-            first_submitted_s=at_s if group.first_generated_s is None else group.first_generated_s + offset_s,
-        )
-        self.events.emit(delivered)
-        totals.group(delivered)
-
-
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """Those of a run whose every part is known here, as in trainer mode `rewardflow`: open for writing."""
-
-    judging: JudgingFiles
-    metrics: LineFile[Mapping[str, Any]]
-    devices: EventSink
-
-    @classmethod
-    @contextlib.contextmanager
-    def at(cls, path: str, *, name: str) -> Iterator[RunFiles]:
-        with JudgingFiles.at(path, name=name) as judging:
-            directory = RunDirectory.open(path)
-            with directory.open_metrics() as metrics, directory.open_device_events() as devices:
-                yield cls(judging, metrics, devices)
-
-    def step_ended(self, report: StepReport, groups: Sequence[GroupReport]) -> None:
-        self.judging.step_judged(report.step, groups)
-        self.metrics.append(report.to_json())
-
-
-def _verdict_event(reward: Reward, *, at_s: float, step: int, group_id: str, index: int) -> VerdictReached:
-    return VerdictReached(
-        at_s=at_s,
-        step=step,
-        group_id=group_id,
-        index=index,
-        status=reward.status,
-        value=reward.value,
-        kind=reward.kind,
-        error=reward.error,
-        attempts=reward.attempts,
-        latency_s=reward.latency_s,
-        cost_usd=reward.cost_usd,
-        tokens=reward.tokens,
-        cached=reward.cached,
-        imputed=reward.imputed,
-        components=reward.components,
-    )
 
 
 @dataclass(slots=True)

@@ -22,8 +22,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rewardflow.adapters.verl.agent_of_job import tally_name
 from rewardflow.adapters.verl.judged_step import JudgedStep
+from rewardflow.adapters.verl.judging_record import JudgingRecord
 from rewardflow.adapters.verl.progress import GroupReport
-from rewardflow.adapters.verl.records import JudgingFiles
 from rewardflow.adapters.verl.settings import settings_of
 from rewardflow.adapters.verl.tally import Tally
 from rewardflow.errors import AgentHalted, FlowError
@@ -44,14 +44,14 @@ class _TellingBuffer(ReplayBuffer):
         self._samples_a_step = int((self.trainer_config or {}).get("parameter_sync_step", 1))
         self._tally = ray.remote(Tally).options(name=tally_name(), num_cpus=0).remote()
         self._lifetime = contextlib.ExitStack()  # ends with the process: verl tells no sampler when a run is over
-        self._files = self._open_files()
+        self._record = self._open_record()
         self._judged: JudgedStep | None = None
         self._out_s = 0.0
 
-    def _open_files(self) -> JudgingFiles | None:
+    def _open_record(self) -> JudgingRecord | None:
         if self._settings.run_dir is None:
             return None
-        return self._lifetime.enter_context(JudgingFiles.at(self._settings.run_dir, name=self._settings.run))
+        return self._lifetime.enter_context(JudgingRecord.at(self._settings))
 
     # -- what verl calls ------------------------------------------------------------------------------------------
 
@@ -137,8 +137,8 @@ class _TellingBuffer(ReplayBuffer):
         out_s: float = ray.get(self._tally.out_s.remote())
         metrics = judged.metrics(verdicts_out_s=out_s - self._out_s)
         self._out_s = out_s
-        if self._files is not None:
-            self._files.step_judged(judged.account.step, judged.account.groups)
+        if self._record is not None:
+            self._record.left(judged.account.groups)
         return metrics
 
     def _take(self, uids: Iterable[str]) -> list[GroupReport]:

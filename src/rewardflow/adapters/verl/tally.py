@@ -17,12 +17,10 @@ from rewardflow.types import Reward
 
 @dataclass(slots=True)
 class _Group:
-    """`asked` holds the places of the samples that were generated."""
+    """`asked_s` has the places of the samples that were generated, and when each went to the judge."""
 
     step: int
-    first_s: float
-    last_asked_s: float
-    asked: set[int] = field(default_factory=set)
+    asked_s: dict[int, float] = field(default_factory=dict)
     verdicts: list[Judged] = field(default_factory=list)
     judged_s: float = 0.0
 
@@ -42,15 +40,14 @@ class Tally:
     async def asked(self, uid: str, index: int, step: int) -> None:
         """A sample is generated, and goes to the judge."""
         now = self._count_out(+1)
-        group = self._groups.setdefault(uid, _Group(step, now, now))
-        group.asked.add(index)
-        group.last_asked_s = now
+        group = self._groups.setdefault(uid, _Group(step))
+        group.asked_s[index] = now
 
     async def answered(self, uid: str, index: int, reward: Reward) -> None:
         now = self._count_out(-1)
         group = self._groups.get(uid)
         if group is not None:  # else nobody waits for it any more
-            group.verdicts.append(Judged(index=index, reward=reward))
+            group.verdicts.append(Judged(index=index, reward=reward, asked_s=group.asked_s.get(index)))
             group.judged_s = now
 
     async def halt(self, reason: str) -> None:
@@ -66,9 +63,9 @@ class Tally:
     async def generated_for_s(self, uids: Sequence[str], size: int) -> float | None:
         """For how long every sample of these groups has been generated; None if one is still to come."""
         groups = [self._groups.get(uid) for uid in uids]
-        if any(group is None or len(group.asked) < size for group in groups):
+        if any(group is None or len(group.asked_s) < size for group in groups):
             return None
-        return time.time() - max((group.last_asked_s for group in groups if group is not None), default=0.0)
+        return time.time() - max((max(group.asked_s.values()) for group in groups if group is not None), default=0.0)
 
     async def out_s(self) -> float:
         """Seconds so far in which some verdict was out."""
@@ -93,8 +90,8 @@ def _report(uid: str, group: _Group | None) -> GroupReport:
     return GroupReport(
         uid=uid,
         step=group.step,
-        size=len(group.asked),
+        size=len(group.asked_s),
         verdicts=tuple(group.verdicts),
-        first_generated_s=group.first_s,
+        first_generated_s=min(group.asked_s.values()),
         judged_s=group.judged_s,
     )

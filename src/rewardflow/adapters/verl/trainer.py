@@ -32,10 +32,11 @@ from rewardflow.adapters.verl.agent_of_job import agent_for_job, needs_groups
 from rewardflow.adapters.verl.board import Board
 from rewardflow.adapters.verl.composition import check_mode
 from rewardflow.adapters.verl.device_clock import DeviceClock
+from rewardflow.adapters.verl.judging_record import RunFiles
 from rewardflow.adapters.verl.mini_batches import interleaved, num_ready
 from rewardflow.adapters.verl.progress import BOARD_KEY, NEEDS_GROUPS_KEY, GroupReport
 from rewardflow.adapters.verl.prompt_steps import OpenSteps, restored_steps
-from rewardflow.adapters.verl.records import RunFiles, StepAccount
+from rewardflow.adapters.verl.records import StepAccount
 from rewardflow.adapters.verl.replay_buffer import ToldReplayBuffer
 from rewardflow.adapters.verl.settings import settings_of
 from rewardflow.adapters.verl.training_worker import (
@@ -96,9 +97,9 @@ class RewardflowTrainer(PPOTrainer):
     def init(self) -> None:
         """The agent early: a reward that cannot be loaded is found before any model is."""
         with contextlib.ExitStack() as stack:
-            if self._settings.run_dir is not None:
-                self._files = stack.enter_context(RunFiles.at(self._settings.run_dir, name=self._settings.run))
             stack.enter_context(agent_for_job(self._settings))
+            if self._settings.run_dir is not None:
+                self._files = stack.enter_context(RunFiles.at(self._settings))
             with open_dict(self.config):
                 self.config[NEEDS_GROUPS_KEY] = needs_groups(self._settings)
             self._clock = DeviceClock(None if self._files is None else self._files.devices)

@@ -1,0 +1,77 @@
+"""Groups of a verl run as events, among those of the calls that were made for them.
+
+Always true: a group is told once, when it leaves; its times, which other processes took by the time of day, are put on
+this process's clock, where the calls' are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rewardflow.adapters.verl.progress import GroupReport, Judged
+from rewardflow.events import REWARD_SOURCE, CallEnded, Event, GroupDelivered, VerdictReached
+from rewardflow.reward.recorder import Recorder
+
+
+class JudgedGroups:
+    """An event sink that is also told of groups, and knows when the first call for each of their samples began."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._began_s: defaultdict[str, dict[int, float]] = defaultdict(dict)
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, CallEnded) and event.attempt == 1 and not event.is_hedge:
+            self._began_s[event.group_id][event.index] = event.started_s
+        self._recorder.emit(event)
+
+    def left(self, groups: Sequence[GroupReport]) -> None:
+        """Groups that were trained or dropped. Of one without a verdict there is nothing to tell."""
+        later_s = time.monotonic() - time.time()  # they are told by other processes, in the time of day
+        for group in groups:
+            if group.verdicts:
+                self._group(group, self._began_s.pop(group.uid, {}), later_s)
+        for step in sorted({group.step for group in groups if group.verdicts}):
+            self._recorder.step_idle(step, REWARD_SOURCE)
+
+    def _group(self, group: GroupReport, began_s: dict[int, float], later_s: float) -> None:
+        at_s = group.judged_s + later_s
+        for verdict in group.verdicts:
+            first_s = began_s.get(verdict.index, min(began_s.values(), default=None))  # one call may be for a group
+            asked_s = None if verdict.asked_s is None else verdict.asked_s + later_s
+            waited_s = 0.0 if first_s is None or asked_s is None else max(0.0, first_s - asked_s)
+            self._recorder.emit(_verdict_event(group, verdict, at_s=at_s, waited_s=waited_s))
+        self._recorder.emit(
+            GroupDelivered(
+                at_s=at_s,
+                step=group.step,
+                group_id=group.uid,
+                num_rollouts=group.size,
+                num_failed=sum(verdict.reward.value is None for verdict in group.verdicts),
+                first_submitted_s=at_s if group.first_generated_s is None else group.first_generated_s + later_s,
+            )
+        )
+
+
+def _verdict_event(group: GroupReport, verdict: Judged, *, at_s: float, waited_s: float) -> VerdictReached:
+    reward = verdict.reward
+    return VerdictReached(
+        at_s=at_s,
+        step=group.step,
+        group_id=group.uid,
+        index=verdict.index,
+        status=reward.status,
+        value=reward.value,
+        kind=reward.kind,
+        error=reward.error,
+        attempts=reward.attempts,
+        latency_s=reward.latency_s,
+        waited_s=waited_s,
+        cost_usd=reward.cost_usd,
+        tokens=reward.tokens,
+        cached=reward.cached,
+        imputed=reward.imputed,
+        components=reward.components,
+    )
