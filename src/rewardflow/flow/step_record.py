@@ -86,7 +86,7 @@ class StepRecord:
             step=self._step,
             version=version,
             ended_s=now,
-            duration_s=now - self._began_s,
+            duration_s=usage.wall_s,  # so that its parts add up to it, however long asking for them took
             first_update_s=self._first_update_s,
             usage=usage,
             updates=tuple(self._updates),
