@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def check_megatron_installed() -> None:
-    if importlib.util.find_spec("megatron") is None:
+    # The name `megatron` is a namespace that other packages share, and that any folder of that name would make.
+    if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.core") is None:
         raise InvalidInput("trainer.backend=megatron needs megatron-core: pip install 'rewardflow[megatron]'")
 
 

@@ -109,4 +109,5 @@ def _shape() -> ModelShape:
         qkv_bias=False,
         qk_norm=False,
         is_tied=True,
+        padding=None,
     )
