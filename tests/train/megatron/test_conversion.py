@@ -25,6 +25,7 @@ shapes = st.builds(
         qkv_bias=flags[0],
         qk_norm=flags[1],
         is_tied=flags[2],
+        padding=None,
     ),
     st.integers(1, 2),
     st.integers(1, 3),
