@@ -25,7 +25,7 @@ from rewardflow.config.tree import (
     Aggregation,
     AlgorithmSettings,
     CriticSettings,
-    KlEstimator,
+    LossKlEstimator,
     RejectBy,
     RunSettings,
     WeighBy,
@@ -177,7 +177,7 @@ def _losses() -> Iterator[Variant]:
 
 
 def _distances() -> Iterator[Variant]:
-    for estimator in get_args(KlEstimator):
+    for estimator in get_args(LossKlEstimator):
         yield Variant(changes={"kl_coef": 0.01, "kl_estimator": estimator})
     yield Variant(changes={"reward_kl_coef": 0.01})
     yield Variant(changes={"reward_kl_coef": 0.01, "reward_kl_target": 1.0})
