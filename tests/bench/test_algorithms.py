@@ -12,7 +12,7 @@ import rewardflow.clock
 from rewardflow.bench.algorithms import AlgorithmFigures, GradedRule, Variant, measure, report_of, rows_of, variants
 from rewardflow.cli.bench import holds
 from rewardflow.config.algorithms import ADVANTAGES
-from rewardflow.config.tree import Aggregation, AlgorithmSettings, KlEstimator, RejectBy, WeighBy
+from rewardflow.config.tree import Aggregation, AlgorithmSettings, LossKlEstimator, RejectBy, WeighBy
 from rewardflow.flow.records import GREEDY
 
 GOOD = AlgorithmFigures(name="base", judged_by="exact", seed=0, steps=160, exact=0.95, pass_at_k=1.0, seconds=30.0)
@@ -27,7 +27,7 @@ def test_every_choice_that_a_run_can_make_is_a_row() -> None:
     assert chosen("scale") == {"group", "batch", "none"}
     assert chosen("loss") == {"ppo", "decoupled", "gspo", "policy_gradient"}
     assert chosen("aggregation") == set(get_args(Aggregation))
-    assert chosen("kl_estimator") == set(get_args(KlEstimator))
+    assert chosen("kl_estimator") == set(get_args(LossKlEstimator))
     assert chosen("behaviour_weights") == {None, *get_args(WeighBy)}
     assert chosen("reject") == {None, *get_args(RejectBy)}
     assert {0.0, 0.01} <= chosen("reward_kl_coef")
