@@ -43,10 +43,10 @@ from rewardflow.errors import ClusterError
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
 from rewardflow.policy.loading import Policy, load_policy
+from rewardflow.runtime.cluster.buckets import WeightBucket
 from rewardflow.runtime.cluster.crew import Crew
 from rewardflow.runtime.cluster.engine import EngineActor
 from rewardflow.runtime.cluster.faces import EngineGenerator
-from rewardflow.runtime.cluster.rank import WeightBucket
 from rewardflow.runtime.cluster.routing import Routing
 from rewardflow.runtime.homes import open_run
 from rewardflow.types import Rollout
@@ -100,7 +100,7 @@ class GivenEngine:
         weights = list((*policy.model.named_parameters(), *policy.model.named_buffers()))[::-1]
         for start in range(0, len(weights), 5):
             piece = {name: weight.detach() for name, weight in weights[start : start + 5]}
-            await self.crew.all("receive", lambda _, piece=piece: (WeightBucket(piece, is_last=False),))
+            await self.crew.all("receive", lambda _, piece=piece: (WeightBucket(piece),))
         await self.generator.publish(version)
         self.policies[version] = policy
         return version
@@ -186,7 +186,7 @@ def test_weights_that_are_not_all_there_are_no_version(engine: GivenEngine) -> N
     piece = {"model.norm.weight": torch.ones(HIDDEN)}
 
     async def run() -> None:
-        await engine.crew.all("receive", lambda _: (WeightBucket(piece, is_last=True),))
+        await engine.crew.all("receive", lambda _: (WeightBucket(piece),))
         await engine.generator.publish(99)
 
     with pytest.raises(Exception, match=r"published weights must be all of the policy's, got none for lm_head"):
