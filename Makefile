@@ -36,8 +36,11 @@ test: .venv/.dev ## run the tests; ARGS="-k journal" picks some
 test-local-judge: .venv-local-judge/.ready ## test the LLM judge with a real, small model on this machine
 	@.venv-local-judge/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
 
+# What needs verl; Weights & Biases, which comes with it; and what meets transformers, of which verl wants an older one.
+ALSO_WITH_VERL = tests/bench/test_verl_loop.py tests/runtime/test_metrics_sinks.py tests/generate/test_hf.py
+
 test-oracle: .venv-oracle/.ready ## compare the algorithms with verl's, number by number, and try what needs verl
-	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle tests/bench/test_verl_loop.py $(ARGS)
+	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle $(ALSO_WITH_VERL) $(ARGS)
 
 test-browser: .venv-browser/.ready chromium ## look at the run report in a real browser
 	@.venv-browser/bin/python -m pytest tests/browser $(ARGS)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from verl.trainer.ppo import core_algos
 
 from rewardflow.errors import InvalidInput
 
@@ -30,7 +31,6 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def test_verl_finds_it_by_name_and_it_is_verls_own_loss_with_these_weights() -> None:
-    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
     tensors = batch()
     ours, _ = core_algos.get_policy_loss_fn("decoupled")(**tensors, config=ActorSettings())
     verls, _ = core_algos.get_policy_loss_fn("vanilla")(**tensors, config=ActorSettings())
@@ -38,7 +38,6 @@ def test_verl_finds_it_by_name_and_it_is_verls_own_loss_with_these_weights() -> 
 
 
 def test_without_weights_there_is_no_such_loss() -> None:
-    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
     tensors = {name: tensor for name, tensor in batch().items() if name != "rollout_is_weights"}
     with pytest.raises(InvalidInput, match="got no weights"):
         core_algos.get_policy_loss_fn("decoupled")(**tensors, config=ActorSettings())

@@ -126,6 +126,10 @@ class _SlabLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
+    def get_max_cache_shape(self) -> int:
+        """As older transformers call it."""
+        return self.get_max_length()
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing is left to do: prompts were appended before the first token."""
 
