@@ -14,10 +14,10 @@ import numbers
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from rewardflow.errors import InvalidInput
-from rewardflow.types import EMPTY, FailureKind, Status
+from rewardflow.types import EMPTY, FailureKind, Reward, Status
 
 SCHEMA_VERSION = 1
 REWARD_SOURCE = "reward"  # whose totals a call counts in, unless whoever submitted said otherwise
@@ -80,6 +80,38 @@ class VerdictReached(Event):
     imputed: bool = False
     components: Mapping[str, float | None] = EMPTY
     source: str = REWARD_SOURCE
+
+    @classmethod
+    def of(
+        cls,
+        reward: Reward,
+        *,
+        step: int,
+        group_id: str,
+        index: int,
+        at_s: float,
+        waited_s: float,
+        source: str = REWARD_SOURCE,
+    ) -> Self:
+        return cls(
+            at_s=at_s,
+            step=step,
+            group_id=group_id,
+            index=index,
+            status=reward.status,
+            value=reward.value,
+            kind=reward.kind,
+            error=reward.error,
+            attempts=reward.attempts,
+            latency_s=reward.latency_s,
+            waited_s=waited_s,
+            cost_usd=reward.cost_usd,
+            tokens=reward.tokens,
+            cached=reward.cached,
+            imputed=reward.imputed,
+            components=reward.components,
+            source=source,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,22 +127,12 @@ def record_group(sink: EventSink, pending: PendingGroup, group: ScoredGroup, *, 
 
 
 def verdict_event(rollout: Rollout, reward: Reward, *, at_s: float, waited_s: float, source: str) -> VerdictReached:
-    return VerdictReached(
-        at_s=at_s,
+    return VerdictReached.of(
+        reward,
         step=rollout.step,
         group_id=rollout.group_id,
         index=rollout.index,
-        status=reward.status,
-        value=reward.value,
-        kind=reward.kind,
-        error=reward.error,
-        attempts=reward.attempts,
-        latency_s=reward.latency_s,
+        at_s=at_s,
         waited_s=waited_s,
-        cost_usd=reward.cost_usd,
-        tokens=reward.tokens,
-        cached=reward.cached,
-        imputed=reward.imputed,
-        components=reward.components,
         source=source,
     )

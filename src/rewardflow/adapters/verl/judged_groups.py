@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from rewardflow.adapters.verl.progress import GroupReport, Judged
+from rewardflow.adapters.verl.progress import GroupReport
 from rewardflow.events import REWARD_SOURCE, CallEnded, Event, GroupDelivered, VerdictReached
 from rewardflow.reward.recorder import Recorder
 
@@ -42,7 +42,16 @@ class JudgedGroups:
             first_s = began_s.get(verdict.index, min(began_s.values(), default=None))  # one call may be for a group
             asked_s = None if verdict.asked_s is None else verdict.asked_s + later_s
             waited_s = 0.0 if first_s is None or asked_s is None else max(0.0, first_s - asked_s)
-            self._recorder.emit(_verdict_event(group, verdict, at_s=at_s, waited_s=waited_s))
+            self._recorder.emit(
+                VerdictReached.of(
+                    verdict.reward,
+                    step=group.step,
+                    group_id=group.uid,
+                    index=verdict.index,
+                    at_s=at_s,
+                    waited_s=waited_s,
+                )
+            )
         self._recorder.emit(
             GroupDelivered(
                 at_s=at_s,
@@ -53,25 +62,3 @@ class JudgedGroups:
                 first_submitted_s=at_s if group.first_generated_s is None else group.first_generated_s + later_s,
             )
         )
-
-
-def _verdict_event(group: GroupReport, verdict: Judged, *, at_s: float, waited_s: float) -> VerdictReached:
-    reward = verdict.reward
-    return VerdictReached(
-        at_s=at_s,
-        step=group.step,
-        group_id=group.uid,
-        index=verdict.index,
-        status=reward.status,
-        value=reward.value,
-        kind=reward.kind,
-        error=reward.error,
-        attempts=reward.attempts,
-        latency_s=reward.latency_s,
-        waited_s=waited_s,
-        cost_usd=reward.cost_usd,
-        tokens=reward.tokens,
-        cached=reward.cached,
-        imputed=reward.imputed,
-        components=reward.components,
-    )
