@@ -5,21 +5,18 @@ Always true: between two publishings its weights do not change.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
-from rewardflow.flow.records import GroupRequest
 from rewardflow.runtime.cluster.buckets import WeightBucket
-from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
-from rewardflow.runtime.cluster.failures import telling, telling_stream
+from rewardflow.runtime.cluster.engine_pair import EnginePair
+from rewardflow.runtime.cluster.failures import telling
+from rewardflow.runtime.cluster.generating import GeneratingActor
 from rewardflow.runtime.cluster.rank import RankPlace
 from rewardflow.runtime.cluster.vllm_pair import VllmPair
 from rewardflow.runtime.embedded import load
-from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
     from rewardflow.generate.responses import EngineStatistics
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from rewardflow.sync.weights_by_name import WeightsByName
 
 
-class EngineActor:
+class EngineActor(GeneratingActor):
     """Calls come one by one, in order."""
 
     def __init__(self, number: int, num_engines: int) -> None:
@@ -35,7 +32,6 @@ class EngineActor:
         self._num_engines = num_engines
         self._thread = DeviceThread("generator")
         self._thread.__enter__()  # it ends with the process, which is killed
-        self._engines: EnginePair | VllmPair | None = None
         self._weights: WeightsByName | None = None  # where vLLM does not hold them
 
     @telling
@@ -61,18 +57,6 @@ class EngineActor:
         policy.model.requires_grad_(False)
         self._weights = WeightsByName(policy.model)
         return EnginePair(settings, policy, self._thread)
-
-    @telling_stream
-    async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
-        assert self._engines is not None
-        async with contextlib.aclosing(self._engines.generate(requests, purpose)) as batches:
-            async for batch in batches:
-                yield batch
-
-    @telling
-    async def name_version(self, version: int, purpose: Purpose) -> None:
-        assert self._engines is not None
-        await self._engines.name_version(version, purpose)
 
     @telling
     async def receive(self, bucket: WeightBucket) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.flow.records import GroupRequest
+from rewardflow.flow.seams import Generator
 from rewardflow.runtime.cluster.merging import in_batches
 from rewardflow.runtime.embedded import make_engine, make_validation_engine
 from rewardflow.types import Rollout
@@ -34,21 +35,32 @@ async def in_messages(rollouts: AsyncGenerator[Rollout]) -> AsyncGenerator[list[
             await asyncio.sleep(_PAUSE_S)
 
 
-class EnginePair:
-    def __init__(self, settings: RunSettings, policy: Policy, thread: DeviceThread) -> None:
-        self._engines = {"training": make_engine(settings, policy, thread)}
-        if settings.validation is not None:
-            self._engines["validation"] = make_validation_engine(settings, policy, thread)
+class Engines:
+    """What an actor generates with, by purpose."""
+
+    def __init__(self, asked: Mapping[Purpose, Generator]) -> None:
+        self._asked = asked
 
     async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
-        async with contextlib.aclosing(in_messages(self._engines[purpose].generate(requests))) as batches:
+        async with contextlib.aclosing(in_messages(self._asked[purpose].generate(requests))) as batches:
             async for batch in batches:
                 yield batch
 
     async def name_version(self, version: int, purpose: Purpose) -> None:
-        """What the present weights are called from now on."""
-        await self._engines[purpose].publish(version)
+        """What the weights are called from now on: the present ones, or those that vLLM was given."""
+        await self._asked[purpose].publish(version)
+
+
+class EnginePair(Engines):
+    """On one policy of this process."""
+
+    def __init__(self, settings: RunSettings, policy: Policy, thread: DeviceThread) -> None:
+        self._training = make_engine(settings, policy, thread)
+        asked: dict[Purpose, Generator] = {"training": self._training}
+        if settings.validation is not None:
+            asked["validation"] = make_validation_engine(settings, policy, thread)
+        super().__init__(asked)
 
     def statistics(self) -> EngineStatistics:
         """Of training's engine."""
-        return self._engines["training"].statistics()
+        return self._training.statistics()

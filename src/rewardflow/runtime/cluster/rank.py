@@ -9,11 +9,10 @@ no rank ever has more than that copy and one weight in one piece.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import dataclasses
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import CheckpointError
-from rewardflow.flow.records import GroupRequest, MicroBatch, UpdateReport
+from rewardflow.flow.records import MicroBatch, UpdateReport
 from rewardflow.runtime.cluster.buckets import BucketNote, WeightBucket, next_bucket
 from rewardflow.runtime.cluster.direct_weights import open_direct
-from rewardflow.runtime.cluster.engine_pair import EnginePair, Purpose
-from rewardflow.runtime.cluster.failures import telling, telling_stream
+from rewardflow.runtime.cluster.engine_pair import EnginePair
+from rewardflow.runtime.cluster.failures import telling
+from rewardflow.runtime.cluster.generating import GeneratingActor
 from rewardflow.runtime.cluster.learner import Learner, make_learner
 from rewardflow.runtime.cluster.listening import listener_on, stay_on
 from rewardflow.runtime.cluster.megatron_learner import prepare_megatron
@@ -64,7 +64,7 @@ class RankPlace:
     pid: int
 
 
-class Rank:
+class Rank(GeneratingActor):
     """Calls come one by one, in order, except that a checkpoint is written while the others go on."""
 
     def __init__(self, number: int, num_ranks: int) -> None:
@@ -76,7 +76,6 @@ class Rank:
         self._saving_group: dist.ProcessGroup | None = None
         self._device: Any = None
         self._learner: Learner | None = None
-        self._engines: EnginePair | VllmPair | None = None
         self._copy: Any = None  # of the model that is trained, where the engine has its own
         self._step: AbstractAsyncContextManager[None] | None = None
         self._taken: TakenWeights | None = None
@@ -197,19 +196,7 @@ class Rank:
     async def optim_step(self) -> UpdateReport:
         return await self._opened.trainer.optim_step()
 
-    # -- generating --------------------------------------------------------------------------------------------------
-
-    @telling_stream
-    async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
-        assert self._engines is not None
-        async with contextlib.aclosing(self._engines.generate(requests, purpose)) as batches:
-            async for batch in batches:
-                yield batch
-
-    @telling
-    async def name_version(self, version: int, purpose: Purpose) -> None:
-        assert self._engines is not None
-        await self._engines.name_version(version, purpose)
+    # -- weights for engines ------------------------------------------------------------------------------------------
 
     @telling
     async def refresh(self) -> None:

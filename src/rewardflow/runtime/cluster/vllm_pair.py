@@ -6,18 +6,15 @@ the same process, which are fetched when a version is published, or come from el
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from rewardflow.config.tree import RunSettings
 from rewardflow.device_thread import DeviceThread
-from rewardflow.flow.records import GroupRequest
 from rewardflow.flow.seams import Generator
-from rewardflow.runtime.cluster.engine_pair import Purpose, in_messages
+from rewardflow.runtime.cluster.engine_pair import Engines, Purpose
 from rewardflow.runtime.embedded import make_vllm
 from rewardflow.runtime.validation import generation_of
-from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,12 +25,15 @@ if TYPE_CHECKING:
     from rewardflow.generate.vllm.weights import NamedTensors
 
 
-class VllmPair:
+class VllmPair(Engines):
+    """On one engine, with one set of weights."""
+
     def __init__(self, engine: VllmEngine, settings: RunSettings) -> None:
         self._engine = engine
-        self._asked: dict[Purpose, Generator] = {"training": engine}
+        asked: dict[Purpose, Generator] = {"training": engine}
         if (measuring := settings.validation) is not None:
-            self._asked["validation"] = engine.sharing(generation_of(settings, measuring), seed=measuring.seed)
+            asked["validation"] = engine.sharing(generation_of(settings, measuring), seed=measuring.seed)
+        super().__init__(asked)
 
     @classmethod
     async def started(
@@ -46,15 +46,6 @@ class VllmPair:
         engine = make_vllm(settings, policy, thread, weights=weights, is_fed=weights is None)
         await engine.__aenter__()
         return cls(engine, settings)
-
-    async def generate(self, requests: Sequence[GroupRequest], purpose: Purpose) -> AsyncGenerator[list[Rollout]]:
-        async with contextlib.aclosing(in_messages(self._asked[purpose].generate(requests))) as batches:
-            async for batch in batches:
-                yield batch
-
-    async def name_version(self, version: int, purpose: Purpose) -> None:
-        """From now on generate with the learner's present weights, or with those that came, under this version."""
-        await self._asked[purpose].publish(version)
 
     def statistics(self) -> EngineStatistics:
         return self._engine.statistics()
