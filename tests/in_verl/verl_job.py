@@ -21,6 +21,29 @@ REWARDS = ON_CPU / "verl_cpu_rewards.py"
 PROJECT, EXPERIMENT = "tests", "run"
 
 
+ON_FSDP2 = (
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "actor_rollout_ref.model.use_remove_padding=False",
+    "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+    "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+    "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+    "actor_rollout_ref.actor.fsdp_config.dtype=float32",
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+)
+_MEGATRON = "actor_rollout_ref.actor.megatron"
+# megatron-core's own layers need no fused kernels, and their norms know no sequence parallelism.
+ON_MEGATRON = (
+    "actor_rollout_ref.actor.strategy=megatron",
+    f"{_MEGATRON}.vanilla_mbridge=True",
+    f"{_MEGATRON}.sequence_parallel=False",
+    f"{_MEGATRON}.override_transformer_config.attention_backend=local",
+    *(
+        f"+{_MEGATRON}.override_transformer_config.{name}=False"
+        for name in ("sequence_parallel", "masked_softmax_fusion", "gradient_accumulation_fusion", "apply_rope_fusion")
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Materials:
     """Where the tiny model and the prompts are."""
@@ -50,7 +73,7 @@ def _save_model(place: Path) -> None:
         tokenizer_object=bytes_only,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
+        additional_special_tokens=["<|im_start|>", "<|unused|>"],  # 260 tokens, which two ranks can share evenly
     )
     tokenizer.chat_template = (
         "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -92,9 +115,15 @@ def _save_prompts(place: Path, count: int) -> None:
 
 
 def small(
-    materials: Materials, *, groups: int = 4, rollouts: int = 4, mini_batches: int = 2, steps: int = 2
+    materials: Materials,
+    *,
+    groups: int = 4,
+    rollouts: int = 4,
+    mini_batches: int = 2,
+    steps: int = 2,
+    engine: Sequence[str] = ON_FSDP2,
 ) -> list[str]:
-    """verl's settings for a run of seconds, in the order: data, model, actor, rollout, reward, trainer, Ray."""
+    """verl's settings for a run of seconds, in the order: data, model, actor, rollout, reward, trainer."""
     return [
         "algorithm.adv_estimator=grpo",
         f"data.train_files={materials.prompts}",
@@ -106,17 +135,11 @@ def small(
         "data.filter_overlong_prompts=False",
         "data.shuffle=False",
         f"actor_rollout_ref.model.path={materials.model}",
-        "actor_rollout_ref.model.use_remove_padding=False",
-        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
-        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
-        "actor_rollout_ref.actor.strategy=fsdp2",
+        *engine,
         f"actor_rollout_ref.actor.ppo_mini_batch_size={groups // mini_batches}",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
         "actor_rollout_ref.actor.use_torch_compile=False",
         "actor_rollout_ref.actor.use_dynamic_bsz=False",
-        "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
-        "actor_rollout_ref.actor.fsdp_config.dtype=float32",
-        "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
         "actor_rollout_ref.actor.optim.lr=1e-3",
         "actor_rollout_ref.rollout.name=transformers_cpu",
         f"actor_rollout_ref.rollout.n={rollouts}",
@@ -143,10 +166,10 @@ def small(
 
 
 def ray_apart(folder: Path) -> list[str]:
-    """A Ray cluster of the run's own, on this machine only; more logical CPUs than real ones cost nothing."""
+    """A Ray cluster of the run's own, on this machine only; more logical CPUs and GPUs than real ones cost nothing."""
     return [
         "ray_kwargs.ray_init.num_cpus=32",
-        "+ray_kwargs.ray_init.num_gpus=1",
+        "+ray_kwargs.ray_init.num_gpus=2",
         "+ray_kwargs.ray_init.address=local",
         "+ray_kwargs.ray_init.include_dashboard=False",
         "+ray_kwargs.ray_init._node_ip_address=127.0.0.1",

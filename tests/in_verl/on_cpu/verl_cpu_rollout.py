@@ -18,7 +18,9 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 from verl_cpu_spans import recorded
 
-SERVER = "transformers_cpu_0"
+
+def server_name(replica: int) -> str:
+    return f"transformers_cpu_{replica}"
 
 
 class TransformersServer:
@@ -108,21 +110,23 @@ class TransformersServer:
 
 class TransformersReplica(RolloutReplica):
     async def launch_servers(self) -> None:
-        server = ray.remote(TransformersServer).options(name=SERVER, max_concurrency=1000, num_cpus=0)
+        name = server_name(self.replica_rank)
+        server = ray.remote(TransformersServer).options(name=name, max_concurrency=1000, num_cpus=0)
         handle = server.remote(self.model_config.path, self.config.response_length)
         self.servers = [handle]
         self._server_handle = handle
-        self._server_address = "transformers-cpu:0"
+        self._server_address = f"transformers-cpu:{self.replica_rank}"
 
     async def sleep(self) -> None: ...
 
 
 class TransformersRollout(BaseRollout):
-    """In the training process: hands the weights over."""
+    """In a training process: hands the weights over. The first of those that a replica spans does."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        self._is_first = os.environ["RANK"] == "0"
+        self._replica, place = divmod(int(os.environ["RANK"]), config.tensor_model_parallel_size)
+        self._is_first = place == 0
 
     async def resume(self, tags: Any) -> None: ...
 
@@ -133,4 +137,4 @@ class TransformersRollout(BaseRollout):
     ) -> None:
         state = {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in weights}
         if self._is_first:
-            await ray.get_actor(SERVER).load.remote(state, global_steps)
+            await ray.get_actor(server_name(self._replica)).load.remote(state, global_steps)

@@ -1,0 +1,88 @@
+"""Real runs of verl's Megatron engine, on two CPU ranks: the same trainer mode as with FSDP2, another engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import verl_job
+from transformers import AutoModelForCausalLM
+from verl_job import Materials, Outcome
+from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
+
+MEGATRON = "actor_rollout_ref.actor.megatron"
+REWARD = "custom_reward_function"
+TWO_RANKS = "trainer.n_gpus_per_node=2"
+
+
+def run(folder: Path, words: list[str]) -> Outcome:
+    outcome = verl_job.run(folder, words, timeout_s=1500, modules=("verl_cpu_megatron",))
+    assert outcome.code == 0, outcome.output[-3000:]
+    return outcome
+
+
+def test_the_recipes_line_for_megatron_trains_two_steps_with_tensors_cut_in_two(
+    materials: Materials, tmp_path: Path
+) -> None:
+    here = {
+        f"{REWARD}.path": f"{REWARD}.path={verl_job.REWARDS}",
+        f"{REWARD}.name": f"{REWARD}.name=delayed",
+        "data.reward_fn_key": "data.reward_fn_key=data_source",
+    }
+    recipe = [here.get(word.partition("=")[0], word) for word in (*DOCUMENTED_MEGATRON, *ALL_SETTINGS)]
+    engine = [word for word in verl_job.ON_MEGATRON if word not in recipe]
+    outcome = run(
+        tmp_path,
+        [
+            f"--config-path={CONFIG_PATH}",
+            f"--config-name={MEGATRON_CONFIG_NAME}",
+            *verl_job.small(materials, engine=engine),
+            *recipe,
+            f"+{REWARD}.reward_kwargs.median_s=0.3",
+            TWO_RANKS,
+            f"{MEGATRON}.tensor_model_parallel_size=2",
+        ],
+    )
+    assert outcome.column("rewardflow/verdicts/scored") == [16, 16]
+    assert outcome.column("rewardflow/staleness/max") == [0, 1]  # the second was generated before the first update
+    assert all(norm > 0 for norm in outcome.column("actor/grad_norm"))
+    assert all(0 < weight < 2 for weight in outcome.column("rewardflow/behaviour_weight/mean"))
+
+
+def test_stages_of_a_pipeline_hand_on_what_they_trained_and_go_on_from_what_they_saved(
+    materials: Materials, tmp_path: Path
+) -> None:
+    """The rollout is transformers', so its log-probs are those of Megatron's only if every weight got there."""
+    settings = [
+        *(
+            word
+            for word in verl_job.small(materials, engine=verl_job.ON_MEGATRON)
+            if not word.startswith(("trainer.save_freq", "trainer.total_training_steps", "trainer.resume_mode"))
+        ),
+        TWO_RANKS,
+        f"{MEGATRON}.pipeline_model_parallel_size=2",
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=delayed",
+        f"+reward.{REWARD}.reward_kwargs.median_s=0.3",
+        "trainer.save_freq=2",
+    ]
+    first = run(tmp_path / "first", [*settings, "trainer.total_training_steps=2", "trainer.resume_mode=disable"])
+    saved = tmp_path / "first" / "checkpoints" / "global_step_2"
+    second = run(
+        tmp_path / "second",
+        [
+            *settings,
+            "trainer.total_training_steps=3",
+            "trainer.resume_mode=resume_path",
+            f"trainer.resume_from_path={saved}",
+            # Megatron's distributed optimizer loads its state only where Apex or TransformerEngine is installed.
+            "actor_rollout_ref.actor.checkpoint.load_contents=[model,extra]",
+        ],
+    )
+    assert [step["step"] for step in (*first.metrics, *second.metrics)] == [1, 2, 3]
+    for outcome in (first, second):
+        assert all(abs(found) < 1e-5 for found in outcome.column("rollout_corr/k3_kl"))
+    trained = AutoModelForCausalLM.from_pretrained(saved / "actor" / "model" / "huggingface", dtype=torch.float32)
+    started = AutoModelForCausalLM.from_pretrained(materials.model, dtype=torch.float32).state_dict()
+    moved = {name: (weight - started[name]).abs().max().item() for name, weight in trained.state_dict().items()}
+    assert all(0 < far < 0.02 for far in moved.values()), moved
