@@ -26,6 +26,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "on_cpu"
 
 import verl_job  # noqa: E402  # beside this file
 from verl_cpu_rewards import delay_s  # noqa: E402
+from verl_cpu_rollout import PACE_VARIABLE  # noqa: E402
 from verl_cpu_spans import FILE_VARIABLE, Span, read_spans  # noqa: E402
 
 GROUPS, ROLLOUTS, MINI_BATCHES = 8, 4, 4
@@ -222,8 +223,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10, help="the first and the last are left out of the figures")
     parser.add_argument("--median-s", type=float, default=1.0, help="of the lognormal delay; 0 is no delay")
+    parser.add_argument("--token-ms", type=float, default=0.0, help="generate at this pace, with no work for the CPU")
     parser.add_argument("--only", choices=[mode.name for mode in MODES], action="append")
     args = parser.parse_args()
+    os.environ[PACE_VARIABLE] = str(args.token_ms / 1000)
     delays = Delays(median_s=args.median_s, num_prompts=GROUPS * (args.steps + 1))
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         rows = [
@@ -232,6 +235,7 @@ def main() -> None:
             if args.only is None or mode.name in args.only
         ]
     shape = {"groups": GROUPS, "rollouts": ROLLOUTS, "mini_batches": MINI_BATCHES, "num_steps": args.steps}
+    shape["token_ms"] = args.token_ms
     told = {"median_s": args.median_s, "sigma": SIGMA, "cap_s": CAP_S}
     sys.stdout.write(json.dumps({"delays": told, **shape, "modes": rows}, indent=2) + "\n")
 
