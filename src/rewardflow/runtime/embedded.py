@@ -348,6 +348,7 @@ def make_trainer(
     """`group`: of the ranks that train together, each with the same policy."""
     from rewardflow.policy.value_model import build_value_model
     from rewardflow.train.critic import CriticPart
+    from rewardflow.train.device_trainer import arguments_of
     from rewardflow.train.torch_trainer import TorchTrainer
 
     critic = None
@@ -356,13 +357,7 @@ def make_trainer(
         critic = CriticPart(model=value_model, settings=settings.critic)
     return TorchTrainer(
         policy.model,
-        trainer=settings.trainer,
-        algorithm=settings.algorithm,
-        uses_old=settings.schedule.needs_old_log_probs,
-        temperature=settings.generation.temperature,
-        max_response_tokens=settings.generation.max_response_tokens,
-        total_steps=settings.steps,
-        thread=thread,
+        **arguments_of(settings, thread),
         reference=policy.reference() if settings.algorithm.needs_reference else None,
         critic=critic,
         group=group,

@@ -28,19 +28,14 @@ def make_megatron_trainer(
     settings: RunSettings, config: Any, source: WeightSource, layout: Layout, thread: DeviceThread
 ) -> MegatronTrainer:
     """`config` is the model's, of transformers; `source` its weights. On the thread, of every rank."""
+    from rewardflow.train.device_trainer import arguments_of
     from rewardflow.train.megatron.trainer import MegatronTrainer
 
     return MegatronTrainer(
         config,
         source,
+        **arguments_of(settings, thread),
         layout=layout,
-        trainer=settings.trainer,
-        algorithm=settings.algorithm,
-        uses_old=settings.schedule.needs_old_log_probs,
-        temperature=settings.generation.temperature,
-        max_response_tokens=settings.generation.max_response_tokens,
-        total_steps=settings.steps,
-        thread=thread,
         reference=source if settings.algorithm.needs_reference else None,
         recompute=settings.policy.gradient_checkpointing,
     )

@@ -8,47 +8,39 @@ training needs (the optimizer's state, the reference, the critic) leaves it in b
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from rewardflow.algo.token_softmax import Entropy
-from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
-from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import MicroBatch, Sample, UpdateReport
+from rewardflow.flow.records import MicroBatch, Sample
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.critic import Critic, CriticPart
+from rewardflow.train.device_trainer import CPU, DeviceTrainer, TrainerArguments
 from rewardflow.train.fsdp2 import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
 from rewardflow.train.learning_rate import share
-from rewardflow.train.loss_terms import LossTerms, TrainingRow
+from rewardflow.train.loss_terms import TrainingRow
 from rewardflow.train.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
 from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack
 from rewardflow.train.passes import by_row, even_passes
-from rewardflow.train.tally import Tally, TrainerStatistics
 from rewardflow.train.token_log_probs import TokenScores, token_log_probs
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-T = TypeVar("T")
 
-CPU = torch.device("cpu")
-COMPUTE_DTYPES = {None: None, "float32": None, "bfloat16": torch.bfloat16}
-
-
-class TorchTrainer:
-    """`async with trainer.step(0): await trainer.forward_backward(batch); await trainer.optim_step()`.
+class TorchTrainer(DeviceTrainer):
+    """A rank's `Trainer`, or the only one.
 
     The model comes on its device, whole and equal on every rank of `group`, with gradient checkpointing set or not; the
-    reference and a critic likewise. `uses_old` is `schedule.needs_old_log_probs`. Ranks call the same methods in the
-    same order.
+    reference and a critic likewise. Ranks call the same methods in the same order.
 
     A critic with a model of its own makes passes of its own, after those of the policy; a head on the policy's trunk
     learns in the policy's passes. In the steps in which the critic learns alone, nothing of the policy changes.
@@ -58,116 +50,61 @@ class TorchTrainer:
         self,
         model: nn.Module,
         *,
-        trainer: TrainerSettings,
-        algorithm: AlgorithmSettings,
-        uses_old: bool,
-        temperature: float,
-        max_response_tokens: int,
-        total_steps: int,
-        thread: DeviceThread,
         reference: nn.Module | None = None,
         critic: CriticPart | None = None,
         group: dist.ProcessGroup | None = None,
+        **told: Unpack[TrainerArguments],
     ) -> None:
-        if trainer.autocast not in COMPUTE_DTYPES:
-            raise InvalidInput(
-                "training computes in float32 or bfloat16, because float16 needs its losses scaled, "
-                f"got trainer.autocast={trainer.autocast}"
-            )
+        super().__init__(next(model.parameters()).device, **told)
         self.model = model
         self.reference = reference
-        self._settings = trainer
-        self._algorithm = algorithm
-        self._terms = LossTerms(algorithm=algorithm, uses_old=uses_old)
-        self._temperature = temperature
-        self._total_steps = total_steps
-        self._thread = thread
-        self._ranks = Ranks(next(model.parameters()).device, group)
-        self._compute_dtype = COMPUTE_DTYPES[trainer.autocast]
+        self._ranks = Ranks(self._device, group)
+        self._autocast = None if self._compute_dtype == torch.float32 else self._compute_dtype
+        offload = self._settings.offload
         for whole_model in (model, reference):
             if whole_model is not None:
-                shard(whole_model, self._ranks, compute=self._compute_dtype, offload=trainer.offload)
+                shard(whole_model, self._ranks, compute=self._autocast, offload=offload)
         # A sharded model is offloaded by FSDP2, and an outline of one has nothing to move.
-        self._leaves_device = trainer.offload and not is_sharded(model) and self._ranks.device.type != "meta"
+        self._leaves_device = offload and not is_sharded(model) and self._device.type != "meta"
         if reference is not None and self._leaves_device:
             reference.to(CPU)
-        self.optimizer = build_optimizer(model, trainer)
+        self.optimizer = build_optimizer(model, self._settings)
         self.critic = None if critic is None else self._make_critic(critic)
-        self._tally = Tally(algorithm.aggregation, max_response_tokens)
         self._is_reduced = True
-        self._open_step: int | None = None
 
     def _make_critic(self, part: CriticPart) -> Critic:
         return Critic(
             part,
             ranks=self._ranks,
-            compute=self._compute_dtype,
+            compute=self._autocast,
             offload=self._settings.offload,
-            aggregation=self._algorithm.aggregation,
+            aggregation=self._terms.algorithm.aggregation,
             total_steps=self._total_steps,
         )
-
-    def statistics(self) -> TrainerStatistics:
-        return self._tally.statistics()
 
     @property
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    @asynccontextmanager
-    async def step(self, number: int) -> AsyncIterator[None]:
-        try:
-            await self._run(partial(self._begin_step, number))
-            yield
-        finally:
-            await self._run(partial(self._end_step, number))
-
-    async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[Tensor]:
-        """For each rollout one float32 tensor on the CPU, with an entry for each sampled token."""
-        return await self._run(partial(self._log_probs, rollouts, of))
-
     async def values(self, rollouts: Sequence[Rollout]) -> Sequence[Tensor]:
         """As log-probs: what the critic expects before each sampled token."""
         return await self._run(partial(self._values, rollouts))
 
-    async def forward_backward(self, batch: MicroBatch) -> None:
-        await self._run(partial(self._forward_backward, batch))
-
-    async def optim_step(self) -> UpdateReport:
-        return await self._run(self._optim_step)
-
-    async def _run(self, compute: Callable[[], T]) -> T:
-        def on_own_device() -> T:
-            with torch.accelerator.device_index(self._ranks.device.index):  # which device is current is per thread
-                return compute()
-
-        return await self._thread.run(on_own_device)
-
     # -- on the thread: a step ---------------------------------------------------------------------------------------
 
-    def _begin_step(self, number: int) -> None:
-        if self._open_step is not None:
-            raise InvalidInput(f"one step must end before the next begins, got {number} within {self._open_step}")
-        self._open_step = number
-        self._set_learning_rate(number)
+    def _load(self, number: int) -> None:
         if self._leaves_device:
             move_state(self.optimizer, None)
         if self.critic is not None:
             self.critic.begin_step(number)
 
-    def _end_step(self, number: int) -> None:
-        """The rate is the next step's, however many updates there were; what was not stepped on is forgotten.
-
-        With several ranks, a gradient that was not yet reduced is FSDP2's own and stays: a step that ends without its
-        update there ends the run.
+    def _clear_gradients(self) -> None:
+        """With several ranks, a gradient that was not yet reduced is FSDP2's own and stays: a step that ends without
+        its update there ends the run.
         """
-        self._open_step = None
         self.optimizer.zero_grad(set_to_none=True)
-        self._tally.forget()
-        self._set_learning_rate(number + 1)
         if self.critic is not None:
             self.critic.end_step()
-        self.rest()
 
     def rest(self) -> None:
         """As between two steps: with `offload` the optimizer's state and the critic are off the device."""
@@ -175,7 +112,7 @@ class TorchTrainer:
             self.critic.rest()
         if self._leaves_device:
             move_state(self.optimizer, CPU)
-            if self._ranks.device.type == "cuda":
+            if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def _set_learning_rate(self, number: int) -> None:
@@ -212,7 +149,7 @@ class TorchTrainer:
         found = []
         for indices in passes:
             chosen = [rows[index] for index in indices] or [IDLE_ROW]
-            found.append(score(pack(chosen, self._ranks.device)))
+            found.append(score(pack(chosen, self._device)))
         return by_row(found, passes, rows)
 
     def _forward_backward(self, batch: MicroBatch) -> None:
@@ -261,7 +198,7 @@ class TorchTrainer:
     def _backward(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
         """One forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
         self._tally.count_passes(1)
-        packed = pack([row.row for row in rows], self._ranks.device)
+        packed = pack([row.row for row in rows], self._device)
         if self._is_critic_alone:
             self._backward_head(rows, packed, reduce)
             return
@@ -289,7 +226,7 @@ class TorchTrainer:
         assert self.critic is not None
         self._tally.count_passes(1)
         self.critic.model.train()
-        packed = pack([row.row for row in rows], self._ranks.device)
+        packed = pack([row.row for row in rows], self._device)
         values_N = self.critic.values(packed)
         self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
 
@@ -299,7 +236,7 @@ class TorchTrainer:
             packed,
             temperature=self._temperature,
             entropy=entropy,
-            autocast=None if is_sharded(model) else self._compute_dtype,  # FSDP2 casts by itself
+            autocast=None if is_sharded(model) else self._autocast,  # FSDP2 casts by itself
         )
 
     def _hidden(self, model: nn.Module, packed: PackedRows) -> Tensor:
@@ -312,7 +249,7 @@ class TorchTrainer:
         """With `offload` the reference is there only while it computes."""
         leaves_device = self._leaves_device and model is self.reference
         if leaves_device:
-            model.to(self._ranks.device)
+            model.to(self._device)
         try:
             yield
         finally:
@@ -321,21 +258,17 @@ class TorchTrainer:
 
     # -- on the thread: an update ------------------------------------------------------------------------------------
 
-    def _optim_step(self) -> UpdateReport:
-        if self._open_step is None:
-            raise InvalidInput(
-                "an update is part of a step: call optim_step() within `async with trainer.step(number)`"
-            )
+    def _update(self) -> tuple[UpdateSums, float | None]:
         if self._ranks.size > 1:
             self._reduce_what_is_left()
         sums = self._tally.close(self._ranks)
         if self.critic is not None:
             told = self.critic.update(sums.denominator)
             sums = replace(sums, metrics={**sums.metrics, **told})
-        grad_norm = self._update(sums) if sums.denominator and not self._is_critic_alone else None
-        return self._tally.told(sums, grad_norm=grad_norm, lr=self.lr, step=self._open_step)
+        grad_norm = self._update_policy(sums) if sums.denominator and not self._is_critic_alone else None
+        return sums, grad_norm
 
-    def _update(self, sums: UpdateSums) -> float:
+    def _update_policy(self, sums: UpdateSums) -> float:
         if sums.num_passes == 0:
             fill_with_zeros(self.optimizer)
         # FSDP2 reduces to the mean over ranks, and the denominator is that of all of them.
