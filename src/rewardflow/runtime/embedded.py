@@ -11,24 +11,20 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Unpack
 
-from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.config.tree import GenerationSettings, RunSettings
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
 from rewardflow.flow.seams import Critic, Generator
-from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.runtime.device_home import DeviceHome
 from rewardflow.runtime.heap import keep_freed_memory, without_what_lasts
 from rewardflow.runtime.megatron_trainer import check_megatron_installed, make_megatron_trainer
-from rewardflow.runtime.opening import Machinery, OnStep, OpenRun, opened
+from rewardflow.runtime.opening import Machinery, OpenOptions, OpenRun, opened
 from rewardflow.runtime.peak_memory import peak_memory_bytes
-from rewardflow.runtime.reward_of_run import RunAgent
 from rewardflow.runtime.run_state import WeightsHere
 from rewardflow.runtime.validation import fitting_prompts, generation_of, make_plan
 
@@ -52,33 +48,15 @@ class EmbeddedRun(OpenRun):
 
 
 @contextlib.asynccontextmanager
-async def embedded(
-    settings: RunSettings,
-    *,
-    folder: Path | None = None,
-    on_step: OnStep | None = None,
-    on_validation: OnValidation | None = None,
-    agent: RunAgent | None = None,
-    probes: bool = True,
-    resume: Checkpoint | bool = False,
-) -> AsyncIterator[EmbeddedRun]:
+async def embedded(settings: RunSettings, **options: Unpack[OpenOptions]) -> AsyncIterator[EmbeddedRun]:
     """As `opened`, in this process."""
     home = OwnProcess(settings)
-    async with opened(
-        settings,
-        home,
-        folder=folder,
-        on_step=on_step,
-        on_validation=on_validation,
-        agent=agent,
-        probes=probes,
-        resume=resume,
-    ) as run:
+    async with opened(settings, home, **options) as run:
         same = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
         yield EmbeddedRun(**same, policy=home.policy, trainer=home.trainer)
 
 
-class OwnProcess:
+class OwnProcess(DeviceHome):
     """A `Home` for a run; `policy` and `trainer` are there when it has loaded."""
 
     policy: Policy
@@ -86,18 +64,7 @@ class OwnProcess:
 
     def __init__(self, settings: RunSettings) -> None:
         check_one_process(settings)
-        self._settings = settings
-        self._thread = DeviceThread("device")
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        self._stack.enter_context(self._thread)
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
+        super().__init__(settings)
 
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
         return await self._thread.run(lambda: rehearse_all(self._settings, prompt_set, validation_set))

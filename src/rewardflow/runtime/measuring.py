@@ -5,7 +5,6 @@ Always true: what is measured are the weights of one version, the same in both p
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Protocol, Self
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.config.tree import PolicySettings, RunSettings
 from rewardflow.data.prompt_set import PromptSet
-from rewardflow.device_thread import DeviceThread
 from rewardflow.flow.records import Prompt
 from rewardflow.flow.seams import Generator
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.runtime.cluster.on_ray import OnRay
+from rewardflow.runtime.device_home import DeviceHome
 from rewardflow.runtime.embedded import load, make_validation_engine, rehearse_validation
 from rewardflow.runtime.validation import make_plan
 
@@ -53,22 +52,8 @@ def measuring_home(settings: RunSettings, tell: Callable[[str], None] | None = N
     return MeasuringOnRay(settings, tell) if settings.runtime.kind == "ray" else MeasuringHere(settings)
 
 
-class MeasuringHere:
+class MeasuringHere(DeviceHome):
     """The engine alone, without a trainer."""
-
-    def __init__(self, settings: RunSettings) -> None:
-        self._settings = settings
-        self._thread = DeviceThread("device")
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        self._stack.enter_context(self._thread)
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
 
     async def rehearse(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
         return await self._thread.run(lambda: rehearse_validation(self._settings, _outline(self._settings), prompt_set))

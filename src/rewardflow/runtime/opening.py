@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.config.tree import RunSettings
@@ -91,6 +91,17 @@ class OpenRun:
         except TimeIsUp as end:
             return end.next_step
         return max(self.settings.steps, self.start.next_step)
+
+
+class OpenOptions(TypedDict, total=False):
+    """Of `opened`, which explains them."""
+
+    folder: Path | None
+    on_step: OnStep | None
+    on_validation: OnValidation | None
+    agent: RunAgent | None
+    probes: bool
+    resume: Checkpoint | bool
 
 
 @contextlib.asynccontextmanager

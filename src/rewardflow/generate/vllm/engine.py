@@ -40,7 +40,7 @@ from rewardflow.generate.vllm.senders import (
     open_sender,
 )
 from rewardflow.generate.vllm.sleeping import Sleeping
-from rewardflow.generate.vllm.starting import check_installed, import_vllm, start
+from rewardflow.generate.vllm.starting import check_installed, engine_arguments, import_vllm, start, write_outline
 from rewardflow.generate.vllm.weights import ModelWeights, NamedTensors
 from rewardflow.policy.loading import Policy
 from rewardflow.types import Rollout
@@ -249,16 +249,17 @@ class VllmEngine:
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         with ExitStack() as opened:
-            outline = opened.enter_context(tempfile.TemporaryDirectory(prefix="rewardflow-vllm-"))
-            llm = start(
-                self._policy,
+            outline = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="rewardflow-vllm-")))
+            write_outline(self._policy, outline)
+            arguments = engine_arguments(
                 self._settings,
                 self._vllm,
-                folder=Path(outline),
+                folder=outline,
                 max_tokens=self._max_tokens,
                 dtype=self._dtype,
                 is_colocated=self._is_colocated,
             )
+            llm = start(arguments)
             opened.callback(llm.shutdown)
             client = BlockingClient(llm, loop)
             sender = self._open_sender(client)

@@ -10,6 +10,7 @@ import copy
 import importlib
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,21 +55,11 @@ def import_vllm(vllm: VllmSettings) -> None:
     importlib.import_module("vllm.v1.engine.async_llm")
 
 
-def start(
-    policy: Policy,
-    settings: GenerationSettings,
-    vllm: VllmSettings,
-    *,
-    folder: Path,
-    max_tokens: int,
-    dtype: torch.dtype,
-    is_colocated: bool,
-) -> Any:
-    """vLLM's AsyncLLM, with random weights. It may be called on any thread; the loop that uses it first owns it."""
-    write_outline(policy, folder)
-    arguments = engine_arguments(
-        settings, vllm, folder=folder, max_tokens=max_tokens, dtype=dtype, is_colocated=is_colocated
-    )
+def start(arguments: Mapping[str, Any]) -> Any:
+    """vLLM's AsyncLLM, with random weights, for what `engine_arguments` gave and where `write_outline` has written.
+
+    It may be called on any thread; the loop that uses it first owns it.
+    """
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
