@@ -6,7 +6,6 @@ Always true: a score is the finite number that the server sent, unscaled and unc
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +21,15 @@ from rewardflow.reward.services.endpoint import (
     headers_to_send,
     read_addresses,
 )
-from rewardflow.reward.services.http import HttpClient
 from rewardflow.reward.services.presence import look_for
 from rewardflow.reward.services.request_template import as_text, check_template, fill, fill_batch
 from rewardflow.reward.services.scored_answer import follow, read_score, report_call
+from rewardflow.reward.services.settings_record import HttpRecord
 from rewardflow.types import EMPTY, Reward, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonScorer:
+class JsonScorer(HttpRecord):
     """Posts `request` with its placeholders filled, and reads the score at `score_path` of the JSON that comes back.
 
     Placeholders: {prompt}, {response}, {ground_truth}, {data_source}, {messages}, {group_id}, {index}, {step} and
@@ -64,7 +63,7 @@ class JsonScorer:
         check_template(self.request)
         if self.batch and self.explanation_path is not None:
             raise InvalidInput("explanation_path is for one rollout at a time, got it with batch=True")
-        _ = self._http  # what it imports is slow, and no call should wait for it
+        super().__post_init__()
 
     def identity_settings(self) -> dict[str, Any]:
         """What a score depends on. Nothing but its address tells one scorer from another, unless it is named."""
@@ -96,17 +95,6 @@ class JsonScorer:
     def score_group(self) -> Callable[..., Any] | None:
         """Only the batch form has it, and the agent scores whole groups where a reward can."""
         return self._score_batch if self.batch else None
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
-
-    @functools.cached_property
-    def _http(self) -> HttpClient:
-        return HttpClient()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Settings travel, connections do not."""
-        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
 
     async def _score_batch(self, rollouts: Sequence[Rollout]) -> list[Reward]:
         answer = await self._post(fill_batch(self.request, rollouts))

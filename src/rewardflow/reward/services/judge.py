@@ -7,7 +7,6 @@ needs to run (connections) is made when first used and again after `aclose`.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from rewardflow.reward.services.endpoint import check_choice
 from rewardflow.reward.services.fencing import GUARD, Fence
 from rewardflow.reward.services.prices import Prices
 from rewardflow.reward.services.rubric import Criterion, Rubric, Verdict, default_criteria
+from rewardflow.reward.services.settings_record import SettingsRecord
 from rewardflow.reward.services.verdicts import expected_score, read_verdict
 from rewardflow.types import EMPTY, Reward, Rollout
 
@@ -45,7 +45,7 @@ def _default_sampling() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LLMJudge:
+class LLMJudge(SettingsRecord):
     """Scores one answer by a rubric. `docs/judges.md` explains each setting."""
 
     model: str
@@ -180,10 +180,6 @@ class LLMJudge:
             headers=self.headers,
             schema_fallback=self.structured == "auto",
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Settings travel, connections do not."""
-        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
 
 
 def texts_of(rollout: Rollout) -> dict[str, str | None]:

@@ -21,24 +21,22 @@ from rewardflow.reward.services.group_prompt import (
     system_prompt,
     texts_shown,
 )
-from rewardflow.reward.services.judge import LLMJudge
+from rewardflow.reward.services.judge_behind import JudgeBehind
 from rewardflow.reward.services.rubric import REASON, Criterion, Rubric, Verdict
 from rewardflow.reward.services.verdicts import read_verdict
-from rewardflow.reward.source import RewardSource
 from rewardflow.types import Reward, Rollout
 
 ListwiseMode = Literal["scores", "ranking"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ListwiseJudge:
+class ListwiseJudge(JudgeBehind):
     """Shows `judge` all answers at once and asks for a score of each, or for their order from best to worst.
 
     Scores from `low` to `high` are given on 0 to 1. A ranking gives 1 to the best, 0 to the worst and equal steps
     between. The criteria are those of `judge`; its template is not used.
     """
 
-    judge: LLMJudge
     mode: ListwiseMode = "scores"
     low: int = 0
     high: int = 10
@@ -72,10 +70,6 @@ class ListwiseJudge:
             for i in range(len(rollouts))
         ]
 
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        return self.judge.endpoints
-
     def estimate_tokens(self, rollout: Rollout) -> int:
         """This rollout's share: its answer, and its part of what is said once for the group."""
         once = self.judge.estimate_tokens(replace(rollout, response=""))
@@ -83,17 +77,7 @@ class ListwiseJudge:
         return own + -(-once // rollout.group_size)
 
     def identity_settings(self) -> dict[str, Any]:
-        told = ("mode", "low", "high", "seed", "max_answer_chars")
-        return {**{name: getattr(self, name) for name in told}, "judge": RewardSource.of(self.judge).find().identity}
-
-    async def check(self) -> None:
-        await self.judge.check()
-
-    def price_problem(self) -> str | None:
-        return self.judge.price_problem()
-
-    async def aclose(self) -> None:
-        await self.judge.aclose()
+        return self.identity_of("mode", "low", "high", "seed", "max_answer_chars")
 
     def _shape(self, count: int) -> Rubric:
         """A number for each answer, or for each place: a flat object, which every server can be held to."""

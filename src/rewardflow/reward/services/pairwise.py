@@ -29,10 +29,9 @@ from rewardflow.reward.services.group_prompt import (
     system_prompt,
     texts_shown,
 )
-from rewardflow.reward.services.judge import LLMJudge
+from rewardflow.reward.services.judge_behind import JudgeBehind
 from rewardflow.reward.services.rubric import REASON
 from rewardflow.reward.services.verdicts import read_verdict
-from rewardflow.reward.source import RewardSource
 from rewardflow.types import Reward, Rollout
 
 Winner = Literal["first", "second", "tie"]
@@ -64,7 +63,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PairwiseJudge:
+class PairwiseJudge(JudgeBehind):
     """Lets answers meet in pairs, each pair in both orders; the score is the share of comparisons won, a tie half.
 
     Up to 6 answers everyone meets everyone; of more, each meets `opponents` others (an even number), drawn by the seed.
@@ -72,7 +71,6 @@ class PairwiseJudge:
     before a group's call failed are not asked again when the agent retries it.
     """
 
-    judge: LLMJudge
     opponents: int = 4
     parallel: int = 4
     seed: int = 0
@@ -100,10 +98,6 @@ class PairwiseJudge:
             for i in range(len(rollouts))
         ]
 
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        return self.judge.endpoints
-
     def estimate_tokens(self, rollout: Rollout) -> int:
         """This rollout's share: half of each comparison it is in, and it meets each opponent twice."""
         size = rollout.group_size
@@ -113,18 +107,11 @@ class PairwiseJudge:
 
     def identity_settings(self) -> dict[str, Any]:
         """Not how many comparisons run at once."""
-        told = ("opponents", "seed", "max_answer_chars")
-        return {**{name: getattr(self, name) for name in told}, "judge": RewardSource.of(self.judge).find().identity}
-
-    async def check(self) -> None:
-        await self.judge.check()
-
-    def price_problem(self) -> str | None:
-        return self.judge.price_problem()
+        return self.identity_of("opponents", "seed", "max_answer_chars")
 
     async def aclose(self) -> None:
         self._answered.clear()
-        await self.judge.aclose()
+        await super().aclose()
 
     @functools.cached_property
     def _answered(self) -> OrderedDict[bytes, dict[Game, Comparison]]:

@@ -9,7 +9,6 @@ holds is part of the judge's identity, and where it lies is not: an edited one j
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,10 +20,10 @@ from rewardflow import clock
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.services.collection import Collection
 from rewardflow.reward.services.cutting import cut_into_passages
-from rewardflow.reward.services.judge import LLMJudge, question_of
+from rewardflow.reward.services.judge import question_of
+from rewardflow.reward.services.judge_behind import JudgeBehind
 from rewardflow.reward.services.once import Once
 from rewardflow.reward.services.passage_index import Evidence, PassageIndex, merge
-from rewardflow.reward.source import RewardSource
 from rewardflow.types import Reward, Rollout
 
 T = TypeVar("T")
@@ -35,7 +34,7 @@ _CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RetrievalJudge:
+class RetrievalJudge(JudgeBehind):
     """Shows `judge` the `k` passages that fit question and answer best.
 
     `passages` is a JSONL or parquet file with the text in `text_field` (and perhaps a name in `id_field`), or a folder
@@ -43,7 +42,6 @@ class RetrievalJudge:
     up to `overlap_chars` of the one before. With `cache_dir` the index is kept there, by the hash of what is in it.
     """
 
-    judge: LLMJudge
     passages: str | PathLike[str]
     k: int = 4
     text_field: str = "text"
@@ -80,29 +78,15 @@ class RetrievalJudge:
     def identity_settings(self) -> dict[str, Any]:
         """What a verdict depends on: the judge behind, what is in the collection, and how it is searched."""
         told = ("k", "text_field", "id_field", "chunk_chars", "overlap_chars", "max_query_chars", "stopwords")
-        return {
-            **{name: getattr(self, name) for name in (*told, "token_pattern")},
-            "judge": RewardSource.of(self.judge).find().identity,
-            "collection": self._digest(),
-        }
+        return {**self.identity_of(*told, "token_pattern"), "collection": self._digest()}
 
     async def check(self) -> None:
         """Build the index, so that no call waits for it, and check the judge behind."""
-        await self.judge.check()
+        await super().check()
         await _in_thread(self._index)
-
-    def price_problem(self) -> str | None:
-        return self.judge.price_problem()
-
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        return self.judge.endpoints
 
     def estimate_tokens(self, rollout: Rollout) -> int:
         return self.judge.estimate_tokens(rollout) + self.k * self.chunk_chars // _CHARS_PER_TOKEN
-
-    async def aclose(self) -> None:
-        await self.judge.aclose()
 
     # -- inside --
 
@@ -139,10 +123,6 @@ class RetrievalJudge:
             for text in (question_of(rollout) or "", rollout.response)
         )
         return merge(question, answer, self.k), index.digest
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Settings travel; the index is built where it is used."""
-        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
 
 
 def clip(text: str, max_chars: int) -> str:

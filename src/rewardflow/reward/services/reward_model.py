@@ -8,7 +8,6 @@ a response, which would end the turn and begin another, are broken up before the
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,10 +23,10 @@ from rewardflow.reward.services.endpoint import (
     read_addresses,
 )
 from rewardflow.reward.services.fencing import inside_one_turn
-from rewardflow.reward.services.http import HttpClient
 from rewardflow.reward.services.presence import look_for
 from rewardflow.reward.services.request_template import check_template, conversation, fill, prompt_text
 from rewardflow.reward.services.scored_answer import follow, read_score, report_call
+from rewardflow.reward.services.settings_record import HttpRecord
 from rewardflow.types import EMPTY, Reward, Rollout
 
 RewardModelApi = Literal["pooling", "classify", "score", "sglang"]
@@ -38,7 +37,7 @@ _WRITTEN_BY_OTHERS = ("assistant", "tool")  # roles whose messages come from the
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardModel:
+class RewardModel(HttpRecord):
     """A reward model served by vLLM (`pooling`, `classify`, `score`) or by SGLang (`sglang`, its native `/classify`).
 
     Sent as `messages`, prompt and response go through the server's chat template; as `text`, they fill `template`,
@@ -68,7 +67,7 @@ class RewardModel:
         check_template(self.template)
         if self.api == "sglang" and self.send == "messages":
             raise InvalidInput("SGLang's /classify takes text: set send='text' and a template with the chat markup")
-        _ = self._http  # what it imports is slow, and no call should wait for it
+        super().__post_init__()
 
     def identity_settings(self) -> dict[str, Any]:
         """What a score depends on: not where the model is served, how to get in, and what it costs."""
@@ -97,17 +96,6 @@ class RewardModel:
             raise Unparsable(f"no value at index {self.index} of the {len(values)} in the answer", retryable=False)
         extras = {"values": values} if 1 < len(values) <= _MAX_VALUES_KEPT else EMPTY
         return Reward(value=values[self.index], extras=extras)
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
-
-    @functools.cached_property
-    def _http(self) -> HttpClient:
-        return HttpClient()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Settings travel, connections do not."""
-        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
 
     def _request(self, rollout: Rollout) -> tuple[str, dict[str, Any]]:
         """The path under the server's root and what to post there."""
