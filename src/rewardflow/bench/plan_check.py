@@ -20,15 +20,10 @@ from statistics import fmean
 from typing import Any, Final
 
 from rewardflow.bench.delayed_reward import DelayedReward
+from rewardflow.bench.delayed_run import delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.rows import Row
-from rewardflow.config.tree import (
-    DataSettings,
-    GenerationSettings,
-    PolicySettings,
-    RunSettings,
-    TrainerSettings,
-)
+from rewardflow.config.tree import RunSettings
 from rewardflow.plan.schedules import SYNCHRONOUS, num_edge_steps
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
 from rewardflow.plan.simulate import simulate
@@ -220,19 +215,11 @@ def _run_settings(name: str, size: CheckSize, seed: int) -> RunSettings:
         schedules=CHECKED,
         device=DeviceSettings(generation_s=0.0, update_s=0.0),
     )
-    return RunSettings(
-        reward="rewardflow.bench.delayed_reward:DelayedReward",
-        data=DataSettings(task="copy_digits"),
-        schedule=shape.schedule(name),
+    return delayed_run(
+        shape.schedule(name),
+        group_size=size.responses,
         steps=size.steps,
         seed=seed,
-        policy=PolicySettings(tiny_hidden=size.hidden),
-        generation=GenerationSettings(
-            group_size=size.responses,
-            max_prompt_tokens=16,
-            overlong_prompts="truncate",
-            max_response_tokens=4,
-            max_sequences=1024,
-        ),
-        trainer=TrainerSettings(lr=3e-3, threads=1, device="cpu", micro_batch_tokens=size.micro_batch_tokens),
+        hidden=size.hidden,
+        micro_batch_tokens=size.micro_batch_tokens,
     )

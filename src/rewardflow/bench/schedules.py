@@ -19,30 +19,20 @@ from statistics import fmean
 
 from rewardflow.bench.critical_path import critical_path
 from rewardflow.bench.delayed_reward import DelayedReward
+from rewardflow.bench.delayed_run import delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds
-from rewardflow.config.tree import (
-    DataSettings,
-    GenerationSettings,
-    PolicySettings,
-    RunSettings,
-    TrainerSettings,
-)
+from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.parts import Parts
-from rewardflow.flow.schedule import Schedule, Stream
+from rewardflow.flow.schedule import Schedule
 from rewardflow.plan.as_original import OneBatchAtATime, WholeBatch
+from rewardflow.plan.schedules import OF_THE_ORIGINAL
+from rewardflow.plan.schedules import SCHEDULES as PLANNED
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.embedded import embedded
 
-SCHEDULES: dict[str, tuple[Stream, int]] = {
-    "synchronous": ("batch", 0),
-    "pipeline": ("mini_batch", 0),
-    "one_step": ("batch", 1),
-    "pipeline_one_step": ("mini_batch", 1),
-    "stream_0": ("micro_batch", 0),
-    "stream_1": ("micro_batch", 1),
-}
+SCHEDULES = {name: PLANNED[name] for name in (*OF_THE_ORIGINAL, "stream_0", "stream_1")}
 SEEDS = (0,)
 ORIGINAL_COMPUTE_S = 177.0  # a step, without log-probs
 _MIN_STEPS = 3  # one fills, one drains, and one is left
@@ -186,20 +176,11 @@ async def _train_on_loop(variant: _Variant, size: BenchSize, seed: int, scale: f
 
 
 def _settings(variant: _Variant, size: BenchSize, seed: int) -> RunSettings:
-    return RunSettings(
-        reward="rewardflow.bench.delayed_reward:DelayedReward",
-        data=DataSettings(task="copy_digits"),
-        schedule=variant.schedule(size),
+    return delayed_run(
+        variant.schedule(size),
+        group_size=size.group_size,
         steps=size.steps,
         seed=seed,
-        policy=PolicySettings(tiny_hidden=size.hidden),
-        generation=GenerationSettings(
-            group_size=size.group_size,
-            max_prompt_tokens=16,
-            overlong_prompts="truncate",  # none is, and so none is read twice to find out
-            max_response_tokens=4,
-            max_sequences=1024,
-        ),
-        # One thread, so that the loop has a core of its own where there are two.
-        trainer=TrainerSettings(lr=3e-3, threads=1, device="cpu", micro_batch_tokens=size.micro_batch_tokens),
+        hidden=size.hidden,
+        micro_batch_tokens=size.micro_batch_tokens,
     )

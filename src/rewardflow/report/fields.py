@@ -37,21 +37,11 @@ class Fields:
         return "" if value is None else str(value)
 
     def numbers(self, name: str) -> list[float | None]:
-        values = self.data.get(name)
-        if values is None:
-            return []
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise self._wrong(name, "a list", values)
-        inner = Fields(dict(enumerate_names(values)), f"{self.where}, {name}")
+        inner = self._members(name)
         return [inner.number(key) for key in inner.data]
 
     def texts(self, name: str) -> list[str]:
-        values = self.data.get(name)
-        if values is None:
-            return []
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise self._wrong(name, "a list", values)
-        return [str(value) for value in values]
+        return [str(value) for value in self._list(name)]
 
     def inner(self, name: str) -> Fields:
         value = self.data.get(name)
@@ -63,18 +53,25 @@ class Fields:
 
     def all_inner(self, name: str) -> list[Fields]:
         """Of a list of objects, each."""
-        values = self.data.get(name)
-        if values is None:
-            return []
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise self._wrong(name, "a list", values)
-        listed = Fields(dict(enumerate_names(values)), f"{self.where}, {name}")
+        listed = self._members(name)
         return [listed.inner(key) for key in listed.data]
 
     def by_name(self) -> dict[str, float]:
         """Every member that is a number."""
         found = {str(name): value for name, value in self.data.items() if isinstance(value, int | float)}
         return {n: float(v) for n, v in found.items() if not isinstance(v, bool) and math.isfinite(v)}
+
+    def _list(self, name: str) -> Sequence[object]:
+        values = self.data.get(name)
+        if values is None:
+            return ()
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise self._wrong(name, "a list", values)
+        return values
+
+    def _members(self, name: str) -> Fields:
+        """Of a list, each by its place."""
+        return Fields(dict(enumerate_names(self._list(name))), f"{self.where}, {name}")
 
     def _wrong(self, name: str, rule: str, value: object) -> InvalidInput:
         return InvalidInput(f"{self.where}: {name} must be {rule}, got {value!r:.80}")

@@ -24,12 +24,8 @@ class NonzeroScaled(OverScored):
         return "batch"
 
     def estimate(self, groups: EarnedGroups) -> list[list[float]]:
-        return _estimate(groups)
-
-
-def _estimate(groups: EarnedGroups) -> list[list[float]]:
-    totals = [[earned.total for earned in group] for group in groups]
-    num_scores = sum(len(scores) for scores in totals)
-    num_nonzero = sum(score != 0 for scores in totals for score in scores)
-    factor = num_scores / max(1, num_nonzero)
-    return [[factor * (score - baseline) for score in scores] for scores in totals for baseline in [mean(scores)]]
+        totals = [[earned.total for earned in group] for group in groups]
+        num_scores = sum(len(scores) for scores in totals)
+        num_nonzero = sum(score != 0 for scores in totals for score in scores)
+        factor = num_scores / max(1, num_nonzero)
+        return [[factor * (score - baseline) for score in scores] for scores in totals for baseline in [mean(scores)]]

@@ -24,11 +24,7 @@ class LengthWeighted(OverScored):
         return "group"
 
     def estimate(self, groups: EarnedGroups) -> list[list[float]]:
-        return _estimate(groups)
-
-
-def _estimate(groups: EarnedGroups) -> list[list[float]]:
-    return [_centred(group) for group in groups]
+        return [_centred(group) for group in groups]
 
 
 def _centred(group: Sequence[Earned]) -> list[float]:

@@ -25,11 +25,7 @@ class LeaveOneOut(OverScored):
         return "group"
 
     def estimate(self, groups: EarnedGroups) -> list[list[float]]:
-        return _estimate(groups)
-
-
-def _estimate(groups: EarnedGroups) -> list[list[float]]:
-    return [_against_the_others([earned.total for earned in group]) for group in groups]
+        return [_against_the_others([earned.total for earned in group]) for group in groups]
 
 
 def _against_the_others(scores: Sequence[float]) -> list[float]:

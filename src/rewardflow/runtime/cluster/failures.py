@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
 from rewardflow.errors import RewardflowError
@@ -32,17 +33,25 @@ class ActorFailed(Exception):
         return cls(summary, "".join(traceback.format_exception(type(error), error, own)).strip())
 
 
+class _Boundary:
+    """The one place that catches what an actor's methods raise."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, RewardflowError):
+            raise ActorFailed.of(error) from None
+
+
 def telling(call: Call) -> Call:
-    """Round each method of an actor: the one place that catches what it raises."""
+    """Round each method of an actor."""
 
     @functools.wraps(call)
     async def told(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with _Boundary():
             return await call(*args, **kwargs)
-        except RewardflowError:
-            raise
-        except Exception as error:
-            raise ActorFailed.of(error) from None
 
     return told  # type: ignore[return-value]  # the same signature
 
@@ -52,12 +61,8 @@ def telling_stream(stream: Stream) -> Stream:
 
     @functools.wraps(stream)
     async def told(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        try:
+        with _Boundary():
             async for item in stream(*args, **kwargs):
                 yield item
-        except RewardflowError:
-            raise
-        except Exception as error:
-            raise ActorFailed.of(error) from None
 
     return told  # type: ignore[return-value]  # the same signature
