@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.shared_agent.client import LineBroken, SharedAgent
+from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.host import LEASE_S, Host
+from rewardflow.shared_agent.line import LineBroken
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
 
 

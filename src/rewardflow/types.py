@@ -26,6 +26,7 @@ FailureKind = Literal[
     "outage",  # the service stayed down until we gave up
 ]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+UNDECIDED_KINDS: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")  # we stopped, and nobody has judged it
 
 
 class _Empty(Mapping[str, Any]):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rewardflow.config.tree import RunSettings
     from rewardflow.reward.agent import AgentStatistics
-    from rewardflow.shared_agent.client import ClientStatistics
+    from rewardflow.shared_agent.counts import ClientStatistics
 
 WELL = 0
 NOTHING_SCORED = 3

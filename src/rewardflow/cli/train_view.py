@@ -35,7 +35,7 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.validation_report import Validated, ValidationReport
 from rewardflow.reward.agent import AgentStatistics
-from rewardflow.shared_agent.client import ClientStatistics
+from rewardflow.shared_agent.counts import ClientStatistics
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -36,7 +36,7 @@ from rewardflow.reward.garbage import fewer_collections
 from rewardflow.reward.hooks import Hooks
 from rewardflow.reward.journal import Journal, JournalStatistics
 from rewardflow.reward.ledger import Ledger, LedgerStatistics
-from rewardflow.reward.on_loop import HomeLoop
+from rewardflow.reward.on_loop import HomeLoop, end_tasks
 from rewardflow.reward.outlet import Outlet, Receiver
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.scorer import Scorer, make_workers
@@ -141,11 +141,9 @@ class RewardAgent:
         self.assembly.close()
         for dispatcher in self._dispatchers.values():
             dispatcher.stop()
-        # The group must see a cancellation that it asked for itself; other errors are the caller's, not to be wrapped.
-        cancelled = exc if isinstance(exc, asyncio.CancelledError) else None
         expiry = asyncio.get_running_loop().call_later(self.settings.close_timeout_s, self._hooks.expire)
         try:
-            await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
+            await end_tasks(self._tasks, exc)
         finally:
             expiry.cancel()
             for dispatcher in self._dispatchers.values():
@@ -387,8 +385,8 @@ class RewardAgent:
             raise AgentClosed("the agent was closed")
         if ticket is None:
             ticket = self._new_ticket(is_sealed=True)
-        elif ticket.is_sealed:
-            raise InvalidInput("this ticket is sealed: open one with agent.open() to submit as rollouts are generated")
+        else:
+            ticket._check_takes_more()
         self.assembly.accept(batch, ticket, context)
         return ticket
 

@@ -25,7 +25,7 @@ from rewardflow.reward.recorder import record_group
 from rewardflow.reward.results import apply_post_process, fail, scores_for_post_process
 from rewardflow.reward.settings import AgentSettings
 from rewardflow.reward.sharing import Sharing, free
-from rewardflow.types import FailureKind, Reward, Rollout, ScoredGroup
+from rewardflow.types import UNDECIDED_KINDS, FailureKind, Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
     from rewardflow.reward.component import Component
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _NOT_FINAL = "the agent was closed before this verdict was final"
 _NOT_WHOLE = "its group was given up before it was whole, so its scores were never post-processed"
 _UNWANTED = "nobody wants this verdict any longer"
-_UNDECIDED: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +199,7 @@ class Assembly:
     def _resolved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
         """A job has its outcome: on disk first, then to its group."""
         journal = self._journal
-        unpaid = rewards[0].kind in _UNDECIDED and rewards[0].cost_usd == 0
+        unpaid = rewards[0].kind in UNDECIDED_KINDS and rewards[0].cost_usd == 0
         if journal is None or not job.keys or unpaid:
             self._land(job, rewards)
             return
@@ -303,7 +302,7 @@ class Assembly:
             record_group(self._recorder, pending, group, at_s=self._loop.time())
         self._forget(pending)
         pending.is_delivered = True
-        is_stranded = self._halted is not None and any(reward.kind in _UNDECIDED for reward in group.rewards)
+        is_stranded = self._halted is not None and any(reward.kind in UNDECIDED_KINDS for reward in group.rewards)
         pending.ticket._deliver(pending, group, is_stranded=is_stranded)
         if self._logs:
             self._delivered_for_log[pending.ticket].append(pending)

@@ -1,7 +1,8 @@
-"""The event loop that an agent lives on, for whoever wants something of it from another thread.
+"""The event loop that an agent lives on: for whoever wants something of it from another thread, and for its end.
 
 Always true: the caller gets the action's result or its exception, or `AgentClosed` if the loop ended first; a loop that
-cannot run here, because this process is a fork of its own, is asked for nothing.
+cannot run here, because this process is a fork of its own, is asked for nothing. An agent is left on its own loop, and
+its tasks end before it does.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class HomeLoop:
         self._pid = os.getpid()
 
     def check_is_running(self) -> None:
+        """At the end of the agent's block."""
         if asyncio.get_running_loop() is not self.loop:
             raise InvalidInput("an agent must be left on the event loop that it was entered on, got another one")
 
@@ -57,3 +59,12 @@ class HomeLoop:
         except RuntimeError as error:
             raise AgentClosed("the agent's event loop has ended") from error
         return future.result()
+
+
+async def end_tasks(tasks: asyncio.TaskGroup, error: BaseException | None) -> None:
+    """Wait for an agent's tasks when its block ends, by this error or by none.
+
+    The group must see a cancellation that it asked for itself; other errors are the caller's, not to be wrapped.
+    """
+    cancelled = error if isinstance(error, asyncio.CancelledError) else None
+    await tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)

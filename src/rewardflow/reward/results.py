@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from rewardflow.redact import redact
-from rewardflow.types import EMPTY, FAILURE_KINDS, FailureKind, Reward
+from rewardflow.types import EMPTY, FAILURE_KINDS, UNDECIDED_KINDS, FailureKind, Reward
 
 ALLOWED = "a finite number, (score, query, explanation), a mapping with 'score', or a Reward"
 _MAX_REPR_CHARS = 200
@@ -201,7 +201,7 @@ def _post_processed(reward: Reward, returned: Any) -> Reward:
             return reward
         shown = returned if isinstance(returned, float) or returned is None else describe(returned)
         return fail(reward, "unparsable", f"post_process_scores returned {shown}")
-    if reward.kind in ("cancelled", "budget", "outage"):
+    if reward.kind in UNDECIDED_KINDS:
         return reward  # it was never judged, so there is nothing that a number could stand in for
     if reward.value is None:  # `kind` and `error` stay: they say what the user's number stands for
         return replace(reward, value=value, status="scored", imputed=True)

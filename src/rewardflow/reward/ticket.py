@@ -189,6 +189,10 @@ class Ticket:
         """Who is told of the calls that are made for it."""
         return self._sink
 
+    def _check_takes_more(self) -> None:
+        if self._is_sealed:
+            raise InvalidInput("this ticket is sealed: open one with agent.open() to submit as rollouts are generated")
+
     def _adopt(self, group: PendingGroup) -> None:
         self._pending[group] = None
         self._lacking.append(group)

@@ -16,8 +16,9 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
 from rewardflow.reward.services.reward_file import load_reward_contents, load_reward_file
 from rewardflow.run_directory import JOURNAL_FILE
-from rewardflow.shared_agent.client import ClientStatistics, SharedAgent
+from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.cluster import joined
+from rewardflow.shared_agent.counts import ClientStatistics
 from rewardflow.shared_agent.ray_actor import connect
 from rewardflow.shared_agent.spec import AgentSpec
 

@@ -19,7 +19,8 @@ from typing import Any, TypeVar, cast
 
 from rewardflow.errors import AgentClosed, InvalidInput, JournalLocked, RewardflowError, SharedAgentGone
 from rewardflow.events import EventSink
-from rewardflow.shared_agent.client import LineBroken, SharedAgent
+from rewardflow.shared_agent.client import SharedAgent
+from rewardflow.shared_agent.line import LineBroken
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
 from rewardflow.shared_agent.service import Service
 from rewardflow.shared_agent.spec import AgentSpec

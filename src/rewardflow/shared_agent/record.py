@@ -14,16 +14,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rewardflow.events import AgentClosed, AgentOpened, EventSink
 from rewardflow.reward.pending import PendingGroup
 from rewardflow.reward.recorder import record_group, verdict_event
+from rewardflow.shared_agent.counts import ClientStatistics
 from rewardflow.shared_agent.messages import Delivery, Welcome, unpack_event
 from rewardflow.types import Reward, Rollout, ScoredGroup
-
-if TYPE_CHECKING:
-    from rewardflow.shared_agent.client import ClientStatistics
 
 logger = logging.getLogger(__name__)
 
