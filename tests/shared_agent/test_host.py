@@ -23,7 +23,8 @@ from rewardflow.errors import BudgetExhausted, InvalidInput
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.simulated import SimulatedService
 from rewardflow.run_directory import read_steps
-from rewardflow.shared_agent.host import LEASE_S, Host
+from rewardflow.shared_agent.guests import LEASE_S
+from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.messages import Score, pack_rollout
 
 

@@ -18,7 +18,7 @@ The run's side, which knows no Ray
 
 The agent's side, which knows no Ray
   host.py        does what clients ask, with one agent
-  clients.py     who is there: leases, polls, and what each is still to be told
+  guests.py      the clients that are there: leases, polls, and what each has asked for
   samples.py     who wants which verdict
   outbox.py      what a client is still to be told
   settled.py     which serial numbers are over
