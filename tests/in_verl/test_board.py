@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import ray
+from ray_here import one_node
 
 from rewardflow.adapters.verl.board import Board
 from rewardflow.adapters.verl.progress import GroupReport, Progress
@@ -16,10 +16,8 @@ from rewardflow.errors import AgentHalted, FlowError
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="rf-", dir="/tmp") as folder:  # short: sockets have short names
-        ray.init(address="local", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=folder)
+    with one_node(num_cpus=2):
         yield
-        ray.shutdown()
 
 
 @pytest.fixture

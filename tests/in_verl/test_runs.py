@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,19 @@ from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.run_directory import read_steps
 
 REWARD = "custom_reward_function"
+
+
+def judged_by(name: str, *, median_s: float | None = None) -> list[str]:
+    """Settings for one of our rewards, and for how long it takes if it is one that waits."""
+    words = [f"reward.{REWARD}.path={verl_job.REWARDS}", f"reward.{REWARD}.name={name}"]
+    return words if median_s is None else [*words, f"+reward.{REWARD}.reward_kwargs.median_s={median_s}"]
+
+
+def ended_well(folder: Path, settings: Sequence[str], *, modules: Sequence[str] = ()) -> Outcome:
+    """Of a run that must end well."""
+    outcome = verl_job.run(folder, settings, timeout_s=1500, modules=modules)
+    assert outcome.code == 0, outcome.output[-3000:]
+    return outcome
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +48,7 @@ def recipe_run(materials: Materials, tmp_path_factory: pytest.TempPathFactory) -
     ]
     own = [word for word in verl_job.small(materials) if "actor.strategy" not in word]
     words = ["--config-path=/home/user/verl/trainer/config", *own, *recipe]
-    outcome = verl_job.run(tmp_path_factory.mktemp("recipe"), words, timeout_s=1500)
-    assert outcome.code == 0, outcome.output[-3000:]
-    return outcome
+    return ended_well(tmp_path_factory.mktemp("recipe"), words)
 
 
 def test_the_recipes_line_for_fsdp2_trains_two_steps(recipe_run: Outcome) -> None:
@@ -61,13 +73,11 @@ def test_the_report_of_the_recipes_run_has_the_sections_of_any_other(recipe_run:
 def test_calls_that_go_wrong_are_named_and_never_a_zero(materials: Materials, tmp_path: Path) -> None:
     settings = [
         *verl_job.small(materials),
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=TroubledJudge",
+        *judged_by("TroubledJudge"),
         "rewardflow.timeout_s=5",
         "rewardflow.max_attempts=1",
     ]
-    outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
-    assert outcome.code == 0, outcome.output[-3000:]
+    outcome = ended_well(tmp_path, settings)
     assert "dtype mismatch" not in outcome.output  # TransferQueue only logs it, and then loses track of the rows
     first, second = outcome.metrics
     assert first["rewardflow/verdicts/failed/user_error"] == 4
@@ -87,8 +97,7 @@ def troubled(materials: Materials, *mode: str) -> list[str]:
         *(word for word in verl_job.small(materials) if "log_prob_micro" not in word),
         # verl fills a batch up to whole mini-batches, of 8 here, and cuts it by these
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=TroubledSamples",
+        *judged_by("TroubledSamples"),
         "rewardflow.timeout_s=5",
         "rewardflow.max_attempts=1",
         *mode,
@@ -99,8 +108,7 @@ def test_in_verls_sync_mode_a_sample_without_verdict_is_left_out_and_a_lone_verd
     materials: Materials, tmp_path: Path
 ) -> None:
     dump = f"trainer.rollout_data_dir={tmp_path / 'rollouts'}"
-    outcome = verl_job.run(tmp_path, troubled(materials, "trainer.v1.trainer_mode=sync", dump), timeout_s=1500)
-    assert outcome.code == 0, outcome.output[-3000:]
+    outcome = ended_well(tmp_path, troubled(materials, "trainer.v1.trainer_mode=sync", dump))
     first, second = outcome.metrics
     assert first["rewardflow/verdicts/scored"] == 10
     assert first["rewardflow/verdicts/failed/user_error"] == 4
@@ -122,8 +130,7 @@ def test_in_verls_sync_mode_a_group_without_enough_verdicts_is_replaced_where_ve
     materials: Materials, tmp_path: Path
 ) -> None:
     mode = ("trainer.v1.trainer_mode=sync", "trainer.v1.sampler.sync_refill_failed_groups=True")
-    outcome = verl_job.run(tmp_path, troubled(materials, *mode), timeout_s=1500)
-    assert outcome.code == 0, outcome.output[-3000:]
+    outcome = ended_well(tmp_path, troubled(materials, *mode))
     first = outcome.metrics[0]
     assert first["training/rollout_failure/evicted_samples"] == 1
     assert first["rewardflow/groups/trained"] == 4
@@ -135,8 +142,7 @@ def test_in_verls_asynchronous_mode_every_group_with_a_failure_is_replaced(
     materials: Materials, tmp_path: Path
 ) -> None:
     settings = troubled(materials, "trainer.v1.trainer_mode=colocate_async")
-    outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
-    assert outcome.code == 0, outcome.output[-3000:]
+    outcome = ended_well(tmp_path, settings)
     replaced = sum(outcome.column("rewardflow/groups/dropped/evicted_by_verl"))
     assert replaced == sum(outcome.column("training/rollout_failure/evicted_samples"))
     assert replaced in (3, 4)  # the run may be over before the call that hangs is given up
@@ -150,8 +156,7 @@ def test_in_verls_own_modes_a_run_ends_with_the_agents_reason_when_it_gives_up(
 ) -> None:
     settings = [
         *verl_job.small(materials),
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=paid",
+        *judged_by("paid"),
         "rewardflow.max_cost_usd=5",
         "trainer.v1.trainer_mode=colocate_async",
     ]
@@ -167,13 +172,10 @@ def test_rewards_sit_on_the_last_token_of_their_own_response(
     settings = [
         *(word for word in verl_job.small(materials, steps=2) if "adv_estimator" not in word),
         "algorithm.adv_estimator=recorded_rewards",
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=length_of_response",
-        f"+reward.{REWARD}.reward_kwargs.median_s=0.5",
+        *judged_by("length_of_response", median_s=0.5),
         "rewardflow.max_staleness=1",
     ]
-    outcome = verl_job.run(tmp_path, settings, timeout_s=1500, modules=("verl_cpu_estimator",))
-    assert outcome.code == 0, outcome.output[-3000:]
+    ended_well(tmp_path, settings, modules=("verl_cpu_estimator",))
     rows = [json.loads(line) for line in (tmp_path / "rewards.jsonl").read_text().splitlines()]
     assert len(rows) == 32
     for row in rows:
@@ -198,9 +200,8 @@ def test_eight_reward_workers_of_verls_own_mode_share_one_limit(materials: Mater
             "rewardflow.rpm=600",
             "rewardflow.max_concurrency=256",
         ]
-        outcome = verl_job.run(tmp_path / "run", settings, timeout_s=1500)
+        ended_well(tmp_path / "run", settings)
         outcomes = judge.statistics().outcomes
-    assert outcome.code == 0, outcome.output[-3000:]
     assert outcomes == {"answered": 128}  # two steps of 64, and nobody was told to slow down
 
 
@@ -209,12 +210,9 @@ def test_a_run_goes_on_from_verls_checkpoint_and_trains_every_prompt_once(materi
     settings = [
         *(word for word in verl_job.small(materials, steps=5) if not word.startswith("trainer.save_freq")),
         "trainer.save_freq=2",
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=delayed",
-        f"+reward.{REWARD}.reward_kwargs.median_s=1.0",
+        *judged_by("delayed", median_s=1.0),
     ]
-    first = verl_job.run(tmp_path / "first", [*settings, "rewardflow.max_staleness=2"], timeout_s=1500)
-    assert first.code == 0, first.output[-3000:]
+    ended_well(tmp_path / "first", [*settings, "rewardflow.max_staleness=2"])
     resumed = [
         *(word for word in settings if not word.startswith("trainer.resume_mode")),
         "trainer.resume_mode=resume_path",
@@ -222,8 +220,7 @@ def test_a_run_goes_on_from_verls_checkpoint_and_trains_every_prompt_once(materi
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
         "rewardflow.max_staleness=1",
     ]
-    second = verl_job.run(tmp_path / "second", resumed, timeout_s=1500)
-    assert second.code == 0, second.output[-3000:]
+    second = ended_well(tmp_path / "second", resumed)
     assert "Restored 8 training prompt groups" in second.output
     assert [step["step"] for step in second.metrics] == [3, 4, 5]
     assert second.column("rewardflow/groups/trained") == [4] * 3
@@ -254,12 +251,10 @@ def test_a_rollout_that_cannot_be_generated_leaves_its_group_out_where_the_rewar
     settings = [
         *verl_job.small(materials),
         *agent_loop("BrokenTool", tmp_path),
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=Ranking",
+        *judged_by("Ranking"),
         "rewardflow.max_staleness=1",
     ]
-    outcome = verl_job.run(tmp_path, settings, timeout_s=600)
-    assert outcome.code == 0, outcome.output[-3000:]
+    outcome = ended_well(tmp_path, settings)
     assert outcome.column("rewardflow/rollouts/not_generated") == [1, 0]
     assert outcome.column("rewardflow/groups/trained") == [3, 4]
     assert outcome.column("rewardflow/verdicts/scored") == [12, 16]
@@ -270,8 +265,7 @@ def test_a_worker_that_dies_ends_the_run_with_the_reason(materials: Materials, t
     settings = [
         *verl_job.small(materials),
         *agent_loop("DyingProcess", tmp_path),
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=delayed",
+        *judged_by("delayed"),
     ]
     outcome = verl_job.run(tmp_path, settings, timeout_s=600)
     assert outcome.code != 0
@@ -292,13 +286,10 @@ def test_validation_goes_between_steps(materials: Materials, tmp_path: Path) -> 
         *(word for word in verl_job.small(materials) if not word.startswith("trainer.test_freq")),
         "trainer.test_freq=1",
         "data.val_max_samples=4",
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=delayed",
-        f"+reward.{REWARD}.reward_kwargs.median_s=0.5",
+        *judged_by("delayed", median_s=0.5),
         "rewardflow.max_staleness=1",
     ]
-    outcome = verl_job.run(tmp_path, settings, timeout_s=1500)
-    assert outcome.code == 0, outcome.output[-3000:]
+    outcome = ended_well(tmp_path, settings)
     assert outcome.column("rewardflow/groups/trained") == [4, 4]
     assert outcome.column("rewardflow/staleness/max") == [0, 1]
     assert len(outcome.column("val-core/toy/reward/mean@1")) == 2

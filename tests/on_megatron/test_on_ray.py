@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +14,7 @@ import pytest
 import ray
 import torch
 from cluster_runs import checkpoint_of, metrics_in, on_ray, settings_in, train, weights_of
+from ray_here import one_node
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -39,26 +37,12 @@ SOURCE = HERE.parent.parent / "src"
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     """A node whose processes see the CPU where megatron-core names a GPU; the product starts them without that."""
-    folder = tempfile.mkdtemp(prefix="rf-ray-", dir="/tmp")  # sockets need a short path
-    ray.init(
-        address="local",
-        num_cpus=8,
-        include_dashboard=False,
-        object_store_memory=128 * 2**20,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={
-            "env_vars": {"PYTHONPATH": os.pathsep.join((str(HERE), str(SOURCE)))},
-            "worker_process_setup_hook": "cpu_shim.pretend_in_every_thread",
-        },
-        _node_ip_address="127.0.0.1",
-        _temp_dir=folder,
-    )
-    try:
+    environment = {
+        "env_vars": {"PYTHONPATH": os.pathsep.join((str(HERE), str(SOURCE)))},
+        "worker_process_setup_hook": "cpu_shim.pretend_in_every_thread",
+    }
+    with one_node(num_cpus=8, runtime_env=environment):
         yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def trained_by(lr: float = 1e-3, **sizes: int) -> TrainerSettings:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -27,6 +24,7 @@ from engine_at_work import (
     requests,
 )
 from processes import all_ended, descendants_of, title_of
+from ray_here import LOOPBACK, one_node
 
 from rewardflow.checkpoint.model_state import read_state
 from rewardflow.config.tree import (
@@ -53,7 +51,6 @@ from rewardflow.types import Rollout
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-LOOPBACK = "127.0.0.2"
 MODEL = PolicySettings(tiny_hidden=HIDDEN)
 ENGINE = VllmSettings(eager=True, kv_cache_gb=0.2)
 PASSED_ON = ("HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONPATH", "TORCH_COMPILE_DISABLE")
@@ -61,24 +58,9 @@ PASSED_ON = ("HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONPATH", "TORCH_COMPILE_D
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """One node of this machine; a driver that joins 127.0.0.1 is led by Ray to the machine's address in the network."""
-    folder = tempfile.mkdtemp(prefix="rf-ray-", dir="/tmp")  # sockets need a short path
-    ray.init(
-        address="local",
-        num_cpus=16,
-        include_dashboard=False,
-        object_store_memory=128 * 2**20,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": {name: os.environ[name] for name in PASSED_ON if name in os.environ}},
-        _node_ip_address=LOOPBACK,
-        _temp_dir=folder,
-    )
-    try:
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    with one_node(num_cpus=16, runtime_env={"env_vars": passed_on}):
         yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- one engine, which is given weights --

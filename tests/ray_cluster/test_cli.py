@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ import pytest
 import ray
 import torch
 from ray.cluster_utils import Cluster
+from ray_here import LOOPBACK
 from tiny_run import calls_in, write_run_file
 
 from rewardflow.cli.main import main
@@ -31,35 +28,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOPBACK = "127.0.0.2"  # who joins 127.0.0.1 is led by Ray to the machine's address in the network
 AGENT = "agent of the commands' tests"
 
 VALIDATION = """
 validation: {data: {task: copy_digits, limit: 5}, every: 2, rollouts: 2, temperature: 1.0, passes_from: -20}
 checkpoint: {every: 1, keep: 9}
 """
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    folder = tempfile.mkdtemp(prefix="rf-ray-", dir="/tmp")  # sockets need a short path
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 32,
-            "include_dashboard": False,
-            "object_store_memory": 128 * 2**20,
-            "node_ip_address": LOOPBACK,
-            "temp_dir": folder,
-        },
-    )
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address=LOOPBACK)
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

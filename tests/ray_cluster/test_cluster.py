@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ import ray
 import torch
 from cluster_runs import checkpoint_of, metrics_in, on_ray, settings_in, train, weights_of
 from ray.cluster_utils import Cluster
+from ray_here import LOOPBACK, STORE_BYTES
 
 from rewardflow.config.tree import (
     AlgorithmSettings,
@@ -36,30 +33,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 torch.set_num_threads(1)
 
 AGENT = "agent of the cluster tests"
-LOOPBACK = "127.0.0.2"  # who joins 127.0.0.1 is led by Ray to the machine's address in the network
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """One node on this machine, to which tests add others."""
-    folder = tempfile.mkdtemp(prefix="rf-ray-", dir="/tmp")  # sockets need a short path
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 32,
-            "include_dashboard": False,
-            "object_store_memory": 128 * 2**20,
-            "node_ip_address": LOOPBACK,
-            "temp_dir": folder,
-        },
-    )
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address=LOOPBACK)
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +155,7 @@ def test_a_mistake_that_only_a_rank_can_see_is_told_as_it_is(tmp_path: Path, clu
 def test_a_run_across_two_nodes_ends_with_a_message_when_one_goes_away_and_resumes_on_what_is_left(
     tmp_path: Path, cluster: Cluster, alone: RunSettings
 ) -> None:
-    other = cluster.add_node(num_cpus=4, object_store_memory=128 * 2**20, node_ip_address="127.0.0.3")
+    other = cluster.add_node(num_cpus=4, object_store_memory=STORE_BYTES, node_ip_address="127.0.0.3")
     saved = CheckpointSettings(every=1)
     settings = settings_in(tmp_path, checkpoint=saved, runtime=on_ray(2, spread="strict_spread"))
 
@@ -204,7 +177,7 @@ def test_a_reward_node_that_goes_away_in_mid_step_costs_the_run_nothing_but_time
 ) -> None:
     def judging_node() -> Any:
         return cluster.add_node(
-            num_cpus=1, resources={"judging": 1}, object_store_memory=128 * 2**20, node_ip_address=LOOPBACK
+            num_cpus=1, resources={"judging": 1}, object_store_memory=STORE_BYTES, node_ip_address=LOOPBACK
         )
 
     first = judging_node()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +16,7 @@ from typing import Any
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from ray_here import LOOPBACK
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput, SharedAgentGone
@@ -27,7 +25,6 @@ from rewardflow.shared_agent.spec import AgentSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
-LOOPBACK = "127.0.0.2"  # who joins 127.0.0.1 is led by Ray to the machine's address in the network
 
 JUDGE = '''
 import asyncio
@@ -103,29 +100,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Two nodes on this machine; the second one can be replaced."""
-    folder = tempfile.mkdtemp(prefix="rf-ray-", dir="/tmp")
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 32,
-            "include_dashboard": False,
-            "object_store_memory": 128 * 2**20,
-            "node_ip_address": LOOPBACK,
-            "temp_dir": folder,
-        },
-    )
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address=LOOPBACK)
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,24 @@ def score(
             return list(groups[0].rewards), server
 
     return asyncio.run(run())
+
+
+def assert_travels_after_use(reply: Reply, reward: Callable[[str], Any]) -> None:
+    """A reward that was used arrives as it was made, without its connections, and makes its own."""
+
+    async def run() -> None:
+        async with serving(reply) as server:
+            one = reward(server.url)
+            known = await one.compute_score(rollouts("4")[0])
+            arrived = pickle.loads(pickle.dumps(one))
+            assert arrived == one
+            assert "_http" not in vars(arrived)
+            assert known.value is not None
+            assert (await arrived.compute_score(rollouts("4")[0])).value == known.value
+            await one.aclose()
+            await arrived.aclose()
+
+    asyncio.run(run())
 
 
 def paths(server: ScriptedServer) -> list[str]:

@@ -218,15 +218,7 @@ def test_only_a_refusal_that_names_schemas_and_goes_away_without_one_turns_them_
 
 
 def test_a_server_that_refused_schemas_is_asked_again_after_ten_minutes() -> None:
-    class BadRequestError(Exception):
-        status_code = 400
-
-    def answer(**arguments: Any) -> Any:
-        if "response_format" in arguments:
-            raise BadRequestError("json_schema is not supported")
-        return completion("{}")
-
-    ready = ReadyClient(answer)
+    ready = refusing_schemas("json_schema is not supported")
     client = ChatClient(client=ready, model="m")
 
     async def run() -> None:
@@ -452,6 +444,20 @@ class ReadyClient:
         return self.answer(**arguments)
 
 
+def refusing_schemas(reason: str) -> ReadyClient:
+    """Raises what openai's client would."""
+
+    class BadRequestError(Exception):
+        status_code = 400
+
+    def answer(**arguments: Any) -> Any:
+        if "response_format" in arguments:
+            raise BadRequestError(reason)
+        return completion("{}")
+
+    return ReadyClient(answer)
+
+
 class Model(dict[str, Any]):
     """As pydantic's models do."""
 
@@ -473,15 +479,7 @@ def test_a_ready_client_is_asked_in_its_own_way_and_without_its_own_retries() ->
 
 
 def test_a_ready_clients_refusal_of_a_schema_is_understood_by_its_shape() -> None:
-    class BadRequestError(Exception):
-        status_code = 400
-
-    def answer(**arguments: Any) -> Any:
-        if "response_format" in arguments:
-            raise BadRequestError("unknown field: response_format")
-        return completion("{}")
-
-    ready = ReadyClient(answer)
+    ready = refusing_schemas("unknown field: response_format")
     client = ChatClient(client=ready, model="m")
     for _ in range(2):
         asyncio.run(client.complete(MESSAGES, schema=SCHEMA))

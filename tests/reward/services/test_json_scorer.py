@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from typing import Any
 
 import pytest
-from served_scores import bodies, paths, rollouts, score, serving
+from served_scores import assert_travels_after_use, bodies, paths, score, serving
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.contract import load_reward
@@ -104,18 +103,7 @@ def test_a_missing_extra_is_an_error_that_names_it() -> None:
 
 
 def test_a_scorer_that_was_used_travels_without_its_connections() -> None:
-    async def run() -> None:
-        async with serving(lambda _: {"score": 0.5}) as server:
-            one = JsonScorer(urls=server.url)
-            await one.compute_score(rollouts("4")[0])
-            arrived = pickle.loads(pickle.dumps(one))
-            assert arrived == one
-            assert "_http" not in vars(arrived)
-            assert (await arrived.compute_score(rollouts("4")[0])).value == 0.5
-            await one.aclose()
-            await arrived.aclose()
-
-    asyncio.run(run())
+    assert_travels_after_use(lambda _: {"score": 0.5}, lambda url: JsonScorer(urls=url))
 
 
 def test_a_missing_key_is_named_and_a_server_that_answers_anything_is_there(

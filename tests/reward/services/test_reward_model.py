@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from typing import Any
 
 import pytest
 from aiohttp import web
 from scripted_server import ScriptedServer
-from served_scores import bodies, paths, rollouts, score, serving
+from served_scores import assert_travels_after_use, bodies, paths, rollouts, score, serving
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput
@@ -179,18 +178,7 @@ def test_the_same_object_serves_one_run_after_another() -> None:
 
 
 def test_a_scorer_that_was_used_travels_without_its_connections() -> None:
-    async def run() -> None:
-        async with serving(lambda _: {"data": [{"data": [0.5]}]}) as server:
-            one = RewardModel(model="m", base_urls=server.url)
-            await one.compute_score(rollouts("4")[0])
-            arrived = pickle.loads(pickle.dumps(one))
-            assert arrived == one
-            assert "_http" not in vars(arrived)
-            assert (await arrived.compute_score(rollouts("4")[0])).value == 0.5
-            await one.aclose()
-            await arrived.aclose()
-
-    asyncio.run(run())
+    assert_travels_after_use(lambda _: {"data": [{"data": [0.5]}]}, lambda url: RewardModel(model="m", base_urls=url))
 
 
 # -- what the policy wrote --
