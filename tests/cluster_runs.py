@@ -87,6 +87,12 @@ def metrics_in(settings: RunSettings) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def losses(settings: RunSettings) -> list[float]:
+    """Of every update."""
+    names = ("policy_loss", "kl", "entropy")
+    return [one[name] for line in metrics_in(settings) for one in line["mini_batches"] for name in names]
+
+
 def checkpoint_of(settings: RunSettings) -> Checkpoint:
     found = CheckpointStore(Path(str(settings.run_dir)) / "checkpoints").latest()
     assert found is not None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import ray
 import torch
-from cluster_runs import checkpoint_of, metrics_in, on_ray, settings_in, train, weights_of
+from cluster_runs import checkpoint_of, losses, metrics_in, on_ray, settings_in, train, weights_of
 from ray_here import one_node
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -49,12 +49,6 @@ def trained_by(lr: float = 1e-3, **sizes: int) -> TrainerSettings:
     """As `settings_in` trains, by Megatron."""
     megatron = MegatronSettings(**sizes)
     return TrainerSettings(lr=lr, eps=1e-3, threads=1, micro_batch_tokens=64, backend="megatron", megatron=megatron)
-
-
-def losses(settings: RunSettings) -> list[float]:
-    """Of every update."""
-    names = ("policy_loss", "kl", "entropy")
-    return [one[name] for line in metrics_in(settings) for one in line["mini_batches"] for name in names]
 
 
 def train_until_killed(settings: RunSettings, after_step: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 import torch
-from cluster_runs import checkpoint_of, metrics_in, on_ray, settings_in, train, weights_of
+from cluster_runs import checkpoint_of, losses, metrics_in, on_ray, settings_in, train, weights_of
 from ray.cluster_utils import Cluster
 from ray_here import LOOPBACK, STORE_BYTES
 
@@ -41,12 +41,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> RunSettings:
     settings = settings_in(tmp_path_factory.mktemp("alone"), runtime=RuntimeSettings())
     train(settings)
     return settings
-
-
-def losses(settings: RunSettings) -> list[float]:
-    """Of every update."""
-    names = ("policy_loss", "kl", "entropy")
-    return [one[name] for line in metrics_in(settings) for one in line["mini_batches"] for name in names]
 
 
 def assert_same(settings: RunSettings, other: RunSettings) -> None:
