@@ -227,15 +227,21 @@ def test_a_run_learns_and_its_engines_have_the_weights_that_its_ranks_have(
         assert_log_probs(policy, rollout)
 
 
+def engine_actors() -> list[int]:
+    """Their processes."""
+    named = [one for one in descendants_of(os.getpid()) if title_of(one).startswith("ray::EngineActor")]
+    own = {other for one in named for other in descendants_of(one)}  # what vLLM forks keeps the actor's title
+    return [one for one in named if one not in own]
+
+
 def test_a_generator_that_is_killed_ends_the_run_with_its_name_and_leaves_no_process(tmp_path: Path) -> None:
     settings = run_settings(tmp_path, runtime=on_ray(1))
+    others = engine_actors()  # that of the tests before, which is there until the last one has ended
     left: list[int] = []
 
     def kill(report: StepReport) -> None:
         if report.step == 1:
-            named = [one for one in descendants_of(os.getpid()) if title_of(one).startswith("ray::EngineActor")]
-            own = {other for one in named for other in descendants_of(one)}  # what vLLM forks keeps the actor's title
-            (pid,) = [one for one in named if one not in own]
+            (pid,) = set(engine_actors()).difference(others)
             left.extend([pid, *descendants_of(pid)])
             os.kill(pid, signal.SIGKILL)
 
