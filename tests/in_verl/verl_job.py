@@ -177,6 +177,56 @@ def ray_apart(folder: Path) -> list[str]:
     ]
 
 
+class LastingRay:
+    """A Ray cluster that jobs come to and leave, in a process of its own: `with LastingRay() as cluster: ...`."""
+
+    def __enter__(self) -> LastingRay:
+        self._folder = tempfile.TemporaryDirectory(prefix="rf-", dir="/tmp")
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", _CLUSTER, self._folder.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Its processes have its environment, not a job's. It listens on this machine only.
+            env={**environment(Path(self._folder.name)), "RAY_AUTH_MODE": "disabled"},
+        )
+        self.address = self._answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.stdin.close()
+        self._folder.cleanup()
+
+    @property
+    def settings(self) -> list[str]:
+        return [f"+ray_kwargs.ray_init.address={self.address}", f"+ray_kwargs.ray_init._node_ip_address={_LOOPBACK}"]
+
+    def actors(self) -> list[str]:
+        """Names of those that are there now, in all namespaces."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._answer().split()
+
+    def _answer(self) -> str:
+        """Ray may print something of its own before."""
+        for line in self._process.stdout:
+            if line.startswith(">"):
+                return line.removeprefix(">").strip()
+        raise RuntimeError("the process that holds the cluster is gone")
+
+
+_LOOPBACK = "127.0.0.2"  # who joins 127.0.0.1 is led by Ray to the machine's address in the network
+_CLUSTER = f"""
+import sys, ray, ray.util
+ray.init(address="local", num_cpus=32, num_gpus=1, include_dashboard=False, log_to_driver=False,
+         _node_ip_address="{_LOOPBACK}", _temp_dir=sys.argv[1])
+print(">", ray.get_runtime_context().gcs_address, flush=True)
+for _ in sys.stdin:
+    print(">", *(actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)), flush=True)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a run ended."""
@@ -211,6 +261,7 @@ def run(
     timeout_s: float = 600.0,
     launcher: bool = True,
     modules: Sequence[str] = (),
+    cluster: LastingRay | None = None,
 ) -> Outcome:
     """Through `rewardflow verl`, or verl's own main. The run and all it started are over when this returns."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -229,7 +280,7 @@ def run(
         words = [
             *main,
             *settings,
-            *ray_apart(Path(ray_folder)),
+            *(ray_apart(Path(ray_folder)) if cluster is None else cluster.settings),
             f"trainer.default_local_dir={folder / 'checkpoints'}",
             f"hydra.run.dir={folder / 'hydra'}",
         ]

@@ -1,9 +1,10 @@
 """The shared agent as a named, detached Ray actor, and the line to it.
 
 Always true: there is one actor of a name in a namespace, whoever asks for it first; Ray restarts it wherever there is
-room, for ever, and it opens its journal again; it ends only by `stop`. What goes over the line is Ray's own transport
-inside the cluster, which trusts everybody in it: whoever can reach the cluster can run code there, with this actor or
-without. Ray is imported when somebody connects.
+room, for ever, and it opens its journal again; it ends only by `stop`, or, where it is there for its clients only, when
+the processes of all of them are gone; either way its journal is in order. What goes over the line is Ray's own
+transport inside the cluster, which trusts everybody in it: whoever can reach the cluster can run code there, with this
+actor or without. Ray is imported when somebody connects.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any, TypeVar, cast
 
 from rewardflow.errors import AgentClosed, InvalidInput, JournalLocked, RewardflowError, SharedAgentGone
 from rewardflow.events import EventSink
+from rewardflow.reward.blocking import LoopThread
+from rewardflow.shared_agent.attendance import Attendance
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.line import LineBroken
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
@@ -35,21 +38,42 @@ _CALLS_AT_ONCE = 10_000  # one long poll a client
 _SWITCH_S = 0.0005  # Ray's threads wait this long for a busy loop at every step of a message; Python's 5 ms add up
 _START_S = 120.0
 _CLOSE_S = 30.0
+_PATIENCE_S = 600.0  # how long a client looks for its agent before it gives up
 
 
 class AgentActor:
-    """What runs in the actor's process: a service, and nothing of its own."""
+    """What runs in the actor's process: a service, and whether it is still wanted."""
 
-    def __init__(self, spec: AgentSpec, env: Mapping[str, str]) -> None:
+    def __init__(self, spec: AgentSpec, env: Mapping[str, str], ends_with_clients: bool = False) -> None:
         import ray
 
         os.environ.update(env)  # not through Ray's runtime_env, which Ray writes into its logs
         logging.basicConfig(level=logging.INFO)
         sys.setswitchinterval(_SWITCH_S)
         self._service = Service(spec, node=ray.get_runtime_context().get_node_id())
+        self._attendance = Attendance(_PATIENCE_S)
+        self._watch = LoopThread().__enter__()
+        if ends_with_clients:
+            self._watch.start(self._end_with_clients())
 
-    async def hello(self, spec: AgentSpec | None, client_id: str, run: str, share: float, records: bool) -> Welcome:
-        return await self._service.hello(spec, client_id, run, share, records)
+    async def hello(
+        self,
+        spec: AgentSpec | None,
+        client_id: str,
+        run: str,
+        share: float,
+        records: bool,
+        presence: Sequence[Awaitable[object]] = (),
+    ) -> Welcome:
+        """`presence` is an answer of `stay` that the client has; in a list, so that Ray does not wait for it here."""
+        welcome = await self._service.hello(spec, client_id, run, share, records)
+        for answer in presence:
+            self._watch.start(self._attendance.attend(_until_owner_is_gone(answer)))
+        return welcome
+
+    async def stay(self) -> None:
+        """Never answers. The answer belongs to the process that asked: who waits for it learns when that is gone."""
+        await asyncio.Event().wait()
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
         return await self._service.post(client_id, ops)
@@ -69,6 +93,23 @@ class AgentActor:
     async def close(self) -> None:
         await self._service.close()
 
+    async def _end_with_clients(self) -> None:
+        import ray
+
+        await self._attendance.wait_until_all_left()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._service.close()
+        finally:
+            ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+
+async def _until_owner_is_gone(answer: Awaitable[object]) -> None:
+    from ray.exceptions import RayError
+
+    with contextlib.suppress(RayError):
+        await answer
+
 
 class RayLine:
     """The line to an actor; made, or made again, when a client says hello."""
@@ -82,14 +123,17 @@ class RayLine:
         self._make = make  # how to make the actor if it is not there; only until we were welcome once
         self._was_welcome = False
         self._actor: Any = None
+        self._presence: list[Any] = []
 
     async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
         if self._spec is not None and not self._was_welcome:
             self._actor = await asyncio.to_thread(self._find_or_make, self._spec)
         else:
             self._actor = await asyncio.to_thread(_find, self._name, self._namespace)
+        if self._make is not None and self._make.get("ends_with_clients"):
+            self._presence = [self._actor.stay.remote()]
         try:
-            answer = self._actor.hello.remote(self._spec, client_id, run, share, records)
+            answer = self._actor.hello.remote(self._spec, client_id, run, share, records, self._presence)
             welcome: Welcome = await self._call(answer)
         except RewardflowError:
             await self._clear_away()
@@ -148,15 +192,18 @@ def connect(
     give_up_s: float = 600.0,
     run_dir: str | PathLike[str] | None = None,
     sink: EventSink | None = None,
+    ends_with_clients: bool = False,
 ) -> SharedAgent:
     """A client of the agent of this name, to be entered with `async with`; ray must be initialised by then.
 
     With a spec the agent is made if it is not there, and refused if it runs with other settings. `run` names the
     training run, which may have many clients; its `share` is counted against those of other runs that have work.
     `run_dir`: where this client writes down what happens in the run, as a `RewardAgent` does; of a run's clients one
-    does that, or one gives a `sink` for the events.
+    does that, or one gives a `sink` for the events. `ends_with_clients`: the agent is closed, as by `stop`, when all
+    processes that connected to it like this are gone.
     """
-    line = RayLine(spec, name=name, namespace=namespace, make={"env": env, "resources": resources})
+    make = {"env": env, "resources": resources, "ends_with_clients": ends_with_clients}
+    line = RayLine(spec, name=name, namespace=namespace, make=make)
     return SharedAgent(
         line, run=run, share=share, sends_tokens=sends_tokens, give_up_s=give_up_s, run_dir=run_dir, sink=sink
     )
@@ -215,6 +262,7 @@ def _make(
     namespace: str,
     env: Mapping[str, str] | None,
     resources: Mapping[str, float] | None,
+    ends_with_clients: bool = False,
 ) -> Any:
     import ray
 
@@ -229,7 +277,7 @@ def _make(
         num_cpus=0,  # it waits for others, and must not wait for a place
         resources=dict(resources or {}),
     )
-    return actor.remote(spec, dict(env or {}))
+    return actor.remote(spec, dict(env or {}), ends_with_clients)
 
 
 def _find(name: str, namespace: str) -> Any:

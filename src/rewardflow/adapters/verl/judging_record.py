@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.adapters.verl.agent_of_job import agent_name, make_room
+from rewardflow.adapters.verl.agent_of_job import client_of_job, make_room
 from rewardflow.adapters.verl.judged_groups import JudgedGroups
 from rewardflow.adapters.verl.progress import GroupReport
-from rewardflow.adapters.verl.settings import VerlSettings, spec_of
+from rewardflow.adapters.verl.settings import VerlSettings
 from rewardflow.errors import AgentHalted
 from rewardflow.events import EventSink
 from rewardflow.flow.reports import StepReport
@@ -25,7 +25,6 @@ from rewardflow.line_file import LineFile
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.reward.recorder import Recorder
 from rewardflow.run_directory import RunDirectory
-from rewardflow.shared_agent import ray_actor
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ async def _listen(settings: VerlSettings, opened: concurrent.futures.Future[Any]
     recorder = Recorder(settings.run_dir, asyncio.get_running_loop())
     try:
         groups = JudgedGroups(recorder)
-        async with ray_actor.connect(spec_of(settings), name=agent_name(settings), run=settings.run, sink=groups):
+        async with client_of_job(settings, sink=groups):
             opened.set_result(groups)
             await is_over.wait()
     finally:

@@ -28,7 +28,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.utils.padding import response_to_nested
 
-from rewardflow.adapters.verl.agent_of_job import agent_for_job, needs_groups
+from rewardflow.adapters.verl.agent_of_job import agent_for_job
 from rewardflow.adapters.verl.board import Board
 from rewardflow.adapters.verl.composition import check_mode
 from rewardflow.adapters.verl.device_clock import DeviceClock
@@ -97,11 +97,11 @@ class RewardflowTrainer(PPOTrainer):
     def init(self) -> None:
         """The agent early: a reward that cannot be loaded is found before any model is."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(agent_for_job(self._settings))
+            agent = stack.enter_context(agent_for_job(self._settings))
             if self._settings.run_dir is not None:
                 self._files = stack.enter_context(RunFiles.at(self._settings))
             with open_dict(self.config):
-                self.config[NEEDS_GROUPS_KEY] = needs_groups(self._settings)
+                self.config[NEEDS_GROUPS_KEY] = agent.needs_groups
             self._clock = DeviceClock(None if self._files is None else self._files.devices)
             super().init()
             self._lifetime = stack.pop_all()

@@ -1,0 +1,62 @@
+"""Jobs on a Ray cluster that was there before them and stays when they are gone."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import verl_job
+from verl_job import LastingRay, Materials
+
+from rewardflow.run_directory import read_steps
+
+REWARD = "custom_reward_function"
+MODES = {
+    "with the sampler": (True, "sync"),
+    "with the reward manager alone": (False, "colocate_async"),
+    "in our mode": (True, "rewardflow"),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LastingRay]:
+    with LastingRay() as cluster:
+        yield cluster
+
+
+def names_left(cluster: LastingRay, within_s: float = 60.0) -> list[str]:
+    """Ours that are still there; Ray takes seconds to find out that a process is gone."""
+    deadline_s = time.monotonic() + within_s
+    while (names := [name for name in cluster.actors() if "rewardflow" in name]) and time.monotonic() < deadline_s:
+        time.sleep(0.5)
+    return names
+
+
+@pytest.mark.parametrize(("launcher", "mode"), MODES.values(), ids=MODES)
+def test_a_jobs_agent_ends_with_its_job_and_the_next_job_finds_its_journal(
+    cluster: LastingRay, materials: Materials, tmp_path: Path, launcher: bool, mode: str
+) -> None:
+    mark = "" if launcher else "+"
+    settings = [
+        *verl_job.small(materials),
+        f"reward.{REWARD}.path={verl_job.REWARDS}",
+        f"reward.{REWARD}.name=delayed",
+        f"trainer.v1.trainer_mode={mode}",
+        *(() if launcher else ("reward.reward_manager.name=rewardflow",)),
+        f"{mark}rewardflow.max_concurrency=64",
+    ]
+    for _ in range(2):  # the second goes on in the first one's directory
+        outcome = verl_job.run(tmp_path, settings, timeout_s=1500, launcher=launcher, cluster=cluster)
+        assert outcome.code == 0, outcome.output[-3000:]
+        assert names_left(cluster) == []
+        assert not list(outcome.run_dir.glob("*-wal"))  # it was closed, not cut off
+        with sqlite3.connect(outcome.run_dir / "journal.db") as journal:
+            (count,) = journal.execute("SELECT count(*) FROM verdicts").fetchone()
+        assert count >= 32
+        if launcher:
+            scored = {step: by["reward"]["scored"] for step, by in read_steps(outcome.run_dir).items()}
+            assert scored.keys() == {1, 2}
+            assert min(scored.values()) >= 16
