@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
 
@@ -105,3 +108,60 @@ def test_every_setting_that_is_said_to_be_ignored_is_one_of_verls() -> None:
     defaults = dict(leaves(defaults_of(CommandLine(overrides=()))))
     for key in (*ignored._BY_THE_TRAINER, "trainer.v1.sampler", "skip.rollout_tq", "reward.reward_manager.module"):
         assert any(name == key or name.startswith(f"{key}.") for name in defaults), key
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """A configuration of the user's own, on top of verl's."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "large.yaml").write_text("# @package _global_\ntrainer:\n  total_epochs: 7\n")
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [ppo_trainer, _self_]\nmy: {lr: 1e-5}\nactor_rollout_ref: {actor: {optim: {lr: '${my.lr}'}}}\n"
+    )
+    return tmp_path
+
+
+def composed(*words: str, conf: Path | None = None) -> dict[str, Any]:
+    line = translate(
+        words, config_path=None if conf is None else str(conf), config_name=None if conf is None else "mine"
+    )
+    command, config = completed(line)
+    check(command, config, defaults_of(command))
+    return config
+
+
+def test_sections_and_groups_of_the_users_own_configuration_may_be_set(conf: Path) -> None:
+    config = composed("++my.lr=1e-4", "+experiment=large", conf=conf)
+    assert config["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-4
+    assert config["trainer"]["total_epochs"] == 7
+    with pytest.raises(InvalidInput, match="nothing reads it"):
+        composed("+mine.lr=1", conf=conf)
+
+
+def test_a_section_that_other_settings_refer_to_may_be_added() -> None:
+    assert (
+        composed("+lr=1e-4", "actor_rollout_ref.actor.optim.lr=${lr}")["actor_rollout_ref"]["actor"]["optim"]["lr"]
+        == 1e-4
+    )
+
+
+def test_the_mode_that_the_users_own_configuration_names_is_kept(conf: Path) -> None:
+    with (conf / "mine.yaml").open("a") as file:
+        file.write("trainer: {v1: {trainer_mode: colocate_async}}\n")
+    config = composed(conf=conf)
+    assert config["trainer"]["v1"]["trainer_mode"] == "colocate_async"
+    assert config["reward"]["reward_manager"]["name"] == "rewardflow"
+    assert composed("trainer.v1.trainer_mode=rewardflow", conf=conf)["trainer"]["v1"]["trainer_mode"] == "rewardflow"
+
+
+def test_a_mode_that_nobody_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES", raising=False)
+    with pytest.raises(InvalidInput, match=r"must be one of sync, .*, rewardflow, got 'rewardflw'"):
+        composed("trainer.v1.trainer_mode=rewardflw")
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "my_trainers")  # may register it
+    assert composed("trainer.v1.trainer_mode=mine")["trainer"]["v1"]["trainer_mode"] == "mine"
+
+
+def test_a_setting_that_verl_reads_cannot_be_taken_away() -> None:
+    with pytest.raises(InvalidInput, match=r"verl reads reward\.reward_manager\.name and must find it, got ~reward"):
+        composed("~reward.reward_manager.name")

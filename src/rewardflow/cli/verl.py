@@ -10,7 +10,7 @@ from typing import Any
 
 from rewardflow.adapters.verl.composition import check, completed, defaults_of, differences
 from rewardflow.adapters.verl.launch import launch
-from rewardflow.adapters.verl.settings import check_reward
+from rewardflow.adapters.verl.named_reward import check_reward
 from rewardflow.adapters.verl.translation import translate
 from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.cli.display import safe, stderr_console, stdout_console

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rewardflow.adapters.verl.settings import VERL_RULES, check_reward, settings_of
+from rewardflow.adapters.verl.settings import VERL_RULES, settings_of
 from rewardflow.errors import InvalidInput
 
 
@@ -92,13 +92,9 @@ def test_verls_rules_are_told_of_the_sandbox() -> None:
     assert kwargs == {"sandbox_fusion_url": "http://127.0.0.1:8080", "memory_limit_mb": 512}
 
 
-def test_a_reward_that_is_not_there_is_found_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"file must exist, got /none/judge\.py"):
-        check_reward(settings_of(config(None, path="/none/judge.py", name="Judge")))
-    with pytest.raises(InvalidInput, match=r"file must exist, got .*none\.yaml"):
-        check_reward(settings_of(config({"reward": str(tmp_path / "none.yaml")})))
-    (tmp_path / "judge.py").write_text("def judge(): ...\n")
-    check_reward(settings_of(config(None, path=str(tmp_path / "judge.py"), name="judge")))
+def test_a_reward_that_is_no_name_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"rewardflow\.reward must be the name of a file or of code, got \{"):
+        settings_of(config({"reward": {"reward": "llm_judge"}}))
 
 
 def test_a_section_that_is_no_section_is_refused() -> None:

@@ -99,6 +99,27 @@ def test_a_reward_file_is_found_from_any_folder_afterwards(tmp_path: Path) -> No
     assert f"++rewardflow.reward={tmp_path}/judge.yaml" in overrides
 
 
+@pytest.mark.parametrize("name", ["custom_reward_function.path", "reward.custom_reward_function.path"])
+def test_a_file_of_the_users_own_is_found_from_any_folder_afterwards(tmp_path: Path, name: str) -> None:
+    overrides = translate([f"{name}=rewards/gsm8k.py"], folder=tmp_path).overrides
+    assert f"reward.custom_reward_function.path={tmp_path}/rewards/gsm8k.py" in overrides
+
+
+@pytest.mark.parametrize("place", ["pkg://my.rewards", "file:///home/me/rewards.py", "/home/me/rewards.py", "null"])
+def test_a_place_that_is_the_same_everywhere_is_kept(place: str) -> None:
+    word = f"reward.custom_reward_function.path={place}"
+    command = translate([word])
+    assert word in command.overrides
+    assert not any(note.before == word for note in command.notes)
+
+
+def test_a_place_with_a_comma_in_it_stays_one_value() -> None:
+    folder = Path("/data/a, b's")
+    overrides = translate(["rewardflow.reward=judge.yaml", "custom_reward_function.path=r.py"], folder=folder).overrides
+    assert r"++rewardflow.reward='/data/a, b\'s/judge.yaml'" in overrides
+    assert r"reward.custom_reward_function.path='/data/a, b\'s/r.py'" in overrides
+
+
 def test_a_folder_of_the_users_own_builds_on_verls_configuration(tmp_path: Path) -> None:
     command = translate([], config_path=str(tmp_path), config_name="mine")
     assert command.config_path == str(tmp_path)
@@ -115,3 +136,9 @@ def test_a_word_can_be_added_later_and_is_told() -> None:
     command = CommandLine(overrides=("a=1",)).adding("b=2", "because")
     assert command.overrides == ("b=2", "a=1")
     assert str(command.notes[0]) == "not set -> b=2 (because)"
+
+
+def test_a_word_that_was_added_can_be_left_out_again_with_its_note() -> None:
+    command = translate(["a=1"]).leaving_out("trainer.v1.trainer_mode=rewardflow")
+    assert command.overrides == ("reward.reward_manager.name=rewardflow", "a=1")
+    assert [note.after for note in command.notes] == ["reward.reward_manager.name=rewardflow"]

@@ -7,14 +7,18 @@ or would have failed later, further from its cause.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module  # hydra and omegaconf come with verl
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from rewardflow.adapters.verl.ignored import leaves, refuse_ignored
+from rewardflow.adapters.verl.overrides import Override
 from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
-from rewardflow.adapters.verl.translation import CommandLine
+from rewardflow.adapters.verl.translation import NOT_SET, SWITCHES, CommandLine
 from rewardflow.errors import InvalidInput
 
 MISSING = "???"  # how a configuration marks what must be set
@@ -22,18 +26,55 @@ SAMPLER = (
     "trainer.v1.sampler.custom_sampler.path=pkg://rewardflow.adapters.verl.sampler",
     "trainer.v1.sampler.custom_sampler.name=replay_buffer",
 )
+MODES = ("sync", "colocate_async", "separate_async", SECTION)
 GROUPS = ("model_engine",)  # choices that decide what the defaults are
 
 
 def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
     """The command line and what it composes to, with the choices that nobody made: an engine, and who counts."""
+    command = _as_the_users_file_has_it(command)
     config = compose(command)
+    _refuse_what_is_missing(config, command)
     if config["actor_rollout_ref"]["rollout"]["name"] == MISSING:
         command = command.adding("actor_rollout_ref.rollout.name=vllm", "verl's default at the time of the recipe")
     if _wants_sampler(config):
         for word in SAMPLER:
             command = command.adding(word, "counts verdicts in verl's own modes")
     return command, compose(command)
+
+
+def _as_the_users_file_has_it(command: CommandLine) -> CommandLine:
+    """A mode or manager that a configuration of the user's own names is their choice, as on the command line."""
+    added = [word for word in SWITCHES if any(note.after == word for note in command.notes if note.before == NOT_SET)]
+    if command.config_path is None or not added:
+        return command
+    defaults = dict(leaves(defaults_of(command)))
+    chosen = dict(leaves(compose(replace(command, overrides=tuple(set(command.overrides) - set(added))))))
+    for word in added:
+        key = word.partition("=")[0]
+        if chosen.get(key) != defaults.get(key):
+            command = command.leaving_out(word)
+    return command
+
+
+def _refuse_what_is_missing(config: Mapping[str, Any], command: CommandLine) -> None:
+    """`~` takes anything away; verl's defaults have everything that verl and we read without asking."""
+    taken = [Override.parse(word) for word in command.overrides if word.startswith("~")]
+    if not taken:
+        return
+    lacking = dict(leaves(defaults_of(command))).keys() - dict(leaves(config)).keys()
+    for override in taken:
+        if any(key == override.key or key.startswith(f"{override.key}.") for key in lacking):
+            raise InvalidInput(f"verl reads {override.key} and must find it, got {override}; set it to another value")
+
+
+def _own_sections(command: CommandLine) -> list[str]:
+    """What a configuration of the user's own has beside verl's: sections, and groups to choose from."""
+    if command.config_path is None:
+        return []
+    searched = tuple(word for word in command.overrides if word.startswith("hydra.searchpath"))
+    groups = [place.name for place in Path(command.config_path).iterdir() if place.is_dir()]
+    return [*compose(replace(command, overrides=searched)), *groups]
 
 
 def _wants_sampler(config: Mapping[str, Any]) -> bool:
@@ -88,7 +129,8 @@ def check(command: CommandLine, config: Mapping[str, Any], default_config: Mappi
                 raise InvalidInput(f"verl ignores {key}, its place is under `reward`; got {key}={value!r}")
     if not config["trainer"]["use_v1"]:
         raise InvalidInput("rewardflow is a mode of verl's v1 trainer, got trainer.use_v1=False")
-    refuse_ignored(config, default_config, command.overrides)
+    _refuse_unknown_mode(config["trainer"]["v1"]["trainer_mode"])
+    refuse_ignored(config, default_config, command.overrides, own_sections=_own_sections(command))
     settings = settings_of(config)
     is_ours = config["reward"]["reward_manager"]["name"] == SECTION
     if not is_ours:
@@ -96,6 +138,13 @@ def check(command: CommandLine, config: Mapping[str, Any], default_config: Mappi
     if config["trainer"]["v1"]["trainer_mode"] == SECTION:
         check_mode(config)
     return settings
+
+
+def _refuse_unknown_mode(mode: str) -> None:
+    """Before Ray is started and the model loaded; what registers modes of its own is loaded later than this."""
+    plugins = [plugin.name for plugin in entry_points(group="verl.plugins") if plugin.name != SECTION]
+    if mode not in MODES and not plugins and not os.environ.get("VERL_USE_EXTERNAL_MODULES"):
+        raise InvalidInput(f"trainer.v1.trainer_mode must be one of {', '.join(MODES)}, got {mode!r}")
 
 
 def _refuse_without_manager(config: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ setting that has its default says nothing about what anybody wants.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,9 +50,14 @@ _MODES = ("colocate_async", "separate_async")
 _OF_OUR_MODE = ("stream", "max_staleness", "behaviour_weight_cap")  # of our own section
 
 
-def refuse_ignored(config: Mapping[str, Any], defaults: Mapping[str, Any], words: Sequence[str]) -> None:
-    """The run's configuration, verl's own, and the command line that made the one of the other."""
-    _refuse_unknown_sections(defaults, words)
+def refuse_ignored(
+    config: Mapping[str, Any], defaults: Mapping[str, Any], words: Sequence[str], *, own_sections: Sequence[str] = ()
+) -> None:
+    """The run's configuration, verl's own, and the command line that made the one of the other.
+
+    `own_sections` are those that a configuration of the user's has beside verl's.
+    """
+    _refuse_unknown_sections([*defaults, *own_sections, SECTION, "hydra"], words)
     _refuse(config, defaults, _BY_THE_TRAINER, "verl's v1 trainer ignores")
     mode = config["trainer"]["v1"]["trainer_mode"]
     others = {f"trainer.v1.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _MODES if name != mode}
@@ -75,12 +81,13 @@ def _refuse(config: Mapping[str, Any], defaults: Mapping[str, Any], table: Mappi
                 raise InvalidInput(f"{who} {name}: {why}; got {name}={value!r}")
 
 
-def _refuse_unknown_sections(defaults: Mapping[str, Any], words: Sequence[str]) -> None:
-    """`+` adds anything anywhere; below verl's own sections something may read it, beside them nothing does."""
-    known = [*defaults, SECTION, "hydra"]
-    for override in map(Override.parse, words):
-        section = override.key.partition(".")[0].partition("@")[0]
-        if override.mark in ("+", "++") and section not in known:
+def _refuse_unknown_sections(known: Sequence[str], words: Sequence[str]) -> None:
+    """`+` adds anything anywhere; below known sections something may read it, beside them only other settings can."""
+    overrides = [Override.parse(word) for word in words]
+    for override in overrides:
+        section = re.split(r"[.@/]", override.key, maxsplit=1)[0]
+        is_referred_to = any(f"${{{section}" in (other.value or "") for other in overrides)
+        if override.mark in ("+", "++") and section not in known and not is_referred_to:
             nearest = difflib.get_close_matches(section, known, n=1)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
             raise InvalidInput(f"verl takes {override.key} and nothing reads it, got {override}{hint}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rewardflow.errors import InvalidInput
 
 _WORD = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<key>[^=\s+~][^=\s]*)(?:=(?P<value>.*))?", re.DOTALL)
+_NEEDS_NO_QUOTES = re.compile(r"[\w./:@%+-]+")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -45,3 +46,10 @@ class Override:
         if value in _TRUE or value in _FALSE:
             return value in _TRUE
         raise InvalidInput(f"{self.key} must be True or False, got {self.text!r}")
+
+
+def quoted(text: str) -> str:
+    """Text as a value of Hydra's, which gives commas, brackets and more a meaning of their own."""
+    if _NEEDS_NO_QUOTES.fullmatch(text):
+        return text
+    return "'" + text.replace("'", "\\'") + "'"

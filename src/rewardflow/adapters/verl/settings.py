@@ -82,15 +82,6 @@ def spec_of(settings: VerlSettings) -> AgentSpec:
     return AgentSpec.of(settings.reward, reward_kwargs=dict(settings.reward_kwargs), **settings.agent_options)
 
 
-def check_reward(settings: VerlSettings) -> None:
-    """Find a reward that is not there before anything starts."""
-    reward = settings.reward
-    place = reward if reward.endswith((".yaml", ".yml")) else reward.rpartition(":")[0]
-    if place.endswith((".py", ".yaml", ".yml")) and not os.path.isfile(place):
-        raise InvalidInput(f"the reward's file must exist, got {place}")
-    spec_of(settings)
-
-
 def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     users = config["reward"].get("custom_reward_function") or {}
     named, kwargs = own.get("reward"), dict(own.get("reward_kwargs") or {})
@@ -101,8 +92,10 @@ def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dic
         )
     if users.get("path"):
         return f"{_place(users['path'])}:{users['name']}", {**dict(users.get("reward_kwargs") or {}), **kwargs}
+    if named is not None and not isinstance(named, str):
+        raise InvalidInput(f"rewardflow.reward must be the name of a file or of code, got {named!r}")
     if named is not None:
-        return str(named), kwargs
+        return named, kwargs
     return VERL_RULES, {**_sandbox(config["reward"].get("sandbox_fusion") or {}), **kwargs}
 
 

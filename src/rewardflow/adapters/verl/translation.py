@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rewardflow.adapters.verl.overrides import Override
+from rewardflow.adapters.verl.overrides import Override, quoted
 from rewardflow.adapters.verl.settings import NAMES, SECTION
 from rewardflow.config.reward_shape import placed
 from rewardflow.errors import InvalidInput
@@ -21,6 +21,7 @@ from rewardflow.reward.settings import check_names
 VERL_CONFIG = "pkg://verl.trainer.config"
 DEFAULT_CONFIG_NAME = "ppo_trainer"
 MEGATRON_CONFIG_NAME = "ppo_megatron_trainer"
+NOT_SET = "not set"  # what is noted as before a word that was added
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,15 @@ class CommandLine:
 
     def adding(self, word: str, why: str) -> CommandLine:
         """With one more word, which the user left out."""
-        return replace(self, overrides=(word, *self.overrides), notes=(*self.notes, Note("not set", word, why)))
+        return replace(self, overrides=(word, *self.overrides), notes=(*self.notes, Note(NOT_SET, word, why)))
+
+    def leaving_out(self, word: str) -> CommandLine:
+        """Without a word that was added for the user."""
+        return replace(
+            self,
+            overrides=tuple(other for other in self.overrides if other != word),
+            notes=tuple(note for note in self.notes if note.after != word),
+        )
 
     def words(self) -> list[str]:
         options = [f"--config-name={self.config_name}"]
@@ -81,7 +90,7 @@ def translate(
             kept += rewritten.words
             notes.append(Note(str(override), " ".join(rewritten.words) or "nothing", rewritten.why))
     added = [*more_words, *engine, *_switched_on(kept)]
-    notes += [Note("not set", word) for word in _switched_on(kept)]
+    notes += [Note(NOT_SET, word) for word in _switched_on(kept)]
     return CommandLine(overrides=(*added, *kept), config_path=path, config_name=name, notes=tuple(notes))
 
 
@@ -96,6 +105,8 @@ def _rewrite(override: Override, folder: Path) -> Rewritten | None:
     rewrite = _RECIPE.get(key)
     if rewrite is not None:
         return rewrite(override)
+    if key in _REWARD_FILE:
+        return _reward_file(override, folder)
     if key.startswith(f"{SECTION}."):
         return _own(override, folder)
     if key.startswith("custom_reward_function."):
@@ -113,10 +124,22 @@ def _own(override: Override, folder: Path) -> Rewritten | None:
     name = override.key.removeprefix(f"{SECTION}.").partition(".")[0]
     check_names({name: None}, NAMES)
     value = override.value
-    if name == "reward" and value is not None:
-        value = str(placed(override.text, folder))
+    if override.key == f"{SECTION}.reward" and isinstance(place := placed(override.text, folder), str):
+        value = quoted(place)
     word = str(Override(override.key, value, "++"))
     return None if word == str(override) else Rewritten((word,), "verl's configuration has no such section yet")
+
+
+def _reward_file(override: Override, folder: Path) -> Rewritten | None:
+    """Its place in full: Ray's processes may run in another folder."""
+    is_marked = "://" in override.text  # a module, or a file that has its place in full
+    place = override.text if is_marked else str(placed(override.text, folder))
+    if place == override.text and override.key == _REWARD_FILE[0]:
+        return None
+    why = "its place in full" if override.key == _REWARD_FILE[0] else "verl ignores the old name"
+    return Rewritten(
+        (str(Override(_REWARD_FILE[0], quoted(place), "" if override.mark == "+" else override.mark)),), why
+    )
 
 
 def _to(key: str, why: str = "", *, mark: str = "") -> Callable[[Override], Rewritten]:
@@ -149,8 +172,8 @@ def _loss_mode(override: Override) -> Rewritten | None:
     return Rewritten(words, "the loss compares with the log-probs of the rollout")
 
 
+_REWARD_FILE = ("reward.custom_reward_function.path", "custom_reward_function.path")  # verl's name now, and once
 _RECIPE: Mapping[str, Callable[[Override], Rewritten | None]] = {
-    "custom_reward_function.path": _to("reward.custom_reward_function.path", "verl ignores the old name"),
     "custom_reward_function.name": _to("reward.custom_reward_function.name", "verl ignores the old name"),
     "reward_model.reward_manager": _manager,
     "reward_model.launch_reward_fn_async": _launched_async,
@@ -206,8 +229,10 @@ def _config_path(path: str | None, folder: Path) -> tuple[str | None, list[str],
     return place, [f"hydra.searchpath=[{VERL_CONFIG}]"], []
 
 
+SWITCHES = ("reward.reward_manager.name=rewardflow", "trainer.v1.trainer_mode=rewardflow")
+
+
 def _switched_on(words: Sequence[str]) -> list[str]:
     """What makes it a run of rewardflow, unless the user chose otherwise."""
     keys = {Override.parse(word).key for word in words}
-    defaults = ("reward.reward_manager.name=rewardflow", "trainer.v1.trainer_mode=rewardflow")
-    return [word for word in defaults if Override.parse(word).key not in keys]
+    return [word for word in SWITCHES if Override.parse(word).key not in keys]
