@@ -102,6 +102,36 @@ asyncio.run(main())
 """
 
 
+JOB = """
+import asyncio, logging, os, signal, sys
+import ray
+import rewardflow as rf
+from rewardflow.shared_agent.ray_actor import connect
+from rewardflow.shared_agent.spec import AgentSpec
+
+address, reward, journal, end = sys.argv[1:]
+ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address="127.0.0.2")
+
+
+@ray.remote(num_cpus=0)
+class Worker:
+    async def score(self, delay_s):
+        spec = AgentSpec.of(reward, journal=journal)
+        self.agent = await connect(spec, name="judge", run="a", ends_with_clients=True).__aenter__()
+        rollout = rf.Rollout(group_id=str(delay_s), response="7", extra_info={"delay_s": delay_s})
+        return (await self.agent.score(rollout)).value
+
+
+workers = [Worker.remote() for _ in range(2)]
+assert ray.get(workers[0].score.remote(0.0)) == 7.0
+never = workers[1].score.remote(1000.0)
+assert ray.get(workers[0].score.remote(0.1)) == 7.0
+print("judged", flush=True)
+if end == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.fixture
 def judge(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "judge.py").write_text(JUDGE, "utf-8")
@@ -137,6 +167,14 @@ def check_exact(sent: list[rf.Rollout], groups: list[rf.ScoredGroup]) -> None:
     assert [rollout for group in groups for rollout in group.rollouts] == sent
     values = [reward.value for group in groups for reward in group.rewards]
     assert values == [float(rollout.response) for rollout in sent]
+
+
+def until_gone(name: str, *, within_s: float) -> None:
+    """Ray takes seconds to see that a process is gone."""
+    deadline_s = time.monotonic() + within_s
+    while any(actor["name"] == name for actor in ray.util.list_named_actors(all_namespaces=True)):
+        assert time.monotonic() < deadline_s, f"{name} is still there after {within_s} s"
+        time.sleep(0.2)
 
 
 async def until_calls(folder: Path, count: int) -> None:
@@ -243,6 +281,22 @@ def test_processes_of_two_jobs_share_one_rate_and_a_killed_one_frees_its_share(c
         for worker in workers:
             worker.kill()
             worker.wait()
+
+
+@pytest.mark.parametrize("end", ["over", "killed"])
+def test_an_agent_that_is_there_for_one_job_ends_with_it_and_leaves_its_journal_in_order(
+    cluster: Cluster, judge: Path, end: str
+) -> None:
+    script, journal = judge / "job.py", judge / "run.db"
+    script.write_text(JOB, "utf-8")
+    for _ in range(2):  # the second finds nothing in its way
+        words = [sys.executable, str(script), cluster.address, f"{judge / 'judge.py'}:judge", str(journal), end]
+        said = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=300)
+        assert said.stdout == "judged\n"
+        until_gone("judge", within_s=120)
+        assert journal.exists()
+        assert not journal.with_name("run.db-wal").exists()  # it was closed, not cut off
+    assert calls_in(judge)["7"] <= 4  # what is in the journal was not asked again
 
 
 def test_workers_in_different_processes_complete_each_others_groups(judge: Path) -> None:
