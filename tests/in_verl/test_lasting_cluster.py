@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def test_a_jobs_agent_ends_with_its_job_and_the_next_job_finds_its_journal(
         assert outcome.code == 0, outcome.output[-3000:]
         assert names_left(cluster) == []
         assert not list(outcome.run_dir.glob("*-wal"))  # it was closed, not cut off
-        with sqlite3.connect(outcome.run_dir / "journal.db") as journal:
+        with contextlib.closing(sqlite3.connect(outcome.run_dir / "journal.db")) as journal:
             (count,) = journal.execute("SELECT count(*) FROM verdicts").fetchone()
         assert count >= 32
         if launcher:
