@@ -62,7 +62,7 @@ def test_a_key_that_verl_does_not_know_is_refused_by_name() -> None:
         (["trainer.v1.sampler.max_off_policy_threshold=2"], "rewardflow.max_staleness is the bound"),
         (["trainer.v1.trainer_mode=sync", "trainer.v1.separate_async.parameter_sync_step=2"], "trainer_mode is sync"),
         (["reward.reward_manager.source=importlib"], "must be register"),
-        (["reward.reward_model.enable=True"], "verl asks a reward model itself"),
+        (["reward.reward_model.enable=True"], "cannot reach a reward model that verl serves"),
         (["+reward.reward_kwargs.overlong_buffer_cfg=1"], "custom_reward_function.reward_kwargs"),
         (["+max_concurency=8"], "nothing reads it, got"),
         (["++traner.total_epochs=2"], "did you mean 'trainer'"),

@@ -292,5 +292,5 @@ def test_validation_goes_between_steps(materials: Materials, tmp_path: Path) -> 
     outcome = ended_well(tmp_path, settings)
     assert outcome.column("rewardflow/groups/trained") == [4, 4]
     assert outcome.column("rewardflow/staleness/max") == [0, 1]
-    assert len(outcome.column("val-core/toy/reward/mean@1")) == 2
+    assert len(outcome.column("val-core/toy/acc/mean@1")) == 2
     assert outcome.metrics[1]["rewardflow/busy_s/validate"] > 0  # after the first step, before the second

@@ -71,14 +71,13 @@ def test_a_section_beside_verls_own_is_refused(word: str) -> None:
         refuse_ignored(config(), DEFAULTS, [word])
 
 
-def test_a_reward_model_that_would_go_round_the_manager_is_refused() -> None:
+def test_a_reward_model_that_verl_serves_is_refused() -> None:
     changed = config()
     changed["reward"]["reward_model"]["enable"] = True
-    with pytest.raises(InvalidInput, match="verl asks a reward model itself"):
-        refuse_ignored(changed, DEFAULTS, [])
-    changed["reward"]["custom_reward_function"]["path"] = "judge.py"
-    refuse_ignored(changed, DEFAULTS, [])
-    changed["reward"]["custom_reward_function"]["path"] = None
+    for path in (None, "judge.py"):
+        changed["reward"]["custom_reward_function"]["path"] = path
+        with pytest.raises(InvalidInput, match="cannot reach a reward model that verl serves"):
+            refuse_ignored(changed, DEFAULTS, [])
     changed["reward"]["reward_manager"]["name"] = "naive"
     refuse_ignored(changed, DEFAULTS, [])
 

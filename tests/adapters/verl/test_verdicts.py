@@ -32,6 +32,11 @@ def test_an_extra_that_was_asked_for_is_a_number_of_its_own() -> None:
     assert info["extras"] == '{"note":"x"}'
 
 
+def test_what_validation_goes_by_is_there_as_with_verls_own_managers() -> None:
+    assert extra_info_of(Reward(value=0.5))["acc"] == 0.5
+    assert extra_info_of(Reward(value=0.5, extras={"acc": False}))["acc"] == 0.0
+
+
 def test_a_verdict_survives_verls_hands() -> None:
     reward = Reward(value=0.5, latency_s=2.0, attempts=3, cost_usd=0.01, tokens=7, components={"a": 1.0}, imputed=True)
     assert reward_of(0.5, extra_info_of(reward)) == reward

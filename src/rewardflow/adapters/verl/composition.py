@@ -132,11 +132,10 @@ def check(command: CommandLine, config: Mapping[str, Any], default_config: Mappi
     _refuse_unknown_mode(config["trainer"]["v1"]["trainer_mode"])
     refuse_ignored(config, default_config, command.overrides, own_sections=_own_sections(command))
     settings = settings_of(config)
-    is_ours = config["reward"]["reward_manager"]["name"] == SECTION
-    if not is_ours:
-        _refuse_without_manager(config)
     if config["trainer"]["v1"]["trainer_mode"] == SECTION:
         check_mode(config)
+    elif config["reward"]["reward_manager"]["name"] != SECTION:
+        _refuse_without_manager(config)
     return settings
 
 
@@ -149,8 +148,6 @@ def _refuse_unknown_mode(mode: str) -> None:
 
 def _refuse_without_manager(config: Mapping[str, Any]) -> None:
     name = config["reward"]["reward_manager"]["name"]
-    if config["trainer"]["v1"]["trainer_mode"] == SECTION:
-        raise InvalidInput(f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {name!r}")
     if config.get(SECTION):
         raise InvalidInput(
             f"settings under rewardflow need reward.reward_manager.name=rewardflow, got {name!r} and "
@@ -164,6 +161,9 @@ def _refuse_without_manager(config: Mapping[str, Any]) -> None:
 def check_mode(config: Mapping[str, Any]) -> None:
     """What trainer mode `rewardflow` does not do."""
     settings = settings_of(config)
+    manager = config["reward"]["reward_manager"]["name"]
+    if manager != SECTION:
+        raise InvalidInput(f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {manager!r}")
     actor, data = config["actor_rollout_ref"]["actor"], config["data"]
     batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
     if batch % mini_batch:
@@ -188,11 +188,6 @@ def check_mode(config: Mapping[str, Any]) -> None:
         raise InvalidInput(
             "trainer mode rewardflow refills no groups, so algorithm.filter_groups.enable must be False; "
             "trainer.v1.trainer_mode=colocate_async has it"
-        )
-    if config["reward"]["reward_model"]["enable"] and not config["reward"]["reward_model"]["enable_resource_pool"]:
-        raise InvalidInput(
-            "trainer mode rewardflow asks for verdicts while the devices work, so a reward model needs devices of its "
-            "own: reward.reward_model.enable_resource_pool=True, got False"
         )
 
 

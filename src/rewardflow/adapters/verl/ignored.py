@@ -70,7 +70,7 @@ def refuse_ignored(
         _refuse(config, {}, ours, "only trainer mode rewardflow reads")
     if config["reward"]["reward_manager"]["name"] == SECTION:
         _refuse(config, defaults, _BY_OUR_MANAGER, "the reward manager rewardflow ignores")
-        _refuse_what_goes_round_the_manager(config["reward"])
+        refuse_what_goes_round_the_manager(config["reward"])
 
 
 def _refuse(config: Mapping[str, Any], defaults: Mapping[str, Any], table: Mapping[str, str], who: str) -> None:
@@ -103,17 +103,18 @@ def _refuse_a_cap_without_its_loss(config: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_what_goes_round_the_manager(reward: Mapping[str, Any]) -> None:
+def refuse_what_goes_round_the_manager(reward: Mapping[str, Any]) -> None:
+    """verl asks a reward model that scores itself, and tells only functions that it calls where one that writes is."""
     source = reward["reward_manager"]["source"]
     if source != "register":
         raise InvalidInput(
             "the reward manager rewardflow is found by its name, so reward.reward_manager.source must be register, "
             f"got {source!r}"
         )
-    if reward["reward_model"]["enable"] and not reward["custom_reward_function"]["path"]:
+    if reward["reward_model"]["enable"]:
         raise InvalidInput(
-            "verl asks a reward model itself, and no reward manager, unless reward.custom_reward_function.path is set: "
-            "set it, or reward.reward_model.enable=False; got a reward model and no such file"
+            "the reward manager rewardflow cannot reach a reward model that verl serves: serve it yourself and name it "
+            "in rewardflow.reward, or keep one of verl's managers; got reward.reward_model.enable=True"
         )
 
 

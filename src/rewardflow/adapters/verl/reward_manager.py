@@ -15,6 +15,7 @@ from verl.experimental.reward_loop.reward_manager import register as register_ma
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardflow.adapters.verl.agent_of_job import JobAgent, tally_name
+from rewardflow.adapters.verl.ignored import refuse_what_goes_round_the_manager
 from rewardflow.adapters.verl.rows import RowReader
 from rewardflow.adapters.verl.settings import SECTION, settings_of
 from rewardflow.adapters.verl.verdicts import VerdictFailed, extra_info_of
@@ -35,6 +36,8 @@ class RewardflowManager(RewardManagerBase):
     ) -> None:
         super().__init__(config, tokenizer, compute_score)
         plain: Any = OmegaConf.to_container(config, resolve=True)
+        if reward_router_address is not None:
+            refuse_what_goes_round_the_manager(plain["reward"])
         self._settings = settings_of(plain)
         rollout = plain["actor_rollout_ref"]["rollout"]
         self._reader = RowReader(

@@ -15,7 +15,7 @@ from rewardflow.errors import RewardflowError
 from rewardflow.events import plain
 from rewardflow.types import Reward
 
-OWN_KEYS = ("score", "latency_s", "attempts", "cost_usd", "tokens", "cached", "imputed", "components", "extras")
+OWN_KEYS = ("score", "acc", "latency_s", "attempts", "cost_usd", "tokens", "cached", "imputed", "components", "extras")
 
 
 class VerdictFailed(RewardflowError):
@@ -32,9 +32,11 @@ class VerdictFailed(RewardflowError):
 def extra_info_of(reward: Reward, extra_keys: Sequence[str] = ()) -> dict[str, Any]:
     """What verl keeps beside the score. Extras that are not asked for by name go together, as JSON text."""
     extras = dict(reward.extras)
+    accuracy = _number(extras.get("acc", reward.value))  # verl's own managers say so, and validation goes by it
     named = {key: _number(extras.pop(key, None)) for key in extra_keys}
     return {
         "score": reward.value,
+        "acc": accuracy,
         "latency_s": reward.latency_s,
         "attempts": reward.attempts,
         "cost_usd": reward.cost_usd,
