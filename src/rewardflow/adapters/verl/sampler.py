@@ -34,16 +34,18 @@ TRAINING = "train"
 
 
 class _TellingBuffer(ReplayBuffer):
-    """What both of verl's buffers get. `config` is the whole of verl's configuration."""
+    """What both of verl's buffers get."""
 
-    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+    def __init__(self, *, trainer: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        plain: Any = OmegaConf.to_container(config, resolve=True)
+        self._trainer = trainer
+        plain: Any = OmegaConf.to_container(trainer.config, resolve=True)
         self._settings = settings_of(plain)
         self._group_size = int(plain["actor_rollout_ref"]["rollout"]["n"])
         self._samples_a_step = int((self.trainer_config or {}).get("parameter_sync_step", 1))
         self._tally = ray.remote(Tally).options(name=tally_name(), num_cpus=0).remote()
-        self._lifetime = contextlib.ExitStack()  # ends with the process: verl tells no sampler when a run is over
+        self._lifetime = contextlib.ExitStack()
+        self._num_to_validate: int | None = None  # batches that are still to come when the last step is sampled
         self._record = self._open_record()
         self._judged: JudgedStep | None = None
         self._out_s = 0.0
@@ -59,6 +61,8 @@ class _TellingBuffer(ReplayBuffer):
         if partition_id != TRAINING:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)
             self._take({_uid(key) for key in batch.keys})
+            if self._num_to_validate is not None:
+                self._end_record(self._num_to_validate - 1)
             return batch, metrics
         judged = self._of_step(global_steps)
         started_s = time.monotonic()
@@ -139,7 +143,21 @@ class _TellingBuffer(ReplayBuffer):
         self._out_s = out_s
         if self._record is not None:
             self._record.left(judged.account.groups)
+        if judged.account.step >= self._last_step:
+            validates = self._trainer.config.trainer.test_freq > 0
+            self._end_record(len(self._trainer.val_dataloader) if validates else 0)
         return metrics
+
+    @property
+    def _last_step(self) -> int:
+        trainer = self._trainer
+        return int(min(trainer.total_training_steps, trainer.steps_per_epoch * trainer.config.trainer.total_epochs))
+
+    def _end_record(self, num_to_validate: int) -> None:
+        """When nothing more will be sampled: verl tells no sampler when a run is over, and then kills its process."""
+        self._num_to_validate = num_to_validate
+        if num_to_validate == 0:
+            self._lifetime.close()
 
     def _take(self, uids: Iterable[str]) -> list[GroupReport]:
         reports: list[GroupReport] = ray.get(self._tally.take.remote(list(uids)))
@@ -180,11 +198,11 @@ def replay_buffer(*, trainer_mode: str, refill_fn: Callable[[int], object], **kw
         "sync_refill_failed_groups": bool(config.trainer.v1.sampler.get("sync_refill_failed_groups", False)),
     }
     if trainer_mode != "sync":
-        return TellingReplayBufferAsync(config=config, **kwargs)
+        return TellingReplayBufferAsync(trainer=trainer, **kwargs)
     refills = kwargs["filter_groups_metric"] is not None or kwargs["sync_refill_failed_groups"]
     groups, data = config.algorithm.get("filter_groups", None) or {}, config.data
     return TellingReplayBuffer(
-        config=config,
+        trainer=trainer,
         train_batch_size=data.train_batch_size,
         gen_batch_size=1 if refills else data.get("gen_batch_size", None) or data.train_batch_size,
         max_inflight_gen_batches=groups.get("max_inflight_gen_batches", 1),
