@@ -24,6 +24,7 @@ The agent's side, which knows no Ray
   settled.py     which serial numbers are over
   lacking.py     groups that wait for rollouts which may never come
   listeners.py   who keeps the record of a run
+  attendance.py  which processes an agent is still there for
 
 On Ray
   service.py     a host with a loop of its own, opened when first asked and again after it halted
