@@ -68,6 +68,17 @@ def test_a_rollout_of_a_file_is_shown_whole(tmp_path: Path) -> None:
     assert (rollout.facts["advantage"], rollout.facts["trained"]) == (-0.25, "yes")
 
 
+def test_a_damaged_file_of_rollouts_is_named_and_costs_only_its_own_step(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run").path
+    for step in range(2):
+        write_rollouts(path, step, [{"response": f"of step {step}"}])
+    whole = (path / "rollouts" / "step_000000.parquet").read_bytes()
+    (path / "rollouts" / "step_000000.parquet").write_bytes(whole[: len(whole) // 2])
+    sample = sample_of(path)
+    assert [rollout.answer for rollout in sample.rollouts] == ["of step 1"]
+    assert "could not be read: step_000000.parquet" in sample.origin
+
+
 def test_a_conversation_is_read_as_who_said_what(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run").path
     messages = '[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 * 7?"}]'

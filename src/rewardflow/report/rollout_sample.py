@@ -97,14 +97,21 @@ def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
     chosen = _spread(files, _MAX_FILES)
     share = max(1, at_most // len(chosen))
     rollouts: list[SampledRollout] = []
+    damaged: list[str] = []
     for path in chosen:
-        table = parquet.read_table(path)
+        try:
+            table = parquet.read_table(path)
+        except (OSError, ValueError):  # ArrowInvalid is a ValueError; a page about a run does without one of its steps
+            damaged.append(path.name)
+            continue
         _check_version(table.schema.metadata or {}, path)
         scores = table.column("score").to_pylist() if "score" in table.column_names else [None] * table.num_rows
         rollouts += [_of_row(row) for row in table.take(_telling(scores, share)).to_pylist()]
     origin = (
         f"{len(rollouts)} rollouts out of {len(chosen)} of {len(files)} steps: failures, extremes and some by chance."
     )
+    if damaged:
+        origin += f" What could not be read: {', '.join(damaged)}."
     return RolloutSample(rollouts=tuple(rollouts), origin=origin)
 
 
