@@ -88,6 +88,15 @@ def test_the_same_evaluation_is_paid_for_once_and_the_run_is_not_touched(
     assert before == {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 
+def test_the_directory_of_a_training_run_is_refused_as_the_place_of_an_evaluation(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (trained / "run" / "validation.jsonl").read_bytes()
+    assert main(["eval", str(trained / "run.yaml"), "--no-probe", "--out", str(trained / "run")]) == 2
+    assert "--out must be a directory of the evaluation's own" in capsys.readouterr().err
+    assert (trained / "run" / "validation.jsonl").read_bytes() == before
+
+
 def test_a_table_tells_each_figure_and_where_the_verdicts_are(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.device import Device
 from rewardflow.flow.validation import Measurement
 from rewardflow.flow.validation_report import Validated
-from rewardflow.run_directory import CHECKPOINTS_FOLDER, EVALUATIONS_FOLDER
+from rewardflow.run_directory import CHECKPOINTS_FOLDER, EVALUATIONS_FOLDER, METRICS_FILE
 from rewardflow.runtime.measuring import MeasuredModel, measuring_home
 from rewardflow.runtime.opening import check_installed, folder_of
 from rewardflow.runtime.probe import probe, probe_open
@@ -118,6 +118,7 @@ async def evaluation(
 ) -> AsyncIterator[Evaluation]:
     """Open all that is needed. What is cheap to find wrong is found first, as in a run."""
     check_installed()
+    _refuse_a_training_run(out)
     validation = check_validation(settings)
     settings = settings_of(settings, model, out)
     folder = folder_of(settings)
@@ -152,6 +153,12 @@ def check_validation(settings: RunSettings) -> ValidationSettings:
             "on the command line, got none"
         )
     return settings.validation
+
+
+def _refuse_a_training_run(out: Path | None) -> None:
+    """An evaluation replaces what an earlier one told, so it would replace a run's own validations."""
+    if out is not None and (out / METRICS_FILE).exists():
+        raise InvalidInput(f"--out must be a directory of the evaluation's own, got {out}, which holds a training run")
 
 
 async def _open_records(out: Path, stack: contextlib.AsyncExitStack, *, keeps_texts: bool) -> ValidationRecords:
