@@ -71,18 +71,28 @@ def run(args: argparse.Namespace) -> int:
     plan_file, overrides = _sorted_out(args.plan_file, args.overrides)
     if args.processes is not None and args.processes < 1:
         raise InvalidInput(f"--processes must be at least 1, got {args.processes}")
-    if args.html is not None and not Path(args.html).parent.is_dir():
-        raise InvalidInput(f"--html writes a file, and the folder must exist, got {args.html}")
+    if args.html is not None:
+        _check_place(Path(args.html))
     settings = load_plan(plan_file, [*overrides, *_from_flags(args)], measured=args.measured)
     plan = make_plan(settings, processes=args.processes or os.cpu_count() or 1)
-    if args.html is not None:
-        title = f"Plan: {plan_file or args.measured or 'a training run'}"
-        Path(args.html).write_text(page_of(plan, title=title), "utf-8")
     if args.json:
         sys.stdout.write(orjson.dumps(plan.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         _show(plan, stdout_console())
+    if args.html is not None:
+        title = f"Plan: {plan_file or args.measured or 'a training run'}"
+        Path(args.html).write_text(page_of(plan, title=title), "utf-8")
     return 0
+
+
+def _check_place(page: Path) -> None:
+    """Before minutes of simulation, not after them."""
+    if not page.parent.is_dir():
+        raise InvalidInput(f"--html writes a file, and the folder must exist, got {page}")
+    if page.is_dir():
+        raise InvalidInput(f"--html writes a file, got the folder {page}")
+    if not os.access(page if page.exists() else page.parent, os.W_OK):
+        raise InvalidInput(f"--html writes a file, which must be allowed, got {page}")
 
 
 def _sorted_out(plan_file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
