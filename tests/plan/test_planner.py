@@ -53,6 +53,13 @@ def test_every_schedule_has_a_row_and_is_held_to_synchronous(small: Plan) -> Non
         assert row.max_calls_in_flight <= 16
 
 
+def test_a_run_of_few_steps_takes_what_its_own_steps_take_and_nothing_for_steps_it_does_not_have() -> None:
+    plan = make_plan(replace(SMALL, steps=4, schedules=("staleness_4",)))
+    (row,) = (row for row in plan.rows if row.schedule == "staleness_4")
+    assert row.total_s == pytest.approx(simulate(SMALL, "staleness_4", steps=4).reports[-1].ended_s)
+    assert row.total_s < plan.rows[0].total_s  # synchronous waits, and does the same work
+
+
 def test_a_device_that_is_slower_than_the_service_binds_and_streaming_on_policy_is_recommended(small: Plan) -> None:
     assert small.binding == "compute"
     assert small.floors.floor_s == pytest.approx(54.0)

@@ -74,7 +74,10 @@ class Figures:
     timeline: Timeline
 
 
-def figures_of(run: SimulatedRun, settings: PlanSettings, name: str, floors: Floors) -> Figures:
+def figures_of(
+    run: SimulatedRun, settings: PlanSettings, name: str, floors: Floors, *, whole: SimulatedRun | None = None
+) -> Figures:
+    """`whole` is the run that is told itself, where it has no steps between those that fill and those that drain."""
     edge = num_edge_steps(name)
     reports = run.reports[edge:-edge]
     since_s, until_s = run.reports[edge - 1].ended_s, reports[-1].ended_s
@@ -97,7 +100,7 @@ def figures_of(run: SimulatedRun, settings: PlanSettings, name: str, floors: Flo
         refused=run.num_refused,
         failed=num_failed / (settings.calls_per_step * len(reports)),
         cost_usd=cost_usd,
-        total_s=_total_s(run, edge, step_s, settings.steps),
+        total_s=_total_s(run, edge, step_s, settings.steps) if whole is None else _duration_s(whole),
         total_cost_usd=cost_usd * settings.steps,
         over_floor=step_s / floors.floor_s if floors.floor_s else 1.0,
         binding=floors.binding(
@@ -115,9 +118,11 @@ def _are_full(settings: PlanSettings, name: str, *, most_in_flight: int) -> bool
 
 def _total_s(run: SimulatedRun, edge: int, step_s: float, steps: int) -> float:
     ends = [*run.reports[:edge], *run.reports[-edge:]]
-    if steps <= len(ends):
-        return sum(report.duration_s for report in run.reports[:steps])
     return sum(report.duration_s for report in ends) + (steps - len(ends)) * step_s
+
+
+def _duration_s(run: SimulatedRun) -> float:
+    return sum(report.duration_s for report in run.reports)
 
 
 def _timeline(run: SimulatedRun, edge: int) -> Timeline:

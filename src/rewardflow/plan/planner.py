@@ -99,6 +99,11 @@ class _Task:
     as_original: bool = False
 
     @property
+    def is_all_ends(self) -> bool:
+        """Whether the run that is told is so short that it drains before it is filled; it is simulated as it is."""
+        return self.settings.steps < min_steps(self.name)
+
+    @property
     def num_calls(self) -> int:
         return self.settings.calls_per_step * self.steps
 
@@ -242,5 +247,7 @@ def _figures_in_process(task: _Task) -> Figures:
 
 
 def _figures(task: _Task) -> Figures:
-    run = simulate(task.settings, task.name, steps=task.steps, as_original=task.as_original)
-    return figures_of(run, task.settings, task.name, floors_of(task.settings))
+    settings, name = task.settings, task.name
+    run = simulate(settings, name, steps=task.steps, as_original=task.as_original)
+    whole = simulate(settings, name, steps=settings.steps, as_original=task.as_original) if task.is_all_ends else None
+    return figures_of(run, settings, name, floors_of(settings), whole=whole)
