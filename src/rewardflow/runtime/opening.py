@@ -31,7 +31,7 @@ from rewardflow.flow.run import Flow
 from rewardflow.flow.seams import Critic, Generator, Trainer
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
-from rewardflow.run_directory import RUN_FILE, refuse_what_is_in_the_way
+from rewardflow.run_directory import RUN_FILE, RunDirectory, refuse_what_is_in_the_way
 from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
 from rewardflow.runtime.metrics_sinks import check_sinks
 from rewardflow.runtime.probe import probe, probe_open
@@ -39,6 +39,7 @@ from rewardflow.runtime.resuming import find_checkpoint, store_of
 from rewardflow.runtime.reward_of_run import RunAgent, agent_of_run, keeps_texts, shared_cluster
 from rewardflow.runtime.run_records import RunRecords, open_records
 from rewardflow.runtime.run_state import RunState, WeightKeeper
+from rewardflow.runtime.sole_use import refuse_if_in_use
 from rewardflow.runtime.step_checks import StepChecks
 from rewardflow.runtime.time_budget import TimeBudget
 from rewardflow.runtime.validation import check_reward_fits, open_validation_set
@@ -186,7 +187,10 @@ def check_run_dir(settings: RunSettings, *, resumes: bool = False) -> None:
             f"run_dir must be a new directory, got {settings.run_dir}, which holds a run already (--resume goes on "
             "with it)"
         )
-    if not holds_run:
+    if holds_run:
+        RunDirectory.open(settings.run_dir)  # for its mistakes
+        refuse_if_in_use(Path(settings.run_dir))
+    else:
         refuse_what_is_in_the_way(Path(settings.run_dir))
 
 

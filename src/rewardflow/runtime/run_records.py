@@ -2,7 +2,7 @@
 
 Always true: every step that was trained and every version that was measured has one line in metrics.jsonl, however
 often the run was killed and went on; cutting the file leaves it as it was or as it should be. What a step told is on
-disk before a checkpoint says that the step is done.
+disk before a checkpoint says that the step is done. Nobody else writes to the run meanwhile.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from rewardflow.runtime.metrics_sinks import StepMetrics, in_background, sinks_o
 from rewardflow.runtime.rollout_files import RolloutFiles
 from rewardflow.runtime.scalars import scalars
 from rewardflow.runtime.settings_file import changed_settings, write_settings
+from rewardflow.runtime.sole_use import sole_use
 from rewardflow.runtime.validation_records import ValidationRecords, cut_validations, measured_versions
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ def open_records(
     if settings.run_dir is None:
         return None
     directory = RunDirectory.at(settings.run_dir) if resumes else RunDirectory.create(settings.run_dir)
+    stack.enter_context(sole_use(directory.path))
     if changed := changed_settings(settings, directory.path / SETTINGS_FILE):
         logger.warning("the run goes on with other settings: %s", "; ".join(changed))
     write_settings(settings, directory.path / SETTINGS_FILE)
