@@ -201,3 +201,30 @@ def test_a_reader_that_went_away_is_not_worth_a_word(tmp_path: Path) -> None:
     assert process.returncode == 141
     assert "Traceback" not in err
     assert "roken" not in err
+
+
+PLAN = ("plan", "prompts=8", "simulated_steps=11", "device={generation_s: 1, update_s: 1}", "--processes", "1")
+
+
+def test_a_reader_of_a_table_that_went_away_is_not_worth_a_word_either() -> None:
+    process = start(*PLAN)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, "")
+
+
+def test_a_full_disk_under_stdout_is_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        process = start(*PLAN, stdout=full.fileno())
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err == "rewardflow: what was to be shown could not be written: No space left on device\n"
+
+
+def test_a_command_without_a_stdout_does_its_work_all_the_same(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    process = start(*PLAN, "--html", str(page), before=("sh", "-c", 'exec "$@" >&-', "sh"))
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert page.exists()

@@ -51,10 +51,19 @@ def stdout_console() -> Console:
     return _console(is_stderr=False)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would exit, with a code of its own; what a reader that went away means is for `main` to say."""
+        self.quiet = True
+        raise BrokenPipeError
+
+
 def _console(*, is_stderr: bool) -> Console:
     stream = sys.stderr if is_stderr else sys.stdout
     is_free = not stream.isatty() and "COLUMNS" not in os.environ
-    return Console(stderr=is_stderr, width=PLAIN_WIDTH if is_free else None, markup=False, highlight=False, emoji=False)
+    return _Console(
+        stderr=is_stderr, width=PLAIN_WIDTH if is_free else None, markup=False, highlight=False, emoji=False
+    )
 
 
 def safe(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -138,6 +139,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_what_is_closed()
+    if not sys.stderr.isatty():  # read when transformers is imported; its bars are no lines
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     args = build_parser().parse_args(argv)
     with logging_to_stderr(getattr(args, "verbose", 0)), _sigterm_as_interrupt():
         try:
@@ -161,11 +165,15 @@ def exit_code_of(error: BaseException, *, shows_traceback: bool = False) -> int:
             message, code = str(cause), WRONG_USE
         case OSError() if cause.filename is not None:
             message, code = f"{cause.filename}: {cause.strerror}", WRONG_USE
+        case OSError(errno=errno.ENOSPC):  # without a name: stdout or stderr, where they go to a file
+            _drop_stdout()
+            message, code = f"what was to be shown could not be written: {cause.strerror}", WRONG_USE
         case _:
             raise error
-    if shows_traceback:
-        sys.stderr.write(safe("".join(traceback.format_exception(error))))
-    sys.stderr.write(f"rewardflow: {safe(message)}\n")
+    with contextlib.suppress(OSError):  # nobody can be told
+        if shows_traceback:
+            sys.stderr.write(safe("".join(traceback.format_exception(error))))
+        sys.stderr.write(f"rewardflow: {safe(message)}\n")
     return code
 
 
@@ -185,6 +193,14 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         return
     for inner in error.exceptions:
         yield from _leaves(inner)
+
+
+def _open_what_is_closed() -> None:
+    """Started with `>&-` there is no stdout at all. What is opened stays open as long as the process."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _drop_stdout() -> None:
