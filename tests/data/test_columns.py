@@ -109,6 +109,11 @@ def test_missing_columns_are_told_with_those_that_are_there() -> None:
         ({"prompt": ""}, "prompt must be text or a list of chat messages, got ''"),
         ({"prompt": []}, "prompt must be text or a list of chat messages, got []"),
         ({"prompt": 7}, "prompt must be text or a list of chat messages, got 7"),
+        ({"prompt": "6 \ud800 7"}, "prompt must be whole characters, got the half surrogate pair '\\ud800'"),
+        (
+            {"prompt": [{"role": "user", "content": "\udfff"}]},
+            "prompt[0].content must be whole characters, got the half surrogate pair '\\udfff'",
+        ),
         ({"prompt": ["hi"]}, "prompt must be text or a list of chat messages, got ['hi']"),
         ({"prompt": [{"role": "user"}]}, "prompt[0] must have the texts role and content, got {'role': 'user'}"),
         ({"prompt": "a", "data_source": 3}, "data_source must be text, got 3"),

@@ -71,6 +71,8 @@ def _prompt(uid: str, row: Mapping[str, Any], prompt_column: str, answer_column:
     is_text = isinstance(question, str)
     if not question:
         raise InvalidInput(f"{prompt_column} must be text or a list of chat messages, got {_shown(question)}")
+    if is_text:
+        _check_unicode(prompt_column, question)
     return Prompt(
         uid=uid,
         text=question if is_text else "",
@@ -79,6 +81,15 @@ def _prompt(uid: str, row: Mapping[str, Any], prompt_column: str, answer_column:
         data_source=typed_column(row, "data_source", str, "text", ""),
         extra_info=typed_column(row, "extra_info", Mapping, "an object", EMPTY),
     )
+
+
+def _check_unicode(name: str, text: str) -> None:
+    """Half a surrogate pair, as an escape in JSON, is no character, and no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise InvalidInput(f"{name} must be whole characters, got the half surrogate pair {half!a}") from None
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:
@@ -102,6 +113,8 @@ def _messages(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
     for i, message in enumerate(messages):
         if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str | list):
             raise InvalidInput(f"{name}[{i}] must have the texts role and content, got {_shown(dict(message))}")
+        if isinstance(message["content"], str):
+            _check_unicode(f"{name}[{i}].content", message["content"])
     # Parquet puts null for what one message lacks and another has; a chat template would take it for something.
     return [{key: one for key, one in message.items() if one is not None} for message in messages]
 
