@@ -52,6 +52,7 @@ def test_a_run_needs_little() -> None:
         (DataSettings, {"path": "x", "limit": 0}, "limit must be a whole number of at least 1"),
         (PolicySettings, {"dtype": "int8"}, "dtype must be one of float32, bfloat16, float16, got 'int8'"),
         (GenerationSettings, {"overlong_prompts": "cut"}, "overlong_prompts must be one of filter, truncate, error"),
+        (GenerationSettings, {"stop": ["END", ""]}, "stop must not hold an empty text"),
         (GenerationSettings, {"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got top_p=0.0"),
         (GenerationSettings, {"temperature": float("nan")}, "temperature must be a number above 0"),
         (VllmSettings, {"transfer": "mail"}, "transfer must be one of shared_memory, ipc, nccl, reload, got 'mail'"),
@@ -105,6 +106,7 @@ def test_a_record_that_breaks_its_rule_cannot_be_made(record: Any, values: dict[
     [
         ({"steps": True}, "steps must be a whole number of at least 1"),
         ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"seed": 2**63}, "seed must be below 2**63, got seed=9223372036854775808"),
         ({"reward": "gsm"}, "reward must be a reward file"),
         ({"limits": {"rpm": -1}}, "limits: rpm must be a positive number"),
         ({"checkpoint": CheckpointSettings(every=5)}, "checkpoint.every needs a run_dir to save to"),

@@ -15,6 +15,13 @@ def at_least(name: str, value: int, least: int) -> None:
         raise InvalidInput(f"{name} must be a whole number of at least {least}, got {name}={value!r}")
 
 
+def check_seed(seed: int) -> None:
+    """What torch and JSON can hold."""
+    at_least("seed", seed, 0)
+    if seed >= 2**63:
+        raise InvalidInput(f"seed must be below 2**63, got seed={seed}")
+
+
 def within(
     name: str, value: float, low: float, high: float, *, low_open: bool = False, high_open: bool = False
 ) -> None:

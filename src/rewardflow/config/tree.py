@@ -15,7 +15,7 @@ from typing import Any
 
 from rewardflow.config.fitting import check_fit
 from rewardflow.config.reward_shape import check_reward
-from rewardflow.config.rules import at_least
+from rewardflow.config.rules import at_least, check_seed
 from rewardflow.config.sections.algorithm import (
     AboveCap,
     AdvantageName,
@@ -98,7 +98,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)
-        at_least("seed", self.seed, 0)
+        check_seed(self.seed)
         check_reward(self.reward, self.reward_kwargs)
         with at("limits"):
             split_options(self.limits)

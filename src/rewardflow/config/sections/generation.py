@@ -33,6 +33,8 @@ class GenerationSettings:
         for name in ("group_size", "max_prompt_tokens", "max_response_tokens", "max_sequences"):
             at_least(name, getattr(self, name), 1)
         at_least("top_k", self.top_k, 0)
+        if any(text == "" for text in self.stop):
+            raise InvalidInput(f"stop must not hold an empty text, which every response ends in, got {list(self.stop)}")
         within("top_p", self.top_p, 0.0, 1.0, low_open=True)
         within("temperature", self.temperature, 0.0, math.inf, low_open=True)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.config.rules import at_least, within
+from rewardflow.config.rules import at_least, check_seed, within
 from rewardflow.config.sections.data import DataSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.validation_plan import Occasions
@@ -35,7 +35,7 @@ class ValidationSettings:
             at_least("every", self.every, 1)
         at_least("rollouts", self.rollouts, 1)
         at_least("top_k", self.top_k, 0)
-        at_least("seed", self.seed, 0)
+        check_seed(self.seed)
         within("temperature", self.temperature, 0.0, math.inf)
         within("top_p", self.top_p, 0.0, 1.0, low_open=True)
         within("passes_from", self.passes_from, -math.inf, math.inf)
