@@ -55,7 +55,7 @@ def test_calls_in_flight_are_a_counter_that_ends_at_nothing(tmp_path: Path) -> N
 def test_some_steps_can_be_asked_for_and_others_are_not_there(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run").path)
     assert list(trace_of(run, range(1, 2)).steps) == [1]
-    with pytest.raises(InvalidInput, match="a trace needs a step with times"):
+    with pytest.raises(InvalidInput, match="a trace needs a step with times, got none from 7 to 8"):
         trace_of(run, range(7, 9))
     with pytest.raises(InvalidInput, match="a trace needs a step with times"):
         trace_of(read_run(RunDirectory.create(tmp_path / "empty").path))

@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput(f"--steps is for a --trace, got --steps {args.steps}")
     if args.compare is not None:
         return _compare(args)
+    steps = None if args.steps is None else _parse_steps(args.steps)
     from rewardflow.report.run_data import read_run
 
     data = read_run(args.run_dir)
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _write_page(data, args)
     if args.trace is not None:
-        _write_trace(data, args)
+        _write_trace(data, steps, args)
     return 0
 
 
@@ -87,10 +88,10 @@ def _write_page(data: RunData, args: argparse.Namespace) -> None:
     sys.stdout.write(f"wrote {safe(str(out))}\n")
 
 
-def _write_trace(data: RunData, args: argparse.Namespace) -> None:
+def _write_trace(data: RunData, wanted: range | None, args: argparse.Namespace) -> None:
     from rewardflow.report.trace import trace_of
 
-    trace = trace_of(data, None if args.steps is None else _parse_steps(args.steps))
+    trace = trace_of(data, wanted)
     _write(Path(args.trace), orjson.dumps(trace.to_json()))
     if not args.json:
         left_out = "" if trace.is_whole else "; some of its calls are left out: ask for fewer with --steps"

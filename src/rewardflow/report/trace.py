@@ -51,7 +51,8 @@ def trace_of(run: RunData, steps: range | None = None) -> Trace:
     rows = [row for row in run.steps if bounds_of(row) is not None and (steps is None or row.step in steps)]
     rows = _latest(rows)
     if not rows:
-        raise InvalidInput(f"a trace needs a step with times, got none in {run.directory.path}")
+        asked = "" if steps is None else f" from {steps[0]} to {steps[-1]}"
+        raise InvalidInput(f"a trace needs a step with times, got none{asked} in {run.directory.path}")
     numbers = [row.step for row in rows]
     spans = [bound for row in rows if (bound := bounds_of(row)) is not None]
     starts = [start for start, _ in spans]
