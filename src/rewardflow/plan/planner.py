@@ -210,11 +210,14 @@ def _simulated(tasks: Sequence[_Task], processes: int) -> list[Figures]:
     if num_processes < 2 or sum(task.num_calls for task in tasks) < _WORTH_A_PROCESS:
         return [_figures(task) for task in tasks]
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with concurrent.futures.ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_process) as pool:
         try:
             return list(pool.map(_figures_in_process, tasks))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()  # it simulates on for a minute, and nobody will ask
             raise
 
 
