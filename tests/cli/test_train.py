@@ -132,6 +132,48 @@ def test_a_run_goes_on_from_its_checkpoint_and_says_when_it_is_finished(
     assert len(calls_in(here)) == num_calls
 
 
+def test_the_cost_of_a_run_that_went_on_is_not_told_as_that_of_its_latest_calls(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.yaml", "steps=1"]) == 0
+    assert main(["train", "run.yaml", "--resume", "steps=2"]) == 0
+    num_calls = len(calls_in(here)) - 2  # without the samples
+    assert f"${num_calls / 100:.4f}  of the run, 16 calls of it now" in capsys.readouterr().out
+
+
+def test_a_run_that_has_more_steps_than_are_asked_for_is_finished(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.yaml", "--no-probe", "steps=2"]) == 0
+    assert main(["train", "run.yaml", "--no-probe", "--resume", "steps=1"]) == 0
+    assert "is finished: 2 steps are trained" in capsys.readouterr().err
+
+
+def test_a_check_that_may_not_ask_about_a_sample_is_refused_and_asks_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.yaml", "--check", "--no-probe"]) == 2
+    assert "--no-probe is for a start" in capsys.readouterr().err
+    assert calls_in(here) == []
+
+
+def test_an_error_of_the_reward_that_takes_several_lines_is_told_in_one(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("wordy.py").write_text('def score(response):\n    raise ValueError("one\\ntwo")\n', "utf-8")
+    assert main(["train", "run.yaml", "reward=wordy.py:score"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("rewardflow: the reward must answer a sample")
+    assert "ValueError: one two (" in last
+
+
+def test_a_check_whose_sample_failed_does_not_say_that_the_reward_has_no_price(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.yaml", "--check", "reward=rewards.py:Paid"]) == 3
+    assert "unknown  the sample has no score" in capsys.readouterr().out
+
+
 def test_a_run_whose_last_validation_was_cut_off_is_finished_by_that_alone(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         return WELL
     if args.run_file is None:
         raise InvalidInput("train needs a file of settings, as in `rewardflow train run.yaml`, got none")
+    if args.check and args.no_probe:
+        raise InvalidInput("--no-probe is for a start; --check is there to ask about a sample, got both")
     settings = load_run(args.run_file, args.overrides)
     check_installed()
     check_sinks(settings)
@@ -95,8 +97,9 @@ def _where_from(checkpoint: Checkpoint | None, settings: RunSettings) -> str:
 
 
 def _finished(checkpoint: Checkpoint, settings: RunSettings, *, as_json: bool) -> int:
+    wanted = "steps are" if checkpoint.step > settings.steps else f"of {settings.steps:,} steps are"
     told = (
-        f"the run in {safe(str(settings.run_dir))} is finished: {checkpoint.step:,} of {settings.steps:,} steps are "
+        f"the run in {safe(str(settings.run_dir))} is finished: {checkpoint.step:,} {wanted} "
         f"trained, and the model is in {safe(str(checkpoint.path))} (rewardflow export writes it for transformers)"
     )
     stderr_console().print(told, soft_wrap=True)
@@ -150,6 +153,7 @@ async def _train(
         cost_usd=spent_usd(statistics),
         metrics=_metrics(settings),
         validations=tuple(sorted(view.validations, key=lambda report: report.version)),
+        is_resumed=resume is not False,
     )
 
 

@@ -37,10 +37,11 @@ class TrainOutcome:
     totals: TrainTotals
     num_steps: int  # that it was to have
     num_trained: int  # of them, also before it was resumed
-    calls: int
-    cost_usd: float
+    calls: int  # of this session
+    cost_usd: float  # of the run, in all of its sessions
     metrics: Path | None
     validations: tuple[ValidationReport, ...] = ()  # by version
+    is_resumed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         metrics = None if self.metrics is None else str(self.metrics)
@@ -111,7 +112,8 @@ def _outcome_rows(outcome: TrainOutcome, *, ascii_only: bool) -> Iterator[Row]:
         yield "staleness", str(totals.staleness_max), "at most"
     for warning in totals.warnings:
         yield "warning", "", safe(warning)
-    yield "cost", dollars(outcome.cost_usd), f"for {outcome.calls:,} calls"
+    calls = f"{outcome.calls:,} calls"
+    yield "cost", dollars(outcome.cost_usd), f"of the run, {calls} of it now" if outcome.is_resumed else f"for {calls}"
     if outcome.metrics is not None:
         yield "metrics", "", safe(str(outcome.metrics))
 
@@ -140,7 +142,9 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
     if calls.validation:
         yield "", f"{calls.validation:,}", "for all validations"
     yield "", f"{calls.a_run:,}", "for the run"
-    if preflight.cost is None:
+    if preflight.cost is None and preflight.problem is not None:
+        yield "cost", "unknown", "the sample has no score"
+    elif preflight.cost is None:
         yield "cost", "unknown", "the reward told no price: it reports none, and limits.call_cost_usd is not set"
     elif preflight.cost.a_verdict_usd == 0:
         yield "cost", dollars(0), "by the reward's own prices"

@@ -90,9 +90,9 @@ async def probe_open(agent: RunAgent, prompt: Prompt) -> None:
 def _judge(rewards: Sequence[Reward]) -> None:
     failure = next((reward for reward in rewards if reward.value is None), None)
     if failure is not None and failure.kind in _HOPELESS:
+        error = " ".join(str(failure.error).split())  # of the user's code, which may take several lines for it
         raise RewardLoadError(
-            f"the reward must answer a sample before the run starts, it failed with {failure.kind}: {failure.error}"
-            f"{_GO_ON}"
+            f"the reward must answer a sample before the run starts, it failed with {failure.kind}: {error}{_GO_ON}"
         )
     if failure is not None:
         logger.warning("the reward failed on a sample (%s: %s); the run starts", failure.kind, failure.error)
