@@ -28,6 +28,19 @@ def test_a_variable_that_is_not_set_is_named(tmp_path: Path, capsys: pytest.Capt
     assert "NO_SUCH_VARIABLE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("resource", ["gpu_box", "=1", "gpu_box=x", "gpu_box=0", "gpu_box=-1", "gpu_box=nan", "a=inf"])
+def test_a_resource_that_no_node_can_have_is_refused(resource: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["agent", "start", "judge:score", "--resource", resource]) == 2
+    told = capsys.readouterr().err
+    assert told == f"rewardflow: --resource takes NAME=X with a number above 0, got {resource!r}\n"
+
+
+def test_an_empty_reward_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "judge.yaml").write_text("")
+    assert main(["agent", "start", str(tmp_path / "judge.yaml")]) == 2
+    assert f"{tmp_path / 'judge.yaml'}: the file must be a mapping" in capsys.readouterr().err
+
+
 def test_status_shows_runs_and_clients_and_no_control_characters() -> None:
     async def status() -> str:
         async with RewardAgent(score_one, serves_runs=True) as agent:

@@ -7,7 +7,9 @@ never shown.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -83,10 +85,10 @@ def _resources(settings: Sequence[str]) -> dict[str, float]:
     resources = {}
     for setting in settings:
         name, _, amount = setting.partition("=")
-        try:
+        with contextlib.suppress(ValueError):
             resources[name] = float(amount)
-        except ValueError:
-            raise InvalidInput(f"--resource takes NAME=X with a number, got {setting!r}") from None
+        if not name or not 0 < resources.get(name, 0) < math.inf:
+            raise InvalidInput(f"--resource takes NAME=X with a number above 0, got {setting!r}")
     return resources
 
 

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 _CPUS = 32  # logical ones: they cost nothing, and too few stall placement
 _OBJECT_STORE_BYTES = 256 * 2**20
 _LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # of 127.0.0.1 Ray makes the network's address
+_CONNECT_S = 10.0
 _TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
@@ -43,6 +45,7 @@ def joined(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    _check_listens(address)
     try:
         with _own_handler_of_sigterm():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -53,6 +56,17 @@ def joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_listens(address: str) -> None:
+    """Ray itself would try for many minutes. Its own names for clusters, such as `auto`, are for it to look up."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(f"the address must be that of a running Ray cluster, got {address!r}: {error}") from error
 
 
 @contextlib.contextmanager

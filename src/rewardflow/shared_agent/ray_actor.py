@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from os import PathLike
 from typing import Any, TypeVar, cast
 
-from rewardflow.errors import AgentClosed, InvalidInput, JournalLocked, RewardflowError, SharedAgentGone
+from rewardflow.errors import AgentClosed, ClusterError, InvalidInput, JournalLocked, RewardflowError, SharedAgentGone
 from rewardflow.events import EventSink
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.shared_agent.attendance import Attendance
@@ -249,7 +249,7 @@ def stop(*, name: str = NAME, namespace: str = NAMESPACE) -> bool:
     actor = _find(name, namespace)
     try:
         _get(actor.close.remote(), _CLOSE_S)
-    except (ray.exceptions.RayError, TimeoutError) as error:
+    except (ray.exceptions.RayError, ClusterError) as error:
         logger.warning("the shared agent was not closed in order: %s", error)
     ray.kill(actor, no_restart=True)
     return True
@@ -315,4 +315,7 @@ def _get(answer: Any, timeout_s: float) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.GetTimeoutError:
-        raise TimeoutError(f"the shared agent must answer within {timeout_s:g} s, it did not") from None
+        raise ClusterError(
+            f"the shared agent must answer within {timeout_s:g} s, it did not; it may be waiting for a node with the "
+            "resources that were asked for"
+        ) from None

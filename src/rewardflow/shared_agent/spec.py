@@ -63,7 +63,7 @@ class AgentSpec:
         place = Path.cwd() if folder is None else Path(folder)
         if isinstance(reward, str | os.PathLike) and os.fspath(reward).endswith((".yaml", ".yml")):
             path = Path(reward).absolute()
-            reward, place = cast("Mapping[str, Any]", read_yaml(path)), path.parent if folder is None else place
+            reward, place = _contents_of(path), path.parent if folder is None else place
         if isinstance(reward, Mapping):
             if reward_kwargs:
                 raise InvalidInput("reward_kwargs of a reward from YAML stand in the YAML itself")
@@ -138,6 +138,15 @@ def _refuse_what_runs_own(options: Mapping[str, Any]) -> None:
     for name, why in _REFUSED.items():
         if name in options:
             raise InvalidInput(f"a shared agent takes no {name!r}: {why}")
+
+
+def _contents_of(path: Path) -> Mapping[str, Any]:
+    contents = read_yaml(path)
+    if not isinstance(contents, Mapping):
+        raise InvalidInput(
+            f"{path}: the file must be a mapping with either `reward` or `rewards`, got {contents!r:.80}"
+        )
+    return contents
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,3 +61,5 @@ class SharedAgentSettings:
     def __post_init__(self) -> None:
         within("share", self.share, 0.0, math.inf, low_open=True)
         within("give_up_s", self.give_up_s, 0.0, math.inf, low_open=True)
+        for name, amount in self.resources.items():
+            within(f"resources.{name}", amount, 0.0, math.inf, low_open=True)
