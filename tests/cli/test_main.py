@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -228,3 +229,15 @@ def test_a_command_without_a_stdout_does_its_work_all_the_same(tmp_path: Path) -
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert page.exists()
+
+
+def test_an_interrupted_plan_does_not_wait_for_what_its_processes_simulate() -> None:
+    process = start("plan", str(ROOT / "examples" / "original.yaml"), "simulated_steps=100000", "--processes", "2")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 3:  # the two, and the tracker of what they share
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)  # the simulation itself would take hours
+    assert process.returncode == 130
+    assert err.endswith("rewardflow: interrupted\n")

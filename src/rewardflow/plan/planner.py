@@ -213,11 +213,10 @@ def _simulated(tasks: Sequence[_Task], processes: int) -> list[Figures]:
     others = set(multiprocessing.active_children())
     with concurrent.futures.ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_process) as pool:
         try:
-            return list(pool.map(_figures_in_process, tasks))
+            return [future.result() for future in [pool.submit(_figures_in_process, task) for task in tasks]]
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - others:
-                child.terminate()  # it simulates on for a minute, and nobody will ask
+                child.terminate()  # it would simulate on for a minute, and nobody will ask
             raise
 
 
