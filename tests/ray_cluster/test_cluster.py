@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,24 @@ def test_a_mistake_that_only_a_rank_can_see_is_told_as_it_is(tmp_path: Path, clu
         train(settings)
 
 
+def take_away(cluster: Cluster, node: Any) -> None:
+    """With the processes that run there, which notice a moment after their raylet is killed and end."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    there = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+    assert there
+    cluster.remove_node(node, allow_graceful=False)
+    while any(is_running(process) for process in there):
+        time.sleep(0.05)
+
+
+def is_running(process: str) -> bool:
+    """And not a zombie, that nobody has asked about yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_a_run_across_two_nodes_ends_with_a_message_when_one_goes_away_and_resumes_on_what_is_left(
     tmp_path: Path, cluster: Cluster, alone: RunSettings
 ) -> None:
@@ -155,7 +174,7 @@ def test_a_run_across_two_nodes_ends_with_a_message_when_one_goes_away_and_resum
 
     def unplug(report: StepReport) -> None:
         if report.step == 2:
-            cluster.remove_node(other, allow_graceful=False)
+            take_away(cluster, other)
 
     with pytest.raises(ClusterError, match=r"rank \d of 2 \(node 127.0.0.[23], process \d+\) went away: ") as caught:
         train(settings, on_step=unplug)
