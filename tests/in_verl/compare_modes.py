@@ -24,9 +24,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "on_cpu")]
 
-import verl_job  # noqa: E402  # beside this file
+import verl_cpu_pace  # noqa: E402  # beside this file
+import verl_job  # noqa: E402
 from verl_cpu_rewards import delay_s  # noqa: E402
-from verl_cpu_rollout import PACE_VARIABLE  # noqa: E402
 from verl_cpu_spans import FILE_VARIABLE, Span, read_spans  # noqa: E402
 
 GROUPS, ROLLOUTS, MINI_BATCHES = 8, 4, 4
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--token-ms", type=float, default=0.0, help="generate at this pace, with no work for the CPU")
     parser.add_argument("--only", choices=[mode.name for mode in MODES], action="append")
     args = parser.parse_args()
-    os.environ[PACE_VARIABLE] = str(args.token_ms / 1000)
+    os.environ[verl_cpu_pace.VARIABLE] = str(args.token_ms / 1000)
     delays = Delays(median_s=args.median_s, num_prompts=GROUPS * (args.steps + 1))
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         rows = [

@@ -1,8 +1,7 @@
 """A rollout engine for verl on CPU: transformers in a Ray actor, one request at a time, as one device would.
 
 For tests only. An abort ends the request under way with what it has, as vLLM's does, and verl's client goes on from
-there later. Where a pace is named, tokens are drawn by lot at that pace, and this machine has its CPUs for the rest, as
-if a GPU generated.
+there later.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import random
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,9 +17,8 @@ import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl_cpu_pace import by_lot, pace_s
 from verl_cpu_spans import recorded
-
-PACE_VARIABLE = "VERL_CPU_SECONDS_A_TOKEN"
 
 
 def server_name(replica: int) -> str:
@@ -59,18 +55,14 @@ class TransformersServer:
         )
 
     def _decode(self, ids: list[int], temperature: float, limit: int) -> tuple[list[int], list[float], bool]:
-        pace_s = float(os.environ.get(PACE_VARIABLE, 0.0))
         with recorded("generate"), torch.no_grad():
-            return self._by_lot(limit, pace_s) if pace_s else self._tokens(ids, temperature, limit)
+            return self._at_a_pace(limit) if pace_s() else self._tokens(ids, temperature, limit)
 
-    def _by_lot(self, limit: int, pace_s: float) -> tuple[list[int], list[float], bool]:
+    def _at_a_pace(self, limit: int) -> tuple[list[int], list[float], bool]:
         vocabulary = self._model.config.vocab_size
-        tokens: list[int] = []
-        for _ in range(limit):
-            if not self._may_generate.is_set():
-                break
-            time.sleep(pace_s)
-            tokens.append(random.randrange(vocabulary))
+        lot, tokens = by_lot(vocabulary), list[int]()
+        while len(tokens) < limit and self._may_generate.is_set():
+            tokens.append(next(lot))
         return tokens, [-math.log(vocabulary)] * len(tokens), len(tokens) == limit
 
     def _tokens(self, ids: list[int], temperature: float, limit: int) -> tuple[list[int], list[float], bool]:
