@@ -86,3 +86,36 @@ def test_stages_of_a_pipeline_hand_on_what_they_trained_and_go_on_from_what_they
     started = AutoModelForCausalLM.from_pretrained(materials.model, dtype=torch.float32).state_dict()
     moved = {name: (weight - started[name]).abs().max().item() for name, weight in trained.state_dict().items()}
     assert all(0 < far < 0.02 for far in moved.values()), moved
+
+
+def test_a_critic_and_a_reference_have_their_part_in_every_update(materials: Materials, tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        [
+            *(
+                word
+                for word in verl_job.small(materials, engine=verl_job.ON_MEGATRON)
+                if not word.startswith("algorithm.adv_estimator")
+            ),
+            "algorithm.adv_estimator=gae",
+            f"critic.model.path={materials.model}",
+            "critic.ppo_mini_batch_size=2",
+            "critic.ppo_micro_batch_size_per_gpu=8",
+            "critic.use_dynamic_bsz=False",
+            *verl_job.megatron_layers("critic"),
+            "actor_rollout_ref.actor.use_kl_loss=True",
+            "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=False",
+            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
+            f"reward.{REWARD}.path={verl_job.REWARDS}",
+            f"reward.{REWARD}.name=delayed",
+            f"+reward.{REWARD}.reward_kwargs.median_s=0.3",
+            "rewardflow.max_staleness=1",
+        ],
+    )
+    assert outcome.column("rewardflow/verdicts/scored") == [16, 16]
+    assert outcome.column("rewardflow/staleness/max") == [0, 1]
+    assert all(norm > 0 for norm in (*outcome.column("actor/grad_norm"), *outcome.column("critic/grad_norm")))
+    assert len(outcome.column("critic/vf_loss")) == 2
+    first, second = outcome.column("actor/kl_loss")  # of the first step's second update, and of both of the next's
+    assert 0 < first < second
+    assert not [name for name in outcome.metrics[0] if "updated_at" in name]  # when an update ended is our own affair

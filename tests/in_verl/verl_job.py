@@ -30,18 +30,21 @@ ON_FSDP2 = (
     "actor_rollout_ref.actor.fsdp_config.dtype=float32",
     "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
 )
-_MEGATRON = "actor_rollout_ref.actor.megatron"
-# megatron-core's own layers need no fused kernels, and their norms know no sequence parallelism.
-ON_MEGATRON = (
-    "actor_rollout_ref.actor.strategy=megatron",
-    f"{_MEGATRON}.vanilla_mbridge=True",
-    f"{_MEGATRON}.sequence_parallel=False",
-    f"{_MEGATRON}.override_transformer_config.attention_backend=local",
-    *(
-        f"+{_MEGATRON}.override_transformer_config.{name}=False"
-        for name in ("sequence_parallel", "masked_softmax_fusion", "gradient_accumulation_fusion", "apply_rope_fusion")
-    ),
-)
+
+
+def megatron_layers(part: str) -> tuple[str, ...]:
+    """megatron-core's own layers have no fused kernels, and their norms know no sequence parallelism."""
+    transformer = f"{part}.megatron.override_transformer_config"
+    unknown = ("sequence_parallel", "masked_softmax_fusion", "gradient_accumulation_fusion", "apply_rope_fusion")
+    return (
+        f"{part}.megatron.vanilla_mbridge=True",
+        f"{part}.megatron.sequence_parallel=False",
+        f"{transformer}.attention_backend=local",
+        *(f"+{transformer}.{name}=False" for name in unknown),
+    )
+
+
+ON_MEGATRON = ("actor_rollout_ref.actor.strategy=megatron", *megatron_layers("actor_rollout_ref.actor"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,6 +390,7 @@ class RewardflowTrainer(PPOTrainer):
     def _account_updates(self, parts: Sequence[KVBatchMeta], metrics: dict[str, Any]) -> None:
         """verl gives the norm of the gradient and the loss as means over what one call trains."""
         account = self._account
+        metrics.pop(f"critic/{UPDATED_AT}", None)
         updated_at_s = metrics.pop(f"actor/{UPDATED_AT}", None)
         if account.first_update_s is None:
             account.first_update_s = time.monotonic() - account.started_s
