@@ -245,8 +245,10 @@ class Outcome:
 
 def environment(folder: Path, modules: Sequence[str] = ()) -> dict[str, str]:
     """Of a run on CPU. The plug-in rewardflow comes by its entry point."""
+    # Ray leaves in a process that has had a cluster that those of others need a token.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     return {
-        **os.environ,
+        **inherited,
         "PYTHONPATH": os.pathsep.join([str(ON_CPU), os.environ.get("PYTHONPATH", "")]),
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": ",".join(["verl_cpu_platform", *modules]),
