@@ -120,14 +120,25 @@ def test_a_run_that_took_longer_is_not_praised() -> None:
     assert "saved nothing" in closing_words(an_outcome(overlapped_s=0.6))
 
 
-def test_runs_on_a_machine_that_got_busier_meanwhile_are_not_compared() -> None:
-    outcome = an_outcome(overlapped_s=0.9)
+def an_outcome_with_a_slower_device(*, step_s: float) -> DemoOutcome:
+    """In the second run, three times as slow."""
+    outcome = an_outcome(overlapped_s=step_s)
     totals = TrainTotals()
     usage = dataclasses.replace(PLAIN.usage, busy_s={"generate": 0.3, "update": 0.3})
     for score in outcome.overlapped.totals.scores:
-        totals.add(dataclasses.replace(PLAIN, score_mean=score, duration_s=0.9, usage=usage))
-    slow = dataclasses.replace(outcome, overlapped=dataclasses.replace(outcome.overlapped, totals=totals))
+        totals.add(dataclasses.replace(PLAIN, score_mean=score, duration_s=step_s, usage=usage))
+    return dataclasses.replace(outcome, overlapped=dataclasses.replace(outcome.overlapped, totals=totals))
+
+
+def test_runs_on_a_machine_that_got_busier_meanwhile_are_not_compared() -> None:
+    slow = an_outcome_with_a_slower_device(step_s=0.9)
     assert "took 3.0 times as long in the second run" in closing_words(slow)
+
+
+def test_what_was_saved_although_the_device_was_slower_is_told_with_the_reason() -> None:
+    words = closing_words(an_outcome_with_a_slower_device(step_s=0.25))
+    assert "saved 50% of the time" in words
+    assert "took 3.0 times as long as before: here it is a CPU that the calls" in words
 
 
 def test_a_reward_that_was_never_reached_is_said_so() -> None:

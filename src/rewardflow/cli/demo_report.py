@@ -140,16 +140,22 @@ def closing_words(outcome: DemoOutcome) -> str:
     synchronous, overlapped = outcome.synchronous, outcome.overlapped
     rewards = f"a final reward of {overlapped.final_reward:.2f} against {synchronous.final_reward:.2f}"
     slowed = overlapped.compute_s / synchronous.compute_s if synchronous.compute_s else 1.0
-    if slowed > _BUSY:
+    if outcome.saved_s <= 0 and slowed > _BUSY:
         return (
             f"The same work of the device took {slowed:.1f} times as long in the second run: something else used this "
             f"machine, and the two cannot be compared. It ended with {rewards}."
         )
     if outcome.saved_s <= 0:
         return f"Overlapping saved nothing this time, with {rewards}."
-    return (
+    saved = (
         f"Overlapping the judge with generation and training saved {outcome.saved_share:.0%} of the time "
         f"({duration(outcome.saved_s)} of {duration(synchronous.totals.duration_s)}), with {rewards}."
+    )
+    if slowed <= _BUSY:
+        return saved
+    return (
+        f"{saved} The device's own work took {slowed:.1f} times as long as before: here it is a CPU that the calls, "
+        "and perhaps other programs, use at the same time."
     )
 
 
