@@ -63,7 +63,7 @@ class RewardSource:
         if isinstance(reward, os.PathLike):
             reward = os.fspath(reward)
         if isinstance(reward, str):
-            place, name = _split(reward)
+            place, name = split_name(reward)
             reward = f"{_absolute(place)}:{name}" if _is_path(place) else reward
         return cls(reward, kwargs)
 
@@ -72,7 +72,7 @@ class RewardSource:
         """`judge.py:compute_score`, without folders, so that it is the same on every machine."""
         if not isinstance(self.spec, str):
             return _qualified_name(self.spec)
-        place, name = _split(self.spec)
+        place, name = split_name(self.spec)
         return f"{PurePath(place).name if _is_path(place) else place}:{name}"
 
     def find(self) -> Found:
@@ -107,7 +107,7 @@ class RewardSource:
         if not isinstance(self.spec, str):
             _check_callable(self.spec, self.name)
             return self.spec, _source_of(self.spec)
-        place, name = _split(self.spec)
+        place, name = split_name(self.spec)
         module, source_text = _import_file(place, name) if _is_path(place) else _import_module(place)
         found = getattr(module, name, None)
         if found is None:
@@ -119,7 +119,7 @@ class RewardSource:
 # -- names --
 
 
-def _split(spec: str) -> tuple[str, str]:
+def split_name(spec: str) -> tuple[str, str]:
     """Place and name; a file without a name means its `compute_score`."""
     if spec.endswith(".py"):
         return spec, DEFAULT_NAME

@@ -45,6 +45,13 @@ def test_the_nearest_name_is_told(file: Path) -> None:
         check_reward(VerlSettings(reward=f"{file}:Juge"))
 
 
+def test_a_file_without_a_name_means_its_compute_score(file: Path) -> None:
+    with pytest.raises(InvalidInput, match="which has no 'compute_score'"):
+        check_reward(VerlSettings(reward=str(file)))
+    file.write_text("def compute_score(): ...")
+    check_reward(VerlSettings(reward=str(file)))
+
+
 def test_a_file_that_takes_all_from_another_may_have_any_name(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("from elsewhere import *\n")
     check_reward(VerlSettings(reward=f"{tmp_path / 'judge.py'}:anything"))

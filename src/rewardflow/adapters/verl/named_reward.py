@@ -13,20 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rewardflow.adapters.verl.settings import VerlSettings, spec_of
-from rewardflow.config.reward_shape import is_named
+from rewardflow.config import reward_shape
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.services.reward_file import load_reward_contents
+from rewardflow.reward.source import split_name
 
 
 def check_reward(settings: VerlSettings) -> None:
     """A file that is not there, a name that it does not have, a service whose settings are wrong."""
     reward = settings.reward
-    place, _, name = reward.rpartition(":") if is_named(reward) else (reward, "", "")
-    if is_named(reward) and not (place and name):
-        raise InvalidInput(
-            "rewardflow.reward must be a reward file ending in .yaml, 'file.py:name' or 'package.module:name', got "
-            f"{reward!r}"
-        )
+    reward_shape.check_reward(reward, settings.reward_kwargs)
+    place, name = split_name(reward) if reward_shape.is_named(reward) else (reward, "")
     is_file = place.endswith((".py", ".yaml", ".yml"))
     if is_file and not os.path.isfile(place):
         raise InvalidInput(f"the reward's file must exist, got {place}")
