@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rewardflow.adapters.verl.settings import VerlSettings, spec_of
-from rewardflow.config import reward_shape
+from rewardflow.config.reward_shape import is_named
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.services.reward_file import load_reward_contents
 from rewardflow.reward.source import split_name
@@ -22,8 +22,12 @@ from rewardflow.reward.source import split_name
 def check_reward(settings: VerlSettings) -> None:
     """A file that is not there, a name that it does not have, a service whose settings are wrong."""
     reward = settings.reward
-    reward_shape.check_reward(reward, settings.reward_kwargs)
-    place, name = split_name(reward) if reward_shape.is_named(reward) else (reward, "")
+    if is_named(reward) and not (reward.endswith(".py") or all(reward.rpartition(":"))):
+        raise InvalidInput(
+            "rewardflow.reward must be a reward file ending in .yaml, 'file.py:name' or 'package.module:name', got "
+            f"{reward!r}"
+        )
+    place, name = split_name(reward) if is_named(reward) else (reward, "")
     is_file = place.endswith((".py", ".yaml", ".yml"))
     if is_file and not os.path.isfile(place):
         raise InvalidInput(f"the reward's file must exist, got {place}")
