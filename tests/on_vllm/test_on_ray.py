@@ -23,7 +23,7 @@ from engine_at_work import (
     opinionated,
     requests,
 )
-from processes import all_ended, descendants_of, title_of
+from processes_here import descendants_of, title_of, wait_until_gone
 from ray_here import LOOPBACK, one_node
 
 from rewardflow.checkpoint.model_state import read_state
@@ -112,7 +112,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GivenEngine]:
     processes = descendants_of(given.place.pid)
     assert processes
     given.crew.kill()
-    assert all_ended(processes)
+    assert wait_until_gone(processes) == []
 
 
 def test_weights_in_pieces_are_a_version_whose_log_probs_are_those_of_transformers(engine: GivenEngine) -> None:
@@ -250,4 +250,4 @@ def test_a_generator_that_is_killed_ends_the_run_with_its_name_and_leaves_no_pro
     first = str(caught.value).splitlines()[0]
     assert first.startswith(f"generator 0 of 1 (node {LOOPBACK}, process {left[0]}) went away: ")
     assert len(left) > 1  # vLLM's own were there
-    assert all_ended(left)
+    assert wait_until_gone(left) == []

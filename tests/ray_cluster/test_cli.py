@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import ray
 import torch
+from processes_here import wait_until_gone
 from ray.cluster_utils import Cluster
 from ray_here import LOOPBACK
 from tiny_run import calls_in, write_run_file
@@ -232,20 +233,6 @@ def test_ctrl_c_ends_a_run_on_a_cluster_of_its_own_with_everything_that_it_start
     assert wait_until_gone(started) == []
 
 
-def wait_until_gone(pids: list[int], patience_s: float = 30.0) -> list[int]:
-    deadline_s = time.monotonic() + patience_s
-    while (left := [pid for pid in pids if _is_alive(pid)]) and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-    return left
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_run_that_sigterm_ends_leaves_the_cluster_free_and_goes_on_there_with_other_ranks(
     here: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,7 +262,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_its_name_and_the_way_on(here: P
     process = start("train", "run.yaml", f"runtime={cluster.address}", "runtime.ranks=2", "steps=1000000")
     try:
         until_step(process)
-        ranks = [pid for pid in _named("ray::Rank", cluster) if _is_alive(pid)]
+        ranks = wait_until_gone(_named("ray::Rank", cluster), patience_s=0)
         assert len(ranks) == 2
         os.kill(ranks[0], signal.SIGKILL)
         _, err = process.communicate(timeout=120)

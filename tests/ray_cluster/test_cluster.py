@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import ray
 import torch
 from cluster_runs import checkpoint_of, losses, metrics_in, on_ray, settings_in, train, weights_of
+from processes_here import descendants_of, wait_until_gone
 from ray.cluster_utils import Cluster
 from ray_here import LOOPBACK, STORE_BYTES
 
@@ -149,20 +149,10 @@ def test_a_mistake_that_only_a_rank_can_see_is_told_as_it_is(tmp_path: Path, clu
 
 def take_away(cluster: Cluster, node: Any) -> None:
     """With the processes that run there, which notice a moment after their raylet is killed and end."""
-    raylet = node.all_processes["raylet"][0].process.pid
-    there = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+    there = descendants_of(node.all_processes["raylet"][0].process.pid)
     assert there
     cluster.remove_node(node, allow_graceful=False)
-    while any(is_running(process) for process in there):
-        time.sleep(0.05)
-
-
-def is_running(process: str) -> bool:
-    """And not a zombie, that nobody has asked about yet."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert wait_until_gone(there) == []
 
 
 def test_a_run_across_two_nodes_ends_with_a_message_when_one_goes_away_and_resumes_on_what_is_left(

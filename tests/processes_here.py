@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -29,11 +31,13 @@ def title_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace")
 
 
-def all_ended(pids: list[int], within_s: float = 60.0) -> bool:
-    return all(_ended(pid, within_s) for pid in pids)
+def wait_until_gone(pids: Iterable[int], patience_s: float = 60.0) -> list[int]:
+    """Those that are not, when that much time has passed; one that nobody has asked about since it ended is gone."""
+    deadline_s = time.monotonic() + patience_s
+    return [pid for pid in pids if not _ends(pid, deadline_s)]
 
 
-def _ended(pid: int, within_s: float) -> bool:
+def _ends(pid: int, deadline_s: float) -> bool:
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -41,6 +45,6 @@ def _ended(pid: int, within_s: float) -> bool:
     try:
         waiting = select.poll()
         waiting.register(handle, select.POLLIN)
-        return bool(waiting.poll(within_s * 1000))
+        return bool(waiting.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
     finally:
         os.close(handle)
