@@ -158,9 +158,7 @@ def run_mode(mode: Mode, folder: Path, delays: Delays, *, steps: int) -> dict[st
     reward = "reward.custom_reward_function"
     settings = [
         *verl_job.small(materials, groups=GROUPS, rollouts=ROLLOUTS, mini_batches=MINI_BATCHES, steps=steps),
-        f"{reward}.path={verl_job.REWARDS}",
-        f"{reward}.name=delayed",
-        f"+{reward}.reward_kwargs.median_s={delays.median_s}",
+        *verl_job.judged_by("delayed", median_s=delays.median_s),
         f"+{reward}.reward_kwargs.sigma={SIGMA}",
         f"+{reward}.reward_kwargs.cap_s={CAP_S}",
         f"trainer.rollout_data_dir={folder / 'rollouts'}",

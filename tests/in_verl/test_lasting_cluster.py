@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import verl_job
-from verl_job import LastingRay, Materials
+from verl_job import LastingRay, Materials, ended_well, judged_by
 
 from rewardflow.run_directory import read_steps
 
-REWARD = "custom_reward_function"
 MODES = {
     "with the sampler": (True, "sync"),
     "with the reward manager alone": (False, "colocate_async"),
@@ -43,15 +42,13 @@ def test_a_jobs_agent_ends_with_its_job_and_the_next_job_finds_its_journal(
     mark = "" if launcher else "+"
     settings = [
         *verl_job.small(materials),
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=delayed",
+        *judged_by("delayed"),
         f"trainer.v1.trainer_mode={mode}",
         *(() if launcher else ("reward.reward_manager.name=rewardflow",)),
         f"{mark}rewardflow.max_concurrency=64",
     ]
     for _ in range(2):  # the second goes on in the first one's directory
-        outcome = verl_job.run(tmp_path, settings, timeout_s=1500, launcher=launcher, cluster=cluster)
-        assert outcome.code == 0, outcome.output[-3000:]
+        outcome = ended_well(tmp_path, settings, launcher=launcher, cluster=cluster)
         assert names_left(cluster) == []
         assert not list(outcome.run_dir.glob("*-wal"))  # it was closed, not cut off
         with contextlib.closing(sqlite3.connect(outcome.run_dir / "journal.db")) as journal:

@@ -7,41 +7,30 @@ from pathlib import Path
 import torch
 import verl_job
 from transformers import AutoModelForCausalLM
-from verl_job import Materials, Outcome
+from verl_job import Materials, ended_well, judged_by
 from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
 
 MEGATRON = "actor_rollout_ref.actor.megatron"
-REWARD = "custom_reward_function"
 TWO_RANKS = "trainer.n_gpus_per_node=2"
-
-
-def run(folder: Path, words: list[str]) -> Outcome:
-    outcome = verl_job.run(folder, words, timeout_s=1500, modules=("verl_cpu_megatron",))
-    assert outcome.code == 0, outcome.output[-3000:]
-    return outcome
+ON_CPU = ("verl_cpu_megatron",)
 
 
 def test_the_recipes_line_for_megatron_trains_two_steps_with_tensors_cut_in_two(
     materials: Materials, tmp_path: Path
 ) -> None:
-    here = {
-        f"{REWARD}.path": f"{REWARD}.path={verl_job.REWARDS}",
-        f"{REWARD}.name": f"{REWARD}.name=delayed",
-        "data.reward_fn_key": "data.reward_fn_key=data_source",
-    }
-    recipe = [here.get(word.partition("=")[0], word) for word in (*DOCUMENTED_MEGATRON, *ALL_SETTINGS)]
-    engine = [word for word in verl_job.ON_MEGATRON if word not in recipe]
-    outcome = run(
+    outcome = ended_well(
         tmp_path,
         [
             f"--config-path={CONFIG_PATH}",
             f"--config-name={MEGATRON_CONFIG_NAME}",
-            *verl_job.small(materials, engine=engine),
-            *recipe,
-            f"+{REWARD}.reward_kwargs.median_s=0.3",
+            *verl_job.small(materials, engine=verl_job.ON_MEGATRON),
+            *DOCUMENTED_MEGATRON,
+            *ALL_SETTINGS,
+            *verl_job.RECIPES_JUDGE,
             TWO_RANKS,
             f"{MEGATRON}.tensor_model_parallel_size=2",
         ],
+        modules=ON_CPU,
     )
     assert outcome.column("rewardflow/verdicts/scored") == [16, 16]
     assert outcome.column("rewardflow/staleness/max") == [0, 1]  # the second was generated before the first update
@@ -54,21 +43,15 @@ def test_stages_of_a_pipeline_hand_on_what_they_trained_and_go_on_from_what_they
 ) -> None:
     """The rollout is transformers', so its log-probs are those of Megatron's only if every weight got there."""
     settings = [
-        *(
-            word
-            for word in verl_job.small(materials, engine=verl_job.ON_MEGATRON)
-            if not word.startswith(("trainer.save_freq", "trainer.total_training_steps", "trainer.resume_mode"))
-        ),
+        *verl_job.small(materials, engine=verl_job.ON_MEGATRON),
         TWO_RANKS,
         f"{MEGATRON}.pipeline_model_parallel_size=2",
-        f"reward.{REWARD}.path={verl_job.REWARDS}",
-        f"reward.{REWARD}.name=delayed",
-        f"+reward.{REWARD}.reward_kwargs.median_s=0.3",
+        *judged_by("delayed", median_s=0.3),
         "trainer.save_freq=2",
     ]
-    first = run(tmp_path / "first", [*settings, "trainer.total_training_steps=2", "trainer.resume_mode=disable"])
+    first = ended_well(tmp_path / "first", settings, modules=ON_CPU)
     saved = tmp_path / "first" / "checkpoints" / "global_step_2"
-    second = run(
+    second = ended_well(
         tmp_path / "second",
         [
             *settings,
@@ -78,6 +61,7 @@ def test_stages_of_a_pipeline_hand_on_what_they_trained_and_go_on_from_what_they
             # Megatron's distributed optimizer loads its state only where Apex or TransformerEngine is installed.
             "actor_rollout_ref.actor.checkpoint.load_contents=[model,extra]",
         ],
+        modules=ON_CPU,
     )
     assert [step["step"] for step in (*first.metrics, *second.metrics)] == [1, 2, 3]
     for outcome in (first, second):
@@ -89,14 +73,10 @@ def test_stages_of_a_pipeline_hand_on_what_they_trained_and_go_on_from_what_they
 
 
 def test_a_critic_and_a_reference_have_their_part_in_every_update(materials: Materials, tmp_path: Path) -> None:
-    outcome = run(
+    outcome = ended_well(
         tmp_path,
         [
-            *(
-                word
-                for word in verl_job.small(materials, engine=verl_job.ON_MEGATRON)
-                if not word.startswith("algorithm.adv_estimator")
-            ),
+            *verl_job.small(materials, engine=verl_job.ON_MEGATRON),
             "algorithm.adv_estimator=gae",
             f"critic.model.path={materials.model}",
             "critic.ppo_mini_batch_size=2",
@@ -106,11 +86,10 @@ def test_a_critic_and_a_reference_have_their_part_in_every_update(materials: Mat
             "actor_rollout_ref.actor.use_kl_loss=True",
             "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=False",
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
-            f"reward.{REWARD}.path={verl_job.REWARDS}",
-            f"reward.{REWARD}.name=delayed",
-            f"+reward.{REWARD}.reward_kwargs.median_s=0.3",
+            *judged_by("delayed", median_s=0.3),
             "rewardflow.max_staleness=1",
         ],
+        modules=ON_CPU,
     )
     assert outcome.column("rewardflow/verdicts/scored") == [16, 16]
     assert outcome.column("rewardflow/staleness/max") == [0, 1]

@@ -5,49 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import verl_job
-from verl_job import Materials, Outcome
+from verl_job import Materials, Outcome, ended_well, judged_by
+from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2
 
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.run_directory import read_steps
-
-REWARD = "custom_reward_function"
-
-
-def judged_by(name: str, *, median_s: float | None = None) -> list[str]:
-    """Settings for one of our rewards, and for how long it takes if it is one that waits."""
-    words = [f"reward.{REWARD}.path={verl_job.REWARDS}", f"reward.{REWARD}.name={name}"]
-    return words if median_s is None else [*words, f"+reward.{REWARD}.reward_kwargs.median_s={median_s}"]
-
-
-def ended_well(folder: Path, settings: Sequence[str], *, modules: Sequence[str] = ()) -> Outcome:
-    """Of a run that must end well."""
-    outcome = verl_job.run(folder, settings, timeout_s=1500, modules=modules)
-    assert outcome.code == 0, outcome.output[-3000:]
-    return outcome
 
 
 @pytest.fixture(scope="module")
 def recipe_run(materials: Materials, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The recipe's command line for FSDP2, through the launcher."""
-    recipe = [
-        "actor_rollout_ref.actor.strategy=fsdp2",
-        f"{REWARD}.path={verl_job.REWARDS}",
-        f"{REWARD}.name=delayed",
-        f"+{REWARD}.reward_kwargs.median_s=0.3",
-        "reward_model.reward_manager=batch",
-        "reward_model.launch_reward_fn_async=True",
-        "+mini_batch_pipeline=True",
-        "+max_concurrency=64",
-        "actor_rollout_ref.actor.policy_loss.loss_mode=decoupled",
-        "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap=5.0",
-    ]
-    own = [word for word in verl_job.small(materials) if "actor.strategy" not in word]
-    words = ["--config-path=/home/user/verl/trainer/config", *own, *recipe]
+    own = verl_job.small(materials)
+    words = [f"--config-path={CONFIG_PATH}", *own, *DOCUMENTED_FSDP2, *ALL_SETTINGS, *verl_job.RECIPES_JUDGE]
     return ended_well(tmp_path_factory.mktemp("recipe"), words)
 
 
@@ -94,7 +67,7 @@ def test_calls_that_go_wrong_are_named_and_never_a_zero(materials: Materials, tm
 def troubled(materials: Materials, *mode: str) -> list[str]:
     """One call raises, one hangs, one answers with another type; three of the last group's four raise."""
     return [
-        *(word for word in verl_job.small(materials) if "log_prob_micro" not in word),
+        *verl_job.small(materials),
         # verl fills a batch up to whole mini-batches, of 8 here, and cuts it by these
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
         *judged_by("TroubledSamples"),
@@ -170,7 +143,7 @@ def test_rewards_sit_on_the_last_token_of_their_own_response(
 ) -> None:
     monkeypatch.setenv("RECORDED_REWARDS", str(tmp_path / "rewards.jsonl"))
     settings = [
-        *(word for word in verl_job.small(materials, steps=2) if "adv_estimator" not in word),
+        *verl_job.small(materials, steps=2),
         "algorithm.adv_estimator=recorded_rewards",
         *judged_by("length_of_response", median_s=0.5),
         "rewardflow.max_staleness=1",
@@ -193,7 +166,7 @@ def test_eight_reward_workers_of_verls_own_mode_share_one_limit(materials: Mater
     with MockJudge(limits) as judge:
         reward.write_text(f"reward: llm_judge\nmodel: mock\nbase_urls: [{judge.base_url}]\n")
         settings = [
-            *(word for word in verl_job.small(materials, groups=8, rollouts=8) if "reward.num_workers" not in word),
+            *verl_job.small(materials, groups=8, rollouts=8),
             "reward.num_workers=8",
             "trainer.v1.trainer_mode=sync",
             f"rewardflow.reward={reward}",
@@ -208,13 +181,13 @@ def test_eight_reward_workers_of_verls_own_mode_share_one_limit(materials: Mater
 def test_a_run_goes_on_from_verls_checkpoint_and_trains_every_prompt_once(materials: Materials, tmp_path: Path) -> None:
     """Saved after step 2 with two steps ahead, some of it judged and some not; the second part has one step ahead."""
     settings = [
-        *(word for word in verl_job.small(materials, steps=5) if not word.startswith("trainer.save_freq")),
+        *verl_job.small(materials, steps=5),
         "trainer.save_freq=2",
         *judged_by("delayed", median_s=1.0),
     ]
     ended_well(tmp_path / "first", [*settings, "rewardflow.max_staleness=2"])
     resumed = [
-        *(word for word in settings if not word.startswith("trainer.resume_mode")),
+        *settings,
         "trainer.resume_mode=resume_path",
         f"trainer.resume_from_path={tmp_path / 'first' / 'checkpoints' / 'global_step_2'}",
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
@@ -283,7 +256,7 @@ def agent_loop(name: str, folder: Path) -> list[str]:
 
 def test_validation_goes_between_steps(materials: Materials, tmp_path: Path) -> None:
     settings = [
-        *(word for word in verl_job.small(materials) if not word.startswith("trainer.test_freq")),
+        *verl_job.small(materials),
         "trainer.test_freq=1",
         "data.val_max_samples=4",
         *judged_by("delayed", median_s=0.5),

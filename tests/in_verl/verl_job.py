@@ -126,7 +126,10 @@ def small(
     steps: int = 2,
     engine: Sequence[str] = ON_FSDP2,
 ) -> list[str]:
-    """verl's settings for a run of seconds, in the order: data, model, actor, rollout, reward, trainer."""
+    """verl's settings for a run of seconds, in the order: data, model, actor, rollout, reward, trainer.
+
+    A setting that is named again later has the later value.
+    """
     return [
         "algorithm.adv_estimator=grpo",
         f"data.train_files={materials.prompts}",
@@ -166,6 +169,22 @@ def small(
         f"trainer.experiment_name={EXPERIMENT}",
         "trainer.resume_mode=disable",
     ]
+
+
+def judged_by(name: str, *, median_s: float | None = None) -> list[str]:
+    """Settings for one of our rewards, and for how long it takes if it is one that waits."""
+    function = "reward.custom_reward_function"
+    words = [f"{function}.path={REWARDS}", f"{function}.name={name}"]
+    return words if median_s is None else [*words, f"+{function}.reward_kwargs.median_s={median_s}"]
+
+
+# In the words of the recipe, behind those of its documentation.
+RECIPES_JUDGE = (
+    f"custom_reward_function.path={REWARDS}",
+    "custom_reward_function.name=delayed",
+    "+custom_reward_function.reward_kwargs.median_s=0.3",
+    "data.reward_fn_key=data_source",
+)
 
 
 def ray_apart(folder: Path) -> list[str]:
@@ -291,6 +310,13 @@ def run(
         ]
         code, output = _finished(words, folder, environment(folder, modules), timeout_s)
     return Outcome(code, output, _metrics(folder), folder / "checkpoints" / "rewardflow")
+
+
+def ended_well(folder: Path, settings: Sequence[str], **options: Any) -> Outcome:
+    """Of a run that must end well. `options` are those of `run`."""
+    outcome = run(folder, settings, timeout_s=1500, **options)
+    assert outcome.code == 0, outcome.output[-3000:]
+    return outcome
 
 
 def rewardflow(*words: str) -> str:
