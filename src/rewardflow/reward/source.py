@@ -1,15 +1,12 @@
-"""Where a reward comes from: finding it by name, building it, and telling one reward from another.
+"""Finds a reward by its name and builds it.
 
-Always true: whatever is wrong with a reward's file, name or settings is a `RewardLoadError` that says what to
-change, raised before anything is sent. The identity is the same in every run and on every machine while name,
-source, settings and `version` are.
+Always true: whatever is wrong with a reward's file, name or settings is a `RewardLoadError` that says what to change,
+raised before anything is sent.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -27,7 +24,7 @@ from typing import Any
 from rewardflow.errors import RewardLoadError
 from rewardflow.protocols import RewardLike
 from rewardflow.redact import redact
-from rewardflow.reward.canonical import canonical
+from rewardflow.reward.identity import carried_settings, identity_of, qualified_name, source_of
 
 DEFAULT_NAME = "compute_score"
 _FORMS = "'file.py:name' or 'package.module:name'"
@@ -71,7 +68,7 @@ class RewardSource:
     def name(self) -> str:
         """`judge.py:compute_score`, without folders, so that it is the same on every machine."""
         if not isinstance(self.spec, str):
-            return _qualified_name(self.spec)
+            return qualified_name(self.spec)
         place, name = split_name(self.spec)
         return f"{PurePath(place).name if _is_path(place) else place}:{name}"
 
@@ -83,8 +80,8 @@ class RewardSource:
         return Found(
             target=target,
             call_kwargs={} if is_class else self.kwargs,
-            identity=_identity(
-                self.name, source_text, self._settings_of(target, is_class), getattr(target, "version", None)
+            identity=identity_of(
+                found, self.name, source_text, self._settings_of(target, is_class), getattr(target, "version", None)
             ),
         )
 
@@ -93,7 +90,7 @@ class RewardSource:
         own = getattr(target, "identity_settings", None)
         if callable(own):
             return [own(), {} if is_class else self.kwargs]
-        carried = None if is_class or isinstance(self.spec, str) else _carried_settings(target)
+        carried = None if is_class or isinstance(self.spec, str) else carried_settings(target)
         return [self.kwargs, carried]
 
     def build(self) -> Callable[..., Any]:
@@ -106,7 +103,7 @@ class RewardSource:
         """The object itself and the source text that it stands for."""
         if not isinstance(self.spec, str):
             _check_callable(self.spec, self.name)
-            return self.spec, _source_of(self.spec)
+            return self.spec, source_of(self.spec)
         place, name = split_name(self.spec)
         module, source_text = _import_file(place, name) if _is_path(place) else _import_module(place)
         found = getattr(module, name, None)
@@ -135,13 +132,6 @@ def _is_path(place: str) -> bool:
 
 def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
-
-
-def _qualified_name(reward: Any) -> str:
-    while isinstance(reward, functools.partial):
-        reward = reward.func
-    named = reward if hasattr(reward, "__qualname__") else type(reward)
-    return f"{getattr(named, '__module__', None) or 'builtins'}:{named.__qualname__}"
 
 
 def _public_callables(module: ModuleType, wanted: str = "") -> str:
@@ -204,7 +194,7 @@ def _import_module(place: str) -> tuple[ModuleType, bytes]:
         raise RewardLoadError(f"there is no module {error.name!r}{_module_hint(place)}") from error
     except (Exception, SystemExit) as error:
         raise RewardLoadError(f"importing {place} raised {_raised(error)}") from error
-    return module, _source_of(module)
+    return module, source_of(module)
 
 
 def _module_hint(place: str) -> str:
@@ -276,48 +266,3 @@ def scoring_function(target: object) -> Callable[..., Any] | None:
         if callable(found):
             return found
     return target if callable(target) else None
-
-
-# -- identity --
-
-
-def _identity(name: str, source_text: bytes, settings: list[Any], version: Any) -> str:
-    parts = [name, hashlib.blake2b(source_text, digest_size=16).hexdigest(), settings, version]
-    return hashlib.blake2b(canonical(parts), digest_size=16).hexdigest()
-
-
-def _source_of(reward: Any) -> bytes:
-    while isinstance(reward, functools.partial):
-        reward = reward.func
-    owner = reward.__self__ if inspect.ismethod(reward) else reward
-    if not isinstance(owner, type | ModuleType) and not inspect.isroutine(owner):
-        owner = type(owner)
-    try:
-        text = inspect.getsource(owner)
-    except (OSError, TypeError):  # typed at a prompt, or written in C
-        text = _qualified_name(owner) if not isinstance(owner, ModuleType) else owner.__name__
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _carried_settings(reward: Any) -> Any:
-    """What an object that somebody else built holds: judges with different models must not share verdicts.
-
-    An instance whose attributes differ in every run is asked again in every run; name the class and its reward_kwargs
-    instead.
-    """
-    if isinstance(reward, functools.partial):
-        return [list(reward.args), reward.keywords, _carried_settings(reward.func)]
-    if inspect.ismethod(reward):
-        return _carried_settings(reward.__self__)
-    if inspect.isfunction(reward):
-        return [_cell(cell) for cell in reward.__closure__ or ()]
-    if dataclasses.is_dataclass(reward) and not isinstance(reward, type):
-        return {f.name: getattr(reward, f.name, None) for f in dataclasses.fields(reward)}
-    return getattr(reward, "__dict__", None)
-
-
-def _cell(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not yet assigned
-        return None

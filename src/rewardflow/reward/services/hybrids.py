@@ -24,6 +24,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.protocols import RewardLike
 from rewardflow.reward.call import current_call, report_usage
 from rewardflow.reward.contract import LoadedReward, load_reward
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.rules import Rule
 from rewardflow.reward.source import RewardSource
 from rewardflow.types import Reward, Rollout
@@ -72,6 +73,10 @@ class Cascade:
     `Cascade(first=Format(), then=judge, ask_above=0.5)` lets only well-formed answers through to it. Both stages should
     score on one scale. `then` is any reward that scores one rollout; what the agent asks of it goes through.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.hybrids:Cascade", "20714744690da38e452b6ea013945c78"
+    )
 
     first: Rule
     then: RewardLike

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rewardflow.errors import InvalidInput, Unparsable
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.results import describe
 from rewardflow.reward.services.endpoint import (
     UNPRICED,
@@ -41,6 +42,10 @@ class JsonScorer(HttpRecord):
     the addresses stand for it. `call_cost_usd` is what a request costs, 0 on a machine of your own; it is needed where
     the agent has a `max_cost_usd`.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.json_scorer:JsonScorer", "0d207f681fd8aac2f84d02024e1ee1b3"
+    )
 
     urls: str | Sequence[str]
     request: Mapping[str, Any] | None = None

@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import orjson
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.chat import ChatAnswer, ChatClient
 from rewardflow.reward.services.endpoint import check_choice
 from rewardflow.reward.services.fencing import GUARD, Fence
@@ -47,6 +48,10 @@ def _default_sampling() -> dict[str, Any]:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LLMJudge(SettingsRecord):
     """Scores one answer by a rubric. `docs/judges.md` explains each setting."""
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.judge:LLMJudge", "8744c204a830e2ce69cd440d7d1367da"
+    )
 
     model: str
     base_urls: Sequence[str] = ()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.endpoint import check_choice
 from rewardflow.reward.services.group_prompt import (
     CHARS_PER_TOKEN,
@@ -36,6 +37,10 @@ class ListwiseJudge(JudgeBehind):
     Scores from `low` to `high` are given on 0 to 1. A ranking gives 1 to the best, 0 to the worst and equal steps
     between. The criteria are those of `judge`; its template is not used.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.listwise:ListwiseJudge", "af03ad43e19f9bbb23eb39535fbc51d0"
+    )
 
     mode: ListwiseMode = "scores"
     low: int = 0

@@ -17,9 +17,10 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.group_prompt import (
     CHARS_PER_TOKEN,
     check_positive,
@@ -70,6 +71,10 @@ class PairwiseJudge(JudgeBehind):
     A judge that prefers the same place in both orders thereby gives half to each. Comparisons that were answered
     before a group's call failed are not asked again when the agent retries it.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.pairwise:PairwiseJudge", "1effdaf46764335f22a0dcc6f9c5248e"
+    )
 
     opponents: int = 4
     parallel: int = 4

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.collection import Collection
 from rewardflow.reward.services.cutting import cut_into_passages
 from rewardflow.reward.services.judge import question_of
@@ -41,6 +42,10 @@ class RetrievalJudge(JudgeBehind):
     of .txt, .md and .rst files. Texts longer than `chunk_chars` are cut between paragraphs, each piece beginning with
     up to `overlap_chars` of the one before. With `cache_dir` the index is kept there, by the hash of what is in it.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.retrieval:RetrievalJudge", "252e28cf5e1d7a0020bdbd29db9b4a4b"
+    )
 
     passages: str | PathLike[str]
     k: int = 4

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput, Unparsable
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.endpoint import (
     UNPRICED,
     check_choice,
@@ -46,6 +47,10 @@ class RewardModel(HttpRecord):
     `use_activation=False` asks vLLM for raw logits. `call_cost_usd` is what a call costs, 0 on a machine of your own;
     it is needed where the agent has a `max_cost_usd`.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.reward_model:RewardModel", "5e3fbbb6b12c95572f5d67c6c93ff22f"
+    )
 
     model: str
     base_urls: str | Sequence[str]

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.endpoint import check_choice
 from rewardflow.reward.services.rules.numbers import read_last_number, read_marked_number, read_number_answer
 from rewardflow.reward.services.rules.rule import AnswerWorth, shown
@@ -25,6 +26,10 @@ class GSM8K(AnswerWorth):
     `strict` wants the data set's own mark, `#### 42`, and takes the last; `flexible` takes the last number there is.
     The ground truth is a number or a whole GSM8K answer.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.rules.gsm8k:GSM8K", "b5c04eab7f69db70e49ed809f7e6d4d7"
+    )
 
     method: GSM8KMethod = "strict"
 

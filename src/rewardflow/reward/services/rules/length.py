@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.endpoint import check_choice
 from rewardflow.types import Reward, Rollout
 
@@ -21,6 +22,10 @@ class Length:
 
     0 up to `limit - buffer`, from there down in a straight line to `-penalty` at `limit`, and `-penalty` beyond.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.rules.length:Length", "d39056708fc09e71917779f1eea1b6c4"
+    )
 
     limit: int
     buffer: int

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.rules.rule import AnswerWorth, last, shown
 from rewardflow.types import Reward, Rollout
 
@@ -22,6 +23,10 @@ class Regex(AnswerWorth):
     `answer` compares its group named `answer`, else its first group, else all of it, at its last match, without
     surrounding space. `ignore_case` is for the comparison; patterns say it themselves with `(?i)`.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.rules.patterns:Regex", "600869d4788a2c66ec3a01dc05079391"
+    )
 
     must: str | Sequence[str] = ()
     must_not: str | Sequence[str] = ()

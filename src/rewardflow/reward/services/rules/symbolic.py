@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.rules.rule import AnswerWorth, shown
 from rewardflow.types import Reward, Rollout
 
@@ -21,6 +22,10 @@ class Math(AnswerWorth):
     Needs `rewardflow[math]`. math-verify's own timeouts are signals, which only work in a main thread, so they are off
     and the agent's timeout holds. Only the last `tail_chars` of a response are read: the answer is there.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.rules.symbolic:Math", "1d230a0289b488bb590960e12bbc5196"
+    )
 
     tail_chars: int = 4000
 

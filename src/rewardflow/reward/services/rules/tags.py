@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.identity import FrozenIdentity
 from rewardflow.reward.services.rules.rule import Worth, shown
 from rewardflow.types import Reward, Rollout
 
@@ -21,6 +22,10 @@ class Format(Worth):
 
     `opened_in_prompt` is for chat templates that end in the first opening tag, so that the response lacks it.
     """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.rules.tags:Format", "d2e43df66e22430143ae0a439941257a"
+    )
 
     tags: str | Sequence[str] = ("think", "answer")
     text_outside: bool = False
