@@ -37,7 +37,7 @@ test-local-judge: .venv-local-judge/.ready ## test the LLM judge with a real, sm
 	@.venv-local-judge/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
 
 # What needs verl; Weights & Biases, which comes with it; and what meets transformers, of which verl wants an older one.
-ALSO_WITH_VERL = tests/bench/test_verl_loop.py tests/runtime/test_metrics_sinks.py tests/generate/test_hf.py
+ALSO_WITH_VERL = tests/bench/test_verl_loop.py tests/runtime/records/test_metrics_sinks.py tests/generate/hf/test_engine.py
 
 test-oracle: .venv-oracle/.ready ## compare the algorithms with verl's, number by number, and try what needs verl
 	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=600 tests/oracle $(ALSO_WITH_VERL) $(ARGS)

@@ -14,7 +14,11 @@ from torch import Tensor
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.checkpoint.model_state import read_state
 from rewardflow.checkpoint.store import CheckpointStore
-from rewardflow.config.tree import (
+from rewardflow.flow.schedule import Schedule
+from rewardflow.policy.load_policy import load_policy
+from rewardflow.runtime.homes import open_run
+from rewardflow.runtime.open_run import OpenRun
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     DataSettings,
     GenerationSettings,
@@ -22,10 +26,6 @@ from rewardflow.config.tree import (
     RuntimeSettings,
     TrainerSettings,
 )
-from rewardflow.flow.schedule import Schedule
-from rewardflow.policy.loading import load_policy
-from rewardflow.runtime.homes import open_run
-from rewardflow.runtime.opening import OpenRun
 
 REWARD = """
 import asyncio

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rewardflow.reward.journal_reader import JournalReader, JournalRow
-from rewardflow.reward.journal_rows import Entry
+from rewardflow.reward.journal.reader import JournalReader, JournalRow
+from rewardflow.reward.journal.verdict_rows import Entry
 from rewardflow.types import Reward, Rollout
 
 

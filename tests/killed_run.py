@@ -18,7 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardflow.config.tree import (
+from rewardflow.flow.schedule import Schedule
+from rewardflow.policy.load_policy import load_policy  # noqa: F401  the fork server imports what runs need
+from rewardflow.reward.journal.reader import JournalReader
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     CheckpointSettings,
     DataSettings,
@@ -26,10 +30,6 @@ from rewardflow.config.tree import (
     RunSettings,
     TrainerSettings,
 )
-from rewardflow.flow.schedule import Schedule
-from rewardflow.policy.loading import load_policy  # noqa: F401  the fork server imports what runs need
-from rewardflow.reward.journal_reader import JournalReader
-from rewardflow.runtime.embedded import embedded
 
 NUM_STEPS = 8
 MAX_CALLS = 6  # at once

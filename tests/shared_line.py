@@ -13,9 +13,9 @@ from typing import Any
 
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.client import SharedAgent
-from rewardflow.shared_agent.guests import LEASE_S
+from rewardflow.shared_agent.connection import LineBroken
 from rewardflow.shared_agent.host import Host
-from rewardflow.shared_agent.line import LineBroken
+from rewardflow.shared_agent.host_clients import LEASE_S
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
 
 

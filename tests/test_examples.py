@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardflow.config.loading import load_run
+from rewardflow.settings.run_file import load_run
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 RUNS = sorted(EXAMPLES.glob("*/run.yaml"))

@@ -29,31 +29,16 @@ class Layer:
     third_party: frozenset[str] = frozenset()
 
 
-FOUNDATION = Layer(
-    frozenset(
-        (
-            "account_totals",
-            "call_load",
-            "clock",
-            "device_thread",
-            "errors",
-            "events",
-            "histogram",
-            "line_file",
-            "protocols",
-            "redact",
-            "run_directory",
-            "step_totals",
-            "types",
-        )
-    )
-)
+# What everybody imports, and what is written about a run.
+FOUNDATION = Layer(frozenset({"clock", "errors", "extras", "types"}))
+OBSERVE = Layer(frozenset({"observe"}))
 REWARD = Layer(frozenset({"reward"}), frozenset({"orjson"}))
 FLOW = Layer(frozenset({"flow"}))  # the loop knows neither torch nor ray
 FACE = Layer(frozenset({"__init__"}))  # `import rewardflow`: what users see; the library itself imports the parts
+SETTINGS = Layer(frozenset({"settings"}), frozenset({"orjson"}))
+SERVICES = Layer(frozenset({"services"}), frozenset({"orjson"}))
 SHARED_AGENT = Layer(frozenset({"shared_agent"}), frozenset({"orjson"}))  # imports ray when it connects
 ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
-CONFIG = Layer(frozenset({"config"}), frozenset({"orjson"}))
 PLAN = Layer(frozenset({"plan"}))  # the simulator: the loop and the agent on a clock that jumps
 DATA = Layer(frozenset({"data"}), frozenset({"orjson"}))
 ALGO = Layer(frozenset({"algo"}), frozenset({"torch"}))
@@ -61,7 +46,6 @@ POLICY = Layer(frozenset({"policy"}), frozenset({"tokenizers", "torch", "transfo
 GENERATE = Layer(frozenset({"generate"}), frozenset({"safetensors", "torch", "transformers", "vllm"}))
 # Only train/megatron imports megatron: it is not in the environment of the other tests.
 TRAIN = Layer(frozenset({"train"}), frozenset({"megatron", "torch"}))
-SYNC = Layer(frozenset({"sync"}), frozenset({"torch"}))
 CHECKPOINT = Layer(frozenset({"checkpoint"}), frozenset({"safetensors", "torch"}))
 RUNTIME = Layer(frozenset({"runtime"}))  # brings the parts together; imports the heavy ones when it runs
 # Code that lives in others' processes, which have these; on import it loads them only in modules that others load.
@@ -77,19 +61,20 @@ CLI = Layer(frozenset({"cli", "__main__"}), frozenset({"orjson", "rich"}))
 # Lowest first: nothing imports from a layer after its own.
 LAYERS = (
     FOUNDATION,
+    OBSERVE,
     REWARD,
     FLOW,
     FACE,
+    SETTINGS,
+    SERVICES,
     SHARED_AGENT,
     ANSWERS,
-    CONFIG,
     PLAN,
     DATA,
     ALGO,
     POLICY,
     GENERATE,
     TRAIN,
-    SYNC,
     CHECKPOINT,
     RUNTIME,
     ADAPTERS,
@@ -106,29 +91,29 @@ HEAVY = frozenset({"aiohttp", "pyarrow", "ray", "rich", "torch", "transformers",
 # Modules without a test file of their own name, and the file that covers them.
 COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
-    "flow.asking": "flow/test_run.py",
+    "flow.checked_generation": "flow/test_run.py",
     "flow.fakes": "flow/test_run.py",
     "flow.generation": "flow/test_run.py",
     "flow.log_prob_passes": "flow/test_run.py",
     "flow.open_step": "flow/test_run.py",
-    "flow.parts": "flow/test_run.py",
+    "flow.flow_parts": "flow/test_run.py",
     "flow.records": "flow/test_run.py",
     "flow.reports": "flow/test_run.py",
-    "flow.seams": "flow/test_run.py",
+    "flow.protocols": "flow/test_run.py",
     "flow.step_record": "flow/test_run.py",
     "flow.training": "flow/test_run.py",
     "flow.validation_plan": "flow/test_validation.py",
-    "protocols": "reward/test_contract.py",
-    "reward.assembly": "reward/test_agent.py",
-    "reward.attempt": "reward/test_deadlines.py",
-    "reward.dispatch": "reward/test_governing.py",
-    "reward.governors": "reward/test_governing.py",
-    "reward.job": "reward/test_nothing_is_lost.py",
-    "reward.on_loop": "reward/test_agent.py",
-    "reward.outlet": "shared_agent/test_host.py",
-    "reward.pending": "reward/test_agent.py",
-    "reward.process_child": "reward/test_processes.py",
-    "reward.sharing": "reward/test_journal_resume.py",
+    "reward.code.reward_forms": "reward/code/test_contract.py",
+    "reward.groups.assembly": "reward/test_agent.py",
+    "reward.calls.attempt": "reward/calls/test_deadlines.py",
+    "reward.calls.dispatcher": "reward/test_governing.py",
+    "reward.limits.governors": "reward/test_governing.py",
+    "reward.groups.job": "reward/test_nothing_is_lost.py",
+    "reward.event_loop": "reward/test_agent.py",
+    "reward.forwarding_ticket": "shared_agent/test_host.py",
+    "reward.groups.pending_group": "reward/test_agent.py",
+    "reward.code.process_child": "reward/code/test_process_pool.py",
+    "reward.groups.dedupe": "reward/test_journal_resume.py",
 }
 
 
@@ -245,7 +230,7 @@ def check_docstring(source: str, module: str) -> list[str]:
 
 
 def check_has_tests(module: str, test_files: set[str], covered_by: dict[str, str]) -> list[str]:
-    """`reward.call` is tested by reward/test_call.py, or is in the table with the file that covers it."""
+    """`reward.call` is tested by reward/code/test_current_call.py, or is in the table with the file that covers it."""
     *folders, name = module.split(".")
     own = "/".join([*folders, f"test_{name.strip('_')}.py"])
     other = covered_by.get(module)
@@ -302,14 +287,14 @@ def test_importing_rewardflow_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("types", "from rewardflow.reward.call import Call"),
+        ("types", "from rewardflow.reward.code.current_call import Call"),
         ("types", "from rewardflow import reward"),
         ("clock", "def f():\n    import rewardflow.cli.main"),
-        ("events", "if TYPE_CHECKING:\n    from rewardflow.reward.call import Call"),
-        ("reward.call", "from rewardflow.bench import agent"),
-        ("reward.call", "from .settings import AUTO"),
-        ("reward.call", "import rewardflow as rf"),
-        ("reward.call", "from rewardflow import Rollout"),
+        ("events", "if TYPE_CHECKING:\n    from rewardflow.reward.code.current_call import Call"),
+        ("reward.code.current_call", "from rewardflow.bench import agent"),
+        ("reward.code.current_call", "from .settings import AUTO"),
+        ("reward.code.current_call", "import rewardflow as rf"),
+        ("reward.code.current_call", "from rewardflow import Rollout"),
         ("__init__", "from rewardflow.cli.main import main"),
         ("bench.agent", "from rewardflow.cli import main"),
         ("undeclared", ""),
@@ -323,9 +308,9 @@ def test_an_import_that_points_up_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("types", "from rewardflow.errors import InvalidInput"),
-        ("reward.call", "from rewardflow.reward import settings\nfrom rewardflow import clock"),
-        ("reward", "from rewardflow.reward.call import Call"),
-        ("__init__", "from rewardflow.reward.call import Call\nfrom rewardflow.types import Rollout"),
+        ("reward.code.current_call", "from rewardflow.reward import settings\nfrom rewardflow import clock"),
+        ("reward", "from rewardflow.reward.code.current_call import Call"),
+        ("__init__", "from rewardflow.reward.code.current_call import Call\nfrom rewardflow.types import Rollout"),
         ("bench.agent", "import rewardflow as rf"),
         ("cli.main", "from rewardflow.bench import agent\nimport rich"),
     ],
@@ -338,11 +323,11 @@ def test_an_import_that_points_down_is_allowed(module: str, source: str) -> None
     ("module", "source"),
     [
         ("types", "import orjson"),
-        ("reward.call", "import torch.nn"),
-        ("reward.call", "from aiohttp import ClientSession"),
-        ("reward.call", "try:\n    import ray\nexcept ImportError:\n    ray = None"),
-        ("reward.call", "class A:\n    import transformers"),
-        ("reward.call", "if TYPE_CHECKING:\n    import torch\nelse:\n    import ray"),
+        ("reward.code.current_call", "import torch.nn"),
+        ("reward.code.current_call", "from aiohttp import ClientSession"),
+        ("reward.code.current_call", "try:\n    import ray\nexcept ImportError:\n    ray = None"),
+        ("reward.code.current_call", "class A:\n    import transformers"),
+        ("reward.code.current_call", "if TYPE_CHECKING:\n    import torch\nelse:\n    import ray"),
         ("bench.agent", "import rich"),
     ],
 )
@@ -353,9 +338,9 @@ def test_a_third_party_import_that_the_layer_may_not_have_is_found(module: str, 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("reward.call", "import orjson, asyncio\nfrom rewardflow import types"),
-        ("reward.call", "def f():\n    import aiohttp"),
-        ("reward.call", "if TYPE_CHECKING:\n    import aiohttp"),
+        ("reward.code.current_call", "import orjson, asyncio\nfrom rewardflow import types"),
+        ("reward.code.current_call", "def f():\n    import aiohttp"),
+        ("reward.code.current_call", "if TYPE_CHECKING:\n    import aiohttp"),
         ("cli.main", "from rich.console import Console"),
     ],
 )
@@ -399,15 +384,18 @@ def test_a_missing_docstring_is_found() -> None:
 
 
 def test_a_module_without_tests_is_found() -> None:
-    assert check_has_tests("reward.call", {"reward/test_settings.py"}, {}) != []
-    assert check_has_tests("reward.call", {"reward/test_call.py"}, {}) == []
+    assert check_has_tests("reward.code.current_call", {"reward/test_settings.py"}, {}) != []
+    assert check_has_tests("reward.code.current_call", {"reward/code/test_current_call.py"}, {}) == []
 
 
 def test_an_entry_for_a_module_that_another_file_covers_must_be_true_and_needed() -> None:
-    entry = {"reward.call": "reward/test_agent.py"}
-    assert check_has_tests("reward.call", {"reward/test_agent.py"}, entry) == []
-    assert check_has_tests("reward.call", {"reward/test_settings.py"}, entry) != []
-    assert check_has_tests("reward.call", {"reward/test_agent.py", "reward/test_call.py"}, entry) != []
+    entry = {"reward.code.current_call": "reward/test_agent.py"}
+    assert check_has_tests("reward.code.current_call", {"reward/test_agent.py"}, entry) == []
+    assert check_has_tests("reward.code.current_call", {"reward/test_settings.py"}, entry) != []
+    assert (
+        check_has_tests("reward.code.current_call", {"reward/test_agent.py", "reward/code/test_current_call.py"}, entry)
+        != []
+    )
 
 
 def test_a_package_in_memory_is_seen() -> None:

@@ -11,10 +11,10 @@ import pytest
 import torch
 from tiny_run import settings_in
 
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.flow.reports import StepReport
-from rewardflow.runtime.embedded import embedded
-from rewardflow.runtime.health import SANE
+from rewardflow.runtime.local import embedded
+from rewardflow.runtime.records.training_warnings import SANE
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 torch.set_num_threads(1)
 

@@ -7,9 +7,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-from rewardflow.config.tree import AlgorithmSettings, DataSettings, GenerationSettings, RunSettings, TrainerSettings
 from rewardflow.flow.schedule import Schedule
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.settings.run_settings import (
+    AlgorithmSettings,
+    DataSettings,
+    GenerationSettings,
+    RunSettings,
+    TrainerSettings,
+)
 
 REWARDS = '''
 import asyncio

@@ -7,9 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rewardflow.events import CallEnded, DeviceIdled, DeviceWorked, Event, GroupDelivered, VerdictReached, to_json
-from rewardflow.run_directory import DEVICES_FILE, RunDirectory
-from rewardflow.step_totals import StepTotals
+from rewardflow.observe.events import (
+    CallEnded,
+    DeviceIdled,
+    DeviceWorked,
+    Event,
+    GroupDelivered,
+    VerdictReached,
+    to_json,
+)
+from rewardflow.observe.run_directory import DEVICES_FILE, RunDirectory
+from rewardflow.observe.step_totals import StepTotals
 
 
 def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:

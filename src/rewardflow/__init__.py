@@ -25,7 +25,7 @@ from rewardflow.errors import (
 from rewardflow.flow.schedule import Schedule
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
 from rewardflow.reward.blocking import score
-from rewardflow.reward.call import Call, current_call, report_headers, report_usage
+from rewardflow.reward.code.current_call import Call, current_call, report_headers, report_usage
 from rewardflow.reward.component import Weighted
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import FAILURE_KINDS, FailureKind, Reward, Rollout, ScoredGroup

@@ -16,11 +16,11 @@ from rewardflow.algo.estimators.gae import AgainstValues
 from rewardflow.algo.estimators.grpo import GroupRelative
 from rewardflow.algo.estimators.reinforce_plus_plus import WhitenedReturns
 from rewardflow.algo.reward_kl import KlInReward
-from rewardflow.config.algorithms import ADVANTAGES
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.protocols import Advantages
 from rewardflow.flow.records import Taken
-from rewardflow.flow.seams import Advantages
+from rewardflow.settings.algorithm_needs import ADVANTAGES
+from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.types import Rollout
 
 WIDTH = 5

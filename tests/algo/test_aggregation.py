@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rewardflow.algo.aggregation import denominator, numerator, token_weights, trained_mask
-from rewardflow.config.tree import Aggregation
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_settings import Aggregation
 
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 LONGEST = 16

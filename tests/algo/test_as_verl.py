@@ -15,8 +15,8 @@ from rewardflow.algo.earned import TokenTargets
 from rewardflow.algo.losses import policy_loss
 from rewardflow.algo.reward_kl import AdaptiveKl
 from rewardflow.algo.value_loss import value_loss
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.flow.records import Taken
+from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.types import Rollout
 
 VERL: dict[str, Any] = cases.recorded()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rewardflow.algo.correction import Correction, behaviour_weights, correction, within_range
-from rewardflow.config.tree import AlgorithmSettings
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 # Ratios of three responses; the last token of the second is no token.
 RATIOS_BT = torch.tensor([[2.0, 0.5, 1.0], [4.0, 1.5, 9.0], [0.1, 1.0, 1.0]])

@@ -12,7 +12,7 @@ from rewardflow.algo.aggregation import denominator, numerator, token_weights, t
 from rewardflow.algo.kl import kl_to_reference
 from rewardflow.algo.losses import policy_loss
 from rewardflow.algo.token_softmax import token_softmax
-from rewardflow.config.tree import Aggregation, AlgorithmSettings
+from rewardflow.settings.run_settings import Aggregation, AlgorithmSettings
 
 SETTINGS = AlgorithmSettings(loss="decoupled", kl_coef=0.1, entropy_coef=0.01)
 NAN = float("nan")

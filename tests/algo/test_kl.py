@@ -9,8 +9,8 @@ import torch
 from algo.policies import BEHAVIOUR_BT, MASK_BT, NEW_BT
 
 from rewardflow.algo.kl import ESTIMATORS, kl_to_reference
-from rewardflow.config.tree import AlgorithmSettings, LossKlEstimator
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_settings import AlgorithmSettings, LossKlEstimator
 
 ALL_BT = torch.ones_like(MASK_BT)
 

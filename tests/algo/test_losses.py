@@ -10,8 +10,8 @@ from algo.policies import ADVANTAGES_BT, BEHAVIOUR_BT, MASK_BT, NEW_BT, OLD_BT
 from torch import Tensor
 
 from rewardflow.algo.losses import LOSSES, TokenLoss, policy_loss
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 PPO = AlgorithmSettings(loss="ppo", clip_low=0.2, clip_high=0.2, dual_clip=3.0)
 ASYMMETRIC = AlgorithmSettings(loss="ppo", clip_low=0.1, clip_high=0.5, dual_clip=2.0)

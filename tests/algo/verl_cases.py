@@ -13,7 +13,7 @@ import torch
 from algo.groups import FIXED, ScoredBatch, scored_group
 from algo.policies import ADVANTAGES_BT, BEHAVIOUR_BT, MASK_BT, NEW_BT, OLD_BT
 
-from rewardflow.config.tree import AdvantageName, AlgorithmSettings
+from rewardflow.settings.run_settings import AdvantageName, AlgorithmSettings
 
 ADVANTAGE_NAMES = get_args(AdvantageName)
 

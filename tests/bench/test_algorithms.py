@@ -11,9 +11,9 @@ from rollouts import rollout
 import rewardflow.clock
 from rewardflow.bench.algorithms import AlgorithmFigures, GradedRule, Variant, measure, report_of, rows_of, variants
 from rewardflow.cli.bench import holds
-from rewardflow.config.algorithms import ADVANTAGES
-from rewardflow.config.tree import Aggregation, AlgorithmSettings, LossKlEstimator, RejectBy, WeighBy
 from rewardflow.flow.records import GREEDY
+from rewardflow.settings.algorithm_needs import ADVANTAGES
+from rewardflow.settings.run_settings import Aggregation, AlgorithmSettings, LossKlEstimator, RejectBy, WeighBy
 
 GOOD = AlgorithmFigures(name="base", judged_by="exact", seed=0, steps=160, exact=0.95, pass_at_k=1.0, seconds=30.0)
 

@@ -15,10 +15,10 @@ from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES
 from rewardflow.bench.schedules import SCHEDULES as NAMED
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.records import GroupRequest
 from rewardflow.flow.schedule import Schedule
-from rewardflow.plan.as_original import OneBatchAtATime, WholeBatch
+from rewardflow.plan.original_recipe import OneBatchAtATime, WholeBatch
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Rollout
 

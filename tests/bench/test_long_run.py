@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rewardflow.bench.long_run import write_long_run
-from rewardflow.report.figures import figures_of
+from rewardflow.observe.run_directory import read_events
 from rewardflow.report.rollout_sample import sample_rollouts
 from rewardflow.report.run_data import read_run
+from rewardflow.report.run_figures import figures_of
 from rewardflow.report.trace import trace_of
-from rewardflow.run_directory import read_events
 
 
 def test_it_reads_as_a_run_of_that_size(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rewardflow.bench.plan_check import (
     run_plan_benchmarks,
 )
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.schedule import Schedule
 from rewardflow.plan.simulate import simulate
 from rewardflow.reward.agent import RewardAgent

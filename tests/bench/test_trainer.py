@@ -90,8 +90,8 @@ def test_every_install_hint_names_a_file_that_is_there() -> None:
 
 
 def test_nobody_can_draw_the_end_token_and_prompts_have_the_lengths_asked_for(tmp_path: Path) -> None:
-    from rewardflow.config.tree import PolicySettings
-    from rewardflow.policy.loading import load_policy
+    from rewardflow.policy.load_policy import load_policy
+    from rewardflow.settings.run_settings import PolicySettings
 
     write_workload(TINY, tmp_path)
     assert Workload.read(tmp_path) == TINY

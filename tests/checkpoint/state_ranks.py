@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rewardflow.checkpoint.model_state import read_state, state_of, write_state
-from rewardflow.train.fsdp2 import Ranks, shard, whole
+from rewardflow.train.fsdp2.sharding import Ranks, shard, whole
 
 
 class Model(nn.Module):

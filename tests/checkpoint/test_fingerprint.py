@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from rewardflow.checkpoint.fingerprint import check_same, fingerprint
-from rewardflow.config.tree import (
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.schedule import Schedule
+from rewardflow.settings.run_settings import (
     CheckpointSettings,
     DataSettings,
     GenerationSettings,
@@ -16,8 +18,6 @@ from rewardflow.config.tree import (
     RunSettings,
     TrainerSettings,
 )
-from rewardflow.errors import InvalidInput
-from rewardflow.flow.schedule import Schedule
 
 BEFORE = RunSettings(
     reward="judge.py:judge",

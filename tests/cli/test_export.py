@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from rewardflow.checkpoint.model_state import read_state
 from rewardflow.cli.main import main
-from rewardflow.config.tree import PolicySettings
-from rewardflow.policy.loading import Policy, load_policy
+from rewardflow.policy.load_policy import Policy, load_policy
+from rewardflow.settings.run_settings import PolicySettings
 
 torch.set_num_threads(1)
 

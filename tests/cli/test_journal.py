@@ -14,7 +14,7 @@ import pytest
 
 from rewardflow.cli.journal import add_parser, printable, run
 from rewardflow.errors import InvalidInput, JournalError, RewardflowError
-from rewardflow.reward.journal import Entry, Journal
+from rewardflow.reward.journal.verdict_journal import Entry, Journal
 from rewardflow.types import Reward, Rollout
 
 NOW_S = time.time()

@@ -14,7 +14,7 @@ import pytest
 from tiny_run import calls_in, write_run_file
 
 from rewardflow.cli.main import build_parser, main
-from rewardflow.run_directory import read_events
+from rewardflow.observe.run_directory import read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 
 from rewardflow.answers.row_files import write_rows
 from rewardflow.data.columns import Columns, prompts_of, value_at
-from rewardflow.data.rows import read_file, table_of
+from rewardflow.data.table import read_file, table_of
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
 

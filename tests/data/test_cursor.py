@@ -16,8 +16,8 @@ from rewardflow.data.prompt_set import PromptList
 from rewardflow.data.shuffling import epoch_order
 from rewardflow.data.tasks import GeneratedTask
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.protocols import PromptSource
 from rewardflow.flow.records import Prompt
-from rewardflow.flow.seams import PromptSource
 
 
 def listed(size: int, *, start: int = 0) -> PromptList:

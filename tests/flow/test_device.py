@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from rewardflow import clock
-from rewardflow.events import DeviceIdled, DeviceWorked, EventList
 from rewardflow.flow.device import Device
 from rewardflow.flow.usage import Work
+from rewardflow.observe.events import DeviceIdled, DeviceWorked, EventList
 
 
 async def use(device: Device, work: Work, done: list[str], duration_s: float = 1.0) -> None:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from rewardflow import clock
 from rewardflow.errors import FlowError, InvalidInput, ServiceError, ServiceOutage
-from rewardflow.events import DeviceWorked, EventList
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.records import Boundary, GroupRequest, JudgedRollout, Prompt
 from rewardflow.flow.reports import StepReport, taken_together
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
+from rewardflow.observe.events import DeviceWorked, EventList
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Rollout
 

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from rewardflow import clock
 from rewardflow.errors import FlowError, InvalidInput
-from rewardflow.events import DeviceWorked, EventList
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.validation_plan import Occasions, ValidationPlan
 from rewardflow.flow.validation_report import Validated
+from rewardflow.observe.events import DeviceWorked, EventList
+from rewardflow.observe.run_directory import read_steps
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.run_directory import read_steps
 
 PROMPTS = tuple(Prompt(uid=str(i), text=f"v{i}", ground_truth=f"v{i}", data_source="abc"[i % 3]) for i in range(5))
 

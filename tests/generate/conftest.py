@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rewardflow.config.tree import PolicySettings
-from rewardflow.policy.loading import Policy, load_policy
+from rewardflow.policy.load_policy import Policy, load_policy
+from rewardflow.settings.run_settings import PolicySettings
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,8 +9,8 @@ import pytest
 import ray
 from ray_here import one_node
 
-from rewardflow.adapters.verl.board import Board
-from rewardflow.adapters.verl.progress import GroupReport, Progress
+from rewardflow.adapters.verl.training.board_actor import Board
+from rewardflow.adapters.verl.training.group_board import GroupReport, Progress
 from rewardflow.errors import AgentHalted, FlowError
 
 

@@ -12,7 +12,7 @@ import pytest
 import verl_job
 from verl_job import LastingRay, Materials, ended_well, judged_by
 
-from rewardflow.run_directory import read_steps
+from rewardflow.observe.run_directory import read_steps
 
 MODES = {
     "with the sampler": (True, "sync"),

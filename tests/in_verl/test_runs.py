@@ -13,7 +13,7 @@ from verl_job import Materials, Outcome, ended_well, judged_by
 from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2
 
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
-from rewardflow.run_directory import read_steps
+from rewardflow.observe.run_directory import read_steps
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import rewardflow as rf
-from rewardflow.reward.services import LLMJudge, load_reward_file
+from rewardflow.services import LLMJudge, load_reward_file
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "local_judge"
 

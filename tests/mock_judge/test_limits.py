@@ -8,7 +8,7 @@ import pytest
 
 from rewardflow.mock_judge.limits import Limits, Refusal
 from rewardflow.mock_judge.settings import MockJudgeSettings
-from rewardflow.reward.headers import read_limits
+from rewardflow.reward.limits.rate_limit_headers import read_limits
 
 
 def num_admitted(limits: Limits, times_s: list[float], tokens: int = 1) -> int:

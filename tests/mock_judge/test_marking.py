@@ -7,7 +7,7 @@ import pytest
 from rewardflow.errors import InvalidInput
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.mock_judge.marking import share_of, share_right
-from rewardflow.reward.services import LLMJudge
+from rewardflow.services import LLMJudge
 from rewardflow.types import Rollout
 
 EXACT, GRADED = MockJudgeSettings(scores="exact"), MockJudgeSettings(scores="graded")

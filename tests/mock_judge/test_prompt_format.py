@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rewardflow.mock_judge.prompt_format import schema_in_prompt
-from rewardflow.reward.services.rubric import Criterion, Rubric
+from rewardflow.services.judges.rubric import Criterion, Rubric
 
 TEXT = {"type": "string"}
 

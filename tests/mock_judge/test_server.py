@@ -17,7 +17,7 @@ import pytest
 
 from rewardflow.mock_judge import FAULTS, MockJudge, MockJudgeSettings
 from rewardflow.mock_judge.verdict import Score, score_probabilities
-from rewardflow.reward.headers import read_limits, read_retry_after_s
+from rewardflow.reward.limits.rate_limit_headers import read_limits, read_retry_after_s
 
 SCHEMA = {
     "type": "object",

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rewardflow.checkpoint.model_state import copied, read_state, state_of, write_state
-from rewardflow.config.tree import AlgorithmSettings, MegatronSettings, TrainerSettings
 from rewardflow.flow.records import Sample, UpdateReport
+from rewardflow.settings.run_settings import AlgorithmSettings, MegatronSettings, TrainerSettings
 
 NUM_STEPS = 5
 SAVED_AT = 3  # the state is written before this step

@@ -31,7 +31,7 @@ from tiny_training import MAX_RESPONSE_TOKENS, TEMPERATURE, batch
 from torch import Tensor
 
 from rewardflow.checkpoint.model_state import SavedState, copied, write_state
-from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.device_thread import DeviceThread
 
 
 class Rank:
@@ -47,7 +47,7 @@ class Rank:
 
     def trainer(self, family: str, *, seed: int = 0, **fields: Any) -> Any:
         from rewardflow.train.megatron.trainer import MegatronTrainer
-        from rewardflow.train.megatron.weights import weights_of
+        from rewardflow.train.megatron.weight_conversion import weights_of
 
         model = make_model(family, seed)
         recompute = fields.pop("recompute", False)
@@ -155,8 +155,8 @@ def left_out(rank: Rank) -> dict[str, Any]:
 
 def exported(rank: Rank, directory: Path) -> dict[str, dict[str, Tensor]]:
     """Written to a folder for each family; and what another model has when it has read them from there."""
-    from rewardflow.train.megatron.export import write_weights
-    from rewardflow.train.megatron.weights import fill, weights_in
+    from rewardflow.train.megatron.weight_conversion import fill, weights_in
+    from rewardflow.train.megatron.weight_files import write_weights
 
     found = {}
     for family in FAMILIES:

@@ -14,11 +14,11 @@ import torch
 from cpu_shim import pretend_in_every_thread
 
 from rewardflow.bench.learning import DelayedRule, copying_settings
-from rewardflow.config.tree import CheckpointSettings, MegatronSettings, RunSettings, TrainerSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.embedded import embedded
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.run_settings import CheckpointSettings, MegatronSettings, RunSettings, TrainerSettings
 
 SCHEDULES = ("pipeline", "one_step")
 

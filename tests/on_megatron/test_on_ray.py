@@ -18,13 +18,19 @@ from ray_here import one_node
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rewardflow.checkpoint.export import export_policy
-from rewardflow.config.tree import CheckpointSettings, MegatronSettings, RunSettings, RuntimeSettings, TrainerSettings
+from rewardflow.checkpoint.exported_model import export_policy
 from rewardflow.errors import ClusterError, InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
 from rewardflow.runtime.homes import open_run
-from rewardflow.runtime.opening import OpenRun
+from rewardflow.runtime.open_run import OpenRun
+from rewardflow.settings.run_settings import (
+    CheckpointSettings,
+    MegatronSettings,
+    RunSettings,
+    RuntimeSettings,
+    TrainerSettings,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, and megatron-core's when it is imported
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rewardflow.config.tree import PolicySettings
-from rewardflow.policy.loading import load_policy
-from rewardflow.runtime.cluster.megatron_learner import StartingWeights
+from rewardflow.policy.load_policy import load_policy
+from rewardflow.runtime.on_ray.megatron_learner import StartingWeights
+from rewardflow.settings.run_settings import PolicySettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # importing megatron-core warns of what is not installed
 

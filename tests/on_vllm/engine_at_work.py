@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rewardflow.config.tree import GenerationSettings, PolicySettings, VllmSettings
-from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import GroupRequest, Prompt
 from rewardflow.generate.vllm.engine import VllmEngine
-from rewardflow.policy.loading import Policy, load_policy
+from rewardflow.policy.load_policy import Policy, load_policy
+from rewardflow.settings.run_settings import GenerationSettings, PolicySettings, VllmSettings
 from rewardflow.types import Rollout
 
 T = TypeVar("T")

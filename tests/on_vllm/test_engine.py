@@ -20,7 +20,7 @@ from engine_at_work import (
     response_ids,
 )
 
-from rewardflow.config.tree import GenerationSettings
+from rewardflow.settings.run_settings import GenerationSettings
 from rewardflow.types import Rollout
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM has many

@@ -27,7 +27,17 @@ from processes_here import descendants_of, title_of, wait_until_gone
 from ray_here import LOOPBACK, one_node
 
 from rewardflow.checkpoint.model_state import read_state
-from rewardflow.config.tree import (
+from rewardflow.errors import ClusterError
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.schedule import Schedule
+from rewardflow.policy.load_policy import Policy, load_policy
+from rewardflow.runtime.homes import open_run
+from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.engine_actor import EngineActor
+from rewardflow.runtime.on_ray.remote_parts import EngineGenerator
+from rewardflow.runtime.on_ray.routing import Routing
+from rewardflow.runtime.on_ray.weight_buckets import WeightBucket
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     DataSettings,
     GenerationSettings,
@@ -37,16 +47,6 @@ from rewardflow.config.tree import (
     ValidationSettings,
     VllmSettings,
 )
-from rewardflow.errors import ClusterError
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
-from rewardflow.policy.loading import Policy, load_policy
-from rewardflow.runtime.cluster.buckets import WeightBucket
-from rewardflow.runtime.cluster.crew import Crew
-from rewardflow.runtime.cluster.engine import EngineActor
-from rewardflow.runtime.cluster.faces import EngineGenerator
-from rewardflow.runtime.cluster.routing import Routing
-from rewardflow.runtime.homes import open_run
 from rewardflow.types import Rollout
 
 pytestmark = pytest.mark.filterwarnings("default")

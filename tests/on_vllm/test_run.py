@@ -9,8 +9,8 @@ from pathlib import Path
 
 from engine_at_work import HIDDEN
 
-from rewardflow.config.tree import PolicySettings
-from rewardflow.policy.loading import load_policy
+from rewardflow.policy.load_policy import load_policy
+from rewardflow.settings.run_settings import PolicySettings
 
 RUN = """
 reward: reward.py:compute_score

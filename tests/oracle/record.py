@@ -19,7 +19,7 @@ from algo.groups import FIXED
 from oracle import verl_calls
 from torch import Tensor
 
-from rewardflow.config.tree import AlgorithmSettings
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 
 def values() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from oracle import verl_calls
 from rewardflow.algo.advantages import make_advantages
 from rewardflow.algo.estimators.gae import gae
 from rewardflow.algo.reward_kl import AdaptiveKl, KlInReward
-from rewardflow.config.tree import AlgorithmSettings, KlEstimator
+from rewardflow.settings.run_settings import AlgorithmSettings, KlEstimator
 from rewardflow.types import ScoredGroup
 
 WIDTH = 6

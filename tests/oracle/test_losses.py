@@ -18,7 +18,7 @@ from rewardflow.algo.diagnostics import off_policy_sums
 from rewardflow.algo.kl import ESTIMATORS, kl_to_reference
 from rewardflow.algo.losses import LOSSES, policy_loss
 from rewardflow.algo.value_loss import value_loss
-from rewardflow.config.tree import AlgorithmSettings
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     from verl.workers.config import ActorConfig
 
 from rewardflow.algo.estimators.remax import is_greedy
-from rewardflow.config.tree import AlgorithmSettings
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 LOSS_NAMES = {"ppo": "vanilla", "decoupled": "vanilla", "gspo": "gspo", "policy_gradient": "gpg"}
 REJECT_NAMES = {"token": "token_k1", "sequence": "seq_sum_k1", "sequence_mean": "seq_mean_k1"}

@@ -11,18 +11,18 @@ from statistics import fmean
 import pytest
 
 from rewardflow import clock
-from rewardflow.config.tree import DataSettings, GenerationSettings, RunSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
-from rewardflow.plan.loading import load_plan
+from rewardflow.observe.run_directory import SETTINGS_FILE, RunDirectory
+from rewardflow.plan.plan_file import load_plan
 from rewardflow.plan.simulate import simulate
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.run_directory import SETTINGS_FILE, RunDirectory
-from rewardflow.runtime.settings_file import write_settings
+from rewardflow.runtime.records.saved_settings import write_settings
+from rewardflow.settings.run_settings import DataSettings, GenerationSettings, RunSettings
 from rewardflow.types import Rollout
 
 STEPS = 8

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.plan.loading import load_plan
+from rewardflow.plan.named_schedules import OF_THE_ORIGINAL, SCHEDULES
+from rewardflow.plan.plan_file import load_plan
 from rewardflow.plan.planner import Plan, make_plan
-from rewardflow.plan.schedules import OF_THE_ORIGINAL, SCHEDULES
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
 from rewardflow.plan.simulate import simulate
 

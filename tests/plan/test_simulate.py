@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardflow.plan.figures import figures_of
 from rewardflow.plan.floors import floors_of
-from rewardflow.plan.schedules import SCHEDULES, SYNCHRONOUS, min_steps
+from rewardflow.plan.named_schedules import SCHEDULES, SYNCHRONOUS, min_steps
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
 from rewardflow.plan.simulate import simulate
+from rewardflow.plan.simulated_figures import figures_of
 
 CONSTANT = PlanSettings(
     prompts=8,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rewardflow.config.tree import CriticSettings, PolicySettings
 from rewardflow.errors import InvalidInput
-from rewardflow.policy.loading import Policy, load_policy, outline_policy
+from rewardflow.policy.load_policy import Policy, load_policy, outline_policy
 from rewardflow.policy.value_model import ValueModel, build_value_model
+from rewardflow.settings.run_settings import CriticSettings, PolicySettings
 
 TINY = PolicySettings(tiny_hidden=16, tiny_layers=1)
 POLICY = load_policy(TINY, seed=0)

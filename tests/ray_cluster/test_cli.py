@@ -21,7 +21,7 @@ from ray_here import LOOPBACK
 from tiny_run import calls_in, write_run_file
 
 from rewardflow.cli.main import main
-from rewardflow.run_directory import read_events
+from rewardflow.observe.run_directory import read_events
 from rewardflow.shared_agent.ray_actor import stop
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own

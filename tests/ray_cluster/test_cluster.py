@@ -14,7 +14,12 @@ from processes_here import descendants_of, wait_until_gone
 from ray.cluster_utils import Cluster
 from ray_here import LOOPBACK, STORE_BYTES
 
-from rewardflow.config.tree import (
+from rewardflow.errors import ClusterError, InvalidInput
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.schedule import Schedule
+from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.rank_actor import Rank
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     CheckpointSettings,
     RunSettings,
@@ -22,11 +27,6 @@ from rewardflow.config.tree import (
     SharedAgentSettings,
     TrainerSettings,
 )
-from rewardflow.errors import ClusterError, InvalidInput
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
-from rewardflow.runtime.cluster.crew import Crew
-from rewardflow.runtime.cluster.rank import Rank
 from rewardflow.shared_agent.ray_actor import status, stop
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own

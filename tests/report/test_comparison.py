@@ -8,8 +8,8 @@ from pathlib import Path
 from written_runs import write_run
 
 from rewardflow.report.comparison import comparison_table
-from rewardflow.report.figures import figures_of
 from rewardflow.report.run_data import read_run
+from rewardflow.report.run_figures import figures_of
 
 
 def test_a_change_is_told_and_whether_it_is_for_the_better(tmp_path: Path) -> None:

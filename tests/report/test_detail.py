@@ -6,9 +6,9 @@ from pathlib import Path
 
 from written_runs import metrics_line, write_lines, write_run
 
+from rewardflow.observe.run_directory import DEVICES_FILE
 from rewardflow.report.detail import stretches_of, timeline_of
 from rewardflow.report.run_data import read_run
-from rewardflow.run_directory import DEVICES_FILE
 
 
 def test_the_beginning_the_slowest_and_the_latest_steps_are_shown(tmp_path: Path) -> None:

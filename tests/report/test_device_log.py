@@ -6,7 +6,7 @@ from pathlib import Path
 
 from written_runs import device_events, write_lines
 
-from rewardflow.events import DeviceWorked, to_json
+from rewardflow.observe.events import DeviceWorked, to_json
 from rewardflow.report.device_log import lanes_between, read_device_log
 
 

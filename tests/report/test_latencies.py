@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.histogram import Histogram
+from rewardflow.observe.histogram import Histogram
 from rewardflow.report.latencies import NUM_BARS, latency_shares
 
 

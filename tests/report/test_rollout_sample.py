@@ -15,8 +15,8 @@ from written_runs import write_run
 from rewardflow.errors import InvalidInput
 from rewardflow.report.rollout_sample import MAX_CHARS, RolloutSample, sample_rollouts
 from rewardflow.report.run_data import read_run
-from rewardflow.reward.journal_file import open_for_writing
-from rewardflow.reward.journal_rows import Entry, insert, row_of
+from rewardflow.reward.journal.database import open_for_writing
+from rewardflow.reward.journal.verdict_rows import Entry, insert, row_of
 from rewardflow.types import Reward
 
 

@@ -9,8 +9,8 @@ import pytest
 from written_runs import write_lines, write_run
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.run_directory import RunDirectory
 from rewardflow.report.run_data import read_run
-from rewardflow.run_directory import RunDirectory
 
 
 def test_a_run_that_goes_on_or_was_killed_is_open_and_one_that_closed_is_finished(tmp_path: Path) -> None:

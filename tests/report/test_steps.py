@@ -8,8 +8,8 @@ import pytest
 from written_runs import metrics_line, totals_line, write_lines, write_run
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.run_directory import RunDirectory
 from rewardflow.report.steps import LimitRange, read_step_rows
-from rewardflow.run_directory import RunDirectory
 
 
 def test_a_step_is_known_from_its_trainer_and_from_its_agent(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from written_runs import write_run
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.run_directory import RunDirectory
 from rewardflow.report.run_data import read_run
 from rewardflow.report.trace import trace_of
-from rewardflow.run_directory import RunDirectory
 
 
 def spans(events: list[dict[str, Any]], process: int) -> list[dict[str, Any]]:

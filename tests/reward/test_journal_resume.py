@@ -14,7 +14,7 @@ import pytest
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.reward.journal_reader import JournalReader
+from rewardflow.reward.journal.reader import JournalReader
 
 SLOTS = 8
 

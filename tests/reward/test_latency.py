@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from journal_entries import an_entry
 
 from rewardflow.errors import InvalidInput, RewardflowError
-from rewardflow.reward.journal_file import open_for_writing
-from rewardflow.reward.journal_rows import insert, row_of
+from rewardflow.reward.journal.database import open_for_writing
+from rewardflow.reward.journal.verdict_rows import insert, row_of
 from rewardflow.reward.latency import parse_latency
 from rewardflow.types import Reward
 

@@ -9,8 +9,8 @@ import pytest
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.events import AgentClosed, AgentOpened, CallEnded, GroupDelivered, LimitChanged, VerdictReached
-from rewardflow.run_directory import read_events, read_steps
+from rewardflow.observe.events import AgentClosed, AgentOpened, CallEnded, GroupDelivered, LimitChanged, VerdictReached
+from rewardflow.observe.run_directory import read_events, read_steps
 
 
 async def judge(solution_str: str) -> float:

@@ -14,7 +14,11 @@ from killed_run import settings_of
 from tiny_run import erratic_agent
 from torch import Tensor
 
-from rewardflow.config.tree import (
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.schedule import Schedule
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.runtime.local import EmbeddedRun, embedded
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     CriticSettings,
     DataSettings,
@@ -22,10 +26,6 @@ from rewardflow.config.tree import (
     RunSettings,
     TrainerSettings,
 )
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
-from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.embedded import EmbeddedRun, embedded
 
 torch.set_num_threads(1)
 

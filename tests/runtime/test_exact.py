@@ -10,16 +10,16 @@ import pytest
 import torch
 from tiny_run import erratic_agent
 
-from rewardflow.config.tree import (
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.schedule import Schedule
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     DataSettings,
     GenerationSettings,
     RunSettings,
     TrainerSettings,
 )
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
-from rewardflow.runtime.embedded import embedded
 
 STEPS = 5
 

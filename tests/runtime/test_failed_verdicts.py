@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from rewardflow.algo.advantages import make_advantages
-from rewardflow.config.tree import AlgorithmSettings, PolicySettings, TrainerSettings
-from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, Sample, Taken
-from rewardflow.policy.loading import load_policy
+from rewardflow.policy.load_policy import load_policy
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.component import Weighted
-from rewardflow.train.torch_trainer import TorchTrainer
+from rewardflow.settings.run_settings import AlgorithmSettings, PolicySettings, TrainerSettings
+from rewardflow.train.fsdp2.trainer import TorchTrainer
 from rewardflow.types import Rollout, ScoredGroup
 
 

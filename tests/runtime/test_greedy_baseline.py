@@ -13,12 +13,12 @@ import torch
 from killed_run import settings_of, train, verdicts_in
 from tiny_run import calls_in, settings_in
 
-from rewardflow.config.tree import AlgorithmSettings, RunSettings
 from rewardflow.flow.records import MicroBatch
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
-from rewardflow.runtime.embedded import embedded
+from rewardflow.runtime.local import embedded
 from rewardflow.runtime.preflight import plan_calls
+from rewardflow.settings.run_settings import AlgorithmSettings, RunSettings
 
 torch.set_num_threads(1)
 

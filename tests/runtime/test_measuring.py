@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tiny_run import settings_in
 
-from rewardflow.config.tree import DataSettings, RuntimeSettings, SharedAgentSettings, ValidationSettings
-from rewardflow.runtime.evaluation import find_model, settings_of
+from rewardflow.runtime.evaluate import find_model, settings_of
 from rewardflow.runtime.measuring import MeasuringHere, MeasuringOnRay, measuring_home
+from rewardflow.settings.run_settings import DataSettings, RuntimeSettings, SharedAgentSettings, ValidationSettings
 
 
 def test_an_evaluation_generates_where_the_run_would(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from rewardflow import clock
 from rewardflow.algo.advantages import GroupRelative
 from rewardflow.flow.fakes import FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
 from rewardflow.reward.agent import RewardAgent

@@ -13,7 +13,12 @@ import pytest
 import torch
 from tiny_run import calls_in, settings_in
 
-from rewardflow.config.tree import (
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.schedule import Schedule
+from rewardflow.policy.load_policy import load_policy, outline_policy
+from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory
+from rewardflow.runtime.preflight import Preflight, plan_calls, preflight
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     CriticSettings,
     DataSettings,
@@ -23,11 +28,6 @@ from rewardflow.config.tree import (
     TrainerSettings,
     ValidationSettings,
 )
-from rewardflow.errors import InvalidInput
-from rewardflow.flow.schedule import Schedule
-from rewardflow.policy.loading import load_policy, outline_policy
-from rewardflow.runtime.memory import MemoryEstimate, estimate_memory
-from rewardflow.runtime.preflight import Preflight, plan_calls, preflight
 
 torch.set_num_threads(1)
 

@@ -29,12 +29,18 @@ from killed_run import (
 )
 from torch import Tensor
 
-from rewardflow.config.tree import AlgorithmSettings, CheckpointSettings, DataSettings, RunSettings, TrainerSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
-from rewardflow.run_directory import CHECKPOINTS_FOLDER
-from rewardflow.runtime.embedded import embedded
+from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER
+from rewardflow.runtime.local import embedded
 from rewardflow.runtime.resuming import find_checkpoint, store_of
+from rewardflow.settings.run_settings import (
+    AlgorithmSettings,
+    CheckpointSettings,
+    DataSettings,
+    RunSettings,
+    TrainerSettings,
+)
 
 torch.set_num_threads(1)
 

@@ -20,11 +20,11 @@ from shared_line import Lives, Unreliable
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import BudgetExhausted, InvalidInput
+from rewardflow.observe.run_directory import read_steps
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.simulated import SimulatedService
-from rewardflow.run_directory import read_steps
-from rewardflow.shared_agent.guests import LEASE_S
+from rewardflow.reward.simulated_service import SimulatedService
 from rewardflow.shared_agent.host import Host
+from rewardflow.shared_agent.host_clients import LEASE_S
 from rewardflow.shared_agent.messages import Score, pack_rollout
 
 

@@ -14,9 +14,9 @@ from shared_line import Lives, Unreliable
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
-from rewardflow.events import AgentOpened, CallEnded, EventList, GroupDelivered, LimitChanged, VerdictReached
+from rewardflow.observe.events import AgentOpened, CallEnded, EventList, GroupDelivered, LimitChanged, VerdictReached
+from rewardflow.observe.run_directory import RunDirectory, read_events, read_steps
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.run_directory import RunDirectory, read_events, read_steps
 from rewardflow.shared_agent.messages import Delivery, pack_event, unpack_event
 from rewardflow.shared_agent.record import RunRecord
 

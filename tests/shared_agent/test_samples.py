@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollouts import group, rollout
 
 import rewardflow as rf
-from rewardflow.shared_agent.guests import Guest
+from rewardflow.shared_agent.host_clients import Guest
 from rewardflow.shared_agent.messages import Packed, pack_rollout, unpack_reward
 from rewardflow.shared_agent.samples import Samples
 

@@ -10,10 +10,10 @@ from shared_line import Lives
 
 from rewardflow import clock
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.shared_agent.line import Connection
+from rewardflow.shared_agent.connection import Connection
 from rewardflow.shared_agent.messages import Cancel, Op, Score, Seal
 from rewardflow.shared_agent.sender import Sender
-from rewardflow.shared_agent.unanswered import NO_TICKET, Question, Unanswered
+from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, Question, Unanswered
 
 
 async def judge(solution_str: str) -> float:

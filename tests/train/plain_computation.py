@@ -8,8 +8,8 @@ import torch
 from tiny_training import MAX_RESPONSE_TOKENS, TEMPERATURE
 from torch import Tensor, nn
 
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.flow.records import Sample
+from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.train.packing import Row
 
 

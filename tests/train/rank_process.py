@@ -14,10 +14,10 @@ import torch.distributed as dist
 from tiny_training import batch, critic_part, random_samples, tiny_model, tiny_trainer, valued
 from torch import Tensor
 
-from rewardflow.config.tree import AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.flow.records import Sample, UpdateReport
-from rewardflow.train.fsdp2 import whole
-from rewardflow.train.torch_trainer import TorchTrainer
+from rewardflow.settings.run_settings import AlgorithmSettings, CriticSettings, TrainerSettings
+from rewardflow.train.fsdp2.sharding import whole
+from rewardflow.train.fsdp2.trainer import TorchTrainer
 
 NUM_STEPS = 3
 ALGORITHM = AlgorithmSettings(kl_coef=0.3, entropy_coef=0.05, aggregation="seq_mean_token_mean")

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny_training import MAX_RESPONSE_TOKENS, rollout
 
-from rewardflow.config.tree import Aggregation
+from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.accumulated import Accumulated
-from rewardflow.train.fsdp2 import Ranks
+from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.loss_terms import PassSums
 from rewardflow.train.packing import Row
 

@@ -13,13 +13,13 @@ import torch
 from tiny_training import batch, random_samples
 from torch import Tensor
 
-from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
-from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch
+from rewardflow.settings.run_settings import AlgorithmSettings, TrainerSettings
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.device_trainer import DeviceTrainer
-from rewardflow.train.fsdp2 import Ranks
+from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.types import Rollout
 
 SAMPLES = random_samples(6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewardflow.config.tree import TrainerSettings
+from rewardflow.settings.run_settings import TrainerSettings
 from rewardflow.train.learning_rate import share
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny_training import rollout, sample, tiny_model
 
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.train.loss_terms import LossTerms
 from rewardflow.train.packing import Row, pack
 from rewardflow.train.token_log_probs import token_log_probs

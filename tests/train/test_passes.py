@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.train.fsdp2 import Ranks
+from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.packing import Row
 from rewardflow.train.passes import by_row, even_passes
 

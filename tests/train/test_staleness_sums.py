@@ -15,9 +15,9 @@ import torch
 from tiny_training import TEMPERATURE, batch, random_samples, rollout, sample, tiny_model, tiny_trainer
 from torch import Tensor, nn
 
-from rewardflow.config.tree import AlgorithmSettings, TrainerSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample, UpdateReport
+from rewardflow.settings.run_settings import AlgorithmSettings, TrainerSettings
 from rewardflow.train.packing import Row
 
 SAMPLES = random_samples(24)

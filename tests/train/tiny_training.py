@@ -14,13 +14,13 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rewardflow.algo.earned import TokenTargets
-from rewardflow.config.tree import AlgorithmSettings, CriticSettings, TrainerSettings
-from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, Sample, Taken
 from rewardflow.policy.value_model import ValueModel
-from rewardflow.train.critic import CriticPart
+from rewardflow.settings.run_settings import AlgorithmSettings, CriticSettings, TrainerSettings
+from rewardflow.train.fsdp2.critic import CriticPart
+from rewardflow.train.fsdp2.trainer import TorchTrainer
 from rewardflow.train.packing import Row
-from rewardflow.train.torch_trainer import TorchTrainer
 from rewardflow.types import Reward, Rollout
 
 VOCABULARY = 17

@@ -18,8 +18,8 @@ from rewardflow.algo.estimators.remax import AgainstGreedy
 from rewardflow.algo.estimators.rloo import LeaveOneOut
 from rewardflow.algo.reward_kl import AdaptiveKl, FixedKl, KlInReward
 from rewardflow.algo.tables import choose
-from rewardflow.config.tree import AlgorithmSettings
-from rewardflow.flow.seams import Advantages
+from rewardflow.flow.protocols import Advantages
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 __all__ = ["ESTIMATORS", "GroupRelative", "make_advantages"]
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from rewardflow.algo.tables import choose
-from rewardflow.config.tree import Aggregation
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_settings import Aggregation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

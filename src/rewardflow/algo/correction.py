@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rewardflow.algo.log_ratio import bounded, log_ratio
-from rewardflow.config.tree import AboveCap, AlgorithmSettings, RejectBy, WeighBy
+from rewardflow.settings.run_settings import AboveCap, AlgorithmSettings, RejectBy, WeighBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rewardflow.config.algorithms import Needs
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import TakenOf, num_sampled_tokens
+from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.types import Rollout, ScoredGroup
 
 PenaltyOf = Callable[[Rollout], Tensor]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rewardflow.algo.log_ratio import bounded, log_ratio
 from rewardflow.algo.tables import choose
-from rewardflow.config.tree import LossKlEstimator
+from rewardflow.settings.run_settings import LossKlEstimator
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,8 +24,8 @@ from torch import Tensor
 from rewardflow.algo.correction import correction
 from rewardflow.algo.log_ratio import bounded, log_ratio
 from rewardflow.algo.tables import choose
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_settings import AlgorithmSettings
 
 MAX_LOG_SEQUENCE_RATIO = 10.0  # of a response's mean; beyond it there is no gradient
 

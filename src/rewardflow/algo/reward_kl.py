@@ -19,10 +19,10 @@ import torch
 
 from rewardflow.algo.earned import Advantage, Estimator, num_sampled
 from rewardflow.algo.kl import kl_to_reference
-from rewardflow.config.algorithms import Needs
-from rewardflow.config.tree import KlEstimator
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import TakenOf
+from rewardflow.settings.algorithm_needs import Needs
+from rewardflow.settings.run_settings import KlEstimator
 from rewardflow.types import Rollout, ScoredGroup
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rewardflow.answers.rows import Answer, BadRow, Draft
+from rewardflow.answers.answer_row import Answer, BadRow, Draft
 from rewardflow.errors import InvalidInput
 from rewardflow.types import Rollout
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from rewardflow.events import plain
+from rewardflow.observe.events import plain
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS
 

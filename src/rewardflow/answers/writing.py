@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.answers import parquet
+from rewardflow.answers.answer_row import BadRow, Judged
 from rewardflow.answers.parquet import VERDICT_TYPES
 from rewardflow.answers.row_files import check_format, replacing, write_json_lines
-from rewardflow.answers.rows import BadRow, Judged
 from rewardflow.types import Reward
 
 BAD_ROW = "bad_row"  # the kind of failure that no reward was asked about

@@ -19,7 +19,7 @@ from rewardflow.bench.bounds import list_schedule, time_of_groups
 from rewardflow.bench.rows import Row
 from rewardflow.bench.verl_loop import verl_verdicts_per_s
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.simulated import SimulatedService
+from rewardflow.reward.simulated_service import SimulatedService
 from rewardflow.types import Rollout
 
 GROUPS, GROUP_SIZE = 1024, 5

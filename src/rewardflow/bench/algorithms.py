@@ -20,8 +20,11 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from rewardflow.bench.learning import ALGORITHM, CRITIC, GROUP_SIZE, LAST_STEPS, TRAINER, copying_settings, grade
 from rewardflow.bench.rows import Row
-from rewardflow.config.algorithms import ADVANTAGES
-from rewardflow.config.tree import (
+from rewardflow.flow.records import GREEDY
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.algorithm_needs import ADVANTAGES
+from rewardflow.settings.run_settings import (
     Aggregation,
     AlgorithmSettings,
     CriticSettings,
@@ -30,9 +33,6 @@ from rewardflow.config.tree import (
     RunSettings,
     WeighBy,
 )
-from rewardflow.flow.records import GREEDY
-from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.embedded import embedded
 from rewardflow.types import Reward, Rollout
 
 JudgedBy = Literal["exact", "pass_at_k"]

@@ -5,14 +5,14 @@ Always true: it computes on one thread, so that the loop has a core of its own w
 
 from __future__ import annotations
 
-from rewardflow.config.tree import (
+from rewardflow.flow.schedule import Schedule
+from rewardflow.settings.run_settings import (
     DataSettings,
     GenerationSettings,
     PolicySettings,
     RunSettings,
     TrainerSettings,
 )
-from rewardflow.flow.schedule import Schedule
 
 
 def delayed_run(

@@ -25,10 +25,10 @@ from typing import Any
 from rewardflow.bench.rows import Row
 from rewardflow.errors import RewardflowError
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
-from rewardflow.mock_judge.counts import MockJudgeStatistics
+from rewardflow.mock_judge.request_counts import MockJudgeStatistics
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.services.judge import LLMJudge
 from rewardflow.reward.settings import AUTO
+from rewardflow.services.judges.llm_judge import LLMJudge
 from rewardflow.types import Rollout
 
 logger = logging.getLogger(__name__)

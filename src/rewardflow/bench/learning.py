@@ -20,7 +20,13 @@ from typing import Any
 
 from rewardflow.bench.rows import Row
 from rewardflow.bench.schedules import SCHEDULES
-from rewardflow.config.tree import (
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.schedule import Schedule
+from rewardflow.mock_judge.marking import share_right
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     CriticSettings,
     DataSettings,
@@ -28,12 +34,6 @@ from rewardflow.config.tree import (
     RunSettings,
     TrainerSettings,
 )
-from rewardflow.errors import InvalidInput
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
-from rewardflow.mock_judge.marking import share_right
-from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.embedded import embedded
 from rewardflow.types import Reward, Rollout
 
 SYNCHRONOUS = "synchronous"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardflow.events import CallEnded, DeviceIdled, DeviceWorked, GroupDelivered, VerdictReached, to_json
-from rewardflow.line_file import encode_line
-from rewardflow.reward.journal_file import open_for_writing
-from rewardflow.reward.journal_rows import Entry, insert, row_of
-from rewardflow.run_directory import DEVICES_FILE, JOURNAL_FILE, RunDirectory
-from rewardflow.step_totals import StepTotals
+from rewardflow.observe.events import CallEnded, DeviceIdled, DeviceWorked, GroupDelivered, VerdictReached, to_json
+from rewardflow.observe.line_file import encode_line
+from rewardflow.observe.run_directory import DEVICES_FILE, JOURNAL_FILE, RunDirectory
+from rewardflow.observe.step_totals import StepTotals
+from rewardflow.reward.journal.database import open_for_writing
+from rewardflow.reward.journal.verdict_rows import Entry, insert, row_of
 from rewardflow.types import Reward, Rollout
 
 STEP_S = 300.0

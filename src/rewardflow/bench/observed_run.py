@@ -13,14 +13,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from rewardflow.bench.critical_path import CallTimes, MicroBatchTime, MiniBatchTimes, StepTimes
-from rewardflow.events import DeviceWorked, EventList
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.micro_batches import plan_micro_batches
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import GroupRequest
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.seams import Generator
+from rewardflow.observe.events import DeviceWorked, EventList
 from rewardflow.types import Rollout
 
 DelayOf = Callable[[Rollout], float]

@@ -23,13 +23,13 @@ from rewardflow.bench.delayed_reward import DelayedReward
 from rewardflow.bench.delayed_run import delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.rows import Row
-from rewardflow.config.tree import RunSettings
-from rewardflow.plan.schedules import SYNCHRONOUS, num_edge_steps
+from rewardflow.plan.named_schedules import SYNCHRONOUS, num_edge_steps
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
 from rewardflow.plan.simulate import simulate
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.latency import interpolate
-from rewardflow.runtime.embedded import embedded
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.run_settings import RunSettings
 from rewardflow.types import Rollout
 
 SEEDS: Final = (0,)

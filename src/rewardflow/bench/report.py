@@ -16,9 +16,9 @@ import orjson
 
 from rewardflow.bench.long_run import write_long_run
 from rewardflow.bench.rows import Row
-from rewardflow.report.page import run_page
 from rewardflow.report.rollout_sample import sample_rollouts
 from rewardflow.report.run_data import read_run
+from rewardflow.report.run_page import run_page
 from rewardflow.report.trace import trace_of
 
 STEPS = 1000

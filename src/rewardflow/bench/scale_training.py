@@ -14,7 +14,10 @@ import statistics
 from collections.abc import Iterator
 
 from rewardflow.bench.rows import Row
-from rewardflow.config.tree import (
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.schedule import Schedule
+from rewardflow.runtime.homes import open_run
+from rewardflow.settings.run_settings import (
     DataSettings,
     GenerationSettings,
     PolicySettings,
@@ -22,9 +25,6 @@ from rewardflow.config.tree import (
     RuntimeSettings,
     TrainerSettings,
 )
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
-from rewardflow.runtime.homes import open_run
 
 _STEPS = 8
 _RANKS = (1, 2)

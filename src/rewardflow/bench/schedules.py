@@ -22,15 +22,15 @@ from rewardflow.bench.delayed_reward import DelayedReward
 from rewardflow.bench.delayed_run import delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds
-from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.schedule import Schedule
-from rewardflow.plan.as_original import OneBatchAtATime, WholeBatch
-from rewardflow.plan.schedules import OF_THE_ORIGINAL
-from rewardflow.plan.schedules import SCHEDULES as PLANNED
+from rewardflow.plan.named_schedules import OF_THE_ORIGINAL
+from rewardflow.plan.named_schedules import SCHEDULES as PLANNED
+from rewardflow.plan.original_recipe import OneBatchAtATime, WholeBatch
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.embedded import embedded
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.run_settings import RunSettings
 
 SCHEDULES = {name: PLANNED[name] for name in (*OF_THE_ORIGINAL, "stream_0", "stream_1")}
 SEEDS = (0,)

@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rewardflow.config.keys import keys
-from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_keys import keys
+from rewardflow.settings.run_settings import RunSettings
 
 _SECTIONS = ("policy", "data", "generation", "algorithm", "schedule", "trainer", "critic")
 # The data's own fingerprint is compared by its cursor, wherever the file lies now.

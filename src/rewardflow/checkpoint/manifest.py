@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.errors import CheckpointError, InvalidInput
-from rewardflow.run_directory import own_version
+from rewardflow.observe.run_directory import own_version
 
 MANIFEST_FILE = "checkpoint.json"
 VALIDATION_FOLDER = "validation"

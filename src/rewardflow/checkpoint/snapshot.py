@@ -23,7 +23,7 @@ import safetensors.torch
 from rewardflow.checkpoint import random_state
 from rewardflow.checkpoint.manifest import VALIDATION_FOLDER
 from rewardflow.checkpoint.model_state import State, copied, read_state, state_of, write_state
-from rewardflow.checkpoint.rollout_file import write_rollouts
+from rewardflow.checkpoint.open_rollouts import write_rollouts
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
 

@@ -24,11 +24,11 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.mock_judge.marking import share_right
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.services.judge import LLMJudge
-from rewardflow.reward.services.prices import Prices
-from rewardflow.reward.services.rubric import Criterion
-from rewardflow.runtime.embedded import embedded
-from rewardflow.runtime.opening import check_installed
+from rewardflow.runtime.local import embedded
+from rewardflow.runtime.open_run import check_installed
+from rewardflow.services.judges.llm_judge import LLMJudge
+from rewardflow.services.judges.rubric import Criterion
+from rewardflow.services.prices import Prices
 
 if TYPE_CHECKING:
     from rich.console import Console

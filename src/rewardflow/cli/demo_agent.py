@@ -25,9 +25,9 @@ import rewardflow as rf
 from rewardflow.cli.demo_judge import TIMEOUT_S, Answer, FlakyJudge, make_answers
 from rewardflow.cli.display import AgentView, bar, duration, safe, stderr_console, stdout_console
 from rewardflow.errors import InvalidInput
-from rewardflow.events import AgentOpened, CallEnded
-from rewardflow.histogram import Histogram
-from rewardflow.run_directory import JOURNAL_FILE, read_events
+from rewardflow.observe.events import AgentOpened, CallEnded
+from rewardflow.observe.histogram import Histogram
+from rewardflow.observe.run_directory import JOURNAL_FILE, read_events
 
 if TYPE_CHECKING:
     from rich.console import Console

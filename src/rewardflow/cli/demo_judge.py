@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import rewardflow as rf
-from rewardflow.reward.simulated import SimulatedService
+from rewardflow.reward.simulated_service import SimulatedService
 
 STEPS = 6
 MEDIAN_LATENCY_S = 0.20

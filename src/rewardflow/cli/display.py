@@ -24,9 +24,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rewardflow.cli.journal import printable
-from rewardflow.redact import redact
+from rewardflow.observe.redact import redact
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
-from rewardflow.reward.dispatch import DispatchStatistics
+from rewardflow.reward.calls.dispatcher import DispatchStatistics
 
 PLAIN_WIDTH = 120  # of lines that go to a file or to CI, where nobody says how wide they may be
 PLAIN_EVERY_S = 3.0

@@ -18,9 +18,8 @@ from rich.table import Table
 from rewardflow.cli.display import dollars, duration, safe, stderr_console, stdout_console
 from rewardflow.cli.train_report import write_json
 from rewardflow.cli.validation_text import number, share, under_way_text
-from rewardflow.config.loading import load_run
 from rewardflow.flow.validation_report import Figures, Validated, ValidationReport
-from rewardflow.runtime.evaluation import (
+from rewardflow.runtime.evaluate import (
     Evaluation,
     check_validation,
     evaluation,
@@ -28,14 +27,15 @@ from rewardflow.runtime.evaluation import (
     place_of,
 )
 from rewardflow.runtime.measuring import MeasuredModel
-from rewardflow.runtime.opening import check_installed
+from rewardflow.runtime.open_run import check_installed
+from rewardflow.settings.run_file import load_run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rewardflow.config.tree import RunSettings
     from rewardflow.reward.agent import AgentStatistics
-    from rewardflow.shared_agent.counts import ClientStatistics
+    from rewardflow.settings.run_settings import RunSettings
+    from rewardflow.shared_agent.client_counts import ClientStatistics
 
 WELL = 0
 NOTHING_SCORED = 3

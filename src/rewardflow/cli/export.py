@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import get_args
 
 from rewardflow.cli.display import safe
-from rewardflow.config.tree import Dtype
-from rewardflow.runtime.opening import check_installed
+from rewardflow.runtime.open_run import check_installed
+from rewardflow.settings.run_settings import Dtype
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     check_installed()
-    from rewardflow.checkpoint.export import export_policy, find_checkpoint
+    from rewardflow.checkpoint.exported_model import export_policy, find_checkpoint
 
     target = Path(args.target)
     checkpoint = find_checkpoint(Path(args.source), wants_best=args.best)

@@ -20,7 +20,7 @@ from typing import IO, Any
 import orjson
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.journal import JournalReader, JournalRow, vacuum
+from rewardflow.reward.journal.verdict_journal import JournalReader, JournalRow, vacuum
 
 DAY_S = 86_400.0
 MAX_CELL = 40

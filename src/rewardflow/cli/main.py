@@ -38,7 +38,7 @@ from rewardflow.cli import (
 )
 from rewardflow.cli.display import logging_to_stderr, safe
 from rewardflow.errors import RewardflowError
-from rewardflow.run_directory import own_version
+from rewardflow.observe.run_directory import own_version
 
 WRONG_USE = 2
 INTERRUPTED = 128 + signal.SIGINT

@@ -17,10 +17,10 @@ from rich.table import Table
 
 from rewardflow.cli.display import safe, stdout_console
 from rewardflow.errors import InvalidInput
-from rewardflow.plan.loading import load_plan
-from rewardflow.plan.page import page_of
+from rewardflow.plan.formatting import COMPARED_HEADINGS, HEADINGS, Cells, compared, floors_told, gained, lines_of
+from rewardflow.plan.plan_file import load_plan
+from rewardflow.plan.plan_page import page_of
 from rewardflow.plan.planner import Plan, make_plan
-from rewardflow.plan.wording import COMPARED_HEADINGS, HEADINGS, Cells, compared, floors_told, gained, lines_of
 
 if TYPE_CHECKING:
     from rich.console import Console

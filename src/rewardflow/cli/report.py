@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from rewardflow.report.page import comparison_page
     from rewardflow.report.run_data import read_run
+    from rewardflow.report.run_page import comparison_page
 
     if args.trace is not None:
         raise InvalidInput("--trace is of one run: give a RUN_DIR in place of --compare")
@@ -78,8 +78,8 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _write_page(data: RunData, args: argparse.Namespace) -> None:
-    from rewardflow.report.page import run_page
     from rewardflow.report.rollout_sample import RolloutSample, sample_rollouts
+    from rewardflow.report.run_page import run_page
 
     left_out = RolloutSample(rollouts=(), origin="Left out of this page.")
     sample = left_out if args.no_rollouts else sample_rollouts(data)
@@ -100,7 +100,7 @@ def _write_trace(data: RunData, wanted: range | None, args: argparse.Namespace) 
 
 
 def _print_figures(runs: list[RunData]) -> None:
-    from rewardflow.report.figures import figures_of
+    from rewardflow.report.run_figures import figures_of
 
     told = [{"name": one.name, "state": one.state, **figures_of(one.steps).to_json()} for one in runs]
     report = told[0] if len(told) == 1 else {"runs": told}

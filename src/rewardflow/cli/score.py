@@ -20,7 +20,7 @@ from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.score_report import report, summarise
 from rewardflow.cli.scoring import Scoring, place_of, score_all
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.services.reward_file import load_reward_file
+from rewardflow.services.reward_file import load_reward_file
 
 if TYPE_CHECKING:
     from rich.console import Console

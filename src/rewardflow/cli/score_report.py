@@ -20,7 +20,7 @@ import rewardflow as rf
 from rewardflow.answers import BadRow, Judged
 from rewardflow.cli.display import bar, dollars, duration, num_retries, safe, sparkline, stdout_console
 from rewardflow.cli.scoring import Scoring
-from rewardflow.histogram import Histogram
+from rewardflow.observe.histogram import Histogram
 
 if TYPE_CHECKING:
     from rich.console import Console

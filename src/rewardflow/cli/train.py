@@ -16,18 +16,18 @@ from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.cli.display import safe, stderr_console
 from rewardflow.cli.train_report import TrainOutcome, report_outcome, report_preflight, write_json
 from rewardflow.cli.train_view import TrainView
-from rewardflow.config.loading import load_run
-from rewardflow.config.schema import json_schema
-from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.run_directory import METRICS_FILE
+from rewardflow.observe.run_directory import METRICS_FILE
 from rewardflow.runtime.homes import open_run
-from rewardflow.runtime.metrics_sinks import check_sinks
-from rewardflow.runtime.opening import check_installed, check_run_dir
+from rewardflow.runtime.open_run import check_installed, check_run_dir
 from rewardflow.runtime.preflight import preflight
+from rewardflow.runtime.records.metrics_sinks import check_sinks
+from rewardflow.runtime.records.validation_records import is_measuring
 from rewardflow.runtime.resuming import find_checkpoint
-from rewardflow.runtime.reward_of_run import spent_usd
-from rewardflow.runtime.validation_records import is_measuring
+from rewardflow.runtime.run_agent import spent_usd
+from rewardflow.settings.json_schema import json_schema
+from rewardflow.settings.run_file import load_run
+from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from rich.console import Console

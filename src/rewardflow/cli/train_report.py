@@ -22,7 +22,7 @@ from rewardflow.cli.validation_text import number, validation_text
 from rewardflow.flow.validation_report import ValidationReport
 
 if TYPE_CHECKING:
-    from rewardflow.runtime.memory import MemoryEstimate
+    from rewardflow.runtime.memory_estimate import MemoryEstimate
     from rewardflow.runtime.preflight import Preflight
 
 Row = tuple[str, str, str]

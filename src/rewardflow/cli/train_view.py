@@ -35,12 +35,12 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.validation_report import Validated, ValidationReport
 from rewardflow.reward.agent import AgentStatistics
-from rewardflow.shared_agent.counts import ClientStatistics
+from rewardflow.shared_agent.client_counts import ClientStatistics
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rewardflow.runtime.opening import OpenRun
+    from rewardflow.runtime.open_run import OpenRun
 
 HEARTBEAT_S = 30.0
 CURVE_WIDTH = 60

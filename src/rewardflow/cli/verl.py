@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rewardflow.adapters.verl.composition import check, completed, defaults_of, differences
-from rewardflow.adapters.verl.launch import launch
-from rewardflow.adapters.verl.named_reward import check_reward
-from rewardflow.adapters.verl.translation import translate
-from rewardflow.adapters.verl.versions import check_version, installed_version
+from rewardflow.adapters.verl.launch.composition import check, completed, defaults_of, differences
+from rewardflow.adapters.verl.launch.main import launch
+from rewardflow.adapters.verl.launch.reward_check import check_reward
+from rewardflow.adapters.verl.launch.translation import translate
+from rewardflow.adapters.verl.launch.versions import check_version, installed_version
 from rewardflow.cli.display import safe, stderr_console, stdout_console
 
 

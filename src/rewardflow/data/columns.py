@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.answers.rows import ground_truth_of, messages_of, typed_column
-from rewardflow.data.rows import Table, names_shown, refuse
+from rewardflow.answers.answer_row import ground_truth_of, messages_of, typed_column
+from rewardflow.data.table import Table, names_shown, refuse
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
 from rewardflow.types import EMPTY

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.config.rules import at_least
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.data.shuffling import epoch_order
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
+from rewardflow.settings.rules import at_least
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from rewardflow.data.rows import Table, table_of
+from rewardflow.data.table import Table, table_of
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.services.extras import import_extra
+from rewardflow.extras import import_extra
 
 
 def read_dataset(name: str, split: str, *, limit: int | None = None, load: Callable[..., Any] | None = None) -> Table:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
-from rewardflow.reward.canonical import canonical
+from rewardflow.reward.journal.canonical import canonical
 
 Fingerprint = Mapping[str, str | int | bool | None]
 

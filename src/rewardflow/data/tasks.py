@@ -13,10 +13,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rewardflow.config.rules import at_least
 from rewardflow.data.prompt_set import Fingerprint
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
+from rewardflow.settings.rules import at_least
 
 TaskName = Literal["copy_digits", "arithmetic"]
 

@@ -16,8 +16,8 @@ import heapq
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-from rewardflow.events import DeviceIdled, DeviceWorked, EventSink
 from rewardflow.flow.usage import Cause, Usage, Work
+from rewardflow.observe.events import DeviceIdled, DeviceWorked, EventSink
 
 _IMPORTANCE: dict[Work, int] = {"generate": 0, "log_probs": 1, "validate": 2, "update": 3, "publish": 3}
 

@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Sequence
 
 from rewardflow.errors import FlowError
-from rewardflow.flow.asking import rollouts_asked_for
+from rewardflow.flow.checked_generation import rollouts_asked_for
+from rewardflow.flow.flow_parts import Devices, Parts
 from rewardflow.flow.log_prob_passes import take
 from rewardflow.flow.open_step import OpenStep
-from rewardflow.flow.parts import Devices, Parts
+from rewardflow.flow.protocols import PromptSource
 from rewardflow.flow.records import GroupRequest, Prompt, num_sampled_tokens
-from rewardflow.flow.seams import PromptSource
 from rewardflow.types import Rollout
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Literal
 
 from rewardflow.flow.device import Device
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.micro_batches import split_by_tokens
 from rewardflow.flow.open_step import OpenStep
-from rewardflow.flow.parts import Parts
 from rewardflow.flow.records import num_tokens
 from rewardflow.types import Rollout
 

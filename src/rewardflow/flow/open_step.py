@@ -10,10 +10,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from rewardflow.flow.group_selection import Share, Shares
+from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.records import DropReason, GroupRequest, LookedAt, Prompt, SavedStep, Taken, num_tokens
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.seams import Rewards
-from rewardflow.flow.shares import Share, Shares
 from rewardflow.flow.usage import Usage
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Reward, Rollout, ScoredGroup

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.events import SCHEMA_VERSION
 from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.usage import UsageTotals
+from rewardflow.observe.events import SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,16 +17,16 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from rewardflow.events import EventSink
+from rewardflow.flow.flow_parts import Devices, Parts
 from rewardflow.flow.generation import finish_restored, generate_step, take_prompts
 from rewardflow.flow.open_step import OpenStep
-from rewardflow.flow.parts import Devices, Parts
 from rewardflow.flow.records import Boundary, JudgedRollout, Prompt, SavedStep
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.step_record import StepRecord
 from rewardflow.flow.training import StepTraining
 from rewardflow.flow.usage import Cause
 from rewardflow.flow.validation import OnValidation, Validations, ValidationStatistics
+from rewardflow.observe.events import EventSink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

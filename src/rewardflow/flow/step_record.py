@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rewardflow.flow.flow_parts import Devices
 from rewardflow.flow.open_step import OpenStep
-from rewardflow.flow.parts import Devices
+from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.reports import StepReport, mean_of
-from rewardflow.flow.seams import Rewards
 
 
 @dataclass(frozen=True, slots=True)

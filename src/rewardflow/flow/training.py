@@ -12,13 +12,13 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from rewardflow.flow.flow_parts import Devices, Parts
 from rewardflow.flow.generation import generate_reserves
+from rewardflow.flow.group_selection import Share
 from rewardflow.flow.log_prob_passes import take_before_updates
 from rewardflow.flow.micro_batches import plan_micro_batches
 from rewardflow.flow.open_step import OpenStep
-from rewardflow.flow.parts import Devices, Parts
 from rewardflow.flow.records import JudgedRollout, MicroBatch, Sample
-from rewardflow.flow.shares import Share
 from rewardflow.flow.step_record import StepRecord
 
 

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from rewardflow.errors import FlowError
-from rewardflow.flow.asking import rollouts_asked_for
+from rewardflow.flow.checked_generation import rollouts_asked_for
 from rewardflow.flow.device import Device
+from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.records import GroupRequest, LookedAt, SavedStep, Taken
-from rewardflow.flow.seams import Rewards
 from rewardflow.flow.validation_plan import VALIDATION_SOURCE, ValidationPlan
 from rewardflow.flow.validation_report import Validated, ValidationReport, by_data_source, figures_of_plan
 from rewardflow.types import Rollout, ScoredGroup

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import GroupRequest, Prompt
-from rewardflow.flow.seams import Generator
 
 VALIDATION_SOURCE = "validation"  # of totals, of metrics, and at the start of group ids
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.events import SCHEMA_VERSION
 from rewardflow.flow.records import num_sampled_tokens
 from rewardflow.flow.reports import mean_of
 from rewardflow.flow.validation_plan import VALIDATION_SOURCE, ValidationPlan
+from rewardflow.observe.events import SCHEMA_VERSION
 from rewardflow.types import ScoredGroup
 
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any
 
 from rewardflow.mock_judge.settings import FAULTS, Fault, MockJudgeSettings
-from rewardflow.reward.canonical import canonical
+from rewardflow.reward.journal.canonical import canonical
 
 _TWO_TO_64 = 2.0**64
 

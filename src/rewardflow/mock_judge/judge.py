@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rewardflow.errors import InvalidInput
 from rewardflow.mock_judge.behaviour import Behaviour, Plan
-from rewardflow.mock_judge.counts import Counts, MockJudgeStatistics
 from rewardflow.mock_judge.marking import share_of
+from rewardflow.mock_judge.request_counts import Counts, MockJudgeStatistics
 from rewardflow.mock_judge.settings import MockJudgeSettings
 from rewardflow.mock_judge.verdict import Verdict, draw, score_at, share_at
 

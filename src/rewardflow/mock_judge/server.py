@@ -20,10 +20,10 @@ from aiohttp import web
 from rewardflow.errors import InvalidInput
 from rewardflow.mock_judge.behaviour import Behaviour, Plan
 from rewardflow.mock_judge.chat_request import ChatRequest, read_chat_request
-from rewardflow.mock_judge.counts import CallRecord, Counts
 from rewardflow.mock_judge.limits import Limits
 from rewardflow.mock_judge.marking import share_of
-from rewardflow.mock_judge.responses import (
+from rewardflow.mock_judge.request_counts import CallRecord, Counts
+from rewardflow.mock_judge.response_bodies import (
     BAD_GATEWAY_PAGE,
     Completion,
     complete,

@@ -9,7 +9,7 @@ Always true: nothing here models the loop or the agent a second time; only the g
 service are stand-ins that take time.
 """
 
-from rewardflow.plan.loading import load_plan
+from rewardflow.plan.plan_file import load_plan
 from rewardflow.plan.planner import Plan, make_plan
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, PublishedRun, ServiceSettings
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from rewardflow.plan.figures import ScheduleRow
 from rewardflow.plan.floors import Floors
-from rewardflow.plan.schedules import SCHEDULES, SYNCHRONOUS
+from rewardflow.plan.named_schedules import SCHEDULES, SYNCHRONOUS
 from rewardflow.plan.settings import PlanSettings
+from rewardflow.plan.simulated_figures import ScheduleRow
 from rewardflow.reward.latency import interpolate
 
 _NEARLY: Final = 1.02

@@ -14,11 +14,11 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from rewardflow.errors import InvalidInput
-from rewardflow.histogram import Histogram
-from rewardflow.line_file import read_lines
-from rewardflow.reward.journal_reader import JournalReader
+from rewardflow.observe.histogram import Histogram
+from rewardflow.observe.line_file import read_lines
+from rewardflow.observe.run_directory import SETTINGS_FILE, RunDirectory, read_steps
+from rewardflow.reward.journal.reader import JournalReader
 from rewardflow.reward.latency import journal_quantiles
-from rewardflow.run_directory import SETTINGS_FILE, RunDirectory, read_steps
 
 _NUM_QUANTILES: Final = 501
 _SOURCE: Final = "reward"

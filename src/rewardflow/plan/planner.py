@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rewardflow.plan.advice import Gain, recommended, sentence, with_more
-from rewardflow.plan.figures import Figures, ScheduleRow, Timeline, figures_of
 from rewardflow.plan.floors import Binding, Floors, floors_of
-from rewardflow.plan.schedules import OF_THE_ORIGINAL, SYNCHRONOUS, min_steps
+from rewardflow.plan.named_schedules import OF_THE_ORIGINAL, SYNCHRONOUS, min_steps
 from rewardflow.plan.settings import PlanSettings, PublishedRun
 from rewardflow.plan.simulate import simulate
+from rewardflow.plan.simulated_figures import Figures, ScheduleRow, Timeline, figures_of
 
 _SAME_SCALE: Final = 0.005  # a device this close to the plan's own is the plan's own
 _STEPS_OF_GAIN: Final = 3  # counted, to see what one more unit buys

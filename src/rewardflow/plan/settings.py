@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rewardflow.config.rules import at_least, check_choices, within
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.schedule import Placement, Schedule
-from rewardflow.plan.schedules import SCHEDULES, check_schedules, min_steps
+from rewardflow.plan.named_schedules import SCHEDULES, check_schedules, min_steps
 from rewardflow.reward.latency import Latency, from_quantiles, parse_latency
 from rewardflow.reward.settings import split_options
+from rewardflow.settings.rules import at_least, check_choices, within
 
 # What `service` says already; of the agent's other settings, those that need a disk have no place in a simulation.
 _SAID_ELSEWHERE = {"max_concurrency": "slots", "rpm": "rpm", "tpm": "tpm", "call_cost_usd": "price_usd"}

@@ -12,15 +12,15 @@ from typing import Any
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, ServiceOutage
-from rewardflow.events import DeviceWorked, EventList
 from rewardflow.flow.fakes import CentredScores, FakePrompts
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.protocols import Generator
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
-from rewardflow.flow.seams import Generator
-from rewardflow.plan.as_original import OriginalPool, WholeBatch
+from rewardflow.observe.events import DeviceWorked, EventList
+from rewardflow.plan.original_recipe import OriginalPool, WholeBatch
 from rewardflow.plan.settings import PlanSettings
-from rewardflow.plan.stand_ins import CallLog, TimedGenerator, TimedReward, TimedTrainer
+from rewardflow.plan.simulated_parts import CallLog, TimedGenerator, TimedReward, TimedTrainer
 from rewardflow.reward.agent import RewardAgent
 
 

@@ -18,8 +18,8 @@ from transformers import (
     Qwen2Config,
 )
 
-from rewardflow.config.rules import at_least
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.rules import at_least
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 CHARACTERS = string.digits + "+-*=> " + string.ascii_letters

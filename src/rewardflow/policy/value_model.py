@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from rewardflow.config.tree import CriticSettings, PolicySettings
 from rewardflow.errors import InvalidInput
-from rewardflow.policy.loading import Policy, load_policy, outline_policy
+from rewardflow.policy.load_policy import Policy, load_policy, outline_policy
+from rewardflow.settings.run_settings import CriticSettings, PolicySettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

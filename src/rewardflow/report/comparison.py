@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from rewardflow.drawing.markup import Child, Markup, tag
 from rewardflow.drawing.scales import figure
-from rewardflow.report.figures import Figures, binding_of
-from rewardflow.report.parts import table
+from rewardflow.report.page_parts import table
+from rewardflow.report.run_figures import Figures, binding_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from rewardflow.report.curves import Curve, Figure, Line
-from rewardflow.report.figures import score_of
+from rewardflow.report.run_figures import score_of
 from rewardflow.report.steps import Judged, LimitRange, StepRow
 
 Name = TypeVar("Name")

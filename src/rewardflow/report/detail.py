@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewardflow.drawing.timeline import Lane, Load, Mark, Span, Timeline
+from rewardflow.observe.run_directory import DEVICES_FILE
 from rewardflow.report.device_log import lanes_between, read_device_log
 from rewardflow.report.run_data import RunData
 from rewardflow.report.steps import StepRow
-from rewardflow.run_directory import DEVICES_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

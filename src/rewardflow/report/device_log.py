@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.drawing.timeline import Lane, Span
-from rewardflow.report.seeking import lines_of_steps
+from rewardflow.report.line_search import lines_of_steps
 
 _CLOCK_WENT_BACK_S = 1.0
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewardflow.drawing.scales import seconds
-from rewardflow.histogram import Histogram
+from rewardflow.observe.histogram import Histogram
 
 NUM_BARS = 36
 _LEAST_S = 1e-6

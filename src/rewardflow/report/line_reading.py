@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from rewardflow.errors import InvalidInput
-from rewardflow.events import SCHEMA_VERSION
+from rewardflow.observe.events import SCHEMA_VERSION
 from rewardflow.report.fields import Fields
 
 # As the project's own writers begin a line. One that begins otherwise is decoded to see whose it is.

@@ -17,10 +17,10 @@ from typing import Any
 
 from rewardflow.drawing.markup import visible
 from rewardflow.errors import InvalidInput, JournalError
+from rewardflow.observe.run_directory import JOURNAL_FILE, ROLLOUTS_FOLDER
 from rewardflow.report.run_data import RunData
-from rewardflow.reward.journal_reader import JournalReader, JournalRow
-from rewardflow.run_directory import JOURNAL_FILE, ROLLOUTS_FOLDER
-from rewardflow.runtime.rollout_files import SCHEMA_VERSION, VERSION_KEY
+from rewardflow.reward.journal.reader import JournalReader, JournalRow
+from rewardflow.runtime.records.rollout_parquet import SCHEMA_VERSION, VERSION_KEY
 
 MAX_ROLLOUTS = 160
 MAX_CHARS = 6000

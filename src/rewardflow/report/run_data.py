@@ -13,9 +13,9 @@ from os import PathLike
 from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.run_directory import DEVICES_FILE, SETTINGS_FILE, RunDirectory
 from rewardflow.report.line_reading import first_line, last_line
 from rewardflow.report.steps import StepRow, read_step_rows
-from rewardflow.run_directory import DEVICES_FILE, SETTINGS_FILE, RunDirectory
 
 State = Literal["finished", "open"]
 

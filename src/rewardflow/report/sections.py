@@ -10,7 +10,7 @@ from rewardflow.drawing.charts import Chart, Series, column_chart, line_chart, r
 from rewardflow.drawing.markup import Child, Markup, tag
 from rewardflow.drawing.scales import figure
 from rewardflow.drawing.timeline import KINDS, legend, timeline
-from rewardflow.histogram import Histogram
+from rewardflow.observe.histogram import Histogram
 from rewardflow.report.curve_catalogue import (
     call_curves,
     cost_curves,
@@ -22,10 +22,10 @@ from rewardflow.report.curve_catalogue import (
 )
 from rewardflow.report.curves import Curve, Figure, Line, NamedSteps, chart_of
 from rewardflow.report.detail import stretches_of, timeline_of
-from rewardflow.report.figures import Figures, binding_of
 from rewardflow.report.latencies import latency_shares
-from rewardflow.report.parts import card, charts, section, table, wide
+from rewardflow.report.page_parts import card, charts, section, table, wide
 from rewardflow.report.run_data import RunData
+from rewardflow.report.run_figures import Figures, binding_of
 from rewardflow.report.steps import Spread, StepRow
 from rewardflow.report.validation_curves import other_validation_curves, validation_curves
 

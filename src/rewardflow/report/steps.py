@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rewardflow.drawing.timeline import Load
-from rewardflow.histogram import Histogram
+from rewardflow.observe.histogram import Histogram
+from rewardflow.observe.run_directory import RunDirectory
 from rewardflow.report.fields import Fields
 from rewardflow.report.line_reading import last_lines
-from rewardflow.run_directory import RunDirectory
 from rewardflow.types import EMPTY
 
 VALIDATION = "validation"  # the source of lines about versions that were measured; their figures' names begin so

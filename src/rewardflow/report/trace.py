@@ -13,13 +13,13 @@ from typing import Any
 
 from rewardflow.drawing.timeline import KINDS
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.run_directory import DEVICES_FILE
 from rewardflow.report.detail import bounds_of
 from rewardflow.report.device_log import read_device_log
 from rewardflow.report.fields import Fields
+from rewardflow.report.line_search import lines_of_steps
 from rewardflow.report.run_data import RunData
-from rewardflow.report.seeking import lines_of_steps
 from rewardflow.report.steps import StepRow
-from rewardflow.run_directory import DEVICES_FILE
 
 MAX_CALLS = 100_000
 _DEVICES, _STEPS, _CALLS = 1, 2, 3

@@ -21,28 +21,28 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput, RewardflowError, RewardLoadError
-from rewardflow.events import REWARD_SOURCE, AgentOpened, EventRelay, EventSink
-from rewardflow.events import AgentClosed as AgentClosedEvent
-from rewardflow.line_file import LineFileStatistics
-from rewardflow.protocols import RewardLike
-from rewardflow.redact import redact
-from rewardflow.reward.assembly import Assembly, AssemblyStatistics
+from rewardflow.observe.events import REWARD_SOURCE, AgentOpened, EventRelay, EventSink
+from rewardflow.observe.events import AgentClosed as AgentClosedEvent
+from rewardflow.observe.line_file import LineFileStatistics
+from rewardflow.observe.redact import redact
+from rewardflow.reward.calls.dispatcher import Dispatcher, DispatchStatistics
+from rewardflow.reward.calls.faults import describe
+from rewardflow.reward.code.contract import load_reward
+from rewardflow.reward.code.hooks import Hooks
+from rewardflow.reward.code.reward_forms import RewardLike
+from rewardflow.reward.code.scorer import Scorer, make_workers
+from rewardflow.reward.code.source import RewardSource
+from rewardflow.reward.code.thread_pool import WorkerStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
-from rewardflow.reward.contract import load_reward
-from rewardflow.reward.decider import Decider, DeciderStatistics
-from rewardflow.reward.dispatch import Dispatcher, DispatchStatistics
-from rewardflow.reward.faults import describe
-from rewardflow.reward.garbage import fewer_collections
-from rewardflow.reward.hooks import Hooks
-from rewardflow.reward.journal import Journal, JournalStatistics
-from rewardflow.reward.ledger import Ledger, LedgerStatistics
-from rewardflow.reward.on_loop import HomeLoop, end_tasks
-from rewardflow.reward.outlet import Outlet, Receiver
+from rewardflow.reward.event_loop import HomeLoop, end_tasks
+from rewardflow.reward.forwarding_ticket import Outlet, Receiver
+from rewardflow.reward.gc_tuning import fewer_collections
+from rewardflow.reward.groups.assembly import Assembly, AssemblyStatistics
+from rewardflow.reward.groups.local_decision import Decider, DeciderStatistics
+from rewardflow.reward.journal.verdict_journal import Journal, JournalStatistics
+from rewardflow.reward.limits.ledger import Ledger, LedgerStatistics
 from rewardflow.reward.recorder import Recorder
-from rewardflow.reward.scorer import Scorer, make_workers
 from rewardflow.reward.settings import AUTO, MAX_THREADS, AgentOptions, LimitSettings, split_options
-from rewardflow.reward.source import RewardSource
-from rewardflow.reward.threads import WorkerStatistics
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import EMPTY, Rollout
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rewardflow.errors import IncompleteGroup, InvalidInput
-from rewardflow.protocols import RewardLike
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.component import Weighted
 from rewardflow.types import EMPTY, Reward, Rollout, ScoredGroup
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rewardflow.errors import InvalidInput
-from rewardflow.protocols import RewardLike
-from rewardflow.reward.decider import Decider
-from rewardflow.reward.dispatch import Dispatcher
-from rewardflow.reward.scorer import Scorer
+from rewardflow.reward.calls.dispatcher import Dispatcher
+from rewardflow.reward.code.reward_forms import RewardLike
+from rewardflow.reward.code.scorer import Scorer
+from rewardflow.reward.code.source import RewardSource
+from rewardflow.reward.groups.local_decision import Decider
 from rewardflow.reward.settings import LIMIT_NAMES, LimitOptions, check_names
-from rewardflow.reward.source import RewardSource
 from rewardflow.types import EMPTY
 
 

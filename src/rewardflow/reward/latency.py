@@ -23,7 +23,7 @@ from statistics import NormalDist
 from typing import Final
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.journal_reader import JournalReader
+from rewardflow.reward.journal.reader import JournalReader
 
 Latency = Callable[[float], float]
 

@@ -12,7 +12,7 @@ import asyncio
 from os import PathLike
 
 from rewardflow.clock import hold
-from rewardflow.events import (
+from rewardflow.observe.events import (
     BreakerChanged,
     CallEnded,
     Event,
@@ -22,10 +22,10 @@ from rewardflow.events import (
     OutageChanged,
     VerdictReached,
 )
-from rewardflow.line_file import LineFileStatistics
-from rewardflow.reward.pending import PendingGroup
-from rewardflow.run_directory import RunDirectory, read_steps
-from rewardflow.step_totals import StepTotals
+from rewardflow.observe.line_file import LineFileStatistics
+from rewardflow.observe.run_directory import RunDirectory, read_steps
+from rewardflow.observe.step_totals import StepTotals
+from rewardflow.reward.groups.pending_group import PendingGroup
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 _WRITE_EVERY_S = 1.0

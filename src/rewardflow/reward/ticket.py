@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from rewardflow.errors import AgentClosed, AgentHalted, IncompleteGroup, InvalidInput
-from rewardflow.events import REWARD_SOURCE, EventSink
+from rewardflow.observe.events import REWARD_SOURCE, EventSink
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
-    from rewardflow.reward.pending import PendingGroup
+    from rewardflow.reward.groups.pending_group import PendingGroup
 
 Watcher = Callable[[Sequence[Rollout], Sequence[Reward]], None]
 T = TypeVar("T")

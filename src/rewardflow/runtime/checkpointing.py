@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from rewardflow.checkpoint.fingerprint import fingerprint
 from rewardflow.checkpoint.store import CheckpointStore
-from rewardflow.config.tree import RunSettings
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.validation_report import Validated
-from rewardflow.runtime.scalars import scalars
+from rewardflow.runtime.records.flat_metrics import scalars
 from rewardflow.runtime.time_budget import TimeBudget
+from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from rewardflow.checkpoint.snapshot import Snapshot

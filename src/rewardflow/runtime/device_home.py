@@ -9,8 +9,8 @@ import contextlib
 from types import TracebackType
 from typing import Self
 
-from rewardflow.config.tree import RunSettings
-from rewardflow.device_thread import DeviceThread
+from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.settings.run_settings import RunSettings
 
 
 class DeviceHome:

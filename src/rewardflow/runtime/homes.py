@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Unpack
 
-from rewardflow.config.tree import RunSettings
-from rewardflow.runtime.cluster.on_ray import OnRay
-from rewardflow.runtime.embedded import OwnProcess
-from rewardflow.runtime.opening import Home, OpenOptions, OpenRun, opened
+from rewardflow.runtime.local import OwnProcess
+from rewardflow.runtime.on_ray.ray_home import OnRay
+from rewardflow.runtime.open_run import Home, OpenOptions, OpenRun, opened
+from rewardflow.settings.run_settings import RunSettings
 
 
 def open_run(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rewardflow.config.tree import MegatronSettings
+from rewardflow.settings.run_settings import MegatronSettings
 
 if TYPE_CHECKING:
     import torch

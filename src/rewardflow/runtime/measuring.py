@@ -13,18 +13,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rewardflow.checkpoint.manifest import Checkpoint
-from rewardflow.config.tree import PolicySettings, RunSettings
 from rewardflow.data.prompt_set import PromptSet
+from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
-from rewardflow.flow.seams import Generator
 from rewardflow.flow.validation_plan import ValidationPlan
-from rewardflow.runtime.cluster.on_ray import OnRay
 from rewardflow.runtime.device_home import DeviceHome
-from rewardflow.runtime.embedded import load, make_validation_engine, rehearse_validation
-from rewardflow.runtime.validation import make_plan
+from rewardflow.runtime.local import load, make_validation_engine, rehearse_validation
+from rewardflow.runtime.on_ray.ray_home import OnRay
+from rewardflow.runtime.validation_setup import make_plan
+from rewardflow.settings.run_settings import PolicySettings, RunSettings
 
 if TYPE_CHECKING:
-    from rewardflow.policy.loading import Policy
+    from rewardflow.policy.load_policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class MeasuringOnRay:
 
 
 def _outline(settings: RunSettings) -> Policy:
-    from rewardflow.policy.loading import outline_policy
+    from rewardflow.policy.load_policy import outline_policy
 
     return outline_policy(settings.policy)
 

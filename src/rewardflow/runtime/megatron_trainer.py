@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.config.tree import RunSettings
-from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from rewardflow.train.megatron.layout import Layout
     from rewardflow.train.megatron.trainer import MegatronTrainer
-    from rewardflow.train.megatron.weights import WeightSource
+    from rewardflow.train.megatron.weight_conversion import WeightSource
 
 
 def check_megatron_installed() -> None:

@@ -11,20 +11,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.config.tree import RunSettings
-from rewardflow.data.opening import open_prompts
+from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
-from rewardflow.device_thread import DeviceThread
-from rewardflow.runtime.cluster.on_ray import check_cluster, rehearsed_here
-from rewardflow.runtime.embedded import check_one_process, device_of, make_engine, rehearse, rehearse_validation
-from rewardflow.runtime.memory import MemoryEstimate, estimate_memory, estimate_rank_memory
-from rewardflow.runtime.opening import check_installed, check_run_dir, folder_of
-from rewardflow.runtime.probe import SampleVerdict, ask_about_sample
-from rewardflow.runtime.reward_of_run import build_agent
-from rewardflow.runtime.validation import open_validation_set
+from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.runtime.local import check_one_process, device_of, make_engine, rehearse, rehearse_validation
+from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
+from rewardflow.runtime.on_ray.ray_home import check_cluster, rehearsed_here
+from rewardflow.runtime.open_run import check_installed, check_run_dir, folder_of
+from rewardflow.runtime.reward_probe import SampleVerdict, ask_about_sample
+from rewardflow.runtime.run_agent import build_agent
+from rewardflow.runtime.validation_setup import open_validation_set
+from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from rewardflow.policy.loading import Policy
+    from rewardflow.policy.load_policy import Policy
 
 MAX_PROMPTS_READ = 10_000  # of which each is turned into tokens; of a set that is larger, the first
 PATIENCE_S = 120.0  # with the sample; a judge may take a minute

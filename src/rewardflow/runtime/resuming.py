@@ -11,9 +11,9 @@ from pathlib import Path
 from rewardflow.checkpoint.fingerprint import check_same, fingerprint
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.checkpoint.store import CheckpointStore
-from rewardflow.config.tree import RunSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.run_directory import CHECKPOINTS_FOLDER
+from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER
+from rewardflow.settings.run_settings import RunSettings
 
 
 def store_of(settings: RunSettings) -> CheckpointStore:

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rewardflow.checkpoint.manifest import VALIDATION_FOLDER, Checkpoint
-from rewardflow.config.tree import ValidationSettings
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
-from rewardflow.device_thread import DeviceThread
-from rewardflow.flow.parts import Parts
+from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.flow.flow_parts import Parts
 from rewardflow.flow.records import Boundary, SavedStep
+from rewardflow.settings.run_settings import ValidationSettings
 
 if TYPE_CHECKING:
     from rewardflow.checkpoint.snapshot import Snapshot, TakenWeights, Writable
+    from rewardflow.train.fsdp2.trainer import TorchTrainer
     from rewardflow.train.megatron.trainer import MegatronTrainer
-    from rewardflow.train.torch_trainer import TorchTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class WeightsHere:
 
     async def take(self) -> TakenWeights:
         from rewardflow.checkpoint.snapshot import take_weights, taken_weights
-        from rewardflow.train.torch_trainer import TorchTrainer
+        from rewardflow.train.fsdp2.trainer import TorchTrainer
 
         trainer = self.trainer
         if not isinstance(trainer, TorchTrainer):
@@ -62,7 +62,7 @@ class WeightsHere:
     async def put_back(self, folder: Path) -> None:
         from rewardflow.checkpoint.model_state import SavedState
         from rewardflow.checkpoint.snapshot import STATE_FOLDER, put_back_random, put_back_weights
-        from rewardflow.train.torch_trainer import TorchTrainer
+        from rewardflow.train.fsdp2.trainer import TorchTrainer
 
         trainer = self.trainer
         if isinstance(trainer, TorchTrainer):
@@ -94,7 +94,7 @@ class RunState:
 
     async def put_back(self, checkpoint: Checkpoint) -> Boundary:
         """The boundary is where the flow starts."""
-        from rewardflow.checkpoint.rollout_file import read_rollouts
+        from rewardflow.checkpoint.open_rollouts import read_rollouts
         from rewardflow.checkpoint.snapshot import read_progress
 
         progress = read_progress(checkpoint.path)
@@ -108,7 +108,7 @@ class RunState:
 
     def _read_validations(self, checkpoint: Checkpoint, progress: Mapping[str, Any]) -> tuple[SavedStep, ...]:
         """Versions that were measured when the run was saved; none if it is now measured in another way."""
-        from rewardflow.checkpoint.rollout_file import read_rollouts
+        from rewardflow.checkpoint.open_rollouts import read_rollouts
 
         folder, prompt_set = checkpoint.path / VALIDATION_FOLDER, self.validation_set
         if not folder.is_dir():

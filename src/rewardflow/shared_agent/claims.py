@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from rewardflow.errors import AgentHalted
-from rewardflow.reward.pending import PendingGroup
+from rewardflow.reward.groups.pending_group import PendingGroup
 from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.record import RunRecord
 from rewardflow.types import UNDECIDED_KINDS, Reward, Rollout, ScoredGroup

@@ -16,15 +16,15 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput
-from rewardflow.events import REWARD_SOURCE, EventSink
+from rewardflow.observe.events import REWARD_SOURCE, EventSink
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.ticket import Ticket
-from rewardflow.shared_agent.counts import ClientCounts, ClientStatistics
-from rewardflow.shared_agent.line import NOT_OPEN, Connection, Line
+from rewardflow.shared_agent.client_counts import ClientCounts, ClientStatistics
+from rewardflow.shared_agent.connection import NOT_OPEN, Connection, Line
 from rewardflow.shared_agent.messages import Cancel, CancelStarted, HostStatistics, Seal, check_travels
 from rewardflow.shared_agent.record import RunRecord
 from rewardflow.shared_agent.session import Session
-from rewardflow.shared_agent.unanswered import NO_TICKET
+from rewardflow.shared_agent.waiting_rollouts import NO_TICKET
 from rewardflow.types import Reward, Rollout
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, RewardflowError
-from rewardflow.events import Event, EventSink
+from rewardflow.observe.events import Event, EventSink
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.outlet import Outlet
-from rewardflow.shared_agent.guests import LEASE_S, POLL_S, Guest, Guests
-from rewardflow.shared_agent.lacking import GroupKey, LackingGroups
+from rewardflow.reward.forwarding_ticket import Outlet
+from rewardflow.shared_agent.host_clients import LEASE_S, POLL_S, Guest, Guests
+from rewardflow.shared_agent.incomplete_groups import GroupKey, LackingGroups
 from rewardflow.shared_agent.listeners import Listeners
 from rewardflow.shared_agent.messages import (
     Cancel,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rewardflow.events import Event, EventSink
+from rewardflow.observe.events import Event, EventSink
 from rewardflow.shared_agent.messages import pack_event
 from rewardflow.shared_agent.outbox import Outbox
 

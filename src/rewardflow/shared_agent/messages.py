@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rewardflow.errors import InvalidInput
-from rewardflow.events import REWARD_SOURCE, Event
+from rewardflow.observe.events import REWARD_SOURCE, Event
 from rewardflow.reward.agent import AgentStatistics
 from rewardflow.types import EMPTY, Reward, Rollout
 

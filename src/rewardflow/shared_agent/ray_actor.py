@@ -19,12 +19,12 @@ from os import PathLike
 from typing import Any, TypeVar, cast
 
 from rewardflow.errors import AgentClosed, ClusterError, InvalidInput, JournalLocked, RewardflowError, SharedAgentGone
-from rewardflow.events import EventSink
+from rewardflow.observe.events import EventSink
 from rewardflow.reward.blocking import LoopThread
-from rewardflow.shared_agent.attendance import Attendance
 from rewardflow.shared_agent.client import SharedAgent
-from rewardflow.shared_agent.line import LineBroken
+from rewardflow.shared_agent.connection import LineBroken
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
+from rewardflow.shared_agent.process_liveness import Attendance
 from rewardflow.shared_agent.service import Service
 from rewardflow.shared_agent.spec import AgentSpec
 

@@ -10,12 +10,12 @@ import logging
 
 from rewardflow.errors import AgentHalted
 from rewardflow.shared_agent.claims import Claims
-from rewardflow.shared_agent.line import Connection
+from rewardflow.shared_agent.connection import Connection
 from rewardflow.shared_agent.messages import Seal
 from rewardflow.shared_agent.record import RunRecord
 from rewardflow.shared_agent.sender import Sender
-from rewardflow.shared_agent.unanswered import Unanswered
-from rewardflow.shared_agent.verdicts import Verdicts
+from rewardflow.shared_agent.verdict_delivery import Verdicts
+from rewardflow.shared_agent.waiting_rollouts import Unanswered
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from rewardflow.events import AgentClosed, AgentOpened, EventSink
-from rewardflow.reward.pending import PendingGroup
+from rewardflow.observe.events import AgentClosed, AgentOpened, EventSink
+from rewardflow.reward.groups.pending_group import PendingGroup
 from rewardflow.reward.recorder import record_group, verdict_event
-from rewardflow.shared_agent.counts import ClientStatistics
+from rewardflow.shared_agent.client_counts import ClientStatistics
 from rewardflow.shared_agent.messages import Delivery, Welcome, unpack_event
 from rewardflow.types import Reward, Rollout, ScoredGroup
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.keys import asks_the_same
-from rewardflow.shared_agent.guests import Guest, SampleKey
-from rewardflow.shared_agent.lacking import GroupKey
+from rewardflow.reward.journal.verdict_keys import asks_the_same
+from rewardflow.shared_agent.host_clients import Guest, SampleKey
+from rewardflow.shared_agent.incomplete_groups import GroupKey
 from rewardflow.shared_agent.messages import Packed, pack_reward, unpack_rollout
 from rewardflow.types import Reward, Rollout
 

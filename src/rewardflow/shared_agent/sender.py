@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from rewardflow.reward.ticket import Ticket
-from rewardflow.shared_agent.line import Connection
+from rewardflow.shared_agent.connection import Connection
 from rewardflow.shared_agent.messages import Op, Packed, Score, Submit, pack_rollout
-from rewardflow.shared_agent.unanswered import NO_TICKET, Question, Unanswered
+from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, Question, Unanswered
 
 _ROLLOUTS_A_MESSAGE = 1024  # so that packing them holds the loop for milliseconds, and both sides work at once
 _MESSAGES_OUT = 8  # on a busy machine a message takes long, however small it is

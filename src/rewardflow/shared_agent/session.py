@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 
-from rewardflow.reward.on_loop import HomeLoop, end_tasks
+from rewardflow.reward.event_loop import HomeLoop, end_tasks
 from rewardflow.shared_agent.claims import Claims
-from rewardflow.shared_agent.counts import ClientCounts, ClientStatistics
-from rewardflow.shared_agent.line import Connection
+from rewardflow.shared_agent.client_counts import ClientCounts, ClientStatistics
+from rewardflow.shared_agent.connection import Connection
 from rewardflow.shared_agent.receiver import Receiver
 from rewardflow.shared_agent.record import RunRecord
 from rewardflow.shared_agent.sender import Sender
-from rewardflow.shared_agent.unanswered import Unanswered
-from rewardflow.shared_agent.verdicts import Verdicts
+from rewardflow.shared_agent.verdict_delivery import Verdicts
+from rewardflow.shared_agent.waiting_rollouts import Unanswered
 
 
 class Session:

@@ -19,13 +19,13 @@ from typing import Any, cast
 import orjson
 
 from rewardflow.errors import InvalidInput
-from rewardflow.redact import redact
+from rewardflow.observe.redact import redact
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.component import Weighted
-from rewardflow.reward.services.reward_file import load_reward_contents
-from rewardflow.reward.services.strict_yaml import read_yaml
 from rewardflow.reward.settings import AgentSettings, LimitSettings, split_options
-from rewardflow.reward.source import RewardSource
+from rewardflow.services.reward_file import load_reward_contents
+from rewardflow.settings.strict_yaml import read_yaml
 from rewardflow.types import EMPTY
 
 logger = logging.getLogger(__name__)

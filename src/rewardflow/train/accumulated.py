@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rewardflow.algo import aggregation
-from rewardflow.config.tree import Aggregation
-from rewardflow.train.fsdp2 import Ranks
+from rewardflow.settings.run_settings import Aggregation
+from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.loss_terms import PassSums
 from rewardflow.train.packing import Row, left_mask
 from rewardflow.train.staleness_sums import loss_measures, off_policy_measures

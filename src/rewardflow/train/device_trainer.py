@@ -16,13 +16,13 @@ from typing import Literal, TypedDict, TypeVar
 import torch
 from torch import Tensor
 
-from rewardflow.config.tree import AlgorithmSettings, RunSettings, TrainerSettings
-from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, UpdateReport
+from rewardflow.settings.run_settings import AlgorithmSettings, RunSettings, TrainerSettings
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.loss_terms import LossTerms
-from rewardflow.train.tally import Tally, TrainerStatistics
+from rewardflow.train.update_tally import Tally, TrainerStatistics
 from rewardflow.types import Rollout
 
 T = TypeVar("T")

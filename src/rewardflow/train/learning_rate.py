@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from rewardflow.config.tree import OptimizerSettings
+from rewardflow.settings.run_settings import OptimizerSettings
 
 
 def share(step: int, total_steps: int, settings: OptimizerSettings) -> float:

@@ -20,9 +20,9 @@ from rewardflow.algo.earned import TokenTargets
 from rewardflow.algo.kl import kl_to_reference
 from rewardflow.algo.losses import TokenLoss, policy_loss
 from rewardflow.algo.token_softmax import Entropy
-from rewardflow.config.tree import AlgorithmSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample
+from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, rollout_name
 from rewardflow.train.staleness_sums import Compared, StalenessSums, staleness_sums
 from rewardflow.train.token_log_probs import TokenScores

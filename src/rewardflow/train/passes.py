@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rewardflow.train.fsdp2 import Ranks
+from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.packing import Row, split_passes
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from rewardflow.algo import aggregation
 from rewardflow.algo.earned import TokenTargets
 from rewardflow.algo.value_loss import value_loss
-from rewardflow.config.tree import Aggregation
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample
+from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.loss_terms import TrainingRow, column_of
 from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, rollout_name
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rewardflow.adapters.verl.judged_groups import JudgedGroups
-from rewardflow.adapters.verl.progress import GroupReport, Judged
-from rewardflow.events import CallEnded, GroupDelivered, VerdictReached
+from rewardflow.adapters.verl.training.group_board import GroupReport, Judged
+from rewardflow.observe.events import CallEnded, GroupDelivered, VerdictReached
+from rewardflow.observe.run_directory import read_events, read_steps
 from rewardflow.reward.recorder import Recorder
-from rewardflow.run_directory import read_events, read_steps
 from rewardflow.types import Reward
 
 

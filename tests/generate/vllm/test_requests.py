@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.config.tree import GenerationSettings
 from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.records import GroupRequest, Prompt
 from rewardflow.generate.vllm.requests import Asked, Sampling
 from rewardflow.policy.tiny import build_tokenizer
+from rewardflow.settings.run_settings import GenerationSettings
 from rewardflow.types import Rollout
 
 

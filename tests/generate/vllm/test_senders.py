@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 from small_models import dense
 
-from rewardflow.config.tree import VllmSettings, WeightTransfer
 from rewardflow.errors import FlowError
 from rewardflow.generate.vllm.saved_form import SavedForm
 from rewardflow.generate.vllm.senders import PulledWeights, PushedWeights
-from rewardflow.generate.vllm.weights import ModelWeights
+from rewardflow.generate.vllm.weight_source import ModelWeights
+from rewardflow.settings.run_settings import VllmSettings, WeightTransfer
 
 MODEL = dense(is_tied=False)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from rewardflow.config.tree import GenerationSettings, PolicySettings, VllmSettings
 from rewardflow.errors import InvalidInput
 from rewardflow.generate.vllm.starting import check_installed, engine_arguments, write_outline
-from rewardflow.policy.loading import load_policy
+from rewardflow.policy.load_policy import load_policy
+from rewardflow.settings.run_settings import GenerationSettings, PolicySettings, VllmSettings
 
 SPEC = find_spec("vllm")
 IS_INSTALLED = SPEC is not None and SPEC.origin is not None

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 
-from rewardflow.config.tree import MegatronSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.train.megatron.conversion import whole_model
+from rewardflow.settings.run_settings import MegatronSettings
 from rewardflow.train.megatron.shape import ModelShape, check_fits, rotary_frequencies
+from rewardflow.train.megatron.weight_names import whole_model
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

@@ -10,8 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from rewardflow.adapters.verl.progress import GroupReport
-from rewardflow.events import REWARD_SOURCE, CallEnded, Event, GroupDelivered, VerdictReached
+from rewardflow.adapters.verl.training.group_board import GroupReport
+from rewardflow.observe.events import REWARD_SOURCE, CallEnded, Event, GroupDelivered, VerdictReached
 from rewardflow.reward.recorder import Recorder
 
 

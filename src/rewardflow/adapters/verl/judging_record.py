@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.adapters.verl.agent_of_job import client_of_job, make_room
+from rewardflow.adapters.verl.job_agent import client_of_job, make_room
 from rewardflow.adapters.verl.judged_groups import JudgedGroups
-from rewardflow.adapters.verl.progress import GroupReport
 from rewardflow.adapters.verl.settings import VerlSettings
+from rewardflow.adapters.verl.training.group_board import GroupReport
 from rewardflow.errors import AgentHalted
-from rewardflow.events import EventSink
 from rewardflow.flow.reports import StepReport
-from rewardflow.line_file import LineFile
+from rewardflow.observe.events import EventSink
+from rewardflow.observe.line_file import LineFile
+from rewardflow.observe.run_directory import RunDirectory
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.reward.recorder import Recorder
-from rewardflow.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 

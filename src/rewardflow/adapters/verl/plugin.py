@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from rewardflow.adapters.verl.after_import import after_import
-from rewardflow.adapters.verl.versions import check_version, installed_version
+from rewardflow.adapters.verl.import_hooks import after_import
+from rewardflow.adapters.verl.launch.versions import check_version, installed_version
 from rewardflow.errors import InvalidInput
 
 logger = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ def register_reward_manager() -> None:
 
 
 def register_policy_loss() -> None:
-    from rewardflow.adapters.verl import loss
+    from rewardflow.adapters.verl.training import decoupled_loss as loss
 
     loss.register(DECOUPLED)
 
 
 def register_trainer() -> None:
-    from rewardflow.adapters.verl import trainer
+    from rewardflow.adapters.verl.training import trainer
 
     trainer.register(NAME)
 

@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 from verl.experimental.reward_loop.reward_manager import register as register_manager
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from rewardflow.adapters.verl.agent_of_job import JobAgent, tally_name
-from rewardflow.adapters.verl.ignored import refuse_what_goes_round_the_manager
-from rewardflow.adapters.verl.rows import RowReader
+from rewardflow.adapters.verl.job_agent import JobAgent, tally_name
+from rewardflow.adapters.verl.launch.unread_settings import refuse_what_goes_round_the_manager
+from rewardflow.adapters.verl.sample_rollout import RowReader
 from rewardflow.adapters.verl.settings import SECTION, settings_of
-from rewardflow.adapters.verl.verdicts import VerdictFailed, extra_info_of
+from rewardflow.adapters.verl.verl_verdict import VerdictFailed, extra_info_of
 from rewardflow.errors import AgentHalted, InvalidInput
 from rewardflow.types import Reward, Rollout
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.run_directory import JOURNAL_FILE
 from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, check_names, split_options
-from rewardflow.run_directory import JOURNAL_FILE
 from rewardflow.shared_agent.spec import AgentSpec
 from rewardflow.types import EMPTY
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, TokenTargets, over_scored
 from rewardflow.algo.estimators.reinforce_plus_plus import whitened_tokens
-from rewardflow.config.algorithms import Needs
-from rewardflow.config.rules import within
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import TakenOf
+from rewardflow.settings.algorithm_needs import Needs
+from rewardflow.settings.rules import within
 from rewardflow.types import Rollout, ScoredGroup
 
 ValuesOf = Callable[[Rollout], Tensor]

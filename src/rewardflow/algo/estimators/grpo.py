@@ -18,9 +18,9 @@ from torch import Tensor
 
 from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored
 from rewardflow.algo.moments import SPREAD_FLOOR, mean, spread
-from rewardflow.config.algorithms import Needs
-from rewardflow.config.rules import within
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.algorithm_needs import Needs
+from rewardflow.settings.rules import within
 
 Scale = Literal["group", "batch", "none"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rewardflow.algo.earned import EarnedGroups, OverScored
 from rewardflow.algo.estimators.grpo import Scale, check_scale, divisors
-from rewardflow.config.algorithms import Needs
+from rewardflow.settings.algorithm_needs import Needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewardflow.algo.earned import Earned, EarnedGroups, OverScored
-from rewardflow.config.algorithms import Needs
+from rewardflow.settings.algorithm_needs import Needs
 
 
 @dataclass(frozen=True, slots=True)

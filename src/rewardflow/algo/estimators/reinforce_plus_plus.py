@@ -20,8 +20,8 @@ from torch import Tensor
 
 from rewardflow.algo.earned import Advantage, EarnedGroups, OverScored
 from rewardflow.algo.moments import mean, whitened
-from rewardflow.config.algorithms import Needs
-from rewardflow.config.rules import within
+from rewardflow.settings.algorithm_needs import Needs
+from rewardflow.settings.rules import within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

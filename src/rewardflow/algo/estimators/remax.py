@@ -19,9 +19,9 @@ from torch import Tensor
 
 from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored, PenaltyOf
 from rewardflow.algo.estimators.reinforce_plus_plus import returns
-from rewardflow.config.algorithms import Needs
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import GREEDY, TakenOf, num_sampled_tokens
+from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.types import Rollout, ScoredGroup
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rewardflow.algo.earned import EarnedGroups, OverScored
 from rewardflow.algo.moments import mean
-from rewardflow.config.algorithms import Needs
+from rewardflow.settings.algorithm_needs import Needs
 
 
 @dataclass(frozen=True, slots=True)

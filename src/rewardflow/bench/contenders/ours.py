@@ -7,17 +7,17 @@ from pathlib import Path
 
 from rewardflow.bench.contenders.turns import Spent, Turns, take_part
 from rewardflow.bench.contenders.workload import MODEL, PROMPTS, Workload
-from rewardflow.config.tree import (
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.schedule import Schedule
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.runtime.local import embedded
+from rewardflow.settings.run_settings import (
     DataSettings,
     GenerationSettings,
     PolicySettings,
     RunSettings,
     TrainerSettings,
 )
-from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
-from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.embedded import embedded
 from rewardflow.types import Rollout
 
 

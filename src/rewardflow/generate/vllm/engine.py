@@ -20,14 +20,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rewardflow.clock import hold
-from rewardflow.config.tree import GenerationSettings, VllmSettings
-from rewardflow.device_thread import DeviceThread
 from rewardflow.errors import FlowError, InvalidInput
+from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import GroupRequest
-from rewardflow.generate.prompts import PromptEncoder, check_positions
+from rewardflow.generate.hf.stopping import check_stop_strings
+from rewardflow.generate.prompt_encoder import PromptEncoder, check_positions
 from rewardflow.generate.responses import EngineStatistics
-from rewardflow.generate.stopping import check_stop_strings
-from rewardflow.generate.vllm.as_they_end import as_they_end
+from rewardflow.generate.vllm.as_completed import as_they_end
 from rewardflow.generate.vllm.requests import Asked, Sampling
 from rewardflow.generate.vllm.saved_form import SavedForm
 from rewardflow.generate.vllm.senders import (
@@ -41,8 +40,9 @@ from rewardflow.generate.vllm.senders import (
 )
 from rewardflow.generate.vllm.sleeping import Sleeping
 from rewardflow.generate.vllm.starting import check_installed, engine_arguments, import_vllm, start, write_outline
-from rewardflow.generate.vllm.weights import ModelWeights, NamedTensors
-from rewardflow.policy.loading import Policy
+from rewardflow.generate.vllm.weight_source import ModelWeights, NamedTensors
+from rewardflow.policy.load_policy import Policy
+from rewardflow.settings.run_settings import GenerationSettings, VllmSettings
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.config.tree import GenerationSettings
 from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.records import GroupRequest
+from rewardflow.generate.hf.sampling import random_streams
 from rewardflow.generate.responses import Ended
-from rewardflow.generate.sampling import random_streams
+from rewardflow.settings.run_settings import GenerationSettings
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rewardflow.config.tree import VllmSettings, WeightTransfer
 from rewardflow.errors import FlowError
 from rewardflow.generate.vllm.saved_form import SavedForm
-from rewardflow.generate.vllm.weights import (
+from rewardflow.generate.vllm.weight_source import (
     CHUNK_BYTES,
     FILE_BACKEND,
     ModelWeights,
@@ -28,6 +27,7 @@ from rewardflow.generate.vllm.weights import (
     in_memory_folder,
     write_chunk,
 )
+from rewardflow.settings.run_settings import VllmSettings, WeightTransfer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.config.tree import GenerationSettings, VllmSettings
 from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.generate.vllm.lifeline import own_what_follows
 from rewardflow.generate.vllm.senders import backend_of
-from rewardflow.policy.loading import Policy
+from rewardflow.policy.load_policy import Policy
+from rewardflow.settings.run_settings import GenerationSettings, VllmSettings
 
 if TYPE_CHECKING:
     import torch

@@ -25,7 +25,7 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from rewardflow.generate.vllm.lifeline import end_with_owner
-from rewardflow.generate.vllm.weights import FILE_BACKEND, read_chunk
+from rewardflow.generate.vllm.weight_source import FILE_BACKEND, read_chunk
 
 
 class WorkerExtension:

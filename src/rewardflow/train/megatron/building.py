@@ -23,12 +23,12 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from rewardflow.config.tree import MegatronSettings
+from rewardflow.settings.run_settings import MegatronSettings
 from rewardflow.train.megatron.attention import CausalAttention
 from rewardflow.train.megatron.context import padded_length
-from rewardflow.train.megatron.conversion import hf_weights
 from rewardflow.train.megatron.layout import Layout
 from rewardflow.train.megatron.shape import ModelShape, check_fits, rotary_frequencies
+from rewardflow.train.megatron.weight_names import hf_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

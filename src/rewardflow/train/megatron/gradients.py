@@ -21,10 +21,10 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from torch import Tensor, nn
 
-from rewardflow.config.tree import TrainerSettings
-from rewardflow.train.fsdp2 import Ranks
+from rewardflow.settings.run_settings import TrainerSettings
+from rewardflow.train.fsdp2.optimizer import move_state, set_learning_rate
+from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.megatron.building import ModelPart
-from rewardflow.train.optimizer import move_state, set_learning_rate
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # Adam's, of each weight
 STEP = "step"  # how many updates they have seen

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
-from rewardflow.config.tree import MegatronSettings
 from rewardflow.errors import InvalidInput
-from rewardflow.train.fsdp2 import Ranks
+from rewardflow.settings.run_settings import MegatronSettings
+from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.megatron.shape import ModelShape
 
 _SEED = 1  # of generators that only dropout would draw from, and there is none

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.config.tree import MegatronSettings
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.run_settings import MegatronSettings
 
 if TYPE_CHECKING:
     from torch import Tensor

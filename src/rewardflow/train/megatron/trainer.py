@@ -21,13 +21,13 @@ from rewardflow.flow.records import MicroBatch
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.device_trainer import CPU, DeviceTrainer, TrainerArguments
 from rewardflow.train.learning_rate import share
-from rewardflow.train.megatron import weights
+from rewardflow.train.megatron import weight_conversion as weights
 from rewardflow.train.megatron.building import ModelPart, build_part
 from rewardflow.train.megatron.gradients import DistributedGradients
 from rewardflow.train.megatron.layout import Axis, Layout
 from rewardflow.train.megatron.pipeline import Pipeline
-from rewardflow.train.megatron.state import Saved, put_weights, read_state, state_of
-from rewardflow.train.megatron.weights import WeightSource
+from rewardflow.train.megatron.saved_state import Saved, put_weights, read_state, state_of
+from rewardflow.train.megatron.weight_conversion import WeightSource
 from rewardflow.train.packing import IDLE_ROW, Row, pack
 from rewardflow.train.passes import by_row, even_passes
 from rewardflow.train.token_log_probs import TokenScores

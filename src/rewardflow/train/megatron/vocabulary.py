@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rewardflow.algo.token_softmax import LOGITS_AT_A_TIME, Entropy
-from rewardflow.train.megatron.conversion import part_of
 from rewardflow.train.megatron.layout import Axis
+from rewardflow.train.megatron.weight_names import part_of
 from rewardflow.train.token_log_probs import TokenScores
 
 

@@ -1,0 +1,214 @@
+"""A verl configuration, composed as verl's main would compose it, and looked through before anything starts.
+
+Always true: nothing is started and nothing of verl's trainer is imported; what is refused here would have been ignored
+or would have failed later, further from its cause.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module  # hydra and omegaconf come with verl
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from rewardflow.adapters.verl.launch.overrides import Override
+from rewardflow.adapters.verl.launch.translation import NOT_SET, SWITCHES, CommandLine
+from rewardflow.adapters.verl.launch.unread_settings import leaves, refuse_ignored
+from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
+from rewardflow.errors import InvalidInput
+
+MISSING = "???"  # how a configuration marks what must be set
+SAMPLER = (
+    "trainer.v1.sampler.custom_sampler.path=pkg://rewardflow.adapters.verl.own_modes.sampler",
+    "trainer.v1.sampler.custom_sampler.name=replay_buffer",
+)
+MODES = ("sync", "colocate_async", "separate_async", SECTION)
+GROUPS = ("model_engine",)  # choices that decide what the defaults are
+
+
+def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
+    """The command line and what it composes to, with the choices that nobody made: an engine, and who counts."""
+    command = _as_the_users_file_has_it(command)
+    config = compose(command)
+    _refuse_what_is_missing(config, command)
+    if config["actor_rollout_ref"]["rollout"]["name"] == MISSING:
+        command = command.adding("actor_rollout_ref.rollout.name=vllm", "verl's default at the time of the recipe")
+    if _wants_sampler(config):
+        for word in SAMPLER:
+            command = command.adding(word, "counts verdicts in verl's own modes")
+    return command, compose(command)
+
+
+def _as_the_users_file_has_it(command: CommandLine) -> CommandLine:
+    """A mode or manager that a configuration of the user's own names is their choice, as on the command line."""
+    added = [word for word in SWITCHES if any(note.after == word for note in command.notes if note.before == NOT_SET)]
+    if command.config_path is None or not added:
+        return command
+    defaults = dict(leaves(defaults_of(command)))
+    chosen = dict(leaves(compose(replace(command, overrides=tuple(set(command.overrides) - set(added))))))
+    for word in added:
+        key = word.partition("=")[0]
+        if chosen.get(key) != defaults.get(key):
+            command = command.leaving_out(word)
+    return command
+
+
+def _refuse_what_is_missing(config: Mapping[str, Any], command: CommandLine) -> None:
+    """`~` takes anything away; verl's defaults have everything that verl and we read without asking."""
+    taken = [Override.parse(word) for word in command.overrides if word.startswith("~")]
+    if not taken:
+        return
+    lacking = dict(leaves(defaults_of(command))).keys() - dict(leaves(config)).keys()
+    for override in taken:
+        if any(key == override.key or key.startswith(f"{override.key}.") for key in lacking):
+            raise InvalidInput(f"verl reads {override.key} and must find it, got {override}; set it to another value")
+
+
+def _own_sections(command: CommandLine) -> list[str]:
+    """What a configuration of the user's own has beside verl's: sections, and groups to choose from."""
+    if command.config_path is None:
+        return []
+    searched = tuple(word for word in command.overrides if word.startswith("hydra.searchpath"))
+    groups = [place.name for place in Path(command.config_path).iterdir() if place.is_dir()]
+    return [*compose(replace(command, overrides=searched)), *groups]
+
+
+def _wants_sampler(config: Mapping[str, Any]) -> bool:
+    """In verl's own modes, unless the user has one; there the reward manager alone cannot reach verl's loggers."""
+    v1 = config["trainer"]["v1"]
+    has_own = (v1["sampler"].get("custom_sampler") or {}).get("path")
+    is_judged = config["reward"]["reward_manager"]["name"] == SECTION
+    return bool(is_judged and v1["trainer_mode"] != SECTION and not has_own)
+
+
+def compose(command: CommandLine) -> dict[str, Any]:
+    """The whole configuration as plain data."""
+    hydra = import_module("hydra")
+    exceptions = import_module("hydra.errors")
+    omegaconf = import_module("omegaconf")
+    try:
+        with hydra.initialize_config_dir(command.config_path or str(_verl_folder()), version_base=None):
+            config = hydra.compose(command.config_name, overrides=list(command.overrides))
+    except exceptions.HydraException as error:
+        raise InvalidInput(f"verl's configuration must take every setting: {_reason(error)}") from error
+    return dict(omegaconf.OmegaConf.to_container(config, resolve=True))
+
+
+def _verl_folder() -> Path:
+    """Where the installed verl keeps its configuration; found without importing verl, which takes many seconds."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise InvalidInput("verl must be installed beside rewardflow, got none")
+    return Path(spec.submodule_search_locations[0]) / "trainer" / "config"
+
+
+def defaults_of(command: CommandLine) -> dict[str, Any]:
+    """verl's own configuration, for the engine that is chosen."""
+    return compose(CommandLine(overrides=tuple(word for word in command.overrides if word.partition("=")[0] in GROUPS)))
+
+
+def differences(config: Mapping[str, Any], default_config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Key, verl's default and this run's value of every setting that differs, by key."""
+    defaults, values = dict(leaves(default_config)), dict(leaves(config))
+    return [
+        (key, defaults.get(key), values.get(key))
+        for key in sorted(defaults.keys() | values.keys())
+        if defaults.get(key) != values.get(key)
+    ]
+
+
+def check(command: CommandLine, config: Mapping[str, Any], default_config: Mapping[str, Any]) -> VerlSettings:
+    """Refuse what would be ignored; the settings of what is left."""
+    for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
+        for key, value in leaves(config.get(section) or {}, section):
+            if value is not None:
+                raise InvalidInput(f"verl ignores {key}, its place is under `reward`; got {key}={value!r}")
+    if not config["trainer"]["use_v1"]:
+        raise InvalidInput("rewardflow is a mode of verl's v1 trainer, got trainer.use_v1=False")
+    _refuse_unknown_mode(config["trainer"]["v1"]["trainer_mode"])
+    refuse_ignored(config, default_config, command.overrides, own_sections=_own_sections(command))
+    settings = settings_of(config)
+    if config["trainer"]["v1"]["trainer_mode"] == SECTION:
+        check_mode(config)
+    elif config["reward"]["reward_manager"]["name"] != SECTION:
+        _refuse_without_manager(config)
+    return settings
+
+
+def _refuse_unknown_mode(mode: str) -> None:
+    """Before Ray is started and the model loaded; what registers modes of its own is loaded later than this."""
+    plugins = [plugin.name for plugin in entry_points(group="verl.plugins") if plugin.name != SECTION]
+    if mode not in MODES and not plugins and not os.environ.get("VERL_USE_EXTERNAL_MODULES"):
+        raise InvalidInput(f"trainer.v1.trainer_mode must be one of {', '.join(MODES)}, got {mode!r}")
+
+
+def _refuse_without_manager(config: Mapping[str, Any]) -> None:
+    name = config["reward"]["reward_manager"]["name"]
+    if config.get(SECTION):
+        raise InvalidInput(
+            f"settings under rewardflow need reward.reward_manager.name=rewardflow, got {name!r} and "
+            f"{', '.join(config[SECTION])}"
+        )
+    key = config["data"].get("reward_fn_key", "data_source")
+    if key != "data_source":
+        raise InvalidInput(f"verl's own reward managers ignore data.reward_fn_key, got {key!r}")
+
+
+def check_mode(config: Mapping[str, Any]) -> None:
+    """What trainer mode `rewardflow` does not do."""
+    settings = settings_of(config)
+    manager = config["reward"]["reward_manager"]["name"]
+    if manager != SECTION:
+        raise InvalidInput(f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {manager!r}")
+    actor, data = config["actor_rollout_ref"]["actor"], config["data"]
+    batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
+    if batch % mini_batch:
+        raise InvalidInput(
+            "data.train_batch_size must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size, "
+            f"got {batch} and {mini_batch}"
+        )
+    if actor["ppo_epochs"] > 1 and settings.stream != "batch":
+        raise InvalidInput(
+            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
+            f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
+        )
+    if settings.stream != "batch":
+        _check_critic(config, mini_batch)
+    is_decoupled = actor["policy_loss"]["loss_mode"] == "decoupled"
+    if is_decoupled and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
+        raise InvalidInput(
+            "the decoupled loss compares with the log-probs of the rollout: it needs "
+            "actor_rollout_ref.rollout.calculate_log_probs=True, got False"
+        )
+    if (config["algorithm"].get("filter_groups") or {}).get("enable"):
+        raise InvalidInput(
+            "trainer mode rewardflow refills no groups, so algorithm.filter_groups.enable must be False; "
+            "trainer.v1.trainer_mode=colocate_async has it"
+        )
+
+
+def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:
+    """The critic sees what the actor does, a mini-batch of the actor's at a time."""
+    critic = config["critic"]
+    is_used = config["algorithm"]["adv_estimator"] == "gae" if critic["enable"] is None else critic["enable"]
+    if not is_used:
+        return
+    if actor_mini_batch % critic["ppo_mini_batch_size"]:
+        raise InvalidInput(
+            "with rewardflow.stream=mini_batch actor_rollout_ref.actor.ppo_mini_batch_size must be a multiple of "
+            f"critic.ppo_mini_batch_size, got {actor_mini_batch} and {critic['ppo_mini_batch_size']}"
+        )
+    if critic["ppo_epochs"] > 1:
+        raise InvalidInput(
+            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
+            f"got critic.ppo_epochs={critic['ppo_epochs']}"
+        )
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__
+    return " ".join(str(error).split()) + (f" ({' '.join(str(cause).split())})" if cause else "")

@@ -1,0 +1,134 @@
+"""Settings that verl takes and nobody reads: looked for before anything starts.
+
+Always true: only what the user changed is refused, by name and with the place that is read instead, if there is one; a
+setting that has its default says nothing about what anybody wants.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rewardflow.adapters.verl.launch.overrides import Override
+from rewardflow.adapters.verl.settings import SECTION
+from rewardflow.errors import InvalidInput
+
+# Of verl's v1 trainer, which does not read what its configuration still has; and what to do instead.
+_BY_THE_TRAINER: Mapping[str, str] = {
+    "actor_rollout_ref.actor.grad_clip": "its place is actor_rollout_ref.actor.optim.clip_grad",
+    "critic.grad_clip": "its place is critic.optim.clip_grad",
+    "critic.forward_micro_batch_size": "its place is critic.ppo_infer_micro_batch_size_per_gpu",
+    "critic.forward_micro_batch_size_per_gpu": "its place is critic.ppo_infer_micro_batch_size_per_gpu",
+    "critic.forward_max_token_len_per_gpu": "its place is critic.ppo_infer_max_token_len_per_gpu",
+    "actor_rollout_ref.actor.use_prefix_grouper": "only the old trainer has it",
+    "actor_rollout_ref.actor.freeze_vision_tower": "nothing reads it",
+    "actor_rollout_ref.rollout.over_sample_rate": "nothing reads it",
+    "actor_rollout_ref.rollout.multi_stage_wake_up": "nothing reads it",
+    "actor_rollout_ref.rollout.multi_turn.num_repeat_rollouts": "nothing reads it",
+    "data.return_raw_input_ids": "nothing reads it",
+    "data.return_full_prompt": "nothing reads it",
+    "trainer.balance_batch": "the v1 trainer always balances",
+    "trainer.esi_redundant_time": "only the old trainer has it",
+}
+
+# Of trainer mode `rewardflow`, which has its own way of doing these.
+_BY_OUR_MODE: Mapping[str, str] = {
+    "trainer.v1.sampler": "it takes groups in the order of their verdicts, and rewardflow.max_staleness is the bound",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "it needs an agent loop of its own",
+    "skip.rollout_tq": "it has no such way of leaving generation out",
+}
+
+# Of the reward manager `rewardflow`, which asks its own agent.
+_BY_OUR_MANAGER: Mapping[str, str] = {
+    "reward.reward_kwargs": "the reward's own are reward.custom_reward_function.reward_kwargs",
+    "reward.reward_manager.module": "it is chosen by its name",
+}
+
+_MODES = ("colocate_async", "separate_async")
+_OF_OUR_MODE = ("stream", "max_staleness", "behaviour_weight_cap")  # of our own section
+
+
+def refuse_ignored(
+    config: Mapping[str, Any], defaults: Mapping[str, Any], words: Sequence[str], *, own_sections: Sequence[str] = ()
+) -> None:
+    """The run's configuration, verl's own, and the command line that made the one of the other.
+
+    `own_sections` are those that a configuration of the user's has beside verl's.
+    """
+    _refuse_unknown_sections([*defaults, *own_sections, SECTION, "hydra"], words)
+    _refuse(config, defaults, _BY_THE_TRAINER, "verl's v1 trainer ignores")
+    mode = config["trainer"]["v1"]["trainer_mode"]
+    others = {f"trainer.v1.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _MODES if name != mode}
+    _refuse(config, defaults, others, "verl ignores")
+    if mode == SECTION:
+        _refuse(config, defaults, _BY_OUR_MODE, "trainer mode rewardflow ignores")
+        _refuse_a_cap_without_its_loss(config)
+    else:
+        ours = {f"{SECTION}.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _OF_OUR_MODE}
+        _refuse(config, {}, ours, "only trainer mode rewardflow reads")
+    if config["reward"]["reward_manager"]["name"] == SECTION:
+        _refuse(config, defaults, _BY_OUR_MANAGER, "the reward manager rewardflow ignores")
+        refuse_what_goes_round_the_manager(config["reward"])
+
+
+def _refuse(config: Mapping[str, Any], defaults: Mapping[str, Any], table: Mapping[str, str], who: str) -> None:
+    for key, why in table.items():
+        values, usual = dict(leaves(_at(config, key), key)), dict(leaves(_at(defaults, key), key))
+        for name, value in values.items():
+            if value is not None and value != usual.get(name):
+                raise InvalidInput(f"{who} {name}: {why}; got {name}={value!r}")
+
+
+def _refuse_unknown_sections(known: Sequence[str], words: Sequence[str]) -> None:
+    """`+` adds anything anywhere; below known sections something may read it, beside them only other settings can."""
+    overrides = [Override.parse(word) for word in words]
+    for override in overrides:
+        section = re.split(r"[.@/]", override.key, maxsplit=1)[0]
+        is_referred_to = any(f"${{{section}" in (other.value or "") for other in overrides)
+        if override.mark in ("+", "++") and section not in known and not is_referred_to:
+            nearest = difflib.get_close_matches(section, known, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise InvalidInput(f"verl takes {override.key} and nothing reads it, got {override}{hint}")
+
+
+def _refuse_a_cap_without_its_loss(config: Mapping[str, Any]) -> None:
+    cap = _at(config, f"{SECTION}.behaviour_weight_cap")
+    loss = _at(config, "actor_rollout_ref.actor.policy_loss.loss_mode")
+    if cap is not None and loss != "decoupled":
+        raise InvalidInput(
+            f"{SECTION}.behaviour_weight_cap is for actor_rollout_ref.actor.policy_loss.loss_mode=decoupled, got {cap} "
+            f"and loss_mode={loss}"
+        )
+
+
+def refuse_what_goes_round_the_manager(reward: Mapping[str, Any]) -> None:
+    """verl asks a reward model that scores itself, and tells only functions that it calls where one that writes is."""
+    source = reward["reward_manager"]["source"]
+    if source != "register":
+        raise InvalidInput(
+            "the reward manager rewardflow is found by its name, so reward.reward_manager.source must be register, "
+            f"got {source!r}"
+        )
+    if reward["reward_model"]["enable"]:
+        raise InvalidInput(
+            "the reward manager rewardflow cannot reach a reward model that verl serves: serve it yourself and name it "
+            "in rewardflow.reward, or keep one of verl's managers; got reward.reward_model.enable=True"
+        )
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a configuration with its dotted key."""
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, tree
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

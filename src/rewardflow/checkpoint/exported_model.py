@@ -1,0 +1,64 @@
+"""The policy of a checkpoint as a folder that transformers loads: weights, configuration and tokenizer.
+
+Always true: the folder is complete or not there; nothing that exists is overwritten.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from rewardflow.checkpoint.manifest import MANIFEST_FILE, Checkpoint, read_manifest
+from rewardflow.checkpoint.model_state import read_state
+from rewardflow.checkpoint.snapshot import STATE_FOLDER
+from rewardflow.checkpoint.store import CheckpointStore
+from rewardflow.errors import CheckpointError, InvalidInput
+from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER
+from rewardflow.policy.load_policy import load_policy
+from rewardflow.settings.run_settings import Dtype, PolicySettings
+
+_POLICY = "policy."
+
+
+def find_checkpoint(source: Path, *, wants_best: bool = False) -> Checkpoint:
+    """A checkpoint's own directory, or the latest or best one of a run's."""
+    if (source / MANIFEST_FILE).is_file():
+        checkpoint = read_manifest(source)
+        if (problem := checkpoint.problem()) is not None:
+            raise CheckpointError(f"{source} is damaged: {problem}")
+        return checkpoint
+    store = CheckpointStore(source / CHECKPOINTS_FOLDER)
+    found = store.best() if wants_best else store.latest()
+    if found is None:
+        kind = "a checkpoint with a score (checkpoint.keep_best_by)" if wants_best else "an intact checkpoint"
+        raise InvalidInput(f"a directory to take a model from must be a checkpoint or a run with {kind}, got {source}")
+    return found
+
+
+def policy_settings_of(checkpoint: Checkpoint) -> PolicySettings:
+    """Of the run that wrote it."""
+    settings = checkpoint.settings
+    return PolicySettings(
+        **{name.removeprefix(_POLICY): value for name, value in settings.items() if name.startswith(_POLICY)}
+    )
+
+
+def export_policy(checkpoint: Checkpoint, target: Path, *, dtype: Dtype = "float32") -> None:
+    """The model is built as the run built it, so what its settings name must be there."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidInput(f"a directory to export to must be new or empty, got {target}")
+    policy = load_policy(policy_settings_of(checkpoint), seed=checkpoint.settings["seed"])
+    read_state(checkpoint.path / STATE_FOLDER, policy.model)
+    model = torch.nn.Module.to(policy.model, getattr(torch, dtype))
+    draft = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        model.save_pretrained(draft)
+        policy.tokenizer.save_pretrained(draft)
+        if target.exists():
+            target.rmdir()
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

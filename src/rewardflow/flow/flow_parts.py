@@ -1,0 +1,77 @@
+"""What a flow is made of, given once and never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.device import Device
+from rewardflow.flow.protocols import Advantages, Critic, Generator, PromptSource, Rewards, Trainer
+from rewardflow.flow.schedule import Schedule
+from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.observe.events import EventSink
+
+_HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """`takes_reference`, `takes_behaviour` and `takes_old` say which log-probs the trainer takes besides those that the
+    schedule needs; with a `critic` values are taken like old log-probs. `has_baseline` gives each group one more
+    rollout, decoded greedily, which is not trained on.
+    """
+
+    schedule: Schedule
+    prompts: PromptSource
+    generator: Generator
+    agent: Rewards
+    trainer: Trainer
+    advantages: Advantages
+    group_size: int
+    micro_batch_tokens: int = 16384
+    takes_reference: bool = False
+    takes_behaviour: bool = False
+    takes_old: bool = False
+    critic: Critic | None = None
+    has_baseline: bool = False
+    validation: ValidationPlan | None = None
+
+    def __post_init__(self) -> None:
+        if _HOW_MUCH[self.advantages.needs] > _HOW_MUCH[self.schedule.stream]:
+            raise InvalidInput(
+                f"these advantages need a whole {self.advantages.needs} before the first, which stream="
+                f"{self.schedule.stream} does not wait for; choose stream={self.advantages.needs}"
+            )
+        if self.schedule.min_group > self.group_size:
+            raise InvalidInput(
+                "min_group must not exceed group_size, or every group is dropped, "
+                f"got min_group={self.schedule.min_group}, group_size={self.group_size}"
+            )
+        if self.takes_behaviour and self.schedule.placement == "separate":
+            raise InvalidInput(
+                "the trainer can take behaviour log-probs only while it has the weights that generated, which "
+                "placement=separate does not promise; take the engine's, or choose placement=colocated"
+            )
+
+    @property
+    def rollouts_per_group(self) -> int:
+        return self.group_size + self.has_baseline
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Where training and generation compute: one device that they share, or one each."""
+
+    trainer: Device
+    generator: Device
+
+    @classmethod
+    def of(cls, schedule: Schedule, sink: EventSink | None) -> Devices:
+        trainer = Device("trainer", sink=sink)
+        if schedule.placement == "colocated":
+            return cls(trainer, trainer)
+        return cls(trainer, Device("generator", sink=sink))
+
+    @property
+    def are_one(self) -> bool:
+        return self.trainer is self.generator

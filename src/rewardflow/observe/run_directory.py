@@ -1,0 +1,248 @@
+"""A run's directory: who the run is, what happened, one line per step, and a place for its journal.
+
+    run.json        the run's name, start and schema version
+    events.jsonl    one event a line, in order; a resumed run appends
+    steps.jsonl     totals of a step, one line each; the last line of a step and source counts
+    metrics.jsonl   one line for each step that was trained, and for each version that was measured
+    validation.jsonl, validation_rollouts.jsonl   what versions were worth on validation data, and on what grounds
+    devices.jsonl   what the devices did, as events
+    settings.json   the settings of a training run
+    journal.db      paid verdicts, if the run is told to keep its journal here
+    checkpoints/    where a training run can go on from
+    rollouts/       rollouts of a training run with their verdicts, a parquet file for each step
+    tensorboard/    the figures of metrics.jsonl for TensorBoard, if it is installed
+    wandb/          what Weights & Biases keeps, if it is asked for; wandb.json says which run it is there
+    eval/           what models were worth that `rewardflow eval` measured, also before the run began
+
+Always true: a directory holds one run, and one that holds anything else is refused and left alone; `run.json` is whole
+or not there; what a later rewardflow wrote is refused. The files of lines keep what `line_file` promises.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rewardflow.errors import InvalidInput
+from rewardflow.observe.events import SCHEMA_VERSION, Event, from_json, to_json
+from rewardflow.observe.line_file import LineFile, LineFileStatistics, encode_line, read_lines
+
+RUN_FILE = "run.json"
+EVENTS_FILE = "events.jsonl"
+STEPS_FILE = "steps.jsonl"
+METRICS_FILE = "metrics.jsonl"
+VALIDATION_FILE = "validation.jsonl"
+VALIDATION_ROLLOUTS_FILE = "validation_rollouts.jsonl"
+DEVICES_FILE = "devices.jsonl"
+SETTINGS_FILE = "settings.json"
+JOURNAL_FILE = "journal.db"
+CHECKPOINTS_FOLDER = "checkpoints"
+ROLLOUTS_FOLDER = "rollouts"
+TENSORBOARD_FOLDER = "tensorboard"
+EVALUATIONS_FOLDER = "eval"
+WANDB_FILE = "wandb.json"
+
+_DRAFT = f".{RUN_FILE}.tmp"  # run.json before it is whole; all that a crash in `create` leaves behind
+# What a directory may hold before it is a run's: the journal may be older than the wish for one, and SQLite keeps
+# files beside it; people measure a model before they train it.
+_ALLOWED_BEFORE = frozenset(
+    {_DRAFT, EVALUATIONS_FOLDER, *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDirectory:
+    """An existing run's directory."""
+
+    path: Path
+    name: str
+    started_at: float
+    rewardflow_version: str
+
+    @classmethod
+    def create(cls, path: str | PathLike[str], *, name: str | None = None) -> RunDirectory:
+        """Make the directory of a new run, named like the directory unless told otherwise."""
+        directory = Path(path)
+        refuse_what_is_in_the_way(directory)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            run = {
+                "schema_version": SCHEMA_VERSION,
+                "name": name or directory.resolve().name,
+                "started_at": time.time(),
+                "rewardflow_version": own_version(),
+            }
+            _write_atomically(directory / RUN_FILE, encode_line(run))
+        except OSError as error:
+            raise InvalidInput(f"a run directory must be writable, got {directory}: {error}") from error
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> RunDirectory:
+        """Open the directory of a run that was started before."""
+        directory = Path(path)
+        file = directory / RUN_FILE
+        try:
+            run = json.loads(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"a run directory needs a readable {RUN_FILE}, got {file}: {error}") from error
+        if not isinstance(run, dict) or not isinstance(run.get("schema_version"), int):
+            raise InvalidInput(f"{RUN_FILE} must have a schema_version, got {file}: {run!r:.200}")
+        if run["schema_version"] > SCHEMA_VERSION:
+            raise InvalidInput(
+                f"a run directory must have a schema version of at most {SCHEMA_VERSION}, got {run['schema_version']} "
+                f"in {file}: it was written by rewardflow {run.get('rewardflow_version', 'of a later version')}"
+            )
+        try:
+            name, started_at = str(run["name"]), float(run["started_at"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"{RUN_FILE} must have a name and a started_at, got {file}: {run!r:.200}") from error
+        version = str(run.get("rewardflow_version", "unknown"))
+        return cls(path=directory, name=name, started_at=started_at, rewardflow_version=version)
+
+    @classmethod
+    def at(cls, path: str | PathLike[str], *, name: str | None = None) -> RunDirectory:
+        """Open the run that is there, or create one. A run that exists keeps its name."""
+        return cls.open(path) if (Path(path) / RUN_FILE).exists() else cls.create(path, name=name)
+
+    @property
+    def events_path(self) -> Path:
+        return self.path / EVENTS_FILE
+
+    @property
+    def steps_path(self) -> Path:
+        return self.path / STEPS_FILE
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / METRICS_FILE
+
+    def open_metrics(self) -> LineFile[Mapping[str, Any]]:
+        """For appending one line a trained step; close it."""
+        return LineFile(self.metrics_path, dict)
+
+    def open_device_events(self) -> EventFile:
+        """For what devices do, apart from the agent's events because a file has one writer; close it."""
+        return EventFile(self.path / DEVICES_FILE)
+
+    def open_events(self) -> EventFile:
+        """For writing; close it."""
+        return EventFile(self.events_path)
+
+    def open_steps(self) -> LineFile[Mapping[str, Any]]:
+        """For appending `StepTotals.to_json()`; close it."""
+        return LineFile(self.steps_path, dict)
+
+
+class EventFile:
+    """The event sink on disk."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._lines: LineFile[Event] = LineFile(path, to_json)
+
+    @property
+    def path(self) -> Path:
+        return self._lines.path
+
+    @property
+    def failed(self) -> int:
+        """How many events could not be written."""
+        return self._lines.failed
+
+    def emit(self, event: Event) -> None:
+        self._lines.append(event)
+
+    def statistics(self) -> LineFileStatistics:
+        return self._lines.statistics()
+
+    def close(self) -> None:
+        """Write what is waiting. Waits for the disk; closing twice is fine."""
+        self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# -- reading --
+
+
+def read_events(path: str | PathLike[str]) -> Iterator[Event]:
+    """The events of a run directory, or of one events.jsonl, one at a time."""
+    file = _file_in(path, EVENTS_FILE)
+    for number, data in read_lines(file):
+        try:
+            event = from_json(data)
+        except InvalidInput as error:
+            raise InvalidInput(f"{file}, line {number}: {error}") from error
+        yield event
+
+
+def read_steps(path: str | PathLike[str]) -> dict[int, dict[str, dict[str, Any]]]:
+    """The totals of every step, by step and source: `read_steps(path)[7]["reward"]["cost_usd"]`."""
+    file = _file_in(path, STEPS_FILE)
+    steps: dict[int, dict[str, dict[str, Any]]] = {}
+    for number, data in read_lines(file):
+        version, step, source = data.get("v"), data.get("step"), data.get("source")
+        if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+            raise InvalidInput(f"{file}, line {number}: v must be 1 to {SCHEMA_VERSION}, got {version!r}")
+        if not isinstance(step, int) or not isinstance(source, str):
+            raise InvalidInput(f"{file}, line {number}: a step and a source are needed, got {step!r} and {source!r}")
+        steps.setdefault(step, {})[source] = data
+    return dict(sorted(steps.items()))
+
+
+def _file_in(path: str | PathLike[str], name: str) -> Path:
+    place = Path(path)
+    if not place.exists():
+        raise InvalidInput(f"a run directory or its {name} must exist, got {place}")
+    return place / name if place.is_dir() else place
+
+
+# -- run.json --
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    draft = path.with_name(_DRAFT)
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, data)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.replace(draft, path)
+
+
+def refuse_what_is_in_the_way(directory: Path) -> None:
+    """Of a new run."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise InvalidInput(f"a run directory must be a directory, got the file {directory}")
+    if (directory / RUN_FILE).exists():
+        raise InvalidInput(f"a new run needs a directory of its own, got {directory}, which already holds one; open it")
+    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _ALLOWED_BEFORE)
+    if others:
+        raise InvalidInput(
+            f"a new run needs a directory that is empty but for a {JOURNAL_FILE} and {EVALUATIONS_FOLDER}, "
+            f"got {directory} without a {RUN_FILE} but with {', '.join(others[:5])}"
+        )
+
+
+def own_version() -> str:
+    try:
+        return importlib.metadata.version("rewardflow")
+    except importlib.metadata.PackageNotFoundError:  # run from its source
+        return "unknown"

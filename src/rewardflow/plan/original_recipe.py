@@ -1,0 +1,117 @@
+"""What the original did otherwise, as wrappers round the seams of our loop, so that both can be compared.
+
+Always true: the loop and the agent are ours, unchanged; the wrappers only hold things back. Its reward calls start when
+the whole batch is generated; its agent works on one batch at a time: no call of the next starts before the last of this
+one has ended; and within a batch it does not finish one group after another (`OriginalPool`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from rewardflow.flow.protocols import Generator
+from rewardflow.flow.records import GroupRequest
+from rewardflow.types import Rollout
+
+
+class ScoresRollouts(Protocol):
+    async def compute_score(self, rollout: Rollout) -> float: ...
+
+
+class WholeBatch:
+    """A generator that hands rollouts over when the last has ended, the responses to a prompt side by side."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        async with aclosing(self._generator.generate(requests)) as generated:
+            rollouts = [rollout async for rollout in generated]
+        for rollout in sorted(rollouts, key=lambda rollout: (int(rollout.group_id), rollout.index)):
+            yield rollout
+
+    async def publish(self, version: int) -> None:
+        await self._generator.publish(version)
+
+
+class OneBatchAtATime:
+    """A reward that starts nothing of a step before the step before is over. It holds its slot meanwhile.
+
+    That costs nothing: calls of a later step get slots only when all of the earlier one have theirs.
+    """
+
+    def __init__(self, reward: ScoresRollouts, *, calls_per_step: int) -> None:
+        self._reward = reward
+        self._calls_per_step = calls_per_step
+        self._num_ended: Counter[int] = Counter()
+        self._is_over: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def compute_score(self, rollout: Rollout) -> float:
+        if rollout.step > 0:
+            await self._is_over[rollout.step - 1].wait()
+        try:
+            return await self._reward.compute_score(rollout)
+        finally:
+            self._num_ended[rollout.step] += 1
+            if self._num_ended[rollout.step] == self._calls_per_step:
+                self._is_over[rollout.step].set()
+
+
+class OriginalPool:
+    """The original's pool of threads: one batch at a time, and its calls in an order that knows nothing of groups.
+
+    It needs an agent that lets every call through, because it has slots of its own. A batch starts when the last of its
+    calls has come, which is at once where the batch was handed over whole.
+    """
+
+    def __init__(self, reward: ScoresRollouts, *, slots: int, calls_per_step: int, seed: int = 0) -> None:
+        self._reward = reward
+        self._num_free = slots
+        self._calls_per_step = calls_per_step
+        self._rng = random.Random(seed)
+        self._step = 0
+        self._num_ended = 0
+        self._num_come: Counter[int] = Counter()
+        self._waiting: list[tuple[int, float, asyncio.Future[None]]] = []
+
+    async def compute_score(self, rollout: Rollout) -> float:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (rollout.step, self._rng.random(), turn))
+        self._num_come[rollout.step] += 1
+        self._start()
+        await turn
+        try:
+            return await self._reward.compute_score(rollout)
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        self._num_free += 1
+        self._count_end()
+        self._start()
+
+    def _count_end(self) -> None:
+        self._num_ended += 1
+        if self._num_ended == self._calls_per_step:
+            self._step, self._num_ended = self._step + 1, 0
+
+    def _start(self) -> None:
+        """Give free slots to the batch whose turn it is; what was given up while it waited needs none."""
+        while self._waiting and self._waiting[0][0] == self._step:
+            if self._num_come[self._step] < self._calls_per_step:
+                return
+            is_given_up = self._waiting[0][2].done()
+            if not is_given_up and not self._num_free:
+                return
+            turn = heapq.heappop(self._waiting)[2]
+            if is_given_up:
+                self._count_end()
+            else:
+                self._num_free -= 1
+                turn.set_result(None)

@@ -1,0 +1,242 @@
+"""Loads the model that learns, and its tokenizer, as the settings name them.
+
+Always true: what is wrong with the settings is told as `InvalidInput` that names the key; what is on this machine is
+read from it, and only a name that is no path here may be looked up on the hub; a policy that was loaded can end a
+response and pad a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from rewardflow.errors import InvalidInput
+from rewardflow.policy import tiny
+from rewardflow.settings.run_settings import PolicySettings
+
+T = TypeVar("T")
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A model and the tokenizer it was made for."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token that ends a response: chat models often have one for the turn and one for the text."""
+        generation = getattr(self.model, "generation_config", None)
+        return frozenset((*_ids(self.tokenizer.eos_token_id), *_ids(getattr(generation, "eos_token_id", None))))
+
+    def reference(self) -> PreTrainedModel:
+        """A frozen copy of the model as it is now."""
+        frozen: PreTrainedModel = copy.deepcopy(self.model)
+        frozen.requires_grad_(False)
+        frozen.train(False)
+        return frozen
+
+
+def load_policy(settings: PolicySettings, *, seed: int) -> Policy:
+    """The policy on the CPU, in training mode. The seed matters only for weights that are built and not read."""
+    if settings.model == "tiny":
+        policy = Policy(_tiny_model(settings, seed), _tokenizer(settings))
+    else:
+        place = _Place.of(settings)
+        tokenizer = _tokenizer(settings, place)
+        policy = Policy(_read_model(settings, place), tokenizer)
+    _check(policy, settings)
+    if settings.chat_template is not None:
+        policy.tokenizer.chat_template = _template(settings.chat_template)
+    if settings.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    policy.model.train()
+    return policy
+
+
+def outline_policy(settings: PolicySettings) -> Policy:
+    """The policy without its weights: what they would be is known, and everything about them but their numbers."""
+    with torch.device("meta"):
+        if settings.model == "tiny":
+            policy = Policy(_tiny_model(settings, seed=0), _tokenizer(settings))
+        else:
+            place = _Place.of(settings)
+            policy = Policy(_outline_model(settings, place), _tokenizer(settings, place))
+    _check(policy, settings)
+    if settings.chat_template is not None:
+        policy.tokenizer.chat_template = _template(settings.chat_template)
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where transformers is to look: a folder of this machine, or a name of the hub."""
+
+    name: str
+    is_local: bool
+    gguf_file: str | None = None
+
+    @staticmethod
+    def of(settings: PolicySettings) -> _Place:
+        place = _find("policy.model", settings.model)
+        path = Path(place.name)
+        gguf_file = settings.gguf_file
+        if place.is_local and path.is_file() and path.suffix == ".gguf" and gguf_file is None:
+            path, gguf_file = path.parent, path.name
+        if gguf_file is not None:
+            missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+            if missing:
+                raise InvalidInput(
+                    f"policy.gguf_file={gguf_file} needs {' and '.join(missing)}: pip install 'rewardflow[gguf]'"
+                )
+            if place.is_local and not (path / gguf_file).is_file():
+                raise InvalidInput(f"policy.gguf_file must be a file in policy.model, got {path / gguf_file}")
+        elif place.is_local and not (path / "config.json").is_file():
+            raise InvalidInput(
+                f"policy.model must be a folder with a config.json, as save_pretrained writes it, got {settings.model}"
+            )
+        return _Place(str(path) if place.is_local else place.name, place.is_local, gguf_file)
+
+    def options(self, settings: PolicySettings) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "local_files_only": self.is_local,
+            "trust_remote_code": settings.trust_remote_code,
+        }
+        return options if self.gguf_file is None else {**options, "gguf_file": self.gguf_file}
+
+
+def _find(key: str, name: str) -> _Place:
+    path = Path(name).expanduser()
+    if path.exists():
+        return _Place(str(path), is_local=True)
+    if not _HUB_NAME.fullmatch(name):
+        raise InvalidInput(f"{key} must be a path that exists or a name on the hub, got {name}, which does not exist")
+    return _Place(name, is_local=False)
+
+
+def _tiny_model(settings: PolicySettings, seed: int) -> PreTrainedModel:
+    if settings.gguf_file is not None:
+        raise InvalidInput(f"policy.gguf_file needs a policy.model that it is in, got {settings.gguf_file} with tiny")
+    sizes = (settings.tiny_hidden, settings.tiny_layers)
+    model = _read("policy.model", "code", lambda: tiny.build_model(*sizes, seed=seed, attention=settings.attention))
+    return torch.nn.Module.to(model, _dtype(settings))
+
+
+def _read_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
+    attention = {} if settings.attention is None else {"attn_implementation": settings.attention}
+    options = {**place.options(settings), **attention, "dtype": _dtype(settings)}
+    return _read("policy.model", place.name, lambda: AutoModelForCausalLM.from_pretrained(place.name, **options))
+
+
+def _outline_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
+    def build() -> PreTrainedModel:
+        config = AutoConfig.from_pretrained(place.name, **place.options(settings))
+        attention = {} if settings.attention is None else {"attn_implementation": settings.attention}
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=_dtype(settings), trust_remote_code=settings.trust_remote_code, **attention
+        )
+        if place.gguf_file is None:
+            with contextlib.suppress(OSError):  # not all models have one; then what the configuration says is all
+                model.generation_config = GenerationConfig.from_pretrained(place.name, local_files_only=place.is_local)
+        return model
+
+    return _read("policy.model", place.name, build)
+
+
+def _tokenizer(settings: PolicySettings, model_place: _Place | None = None) -> PreTrainedTokenizerBase:
+    """The one that the settings name, else the model's own."""
+    if settings.tokenizer is not None:
+        key, place = "policy.tokenizer", _find("policy.tokenizer", settings.tokenizer)
+    elif model_place is not None:
+        key, place = "the tokenizer of policy.model", model_place
+    else:
+        return tiny.build_tokenizer()
+    if place.is_local and place.gguf_file is None and not any(Path(place.name).glob("*token*")):
+        raise InvalidInput(f"{key} could not be loaded from {place.name}: the folder holds no tokenizer")
+
+    def load() -> PreTrainedTokenizerBase:
+        tokenizer: PreTrainedTokenizerBase = _tokenizer_class(place).from_pretrained(
+            place.name, **place.options(settings)
+        )
+        return tokenizer
+
+    return _read(key, place.name, load)
+
+
+def _tokenizer_class(place: _Place) -> Any:
+    """For some kinds of model AutoTokenizer ignores the class in the file, and would split what we saved otherwise."""
+    file = Path(place.name) / "tokenizer_config.json"
+    if not place.is_local or place.gguf_file is not None or not file.is_file():
+        return AutoTokenizer
+    is_generic = json.loads(file.read_text("utf-8")).get("tokenizer_class") == "TokenizersBackend"
+    return PreTrainedTokenizerFast if is_generic else AutoTokenizer
+
+
+def _read(key: str, name: str, load: Callable[[], T]) -> T:
+    """transformers says in many ways that it cannot; the settings are to blame for these."""
+    try:
+        return load()
+    except InvalidInput:
+        raise
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise InvalidInput(f"{key} could not be loaded from {name}: {type(error).__name__}: {first_line}") from error
+
+
+def _check(policy: Policy, settings: PolicySettings) -> None:
+    """What generation needs of the pair; a missing pad token becomes the end token, which is as good under a mask."""
+    name = settings.tokenizer or settings.model
+    tokenizer = policy.tokenizer
+    if not policy.eos_ids:
+        raise InvalidInput(f"policy.tokenizer must have an end token, or no response would end; {name} has none")
+    if tokenizer.eos_token_id is None:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(min(policy.eos_ids))
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    embeddings: Any = policy.model.get_input_embeddings()
+    num_embeddings = embeddings.weight.shape[0]
+    if len(tokenizer) > num_embeddings:
+        raise InvalidInput(
+            f"policy.tokenizer must fit the model, got {len(tokenizer)} tokens from {name} "
+            f"for a model with {num_embeddings} embeddings"
+        )
+
+
+def _template(given: str) -> str:
+    """A template as it is, or the file that holds it: a Jinja template without braces would say the same always."""
+    if "{" in given:
+        return given
+    path = Path(given).expanduser()
+    if not path.is_file():
+        raise InvalidInput(f"policy.chat_template must be a Jinja template or a file with one, got {given!r}")
+    return path.read_text("utf-8")
+
+
+def _dtype(settings: PolicySettings) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return dtype
+
+
+def _ids(value: int | list[int] | None) -> list[int]:
+    return [] if value is None else [value] if isinstance(value, int) else value

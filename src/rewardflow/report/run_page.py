@@ -1,0 +1,173 @@
+"""The page of a run, and of two runs beside each other.
+
+Always true: the page is one file that asks nobody for anything; every text that a model or a judge wrote reaches it
+through `drawing.markup` or as JSON, and is shown, never obeyed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from importlib import resources
+
+from rewardflow.drawing.html_page import page
+from rewardflow.drawing.markup import Child, Markup, tag
+from rewardflow.drawing.scales import seconds
+from rewardflow.report.comparison import comparison_table
+from rewardflow.report.curves import NamedSteps
+from rewardflow.report.page_parts import section
+from rewardflow.report.rollout_sample import RolloutSample
+from rewardflow.report.run_data import RunData
+from rewardflow.report.run_figures import figures_of
+from rewardflow.report.sections import (
+    calls_section,
+    cost_section,
+    failures_section,
+    headline,
+    learning_section,
+    time_section,
+    timelines_section,
+    validation_section,
+    warnings_section,
+)
+
+
+def run_page(run: RunData, sample: RolloutSample) -> str:
+    figures = figures_of(run.steps)
+    steps = [NamedSteps(name=run.name, steps=run.steps)]
+    sections = [
+        _empty_section(run),
+        warnings_section(steps),
+        time_section(steps, [figures]),
+        timelines_section([run]),
+        learning_section(steps),
+        validation_section(steps),
+        calls_section(steps, [figures]),
+        cost_section(steps, [figures]),
+        failures_section(steps, [figures]),
+        _rollouts_section(sample),
+    ]
+    body = _body(run.name, _subtitle(run), headline(run, figures), sections)
+    rollouts = [dataclasses.asdict(one) for one in sample.rollouts]
+    return page(
+        title=f"{run.name} · rewardflow",
+        body=body,
+        css=_own("page.css"),
+        script=_own("page.js"),
+        data={"rollouts": rollouts},
+    )
+
+
+def comparison_page(one: RunData, other: RunData) -> str:
+    runs = [one, other]
+    names = _told_apart(runs)
+    figures = [figures_of(run.steps) for run in runs]
+    steps = [NamedSteps(name=name, steps=run.steps) for name, run in zip(names, runs, strict=True)]
+    sections = [
+        warnings_section(steps),
+        time_section(steps, figures),
+        timelines_section(runs),
+        learning_section(steps),
+        validation_section(steps),
+        calls_section(steps, figures),
+        cost_section(steps, figures),
+        failures_section(steps, figures),
+    ]
+    subtitle = tag("div", [_subtitle(run, name) for name, run in zip(names, runs, strict=True)])
+    title = f"{names[0]} and {names[1]}"
+    body = _body(title, subtitle, comparison_table(names, figures), sections)
+    return page(
+        title=f"{title} · rewardflow", body=body, css=_own("page.css"), script=_own("page.js"), data={"rollouts": []}
+    )
+
+
+def _body(title: str, subtitle: Child, top: Child, sections: Sequence[Markup | None]) -> Markup:
+    return Markup(
+        tag("header", tag("h1", title), subtitle)
+        + tag("main", top, [each for each in sections if each is not None])
+        + tag(
+            "footer",
+            tag("p", "Made by rewardflow report. Text of models and judges is shown as it is, and runs nowhere."),
+        )
+        + tag("div", id="tip", role="status", hidden=True)
+    )
+
+
+def _subtitle(run: RunData, name: str = "") -> Markup:
+    directory = run.directory
+    started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(directory.started_at))
+    facts = [
+        name,
+        _state_text(run),
+        f"started {started}",
+        _schedule_text(run),
+        f"rewardflow {directory.rewardflow_version}",
+    ]
+    return tag("p", " · ".join(fact for fact in facts if fact), class_="subtitle")
+
+
+def _state_text(run: RunData) -> str:
+    if run.state == "finished":
+        return "stopped before its end" if run.is_incomplete else "finished"
+    if run.last_written_at is None:
+        return "nothing written yet"
+    age_s = max(0.0, time.time() - run.last_written_at)
+    return f"no end recorded: it goes on or was killed; last written {seconds(age_s)} ago"
+
+
+def _schedule_text(run: RunData) -> str:
+    """In the words of its settings."""
+    schedule = run.settings.get("schedule")
+    if not isinstance(schedule, dict):
+        return ""
+    names = ("groups_per_step", "mini_batches", "stream", "max_staleness")
+    return ", ".join(f"{name} {schedule[name]}" for name in names if name in schedule)
+
+
+def _empty_section(run: RunData) -> Markup | None:
+    if run.steps:
+        return None
+    return section("empty", "Nothing yet", lead="No step has been judged or trained. Make the report again later.")
+
+
+def _rollouts_section(sample: RolloutSample) -> Markup:
+    """The script fills it: from data, with nothing but text."""
+    if not sample.rollouts:
+        return section("rollouts", "Rollouts", lead=sample.origin)
+    filters = [
+        tag("button", name, type="button", data_filter=key, aria_pressed="true" if key == "all" else "false")
+        for key, name in (
+            ("all", "all"),
+            ("failed", "failed"),
+            ("lowest", "lowest first"),
+            ("highest", "highest first"),
+        )
+    ]
+    controls = tag(
+        "div",
+        tag("div", filters, class_="filters", role="group", aria_label="which rollouts"),
+        tag("label", "step ", tag("select", id="rollout-step")),
+        tag("label", "containing ", tag("input", id="rollout-search", type="search", autocomplete="off")),
+        tag("span", "", id="rollout-count", role="status"),
+        class_="controls",
+    )
+    panes = tag(
+        "div",
+        tag("ol", id="rollout-list", role="listbox", tabindex=0, aria_label="rollouts"),
+        tag("article", id="rollout-detail", aria_live="polite", tabindex=0),
+        class_="panes",
+    )
+    hint = f"{sample.origin} With the list in focus: ↑ ↓ or k j to move, Home and End to jump."
+    without = tag("noscript", tag("p", "The rollouts need JavaScript."))
+    return section("rollouts", "Rollouts", controls, panes, without, lead=hint)
+
+
+def _told_apart(runs: Sequence[RunData]) -> list[str]:
+    """Names, or paths where the names are the same."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.directory.path) for run in runs]
+
+
+def _own(name: str) -> str:
+    return (resources.files("rewardflow.report") / name).read_text("utf-8")

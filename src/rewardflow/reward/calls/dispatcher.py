@@ -1,0 +1,507 @@
+"""Starts the calls of one service account as its governors allow, and brings each job to its one outcome.
+
+Always true: of a run the oldest step goes first and, within it, groups one after another; runs that share the account
+get their shares of it (`fair_queue.py`); no call starts above the limit; a call that ends gives its slot back whatever
+happened to it. Nothing here sleeps: every governor answers "when may the next call start?", a runner takes jobs until
+the answer is "not now", and one timer wakes the dispatcher at the earliest such time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.clock import chance
+from rewardflow.errors import AgentHalted, BudgetExhausted
+from rewardflow.observe.events import CallEnded, EventSink, WorkerAbandoned
+from rewardflow.observe.histogram import Histogram
+from rewardflow.reward.calls.attempt import Attempt
+from rewardflow.reward.calls.deadlines import Deadlines
+from rewardflow.reward.calls.fair_queue import Entry, FairQueue, RunStatistics
+from rewardflow.reward.calls.faults import Fault, describe, fault_of, with_reported_headers
+from rewardflow.reward.calls.outage import OutageClock
+from rewardflow.reward.calls.retry import Backoff, RetryBudget, RetryStatistics
+from rewardflow.reward.code.current_call import Call
+from rewardflow.reward.groups.job import Job
+from rewardflow.reward.limits.governors import Governors, GovernorStatistics
+from rewardflow.reward.limits.ledger import Ledger
+from rewardflow.reward.settings import LimitSettings
+from rewardflow.types import Reward
+
+logger = logging.getLogger(__name__)
+
+_STARTS_PER_TURN = 256  # so that filling 20,000 slots does not freeze the loop
+_CALLS_PER_TURN = 64  # calls that never wait give up the loop after this many
+_MAX_REJECTIONS = 10  # a request that is answered 429 this often is at fault itself
+_HEDGE_SAMPLES = 20
+_AFTER_PROBE_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchStatistics:
+    account: str
+    in_flight: int
+    waiting: int
+    calls: int
+    outcomes: dict[str, int]
+    retries: int
+    hedges: int
+    hedges_won: int
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
+    retry: RetryStatistics
+    governors: GovernorStatistics
+    runs: tuple[RunStatistics, ...] = ()  # those that have had work here
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        account: str,
+        limits: LimitSettings,
+        *,
+        ledger: Ledger,
+        tasks: asyncio.TaskGroup,
+        sink: EventSink | None,
+        halt: Callable[[AgentHalted], None],
+        settled: Callable[[], None] | None,
+    ) -> None:
+        """`sink` is told of what changes in the account; of each call, that of its ticket is."""
+        self.account = account
+        self.limits = limits
+        self._ledger = ledger
+        self._tasks = tasks
+        self._sink = sink
+        self._halt = halt
+        self._settled = settled
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # for runners: whose rollouts they score has no part in it
+        self._governors = Governors(account, limits, ledger, sink)
+        self._budget = RetryBudget(limits.retry_budget, savings=self._governors.limit)
+        self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, chance(self._loop))
+        self._queue = FairQueue()
+        self._sequence = 0
+        self._running = 0
+        self._num_unsaved = 0
+        self._num_started = 0
+        self._num_retries = 0
+        self._outcomes: Counter[str] = Counter()
+        self._hedges = 0
+        self._hedges_won = 0
+        self._latencies = Histogram()
+        self._deadlines = Deadlines(self._loop)
+        self._wake_timer: asyncio.TimerHandle | None = None
+        self._pump_handle: asyncio.Handle | None = None
+        self._backing_off: set[Job] = set()
+        self._handed_over: set[Attempt] = set()
+        self._outage = OutageClock(
+            account,
+            self._loop,
+            limits.outage_give_up_s,
+            sink=sink,
+            is_anyone_waiting=self._is_anyone_waiting,
+            halt=halt,
+        )
+        self._is_stopped = False
+
+    # -- which call starts next, and when ----------------------------------------------------------------------------
+
+    def add(self, job: Job, *, is_hedge: bool = False) -> None:
+        """Queue a job by age: the step it is due with, then group, then index."""
+        first = job.rollouts[0]
+        if not job.queued_s:
+            job.queued_s = self._loop.time()
+        self._sequence += 1
+        entry = Entry(job.group.due_step, job.group.number, first.index, self._sequence, job, is_hedge)
+        self._queue.push(entry)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed that may let calls start."""
+        if self._pump_handle is None and not self._is_stopped:
+            self._pump_handle = self._loop.call_soon(self._pump)
+
+    def stop(self) -> None:
+        """Start nothing more; what is out ends through its job."""
+        self._is_stopped = True
+        for handle in (self._wake_timer, self._pump_handle):
+            if handle is not None:
+                handle.cancel()
+        self._outage.stop()
+        self._queue.clear()
+
+    def saving(self) -> None:
+        """A verdict goes to disk. It keeps its place until then: what a crash loses is never more than the limit."""
+        self._num_unsaved += 1
+
+    def saved(self) -> None:
+        self._num_unsaved -= 1
+        self.wake()
+
+    def finish(self) -> None:
+        """After the last runner ended: take back what was handed to one that was cancelled before its first step."""
+        for attempt in self._handed_over:
+            self._running -= 1
+            self._end(attempt, None, None)
+        self._handed_over.clear()
+
+    def prune(self) -> None:
+        """Drop what was cancelled while it waited."""
+        self._queue.prune()
+        if self._outage.is_running and not self._is_anyone_waiting():
+            self._outage.end()
+
+    def _pump(self) -> None:
+        """Fill free slots with runners."""
+        self._pump_handle = None
+        for _ in range(_STARTS_PER_TURN):
+            if self._running + self._num_unsaved >= self._governors.limit:
+                return
+            self._running += 1
+            attempt = self._take_nowait()
+            if attempt is None:
+                self._running -= 1
+                return
+            self._handed_over.add(attempt)
+            self._tasks.create_task(self._run(attempt), context=self._context)
+        self.wake()
+
+    async def _run(self, first: Attempt) -> None:
+        """Make calls one after another in one slot until none may start.
+
+        This is the one boundary round a reward's own code: what it raises becomes data here. The wait for the answer is
+        here and not in a coroutine of its own, because there are as many of these as calls in flight.
+        """
+        num_calls = 0
+        attempt: Attempt | None = first
+        self._handed_over.discard(first)
+        try:
+            while attempt is not None:
+                rewards, fault = None, None
+                try:
+                    is_done, answer = self._begin(attempt)
+                    if not is_done:  # an answer that is there at once needs no time limit
+                        with attempt:
+                            attempt.job.hold(attempt)
+                            answer = await answer
+                    rewards = self._parse(attempt, answer)
+                except asyncio.CancelledError:
+                    if self._is_stopped:
+                        self._end(attempt, None, None)
+                        raise
+                    fault = Fault(kind="user_error", message="the reward raised CancelledError")
+                except (KeyboardInterrupt, GeneratorExit):
+                    raise
+                except BaseException as error:
+                    fault = self._fault_of(attempt, error)
+                self._end(attempt, rewards, fault)
+                num_calls += 1
+                if num_calls % _CALLS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                is_over = self._running + self._num_unsaved > self._governors.limit
+                attempt = None if is_over else self._take_nowait()
+        finally:
+            self._running -= 1
+
+    def _take_nowait(self) -> Attempt | None:
+        """Start the oldest job if every governor lets it go now; otherwise arrange to be woken."""
+        queue = self._queue
+        while (entry := queue.first(scarce_slots=self._scarce_slots)) is not None:
+            job = entry.job
+            if job.is_done:
+                queue.drop()
+                continue
+            now = self._loop.time()
+            tokens = self._estimate_tokens(job) if self._governors.counts_tokens else 0
+            if tokens is None:
+                continue
+            if not self._may_start(job, now, tokens):
+                return None
+            queue.pop()
+            return self._start(job, entry.is_hedge, now, tokens)
+        return None
+
+    @property
+    def _scarce_slots(self) -> int | None:
+        """How many slots there are, if the one that is to be filled is the last of them."""
+        limit = self._governors.limit
+        return limit if self._running + self._num_unsaved >= limit else None
+
+    def _estimate_tokens(self, job: Job) -> int | None:
+        """What the call will use, or None if the reward's own estimate raised, which fails the job."""
+        try:
+            return job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
+        except Exception as error:
+            job.fail("user_error", f"estimate_tokens failed: {describe(error)}", self._loop.time())
+            return None
+
+    def _may_start(self, job: Job, now: float, tokens: int) -> bool:
+        if self._is_stopped or (job.scorer.workers is not None and not self._has_worker(job)):
+            return False
+        ready_s = self._governors.ready_at(now, tokens)
+        if ready_s > now:
+            self._wake_at(ready_s)
+            is_too_long = self.limits.outage_give_up_s < ready_s - now < math.inf
+            if is_too_long or self._governors.outage_since_s() is not None:
+                self._outage.begin(self._governors.last_failure())
+            return False
+        if self._ledger.cap_usd is not None and not self._ledger.may_start(self.account):
+            if self._ledger.num_out == 0:
+                self._give_up_on_budget()
+            return False
+        return True
+
+    def _has_worker(self, job: Job) -> bool:
+        scorer = job.scorer
+        if scorer.num_busy < scorer.num_usable:
+            return True
+        if scorer.num_usable == 0 and scorer.num_stuck:  # and the cap on replacing threads is reached
+            self._outage.begin(f"all threads of {scorer.name} are stuck in calls that were given up")
+        return False
+
+    def _wake_at(self, when_s: float) -> None:
+        if when_s == math.inf:
+            return  # the end of a call that is out will wake us
+        if self._wake_timer is not None:
+            if self._wake_timer.when() <= when_s:
+                return
+            self._wake_timer.cancel()
+        self._wake_timer = self._loop.call_at(when_s, self._woken)
+
+    def _woken(self) -> None:
+        self._wake_timer = None
+        self._pump()
+
+    # -- one attempt -------------------------------------------------------------------------------------------------
+
+    def _start(self, job: Job, is_hedge: bool, now: float, tokens: int) -> Attempt:
+        self._num_started += 1
+        if job.num_calls == 0:
+            self._budget.earn()
+            job.started_s = now
+        elif not is_hedge:
+            self._num_retries += 1
+        job.stop_timer()
+        job.num_calls += 1
+        job.num_running += 1
+        job.scorer.num_busy += 1
+        attempt = Attempt(self._deadlines, job, is_hedge, now)
+        self._governors.start(attempt, tokens)
+        job.endpoint = attempt.endpoint
+        attempt.call = Call(job.rollouts, job.num_calls, attempt.endpoint.name)
+        attempt.when_s = self._deadline_s(job, now)
+        return attempt
+
+    def _deadline_s(self, job: Job, now: float) -> float | None:
+        limits = self.limits
+        deadline_s = None if limits.timeout_s is None else now + limits.timeout_s
+        if limits.verdict_timeout_s is None:
+            return deadline_s
+        verdict_s = job.started_s + limits.verdict_timeout_s
+        return verdict_s if deadline_s is None else min(deadline_s, verdict_s)
+
+    def _begin(self, attempt: Attempt) -> tuple[bool, Any]:
+        """Let the reward's code start: True and its result if it is there at once, else False and what to await."""
+        job = attempt.job
+        if job.is_done:  # cancelled between taking its slot and getting here
+            return True, None
+        attempt.was_made = True
+        if self.limits.hedge_quantile is not None:
+            self._arm_hedge(attempt)
+        return job.scorer.begin(attempt, job.context.copy())
+
+    def _parse(self, attempt: Attempt, answer: Any) -> tuple[Reward, ...] | None:
+        job = attempt.job
+        return None if job.is_done else job.scorer.loaded.parse(answer, len(job.rollouts))
+
+    def _fault_of(self, attempt: Attempt, error: BaseException) -> Fault:
+        if not attempt.is_expired:
+            return with_reported_headers(fault_of(error), attempt.call.headers)
+        took_s = self._loop.time() - attempt.started_s
+        return Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
+
+    def _end(self, attempt: Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> None:
+        """Give everything back, then decide what the attempt means for its job."""
+        job, call, now = attempt.job, attempt.call, self._loop.time()
+        job.num_running -= 1
+        job.scorer.num_busy -= 1
+        job.release(attempt)
+        self._queue.end(job.group.ticket.run, now - attempt.started_s)
+        if attempt.hedge_timer is not None:
+            attempt.hedge_timer.cancel()
+        if rewards is not None:
+            for reward in rewards:  # a price told in the result counts like one that was reported
+                call.cost_usd += reward.cost_usd
+                call.tokens += reward.tokens
+        self._settle(attempt, _outcome(job, rewards, fault), fault, now)
+        job.cost_usd += call.cost_usd
+        job.tokens += call.tokens
+        if job.is_done:
+            return
+        if rewards is not None:
+            self._hedges_won += attempt.is_hedge
+            job.succeed(rewards, now)
+        elif fault is not None:
+            self._retry_or_fail(attempt, fault, now)
+
+    def _settle(self, attempt: Attempt, outcome: str, fault: Fault | None, now: float) -> None:
+        self._governors.settle(attempt, outcome, fault, self._running, now)
+        self._outcomes[outcome] += 1
+        latency_s = now - attempt.started_s
+        if outcome == "scored":
+            self._latencies.add(latency_s)
+        if self._outage.is_running or attempt.endpoint.breaker.is_open:
+            self._follow_outage()
+        sink = attempt.job.group.ticket.sink
+        if sink is not None:
+            sink.emit(_call_event(attempt, outcome, latency_s, now))
+        if self._sink is not None and attempt.is_expired and attempt.job.scorer.num_stuck:
+            name, stuck = attempt.job.scorer.name, attempt.job.scorer.num_stuck
+            self._sink.emit(WorkerAbandoned(at_s=now, reward=name, num_abandoned=stuck))
+        if self._settled is not None:
+            self._settled()
+        if self._queue and self._running < self._governors.limit:
+            self.wake()
+
+    def _retry_or_fail(self, attempt: Attempt, fault: Fault, now: float) -> None:
+        job = attempt.job
+        # What fails because the service is down says nothing about this job, and costs it no attempt.
+        is_outage = attempt.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
+        if fault.kind == "rate_limited":
+            job.num_rejections += 1
+            num_failures, may_retry = job.num_rejections, is_outage or job.num_rejections < _MAX_REJECTIONS
+        else:
+            job.num_failures += 0 if is_outage else 1
+            num_failures, may_retry = max(1, job.num_failures), job.num_failures < self.limits.max_attempts
+        delay_s = self._backoff.delay_s(num_failures, fault.retry_after_s)
+        if is_outage:
+            delay_s = max(delay_s, self._after_next_probe_s(now))
+        limit_s = self.limits.verdict_timeout_s
+        has_time = limit_s is None or now + delay_s < job.started_s + limit_s
+        message = fault.message if has_time else f"{fault.message} (no time for another attempt)"
+        if fault.is_retryable and may_retry and has_time:
+            if is_outage or fault.kind == "rate_limited" or self._budget.spend():
+                job.is_hedged = job.num_running > 0
+                job.stop_timer()
+                job.timer = self._loop.call_later(delay_s, self._add_again, job)
+                self._backing_off.add(job)
+                if delay_s > self.limits.outage_give_up_s:
+                    self._outage.begin(fault.message)
+                return
+            message = f"{message} (retry budget spent)"
+        if job.num_running == 0:
+            job.fail(fault.kind, message, now)
+
+    def _after_next_probe_s(self, now: float) -> float:
+        """How long until another job has had its turn as the probe: one that always hangs must not be all of them."""
+        probe_s = self._governors.ready_at(now, 0)
+        is_out = self._governors.outage_since_s() is not None
+        return probe_s - now + _AFTER_PROBE_S if is_out and probe_s < math.inf else 0.0
+
+    def _add_again(self, job: Job) -> None:
+        """Queue a retry; the time limit of its verdict also holds while it waits there."""
+        self._backing_off.discard(job)
+        limit_s = self.limits.verdict_timeout_s
+        if limit_s is not None:
+            job.timer = self._loop.call_at(job.started_s + limit_s, self._too_late, job)
+        self.add(job)
+
+    def _too_late(self, job: Job) -> None:
+        if job.num_running == 0:
+            limit_s = self.limits.verdict_timeout_s
+            job.fail("timeout", f"no verdict within verdict_timeout_s={limit_s:g}", self._loop.time())
+
+    # -- hedging -----------------------------------------------------------------------------------------------------
+
+    def _arm_hedge(self, attempt: Attempt) -> None:
+        quantile = self.limits.hedge_quantile
+        if quantile is None or attempt.is_hedge or self._latencies.count < _HEDGE_SAMPLES:
+            return
+        after_s = self._latencies.quantile(quantile)
+        if after_s is not None:
+            attempt.hedge_timer = self._loop.call_later(after_s, self._hedge, attempt.job)
+
+    def _hedge(self, job: Job) -> None:
+        """The call is slower than most: ask a second time, if the share of hedges and the retry budget allow it."""
+        if job.is_done or job.is_hedged or self._hedges + 1 > self.limits.hedge_share * self._num_started:
+            return
+        if self._budget.spend():
+            job.is_hedged = True
+            self._hedges += 1
+            self.add(job, is_hedge=True)
+
+    # -- the end of the road -----------------------------------------------------------------------------------------
+
+    def _follow_outage(self) -> None:
+        if self._governors.outage_since_s() is None:
+            self._outage.end()
+        elif self._is_anyone_waiting():
+            self._outage.begin(self._governors.last_failure())
+        self.wake()
+
+    def _is_anyone_waiting(self) -> bool:
+        self._backing_off = {job for job in self._backing_off if not job.is_done}
+        return bool(self._backing_off) or any(not entry.job.is_done for entry in self._queue)
+
+    def _give_up_on_budget(self) -> None:
+        ledger = self._ledger.statistics()
+        error = BudgetExhausted(
+            f"{self.account}: the next call could pass max_cost_usd={ledger.cap_usd:g}, spent so far: "
+            f"{ledger.spent_usd:.6g} USD. Raise the cap and run again with the same journal to go on"
+        )
+        self._loop.call_soon(self._halt, error)
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> DispatchStatistics:
+        quantile = self._latencies.quantile
+        return DispatchStatistics(
+            account=self.account,
+            in_flight=self._running,
+            waiting=sum(not entry.job.is_done for entry in self._queue),
+            runs=self._queue.statistics(),
+            calls=self._num_started,
+            outcomes=dict(self._outcomes),
+            retries=self._num_retries,
+            hedges=self._hedges,
+            hedges_won=self._hedges_won,
+            latency_p50_s=quantile(0.5),
+            latency_p95_s=quantile(0.95),
+            latency_p99_s=quantile(0.99),
+            retry=self._budget.statistics(),
+            governors=self._governors.statistics(self._loop.time()),
+        )
+
+
+def _call_event(attempt: Attempt, outcome: str, latency_s: float, now: float) -> CallEnded:
+    first = attempt.job.rollouts[0]
+    return CallEnded(
+        at_s=now,
+        step=first.step,
+        group_id=first.group_id,
+        index=first.index,
+        reward=attempt.job.scorer.name,
+        attempt=attempt.call.attempt,
+        endpoint=attempt.endpoint.shown,
+        started_s=attempt.started_s,
+        latency_s=latency_s,
+        outcome=outcome,
+        cost_usd=attempt.call.cost_usd,
+        tokens=attempt.call.tokens,
+        is_hedge=attempt.is_hedge,
+        source=attempt.job.group.ticket.source,
+    )
+
+
+def _outcome(job: Job, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> str:
+    """How the call ended, for governors and counters: not always what it means for its job."""
+    if rewards is not None:
+        return "scored" if any(reward.value is not None for reward in rewards) else "unparsable"
+    return "cancelled" if fault is None or job.is_done else fault.kind

@@ -1,0 +1,129 @@
+"""What went wrong with one attempt, and whether asking again can help.
+
+Always true: every exception maps to exactly one failure kind. HTTP clients are recognised by the shape of their
+exceptions (a status, a response, a class name), so that none of them has to be installed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rewardflow.errors import RateLimited, ServiceError, Unparsable
+from rewardflow.observe.redact import redact
+from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
+from rewardflow.types import EMPTY, FailureKind
+
+_CONNECTION_NAMES = frozenset(
+    {
+        "ClientConnectionError",  # aiohttp, and everything under it
+        "ClientPayloadError",
+        "TransportError",  # httpx, httpcore, httpx2
+        "NetworkError",
+        "APIConnectionError",  # openai, anthropic
+        "ConnectionError",  # requests (not the builtin), urllib3
+        "ChunkedEncodingError",
+        "ProtocolError",
+        "IncompleteRead",
+        "URLError",  # urllib
+        "gaierror",
+        "SSLError",
+    }
+)
+_TIMEOUT_NAMES = frozenset({"TimeoutError", "Timeout", "TimeoutException", "APITimeoutError", "ServerTimeoutError"})
+_RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501, 505}
+_REQUEST_STATUSES = frozenset({400, 413, 414, 415, 422, 431})  # too long, refused by a filter, malformed
+_MAX_ERROR_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why an attempt gave no result."""
+
+    kind: FailureKind
+    message: str
+    is_retryable: bool = False
+    retry_after_s: float | None = None
+    headers: Mapping[str, str] = EMPTY
+    is_about_request: bool = False  # this request cannot be served; the service itself is well
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Sort an exception that reward code let out."""
+    message = describe(error)
+    match error:
+        case RateLimited():
+            headers = error.headers or EMPTY
+            wait_s = (
+                error.retry_after_s if error.retry_after_s is not None else read_retry_after_s(headers, time.time())
+            )
+            return Fault(
+                kind="rate_limited", message=message, is_retryable=True, retry_after_s=wait_s, headers=dict(headers)
+            )
+        case ServiceError():
+            return Fault(
+                kind="service",
+                message=message,
+                is_retryable=error.retryable,
+                retry_after_s=error.retry_after_s,
+                is_about_request=not error.retryable and (error.status is None or error.status in _REQUEST_STATUSES),
+            )
+        case Unparsable():
+            return Fault(kind="unparsable", message=message, is_retryable=error.retryable)
+    status = _http_status(error)
+    if status is not None:
+        return _fault_of_status(status, message, _headers(error))
+    names = {cls.__name__ for cls in type(error).__mro__}
+    is_timeout = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
+    if is_timeout or names & _TIMEOUT_NAMES:
+        return Fault(kind="timeout", message=message, is_retryable=True)
+    if isinstance(error, ConnectionError) or names & _CONNECTION_NAMES:
+        return Fault(kind="service", message=message, is_retryable=True)
+    return Fault(kind="user_error", message=message)
+
+
+def with_reported_headers(fault: Fault, reported: Mapping[str, str] | None) -> Fault:
+    """The fault together with what `report_headers` told before it."""
+    if not reported:
+        return fault
+    headers = {**reported, **fault.headers}
+    wait_s = fault.retry_after_s if fault.retry_after_s is not None else read_retry_after_s(headers, time.time())
+    return replace(fault, headers=headers, retry_after_s=wait_s)
+
+
+def describe(error: BaseException) -> str:
+    """One line that says what happened, without secrets and of bounded length."""
+    text = str(error).strip()
+    name = type(error).__name__
+    return redact(f"{name}: {text}" if text else name)[:_MAX_ERROR_CHARS]
+
+
+def _fault_of_status(status: int, message: str, headers: Mapping[str, str]) -> Fault:
+    kind: FailureKind = "rate_limited" if status == 429 else "service"
+    return Fault(
+        kind=kind,
+        message=message,
+        is_retryable=status in _RETRYABLE_STATUSES,
+        retry_after_s=read_retry_after_s(headers, time.time()),
+        headers=headers,
+        is_about_request=status in _REQUEST_STATUSES,
+    )
+
+
+def _http_status(error: BaseException) -> int | None:
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600:
+                return value
+    return None
+
+
+def _headers(error: BaseException) -> Mapping[str, str]:
+    for holder in (error, getattr(error, "response", None)):
+        headers: Any = getattr(holder, "headers", None)
+        if headers is not None and hasattr(headers, "items"):
+            return {str(name).lower(): str(value) for name, value in headers.items()}
+    return EMPTY

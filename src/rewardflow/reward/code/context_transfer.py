@@ -1,0 +1,105 @@
+"""A call takes its context along: into a thread by running inside it, into a process by value.
+
+Always true: a reward function sees the `contextvars` of whoever submitted the rollout, wherever it runs; what it
+sets itself stays in its own call.
+
+Into a process a variable travels when it is an attribute of an importable module (not of `__main__`) and its value
+can be pickled. Everything else stays behind silently: a context is full of other libraries' private variables, and a
+reward that does not read them must not fail because of them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import importlib
+import logging
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rewardflow.reward.code.current_call import Call, _current_call, enter_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+logger = logging.getLogger(__name__)
+
+Home = tuple[str, str]  # module, attribute
+Outcome = tuple[Any, Exception | None]
+
+
+def run_call(
+    function: Callable[..., Any], kwargs: Mapping[str, Any], call: Call, context: contextvars.Context
+) -> Outcome:
+    """Run the user's function as this call; what it raises is returned, so that a worker survives everything."""
+    try:
+        return context.copy().run(_enter_and_run, function, kwargs, call), None  # a copy: hedges share a context
+    except BaseException as error:
+        return None, ordinary(error)
+
+
+def ordinary(error: BaseException) -> Exception:
+    """The exception as one that may be raised in a coroutine.
+
+    SystemExit and KeyboardInterrupt would end the program, CancelledError would look like the caller's own cancel, and
+    StopIteration cannot leave a coroutine.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    wrapped = RuntimeError(f"reward code raised {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def pack(context: contextvars.Context) -> bytes:
+    """The part of the context that can travel; empty when there is none."""
+    entries: list[tuple[tuple[Home, ...], bytes]] = []
+    for variable, value in context.items():
+        if variable is _current_call:
+            continue
+        homes = _homes(variable)
+        if homes:
+            try:
+                entries.append((homes, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)))
+            except Exception as error:
+                logger.debug("%s stays behind: its value cannot be pickled: %s", variable.name, error)
+    return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL) if entries else b""
+
+
+def unpack(packed: bytes, base: contextvars.Context) -> contextvars.Context:
+    """A copy of `base` with the packed variables set."""
+    context = base.copy()
+    if packed:
+        for homes, value in pickle.loads(packed):
+            try:
+                context.run(_find(homes).set, pickle.loads(value))
+            except Exception as error:
+                logger.debug("%s stays behind: %s", homes[0], error)
+    return context
+
+
+def _enter_and_run(function: Callable[..., Any], kwargs: Mapping[str, Any], call: Call) -> Any:
+    enter_call(call)
+    return function(**kwargs)
+
+
+@functools.lru_cache(maxsize=1024)  # bounded, because a ContextVar cannot be referenced weakly
+def _homes(variable: contextvars.ContextVar[Any]) -> tuple[Home, ...]:
+    """Every module attribute that holds the variable: the other process may have imported any of them."""
+    return tuple(
+        (module_name, attribute)
+        for module_name, module in list(sys.modules.items())
+        if module_name != "__main__"
+        for attribute, value in list(getattr(module, "__dict__", {}).items())
+        if value is variable
+    )
+
+
+def _find(homes: tuple[Home, ...]) -> contextvars.ContextVar[Any]:
+    """The variable in this process, through a module that is already here if there is one: imports may be heavy."""
+    module_name, attribute = next((home for home in homes if home[0] in sys.modules), homes[0])
+    variable = getattr(importlib.import_module(module_name), attribute)
+    if not isinstance(variable, contextvars.ContextVar):
+        raise TypeError(f"{module_name}.{attribute} is not a ContextVar here")
+    return variable

@@ -1,0 +1,285 @@
+"""What a loaded reward is: how to call it, how to read what it returns, and which hooks it has.
+
+Always true: a `LoadedReward` that exists can be called with what `arguments` gives; a signature that asks for more
+is refused when it is loaded. Parameters are filled by name, so a reward takes what it needs and no more. Where
+`is_async` is true, calling gives a coroutine.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Literal
+
+from rewardflow.errors import RewardLoadError
+from rewardflow.reward.code.results import parse_result, parse_results
+from rewardflow.reward.code.source import Found, RewardSource, scoring_function
+from rewardflow.types import Reward, Rollout
+
+Unit = Literal["rollout", "group"]
+Fill = Callable[[Any], Any]  # from a rollout, or from a group's rollouts, to one argument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedReward:
+    """A reward that is ready to be called: `parse(function(**arguments(rollouts)), len(rollouts))`.
+
+    Hooks are None where the reward has none, and may return an awaitable.
+    """
+
+    name: str
+    identity: str
+    unit: Unit
+    is_async: bool
+    function: Callable[..., Any]
+    post_process: Callable[..., Any] | None
+    log: Callable[..., Any] | None
+    close: Callable[[], Any] | None
+    estimate_tokens: Callable[[Rollout], int] | None
+    decide_locally: Callable[[Rollout], Any] | None  # a verdict without a call, or None; never async
+    decides_quickly: bool  # so that it may run on the loop
+    check: Callable[[], Any] | None  # called when the agent opens, to find what is missing before anything is sent
+    price_problem: Callable[[], str | None] | None  # why the cost of a call cannot be told, or None
+    endpoints: tuple[str, ...]  # which the reward itself knows; the agent spreads its calls over them
+    fills: tuple[tuple[str, Fill], ...] = field(repr=False)
+    call_kwargs: Mapping[str, Any] = field(repr=False)
+
+    def arguments(self, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+        """Keywords for one call: about one rollout, or about the whole group if that is the unit."""
+        subject = rollouts[0] if self.unit == "rollout" else rollouts
+        arguments = {name: fill(subject) for name, fill in self.fills}
+        if self.call_kwargs:
+            arguments.update(self.call_kwargs)
+        return arguments
+
+    def parse(self, result: Any, count: int) -> tuple[Reward, ...]:
+        """One reward per rollout of the call. Never raises: what cannot be read is a failed reward."""
+        return (parse_result(result),) if self.unit == "rollout" else parse_results(result, count)
+
+
+def load_reward(source: RewardSource) -> LoadedReward:
+    """Import, build and check a reward; everything that can be wrong with it is a `RewardLoadError` from here."""
+    found = source.find()
+    scoring = scoring_function(found.target)
+    if scoring is None:
+        raise RewardLoadError(
+            f"a class used as a reward must have score_group, compute_score or __call__, {source.name} has none"
+        )
+    if any(inspect.isasyncgenfunction(f) or inspect.isgeneratorfunction(f) for f in (scoring, type(scoring).__call__)):
+        raise RewardLoadError(f"a reward must return its result, {source.name} is a generator and yields it")
+    plan = _plan(scoring, found, source.name)
+    function = _by_position(scoring, plan.positional) if plan.positional else scoring
+    is_async = is_coroutine_function(scoring)
+    target = found.target
+    return LoadedReward(
+        name=source.name,
+        identity=found.identity,
+        unit=plan.unit,
+        is_async=is_async,
+        function=_as_coroutine_function(function) if is_async else function,
+        post_process=_hook(target, source.name, "post_process_scores", "scores"),
+        log=_hook(target, source.name, "log", "timestamps", "queries", "results", "latencies", "group_uids"),
+        close=_hook(target, source.name, "aclose") or _hook(target, source.name, "close"),
+        estimate_tokens=_hook(target, source.name, "estimate_tokens", "rollout"),
+        decide_locally=_decide_locally(target, source.name, plan.unit),
+        decides_quickly=bool(getattr(target, "decides_quickly", False)),
+        check=_hook(target, source.name, "check"),
+        price_problem=_hook(target, source.name, "price_problem"),
+        endpoints=_endpoints(target, source.name),
+        fills=plan.fills,
+        call_kwargs=found.call_kwargs,
+    )
+
+
+def _endpoints(target: Any, name: str) -> tuple[str, ...]:
+    """The reward's own `endpoints`, if it has that attribute."""
+    endpoints = getattr(target, "endpoints", None) or ()
+    if isinstance(endpoints, str) or not all(isinstance(endpoint, str) for endpoint in endpoints):
+        raise RewardLoadError(f"endpoints of {name} must be a sequence of texts, got {endpoints!r}")
+    return tuple(endpoints)
+
+
+def _decide_locally(target: Any, name: str, unit: Unit) -> Callable[[Rollout], Any] | None:
+    hook = _hook(target, name, "decide_locally", "rollout")
+    if hook is None:
+        return None
+    if is_coroutine_function(hook):
+        raise RewardLoadError(f"decide_locally of {name} must be plain, it is async; what has to wait is a call")
+    if unit == "group":
+        raise RewardLoadError(f"decide_locally is for rewards that score one rollout, and {name} sees whole groups")
+    return hook
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Also behind partials, bound methods, callable objects and decorators that use `functools.wraps`."""
+    while not inspect.iscoroutinefunction(function):
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif inspect.isroutine(function) or isinstance(function, type):
+            return False
+        else:
+            function = type(function).__call__
+    return True
+
+
+# -- what can be asked for --
+
+
+def _extra_info(rollout: Rollout) -> dict[str, Any]:
+    """A fresh copy, so that what one call writes into it no other call sees."""
+    info = dict(rollout.extra_info) if rollout.extra_info else {}
+    info["group_uid"] = rollout.group_id
+    info["group_size"] = rollout.group_size
+    return info
+
+
+def _itself(rollout: Rollout) -> Rollout:
+    return rollout
+
+
+def _each(fill: Fill) -> Fill:
+    return lambda rollouts: [fill(rollout) for rollout in rollouts]
+
+
+_VERL: dict[str, Fill] = {
+    "data_source": attrgetter("data_source"),
+    "solution_str": attrgetter("response"),
+    "ground_truth": attrgetter("ground_truth"),
+    "extra_info": _extra_info,
+}
+_OWN_NAMES = ("prompt", "messages", "response")
+_FOR_ROLLOUT: dict[str, Fill] = {**_VERL, "rollout": _itself, **{name: attrgetter(name) for name in _OWN_NAMES}}
+_FOR_GROUP: dict[str, Fill] = {**{f"{name}s": _each(fill) for name, fill in _VERL.items()}, "rollouts": tuple}
+_POSITIONS: dict[Unit, tuple[str, ...]] = {"rollout": tuple(_VERL), "group": tuple(f"{name}s" for name in _VERL)}
+
+
+# -- fitting a signature --
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    unit: Unit
+    fills: tuple[tuple[str, Fill], ...]
+    positional: tuple[str, ...]  # those of `fills` that go to positional-only parameters, in order
+
+
+def _plan(scoring: Callable[..., Any], found: Found, name: str) -> _Plan:
+    """Decide once what every call will pass."""
+    parameters = _parameters(scoring, name)
+    sees_group = scoring == getattr(found.target, "score_group", None)
+    asks_for_group = any(p.name in _FOR_GROUP for p in parameters)
+    unit: Unit = "group" if sees_group or asks_for_group else "rollout"
+    supply = dict(_FOR_GROUP if unit == "group" else _FOR_ROLLOUT)
+    if sees_group and parameters and not asks_for_group:
+        supply[parameters[0].name] = tuple  # score_group(self, group): whatever its name, it means the rollouts
+    positional = _positional(parameters, supply, unit, name)
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    _check_call_kwargs(found.call_kwargs, [p.name for p in named], takes_any, supply, name)
+
+    wanted = [p.name for p in named if p.name in supply and p.name not in found.call_kwargs and not _has_own_value(p)]
+    unfilled = [
+        p.name for p in named if p.default is p.empty and p.name not in wanted and p.name not in found.call_kwargs
+    ]
+    if takes_any:
+        wanted += [one for one in _POSITIONS[unit] if one not in wanted and one not in positional]
+    if unfilled or not (wanted or positional):
+        problem = f"nothing fills {', '.join(unfilled)}" if unfilled else "it asks for none of them"
+        raise RewardLoadError(
+            f"{name} must ask for parameters that are supplied ({', '.join(supply)}) or are in reward_kwargs "
+            f"({', '.join(found.call_kwargs) or 'none given'}); {problem}"
+        )
+    return _Plan(unit, tuple((one, supply[one]) for one in (*positional, *wanted)), positional)
+
+
+def _parameters(scoring: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(scoring).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise RewardLoadError(
+            f"a reward's parameters must be readable, those of {name} are not; wrap it in a function"
+        ) from error
+
+
+def _positional(
+    parameters: list[inspect.Parameter], supply: Mapping[str, Fill], unit: Unit, name: str
+) -> tuple[str, ...]:
+    """What goes to positional-only parameters: by name where we know it, else by place in verl's order."""
+    order = _POSITIONS[unit]
+    chosen: list[str] = []
+    for place, p in enumerate(p for p in parameters if p.kind is p.POSITIONAL_ONLY):
+        if p.name in supply or place < len(order):
+            chosen.append(p.name if p.name in supply else order[place])
+        elif p.default is p.empty:
+            raise RewardLoadError(f"{name} must take at most {', '.join(order)} by position; nothing fills {p.name}")
+    if len(set(chosen)) != len(chosen):
+        raise RewardLoadError(f"positional-only parameters of {name} must be in the order {', '.join(order)}")
+    return tuple(chosen)
+
+
+def _has_own_value(parameter: inspect.Parameter) -> bool:
+    """`prompt="Rate this: ..."` in a file written for verl is the user's template, not a request for ours."""
+    return parameter.name in _OWN_NAMES and parameter.default not in (parameter.empty, None, "", ())
+
+
+def _check_call_kwargs(
+    kwargs: Mapping[str, Any], named: list[str], takes_any: bool, supply: Mapping[str, Fill], name: str
+) -> None:
+    unknown = [] if takes_any else [key for key in kwargs if key not in named]
+    if unknown:
+        raise RewardLoadError(
+            f"reward_kwargs must be parameters of {name} ({', '.join(named) or 'none'}), got {', '.join(unknown)}"
+        )
+    taken = [key for key in kwargs if key in supply and key not in _OWN_NAMES]
+    if taken:
+        raise RewardLoadError(
+            f"reward_kwargs of {name} must not set what is supplied with every call: {', '.join(taken)}"
+        )
+
+
+def _by_position(function: Callable[..., Any], positional: tuple[str, ...]) -> Callable[..., Any]:
+    def call(**arguments: Any) -> Any:
+        return function(*[arguments.pop(name) for name in positional], **arguments)
+
+    return call
+
+
+def _as_coroutine_function(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A decorator round an async function may answer by itself, say from a cache; the caller still gets a coroutine."""
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    async def call(**arguments: Any) -> Any:
+        result = function(**arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    return call
+
+
+# -- hooks --
+
+
+def _hook(target: Any, name: str, method: str, *takes: str) -> Callable[..., Any] | None:
+    """A hook that cannot be called is found now, not after the first batch was paid for."""
+    hook: object = getattr(target, method, None)
+    if not callable(hook):  # `self.log` is often a logger
+        return None
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # written in C: it shows when called
+        return hook
+    try:
+        signature.bind(*takes)
+    except TypeError as error:
+        raise RewardLoadError(
+            f"{method} of {name} must take ({', '.join(takes)}), got {method}{signature}; "
+            f"rename it if it is not meant to be called by the agent"
+        ) from error
+    return hook

@@ -1,0 +1,107 @@
+"""Runs the optional methods of a user's class (post-processing, logging, closing), plain or async, off the loop.
+
+Always true: an error in a hook is logged and returned, never raised: it must not take verdicts with it. A hook's time
+limit begins when it starts, not when it queues; `expire` ends all that are running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rewardflow.reward.calls.deadlines import Deadline, Deadlines
+from rewardflow.reward.calls.faults import describe
+from rewardflow.reward.code.contract import is_coroutine_function
+from rewardflow.reward.code.coroutine_driver import begin
+from rewardflow.reward.code.current_call import Call
+from rewardflow.reward.code.thread_pool import ThreadWorkers
+
+logger = logging.getLogger(__name__)
+
+_THREADS = 8
+
+
+class Hooks:
+    """A few threads for plain hooks, started with the first of them; async ones run on the loop."""
+
+    def __init__(self, *, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._threads: ThreadWorkers | None = None
+        self._places = asyncio.Semaphore(_THREADS)
+        self._running: set[Deadline] = set()
+        self._told: set[str] = set()
+        self._is_expired = False
+
+    async def run(
+        self, name: str, hook: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
+    ) -> tuple[Any, str | None]:
+        """What the hook returned, and None; or None, and what went wrong."""
+        loop = asyncio.get_running_loop()
+        limit_s = timeout_s or self._timeout_s
+        num_requests = _num_cancel_requests()
+        async with self._places:
+            if self._is_expired and timeout_s is None:
+                return None, f"{name} failed: the agent was closed before it could run"
+            deadline = Deadline(Deadlines(loop), None if limit_s is None else loop.time() + limit_s)
+            self._running.add(deadline)
+            try:
+                with deadline:
+                    return await self._call(name, hook, arguments, deadline), None
+            except BaseException as error:
+                if not _is_the_hooks_own(error, num_requests):
+                    raise
+                problem = f"{name} failed: {describe(error)}"
+                if problem not in self._told:  # it may fail for every group alike
+                    self._told.add(problem)
+                    logger.error("%s", problem)
+                return None, problem
+            finally:
+                self._running.discard(deadline)
+
+    def expire(self) -> None:
+        """End every hook that is running, and start no more but those with a time limit of their own; for closing."""
+        self._is_expired = True
+        for deadline in list(self._running):
+            deadline.expire()
+
+    async def aclose(self, timeout_s: float) -> None:
+        if self._threads is not None:
+            await self._threads.aclose(timeout_s)
+
+    async def _call(self, name: str, hook: Callable[..., Any], arguments: tuple[Any, ...], deadline: Deadline) -> Any:
+        if is_coroutine_function(hook):
+            return await _drive(name, hook(*arguments), deadline)
+        kwargs = {"hook": hook, "arguments": arguments}
+        result = await self._started_threads().call(kwargs, Call(()), contextvars.copy_context())
+        return await _drive(name, result, deadline) if inspect.iscoroutine(result) else result
+
+    def _started_threads(self) -> ThreadWorkers:
+        if self._threads is None:
+            self._threads = ThreadWorkers(_call, size=_THREADS, max_abandoned=_THREADS, name="hooks")
+            self._threads.start(asyncio.get_running_loop())
+        return self._threads
+
+
+def _is_the_hooks_own(error: BaseException, num_requests: int) -> bool:
+    """Whether an error came from the hook's code, and not to end the task it runs in."""
+    if isinstance(error, asyncio.CancelledError):
+        return _num_cancel_requests() <= num_requests
+    return not isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+def _num_cancel_requests() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+async def _drive(name: str, coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Any:
+    is_done, answer = begin(coroutine, contextvars.copy_context(), name, deadline)
+    return answer if is_done else await answer
+
+
+def _call(hook: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return hook(*arguments)

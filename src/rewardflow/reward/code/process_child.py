@@ -1,0 +1,295 @@
+"""What runs in a reward process, and the frames that it and its parent exchange.
+
+Always true: every call that is read gets exactly one reply, whatever the function does short of ending the process;
+the first call runs in the main thread, so that code which needs it (`signal.alarm`) works; the process never
+outlives its parent.
+
+A frame is a header (body length, call number) and a pickled body. Number 0 is the parent's greeting and the child's
+answer to it; the others are calls and their replies. Kept light to import: this is most of what a new process loads.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copyreg
+import io
+import os
+import pickle
+import queue
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+from collections import ChainMap
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+from rewardflow.errors import InvalidInput, RewardLoadError
+from rewardflow.reward.code.context_transfer import ordinary, run_call, unpack
+from rewardflow.reward.code.current_call import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+HEADER = struct.Struct("!QQ")
+GREETING = 0
+LEAVE_WITHIN_S = 5.0  # for `atexit` handlers and buffers, once the parent has said goodbye
+
+
+class Source(Protocol):
+    """Where a process gets the reward function from; must be picklable."""
+
+    def build(self) -> Callable[..., Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    source: bytes
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception on its way to the parent: as itself, as its nearest relative that the parent knows, or as text."""
+
+    candidates: tuple[bytes, ...]
+    summary: str
+    traceback_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a call ended, with what it reported on the way."""
+
+    value: bytes
+    type_name: str
+    failure: Failure | None
+    cost_usd: float
+    tokens: int
+    headers: dict[str, str] | None
+
+
+def frame(number: int, body: bytes) -> bytes:
+    return HEADER.pack(len(body), number) + body
+
+
+def dumps(value: object) -> bytes:
+    buffer = io.BytesIO()
+    RecordPickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def type_name(value: object) -> str:
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def describe_failure(error: Exception) -> Failure:
+    """Pack an exception so that as much of it as possible arrives.
+
+    Many exceptions of HTTP clients pickle but do not unpickle (their constructors need more than `args`), and those of
+    the user's own file may not exist in the parent. The nearest base class with the same attributes still says what
+    happened: a status, a time to wait.
+    """
+    kept = {name: value for name, value in vars(error).items() if _readable(value)}
+    relatives = [cls for cls in type(error).__mro__ if issubclass(cls, Exception) and cls is not Exception]
+    candidates = [_readable(error), *(_readable(_Remains(cls, error.args, kept)) for cls in relatives)]
+    return Failure(
+        candidates=tuple(filter(None, candidates)),
+        summary=f"{type_name(error)}: {error}",
+        traceback_text="".join(traceback.format_exception(error)),
+    )
+
+
+def revive_failure(failure: Failure) -> Exception:
+    """The exception again, as near to the original as this process can read it."""
+    error: Exception = RuntimeError(failure.summary)
+    for candidate in failure.candidates:
+        try:
+            error = pickle.loads(candidate)
+        except Exception:
+            continue
+        break
+    error.add_note(f"In the reward process:\n{failure.traceback_text}")
+    return error
+
+
+def _reduce_read_only(mapping: Mapping[str, Any]) -> tuple[Any, ...]:
+    return _read_only, (dict(mapping),)
+
+
+_REDUCERS: Any = ChainMap({MappingProxyType: _reduce_read_only}, copyreg.dispatch_table)
+
+
+class RecordPickler(pickle.Pickler):
+    """Pickles the read-only mappings that our records are full of and that pickle does not know."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self.dispatch_table = _REDUCERS
+
+
+def _read_only(mapping: dict[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remains:
+    """An exception without its constructor: unpickles to an instance of `cls` with these attributes."""
+
+    cls: type[Exception]
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (self.cls, self.arguments, self.attributes)
+
+
+def _revive(cls: type[Exception], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Exception:
+    error = cls.__new__(cls, *arguments)
+    error.args = arguments
+    vars(error).update(attributes)
+    return error
+
+
+def _readable(value: object) -> bytes | None:
+    """The pickle of something that can also be unpickled, and then works well enough to be asked for an attribute."""
+    try:
+        body = dumps(value)
+        copy = pickle.loads(body)
+        getattr(copy, "response", None)
+        str(copy)
+    except Exception:
+        return None
+    return body
+
+
+class _Child:
+    """The process's own side: a thread that reads, threads that run calls, one lock to write."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._incoming: BinaryIO = connection.makefile("rb")
+        self._inbox: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._write_lock = threading.Lock()
+
+    def run(self) -> None:
+        first = self._read_frame()
+        if first is None:
+            return
+        greeting: Greeting = pickle.loads(first[1])
+        threading.Thread(target=self._read, args=(greeting.num_threads,), name="reward-reader", daemon=True).start()
+        try:
+            function = pickle.loads(greeting.source).build()
+        except BaseException as error:
+            self._write(GREETING, dumps(describe_failure(_load_error(error))))
+            return
+        base = contextvars.copy_context()  # what building the reward set is there for every call
+        for number in range(1, greeting.num_threads):
+            thread = threading.Thread(target=self._work, args=(function, base), name=f"reward-{number}", daemon=True)
+            thread.start()
+        self._write(GREETING, dumps(None))
+        self._work(function, base)
+
+    def _work(self, function: Callable[..., Any], base: contextvars.Context) -> None:
+        while (item := self._inbox.get()) is not None:
+            number, body = item
+            self._write(number, dumps(_answer(function, body, base)))
+            del item, body  # an idle process must not keep a rollout alive
+
+    def _read(self, num_threads: int) -> None:
+        """Pass calls on until the parent closes its end; then leave, by force if something does not let us."""
+        while (item := self._read_frame()) is not None:
+            self._inbox.put(item)
+        timer = threading.Timer(LEAVE_WITHIN_S, _kill_own_group)
+        timer.daemon = True
+        timer.start()
+        for _ in range(num_threads):
+            self._inbox.put(None)
+
+    def _read_frame(self) -> tuple[int, bytes] | None:
+        try:
+            header = self._incoming.read(HEADER.size)
+            if len(header) < HEADER.size:
+                return None
+            length, number = HEADER.unpack(header)
+            body = self._incoming.read(length)
+        except OSError:
+            return None
+        return (number, body) if len(body) == length else None
+
+    def _write(self, number: int, body: bytes) -> None:
+        try:
+            with self._write_lock:
+                self._connection.sendall(frame(number, body))
+        except OSError:
+            pass  # the parent is gone, and the reader has seen that too
+
+
+def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context) -> Reply:
+    try:
+        kwargs, call, packed = pickle.loads(body)
+    except Exception as error:
+        refused = InvalidInput(f"the arguments of a reward must be readable in its process, got {error!r}")
+        return _reply(b"", "", describe_failure(refused), Call(()))
+    value, raised = run_call(function, kwargs, call, unpack(packed, base))
+    if raised is not None:
+        return _reply(b"", "", describe_failure(raised), call)
+    try:
+        return _reply(dumps(value), type_name(value), None, call)
+    except Exception as error:
+        unsendable = TypeError(f"the result of a reward must be picklable, got a {type_name(value)}: {error}")
+        return _reply(b"", "", describe_failure(unsendable), call)
+
+
+def _reply(value: bytes, type_name: str, failure: Failure | None, call: Call) -> Reply:
+    return Reply(value, type_name, failure, call.cost_usd, call.tokens, call.headers)
+
+
+def _load_error(error: BaseException) -> RewardLoadError:
+    if isinstance(error, RewardLoadError):
+        return error
+    wrapped = RewardLoadError(f"the reward could not be built in its process: {type_name(error)}: {error}")
+    wrapped.__cause__ = ordinary(error)
+    return wrapped
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """Have the kernel kill us, and what we started, when the parent's end of this pipe closes.
+
+    The reader thread sees the parent go too, but cannot run while the user's code sits in C and holds the interpreter
+    lock, as a runaway regular expression does. Only Linux lets a signal be chosen; elsewhere the reader has to do.
+    """
+    import fcntl
+
+    if not hasattr(fcntl, "F_SETSIG"):
+        return
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    try:
+        os.read(lifeline, 1)
+    except BlockingIOError:
+        return
+    _kill_own_group()  # the parent was gone before we asked
+
+
+def _kill_own_group() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def main(connection: int, lifeline: int) -> None:
+    """Entry point; the process must be the leader of its own group."""
+    for descriptor in (connection, lifeline):
+        os.set_inheritable(descriptor, False)
+    _die_with_parent(lifeline)
+    del sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # whole lines, and none lost when we are killed
+    own = socket.socket(fileno=connection)
+    os.register_at_fork(after_in_child=own.close)  # or a grandchild would hide our death from the parent
+    _Child(own).run()

@@ -1,0 +1,84 @@
+"""A loaded reward with a home to run in: the event loop, threads or processes.
+
+Always true: a call either gives what the reward returned or raises what it raised; it never blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.calls.attempt import Attempt
+from rewardflow.reward.code.contract import LoadedReward
+from rewardflow.reward.code.coroutine_driver import begin
+from rewardflow.reward.code.current_call import enter_call
+from rewardflow.reward.code.process_pool import ProcessWorkers
+from rewardflow.reward.code.source import RewardSource
+from rewardflow.reward.code.thread_pool import ThreadWorkers
+from rewardflow.reward.settings import AUTO, MAX_THREADS, LimitSettings
+from rewardflow.types import Rollout
+
+Workers = ThreadWorkers | ProcessWorkers
+
+
+class Scorer:
+    """What the dispatcher calls."""
+
+    def __init__(self, name: str, loaded: LoadedReward, workers: Workers | None) -> None:
+        self.name = name
+        self.loaded = loaded
+        self.workers = workers
+        self.num_busy = 0
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_usable: Callable[[], None]) -> None:
+        if self.workers is not None:
+            self.workers.on_usable = on_usable
+            self.workers.start(loop)
+
+    @property
+    def num_usable(self) -> float:
+        """How many calls can run at once."""
+        return math.inf if self.workers is None else self.workers.num_usable
+
+    @property
+    def num_stuck(self) -> int:
+        return 0 if self.workers is None else self.workers.statistics().abandoned
+
+    def estimate_tokens(self, rollouts: Sequence[Rollout], usual: int) -> int:
+        """What a call will use, by the reward's own estimate or as calls usually do."""
+        estimate = self.loaded.estimate_tokens
+        return usual if estimate is None else sum(estimate(rollout) for rollout in rollouts)
+
+    def begin(self, attempt: Attempt, context: contextvars.Context) -> tuple[bool, Any]:
+        """Start the call: True and the result if it is there at once, else False and what to await for it."""
+        kwargs = self.loaded.arguments(attempt.job.rollouts)
+        if self.workers is not None:
+            return False, self.workers.call(kwargs, attempt.call, context)
+        context.run(enter_call, attempt.call)
+        return begin(context.run(self.loaded.function, **kwargs), context, self.name, attempt)
+
+    async def aclose(self, timeout_s: float) -> None:
+        if self.workers is not None:
+            await self.workers.aclose(timeout_s)
+
+
+def make_workers(source: RewardSource, loaded: LoadedReward, limits: LimitSettings) -> Workers | None:
+    """Choose the home: the loop for async rewards, threads up to 1024, processes above that or when asked."""
+    if loaded.is_async:
+        if limits.workers == "process":
+            raise InvalidInput(f"workers='process' is for plain functions, and reward {loaded.name} is async")
+        return None
+    wanted = MAX_THREADS if limits.max_concurrency == AUTO else limits.max_concurrency
+    if limits.workers == "process":
+        processes = limits.processes or min(wanted, os.cpu_count() or 1)
+        return ProcessWorkers(source, processes=processes, threads_per_process=1, name=loaded.name)
+    if wanted > MAX_THREADS:
+        processes = limits.processes or -(-wanted // MAX_THREADS)
+        threads = -(-wanted // processes)
+        return ProcessWorkers(source, processes=processes, threads_per_process=threads, name=loaded.name)
+    return ThreadWorkers(loaded.function, size=wanted, max_abandoned=limits.max_abandoned, name=loaded.name)

@@ -1,0 +1,82 @@
+"""A ticket that keeps nothing: verdicts go to a receiver as they become final, for agents that serve other processes.
+
+Always true: the receiver is told of every rollout at least once, and the first word is the final one. Where a verdict
+cannot depend on the rest of its group it is told the moment it is there, so that a group that never becomes whole
+holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from rewardflow.errors import AgentHalted
+from rewardflow.observe.events import REWARD_SOURCE, EventSink
+from rewardflow.reward.ticket import Ticket, TicketOwner
+from rewardflow.types import Reward, Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from rewardflow.reward.component import Component
+    from rewardflow.reward.groups.pending_group import PendingGroup
+
+
+class Receiver(Protocol):
+    """Who gets an outlet's verdicts. None of these may raise."""
+
+    def verdict(self, run: str, rollout: Rollout, reward: Reward, waited_s: float = 0.0) -> None:
+        """`waited_s`: for the start of its call; known where somebody listens."""
+
+    def sink_of(self, run: str) -> EventSink | None:
+        """Who is told of the calls that are made for the run; that may change at any time."""
+
+    def halted(self, error: AgentHalted) -> None:
+        """The agent stopped; the failed verdicts that come of it have been told before."""
+
+
+class Outlet(Ticket):
+    """Made by `agent.outlet(...)`; open until it is sealed."""
+
+    def __init__(
+        self,
+        agent: TicketOwner,
+        loop: asyncio.AbstractEventLoop,
+        receiver: Receiver,
+        components: Sequence[Component],
+        *,
+        run: str,
+        share: float,
+        due_step: int | None = None,
+        source: str = REWARD_SOURCE,
+    ) -> None:
+        super().__init__(agent, loop, is_sealed=False, run=run, share=share, due_step=due_step, source=source)
+        self._receiver = receiver
+        self._components = components
+        self._needs_groups = any(
+            one.scorer.loaded.unit == "group" or one.scorer.loaded.post_process is not None for one in components
+        )
+
+    @property
+    def sink(self) -> EventSink | None:
+        return self._receiver.sink_of(self.run)
+
+    def _adopt(self, group: PendingGroup) -> None:
+        self._pending[group] = None  # nobody waits here for what is missing, so nobody looks for it either
+
+    def _landed(self, group: PendingGroup, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
+        if self._needs_groups:
+            return
+        for rollout in rollouts:
+            reward = group.verdict_on(rollout.index, self._components)
+            if reward is not None:
+                self._receiver.verdict(self.run, rollout, reward, group.note(rollout).waited_s)
+
+    def _deliver(self, pending: PendingGroup, group: ScoredGroup, *, is_stranded: bool) -> None:
+        del self._pending[pending]
+        for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+            self._receiver.verdict(self.run, rollout, reward, pending.note(rollout).waited_s)
+
+    def _stop(self, halted: AgentHalted | None) -> None:
+        self._is_closed = True
+        if halted is not None:
+            self._receiver.halted(halted)

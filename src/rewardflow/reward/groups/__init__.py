@@ -1,0 +1,1 @@
+"""From rollouts to jobs, and from verdicts to complete groups."""

@@ -1,0 +1,434 @@
+"""Turns rollouts into jobs, and verdicts into groups.
+
+Always true: every accepted rollout gets exactly one verdict from each reward; a verdict that was paid for is in the
+journal before its group is delivered; a group is delivered once, when its last verdict is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput
+from rewardflow.reward.code.hooks import Hooks
+from rewardflow.reward.code.results import apply_post_process, fail, scores_for_post_process
+from rewardflow.reward.groups.dedupe import Sharing, free
+from rewardflow.reward.groups.job import Job
+from rewardflow.reward.groups.pending_group import Note, PendingGroup
+from rewardflow.reward.journal.verdict_journal import Entry, Journal
+from rewardflow.reward.journal.verdict_keys import asks_the_same, verdict_keys
+from rewardflow.reward.recorder import record_group
+from rewardflow.reward.settings import AgentSettings
+from rewardflow.types import UNDECIDED_KINDS, FailureKind, Reward, Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from rewardflow.reward.component import Component
+    from rewardflow.reward.recorder import Recorder
+    from rewardflow.reward.ticket import Ticket
+
+_NOT_FINAL = "the agent was closed before this verdict was final"
+_NOT_WHOLE = "its group was given up before it was whole, so its scores were never post-processed"
+_UNWANTED = "nobody wants this verdict any longer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssemblyStatistics:
+    submitted: int
+    delivered: int
+    pending_groups: int
+    scored: int
+    failed: Mapping[str, int]
+    imputed: int
+    cached: int
+
+
+class Assembly:
+    def __init__(
+        self,
+        components: Sequence[Component],
+        settings: AgentSettings,
+        *,
+        journal: Journal | None,
+        recorder: Recorder | None,
+        hooks: Hooks,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._components = components
+        self._settings = settings
+        self._journal = journal
+        self._recorder = recorder
+        self._hooks = hooks
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[tuple[str, int, str], PendingGroup] = {}  # by run, step and name
+        self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
+        self._sharing = Sharing(remembers=journal is None) if settings.reuse == "content" else None
+        self._num_groups = 0
+        self._judges_groups = tuple(component.scorer.loaded.unit == "group" for component in components)
+        self._open_groups: defaultdict[tuple[int, str], int] = defaultdict(int)  # by step and source
+        self._logs = any(component.scorer.loaded.log is not None for component in components)
+        self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
+        self._on_resolved = self._resolved  # bound once, not once for every job
+        self._entrances = tuple([(one.decider or one.dispatcher).add for one in components])
+        self._halted: AgentHalted | None = None
+        self._is_closing = False
+        self._submitted = self._delivered = self._scored = self._imputed = self._cached = 0
+        self._failed: Counter[str] = Counter()
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def welcome(self, ticket: Ticket) -> None:
+        self._tickets.add(ticket)
+
+    def accept(self, rollouts: Sequence[Rollout], ticket: Ticket, context: contextvars.Context) -> None:
+        """Take rollouts in, all of them or none."""
+        if self._halted is not None:
+            raise type(self._halted)(str(self._halted))
+        groups = self._take_in(rollouts, ticket, self._loop.time())
+        jobs: list[Job] = []
+        for rollout, group in zip(rollouts, groups, strict=True):
+            for job in self._jobs_for(group, rollout, context):
+                group.jobs.append(job)
+                jobs.append(job)
+        self._submitted += len(rollouts)
+        self._begin(jobs)
+
+    def _take_in(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[PendingGroup]:
+        """Put every rollout into its group, and tell which; if one does not fit, take all of them out again."""
+        groups: list[PendingGroup] = []
+        num_known = self._num_groups
+        try:
+            for rollout in rollouts:
+                group = self._group_of(rollout, ticket, now)
+                group.put(rollout)
+                groups.append(group)
+                if group.number <= num_known:
+                    group.ticket._wake()  # whoever waits for what is missing must look again
+        except BaseException:
+            for rollout, group in zip(rollouts, groups, strict=False):
+                group.take_out(rollout)
+                if group.num_in == 0:
+                    self._forget(group)
+                    ticket._disown(group)
+            raise
+        return groups
+
+    def _group_of(self, rollout: Rollout, ticket: Ticket, now: float) -> PendingGroup:
+        if not isinstance(rollout, Rollout):
+            raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
+        key = (ticket.run, rollout.step, rollout.group_id)
+        group = self._groups.get(key)
+        if group is None:
+            self._num_groups += 1
+            group = PendingGroup(rollout, self._num_groups, ticket, self._judges_groups, now)
+            self._groups[key] = group
+            self._open_groups[rollout.step, ticket.source] += 1
+            ticket._adopt(group)
+        return group
+
+    def _forget(self, group: PendingGroup) -> None:
+        """Strike a group off the books; the last of its step completes the step's aggregate."""
+        del self._groups[group.ticket.run, group.step, group.group_id]
+        step, source = whose = group.step, group.ticket.source
+        self._open_groups[whose] -= 1
+        if not self._open_groups[whose]:
+            del self._open_groups[whose]
+            if self._recorder is not None and group.num_in:
+                self._recorder.step_idle(step, source)
+
+    def _jobs_for(self, group: PendingGroup, rollout: Rollout, context: contextvars.Context) -> Iterator[Job]:
+        for number, component in enumerate(self._components):
+            if component.scorer.loaded.unit == "rollout":
+                members: tuple[Rollout, ...] = (rollout,)
+            elif group.is_whole and not group.columns[number].is_called:
+                group.columns[number].is_called = True
+                members = group.members()
+            else:
+                continue
+            yield Job(component.scorer, members, group, number, context, self._on_resolved)
+
+    def _begin(self, jobs: Sequence[Job]) -> None:
+        """Look in the journal first; what is not there is decided by the reward itself, or called."""
+        journal, reuse = self._journal, self._settings.reuse
+        if journal is None and reuse != "content":
+            for job in jobs:
+                self._dispatch(job)
+            return
+        for job in jobs:
+            run = None if reuse == "content" else job.group.ticket.run
+            job.keys = verdict_keys(job.scorer.loaded.identity, job.rollouts, run=run)
+        if journal is None or reuse == "off":
+            for job in jobs:
+                self._call_or_follow(job)
+            return
+        keys = [key for job in jobs for key in job.keys]
+        failures = reuse == "sample" and self._settings.replay_failures
+        journal.find(keys, lambda known: self._found(jobs, known), failures=failures)
+
+    def _found(self, jobs: Sequence[Job], known: Mapping[bytes, Reward]) -> None:
+        for job in jobs:
+            if job.is_done:
+                continue
+            if job.keys and all(key in known for key in job.keys):
+                rewards = tuple(known[key] for key in job.keys)
+                job.keys = ()  # it is in the journal already
+                job.resolve(rewards)
+            else:
+                self._call_or_follow(job)
+
+    def _call_or_follow(self, job: Job) -> None:
+        if self._sharing is None or len(job.keys) != 1:
+            self._dispatch(job)
+        elif (reward := self._sharing.known(job)) is not None:
+            job.keys = ()
+            job.resolve((reward,))
+        elif not self._sharing.follow(job):
+            self._dispatch(job)
+
+    def _dispatch(self, job: Job) -> None:
+        self._entrances[job.column](job)
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def _resolved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
+        """A job has its outcome: on disk first, then to its group."""
+        journal = self._journal
+        unpaid = rewards[0].kind in UNDECIDED_KINDS and rewards[0].cost_usd == 0
+        if journal is None or not job.keys or unpaid:
+            self._land(job, rewards)
+            return
+        now_unix_s = time.time()
+        loaded, name = job.scorer.loaded, job.scorer.name
+        last = job.rollouts[-1]
+        if job.num_calls:
+            self._components[job.column].dispatcher.saving()
+        for rollout, reward, key in zip(job.rollouts, rewards, job.keys, strict=True):
+            entry = Entry(
+                key=key,
+                run=job.group.ticket.run,
+                reward=name,
+                identity=loaded.identity,
+                rollout=rollout,
+                verdict=reward,
+                at_s=now_unix_s,
+            )
+            # Rows are committed in order, so the last one on disk means all of them are.
+            journal.write(entry, (lambda _: self._saved(job, rewards)) if rollout is last else _ignore)
+
+    def _saved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
+        if job.num_calls:
+            self._components[job.column].dispatcher.saved()
+        self._land(job, rewards)
+
+    def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:
+        group, number = job.group, job.column
+        if group.is_delivered:  # given up by `abandon` before the journal answered
+            return
+        if self._logs or group.ticket.sink is not None:
+            note = Note(max(0.0, job.started_s - job.queued_s) if job.num_calls else 0.0, time.time())
+            for rollout in job.rollouts:
+                group.notes[rollout.index] = note
+        is_complete = group.land(group.columns[number], job.rollouts, rewards)
+        group.ticket._landed(group, job.rollouts, rewards)
+        if self._sharing is not None and len(job.keys) == 1:
+            self._release_followers(self._sharing, job, rewards[0])
+        if is_complete:
+            self._complete_column(group, number)
+        elif not group.is_whole and group.num_outstanding == 0:
+            group.ticket._wake()  # whoever waits may now only be waiting for what nobody submits
+
+    def _release_followers(self, sharing: Sharing, leader: Job, reward: Reward) -> None:
+        for follower in sharing.release(leader, reward):
+            if follower.is_done:
+                continue
+            if reward.value is None:
+                self._call_or_follow(follower)
+            else:
+                follower.keys = ()
+                follower.resolve((free(reward),))
+
+    def _complete_column(self, group: PendingGroup, number: int, why_cut_short: str | None = None) -> None:
+        column = group.columns[number]
+        if column.is_closed:
+            return
+        column.is_closed = True
+        post_process = self._components[number].scorer.loaded.post_process
+        is_whole = group.num_in == group.size  # not cancelled before its last rollout came
+        if post_process is None:
+            self._finish_column(group, number)
+        elif self._is_closing or not is_whole:
+            self._give_up_column(group, number, why_cut_short or (_NOT_FINAL if is_whole else _NOT_WHOLE))
+            self._finish_column(group, number)
+        else:
+            self._tasks.create_task(self._post_process(group, number, post_process))
+
+    def _give_up_column(self, group: PendingGroup, number: int, why: str = _NOT_FINAL) -> None:
+        """Scores that were to be post-processed and will not be are not what the user asked for."""
+        column = group.columns[number]
+        if self._components[number].scorer.loaded.post_process is not None:
+            rewards = [
+                reward if reward.value is None else fail(reward, "cancelled", why)
+                for reward in group.column_rewards(column)
+            ]
+            group.replace(column, rewards)
+
+    async def _post_process(self, group: PendingGroup, number: int, post_process: Callable[..., object]) -> None:
+        column = group.columns[number]
+        rewards = group.column_rewards(column)
+        name = f"{self._components[number].name}.post_process_scores"
+        returned, problem = await self._hooks.run(name, post_process, scores_for_post_process(rewards))
+        if problem is None:
+            rewards = apply_post_process(rewards, returned)
+        else:
+            rewards = tuple(fail(reward, "user_error", problem) for reward in rewards)
+        group.replace(column, rewards)
+        self._finish_column(group, number)
+
+    def _finish_column(self, group: PendingGroup, number: int) -> None:
+        group.columns[number].is_final = True
+        if all(column.is_final for column in group.columns):
+            self._deliver(group)
+
+    def _deliver(self, pending: PendingGroup) -> None:
+        group = pending.scored(self._components)
+        self._count(group)
+        if self._recorder is not None:
+            record_group(self._recorder, pending, group, at_s=self._loop.time())
+        self._forget(pending)
+        pending.is_delivered = True
+        is_stranded = self._halted is not None and any(reward.kind in UNDECIDED_KINDS for reward in group.rewards)
+        pending.ticket._deliver(pending, group, is_stranded=is_stranded)
+        if self._logs:
+            self._delivered_for_log[pending.ticket].append(pending)
+            self.tell_log_if_over(pending.ticket)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def cancel(self, groups: Iterable[PendingGroup], kind: FailureKind, message: str) -> None:
+        """Give everything that is out in these groups a failed verdict of this kind."""
+        now = self._loop.time()
+        for group in list(groups):
+            group.cut_short(Reward(kind=kind, error=message))
+            for job in group.jobs:
+                job.fail(kind, message, now)
+            for number, column in enumerate(group.columns):
+                if column.num_in == group.num_expected:
+                    self._complete_column(group, number, message)
+        for component in self._components:
+            component.dispatcher.prune()
+            if component.decider is not None:
+                component.decider.prune()
+
+    def cancel_unwanted(self, keys: Iterable[tuple[str, int, str]], is_wanted: Callable[[str, Rollout], bool]) -> None:
+        """Of these groups, cancel those that nobody wants a rollout of, and the calls that nobody wants of others."""
+        unwanted: list[PendingGroup] = []
+        now = self._loop.time()
+        for key in keys:
+            group = self._groups.get(key)
+            if group is None:
+                continue
+            if not any(is_wanted(key[0], rollout) for rollout in group.members()):
+                unwanted.append(group)
+                continue
+            for job in list(group.jobs):
+                if not any(is_wanted(key[0], rollout) for rollout in job.rollouts):
+                    job.fail("cancelled", _UNWANTED, now)
+        self.cancel(unwanted, "cancelled", _UNWANTED)
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel all that is left of a run."""
+        self.cancel([group for group in self._groups.values() if group.ticket.run == run], "cancelled", _UNWANTED)
+
+    def missing_in(self, run: str, step: int, group_id: str) -> tuple[int, ...]:
+        """The indices of a group that nobody has submitted yet; none if there is no such group."""
+        group = self._groups.get((run, step, group_id))
+        return () if group is None else group.missing()
+
+    def give_up(self, run: str, step: int, group_id: str, message: str) -> None:
+        """Cancel a group that will never be whole."""
+        group = self._groups.get((run, step, group_id))
+        if group is not None:
+            self.cancel([group], "cancelled", message)
+
+    def verdict_on(self, run: str, rollout: Rollout) -> Reward | None:
+        """The verdict that a rollout of an open group has, if it is this rollout and the verdict can be known."""
+        group = self._groups.get((run, rollout.step, rollout.group_id))
+        known = None if group is None or group.size != rollout.group_size else group.rollouts[rollout.index]
+        if group is None or known is None or not asks_the_same(known, rollout):
+            return None
+        return group.verdict_on(rollout.index, self._components)
+
+    def abandon(self) -> None:
+        """Deliver what never got its last word (a journal that hangs, a hook that was cut off), and let nobody wait."""
+        for group in list(self._groups.values()):
+            group.fill(Reward(kind="cancelled", error=_NOT_FINAL))
+            for number, column in enumerate(group.columns):
+                if not column.is_final:
+                    self._give_up_column(group, number)
+            self._deliver(group)
+        for ticket in list(self._tickets):
+            ticket._stop(self._halted)
+
+    def halt(self, error: AgentHalted) -> None:
+        """Stop for good: nothing more is sent, and whoever waits is told why."""
+        if self._halted is not None or self._is_closing:
+            return
+        self._halted = error
+        kind: FailureKind = "budget" if isinstance(error, BudgetExhausted) else "outage"
+        self.cancel(self._groups.values(), kind, str(error))
+        for ticket in list(self._tickets):
+            ticket._stop(error)
+
+    def close(self) -> None:
+        self._is_closing = True
+        self.cancel(self._groups.values(), "cancelled", "the agent was closed")
+
+    def tell_log_if_over(self, ticket: Ticket) -> None:
+        """Call the rewards' `log` once for a ticket whose last group is in."""
+        if not self._logs or not ticket.is_over or self._is_closing:
+            return
+        groups = sorted(self._delivered_for_log.pop(ticket, ()), key=lambda group: group.number)
+        for number, component in enumerate(self._components):
+            log = component.scorer.loaded.log
+            if log is not None and groups:
+                columns = zip(*(row for group in groups for row in group.log_rows(number)), strict=True)
+                lists = [list(column) for column in columns]
+                self._tasks.create_task(self._run_log(f"{component.name}.log", log, lists))
+
+    async def _run_log(self, name: str, log: Callable[..., object], lists: list[list[object]]) -> None:
+        await self._hooks.run(name, log, *lists)
+
+    # -- being seen --------------------------------------------------------------------------------------------------
+
+    def _count(self, group: ScoredGroup) -> None:
+        self._delivered += 1
+        for reward in group.rewards:
+            if reward.value is None:
+                self._failed[reward.kind or "user_error"] += 1
+            else:
+                self._scored += 1
+            if reward.imputed:
+                self._imputed += 1
+            if reward.cached:
+                self._cached += 1
+
+    def statistics(self) -> AssemblyStatistics:
+        return AssemblyStatistics(
+            submitted=self._submitted,
+            delivered=self._delivered,
+            pending_groups=len(self._groups),
+            scored=self._scored,
+            failed=dict(self._failed),
+            imputed=self._imputed,
+            cached=self._cached,
+        )
+
+
+def _ignore(_: Entry) -> None:
+    """Saved, but its group waits for the last row of the call."""

@@ -1,0 +1,141 @@
+"""One call to make (for one rollout or one whole group) and its single outcome.
+
+Always true: a job is resolved exactly once, whatever its attempts, hedges and cancellations do afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rewardflow.types import FailureKind, Reward, Rollout
+
+if TYPE_CHECKING:
+    from rewardflow.reward.calls.attempt import Attempt
+    from rewardflow.reward.code.scorer import Scorer
+    from rewardflow.reward.groups.pending_group import PendingGroup
+    from rewardflow.reward.limits.endpoints import Endpoint
+
+Resolved = Callable[["Job", tuple[Reward, ...]], None]
+
+
+class Job:
+    """Mutable by its dispatcher only; everybody else sees `resolved` called once."""
+
+    __slots__ = (
+        "attempt_out",
+        "column",
+        "context",
+        "cost_usd",
+        "endpoint",
+        "group",
+        "hedge_out",
+        "is_done",
+        "is_hedged",
+        "keys",
+        "num_calls",
+        "num_failures",
+        "num_rejections",
+        "num_running",
+        "queued_s",
+        "resolved",
+        "rollouts",
+        "scorer",
+        "started_s",
+        "timer",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        rollouts: tuple[Rollout, ...],
+        group: PendingGroup,
+        column: int,
+        context: contextvars.Context,
+        resolved: Resolved,
+    ) -> None:
+        self.scorer = scorer
+        self.rollouts = rollouts
+        self.group = group
+        self.column = column
+        self.context = context
+        self.resolved = resolved
+        self.keys: tuple[bytes, ...] = ()
+        self.is_done = False
+        self.is_hedged = False
+        self.num_calls = 0
+        self.num_failures = 0
+        self.num_rejections = 0
+        self.num_running = 0
+        self.queued_s = 0.0
+        self.started_s = -1.0
+        self.cost_usd = 0.0
+        self.tokens = 0
+        self.endpoint: Endpoint | None = None
+        self.attempt_out: Attempt | None = None
+        self.hedge_out: Attempt | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def hold(self, attempt: Attempt) -> None:
+        """Remember an attempt that is out, to end it when it no longer matters."""
+        if attempt.is_hedge:
+            self.hedge_out = attempt
+        else:
+            self.attempt_out = attempt
+
+    def release(self, attempt: Attempt) -> None:
+        if self.attempt_out is attempt:
+            self.attempt_out = None
+        elif self.hedge_out is attempt:
+            self.hedge_out = None
+
+    def resolve(self, rewards: tuple[Reward, ...]) -> None:
+        """Deliver the outcome, and end what no longer matters: a waiting retry, attempts that are still out."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.stop_timer()
+        for attempt in (self.attempt_out, self.hedge_out):
+            if attempt is not None:
+                attempt.expire()
+        self.resolved(self, rewards)
+
+    def succeed(self, rewards: tuple[Reward, ...], now: float) -> None:
+        """Resolve with what the reward returned, plus what all attempts took and cost."""
+        cost_usd, tokens = self._share_of_cost()
+        for reward in rewards:
+            reward._fill_measures(self.num_calls, now - self.started_s, cost_usd, tokens)
+        self.resolve(rewards)
+
+    def fail(self, kind: FailureKind, message: str, now: float) -> None:
+        cost_usd, tokens = self._share_of_cost()
+        reward = Reward(
+            kind=kind,
+            error=message,
+            attempts=self.num_calls,
+            latency_s=self.latency_s(now),
+            cost_usd=cost_usd,
+            tokens=tokens,
+        )
+        self.resolve((reward,) * len(self.rollouts))
+
+    def _share_of_cost(self) -> tuple[float, int]:
+        """What each rollout of the call has cost so far, attempts included that are still out."""
+        cost_usd, tokens = self.cost_usd, self.tokens
+        for attempt in (self.attempt_out, self.hedge_out):
+            if attempt is not None:
+                cost_usd += attempt.call.cost_usd
+                tokens += attempt.call.tokens
+        return cost_usd / len(self.rollouts), tokens // len(self.rollouts)
+
+    def latency_s(self, now: float) -> float:
+        """From the first attempt's start, so that waiting for a slot does not count."""
+        return now - self.started_s if self.started_s >= 0 else 0.0
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

@@ -1,0 +1,199 @@
+"""Asks a reward whether it can tell by itself (`decide_locally`), before a call takes anything that is scarce.
+
+Always true: a job that is decided here takes no slot, no turn of the pace and no money, and has no attempts; one that
+is left open goes on to its dispatcher, once; one whose hook raised or hung is failed. The oldest step goes first, and
+the loop is not held up: quick hooks decide a few jobs a turn, the others run in threads.
+
+The hook runs in the context that the call will have, so that what it sets in a context variable the call can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.reward.calls.deadlines import Deadline, Deadlines
+from rewardflow.reward.calls.faults import describe
+from rewardflow.reward.code.current_call import Call
+from rewardflow.reward.code.results import parse_result
+from rewardflow.reward.code.thread_pool import ThreadWorkers
+from rewardflow.reward.groups.job import Job
+from rewardflow.reward.settings import LimitSettings
+from rewardflow.types import Rollout
+
+_THREADS = 8
+_QUICK_PER_TURN = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeciderStatistics:
+    """`decided` counts scores that needed no call; `abandoned` threads are stuck in a hook that was given up."""
+
+    decided: int
+    left_open: int
+    failed: int
+    waiting: int
+    running: int
+    abandoned: int
+
+
+class Decider:
+    """One reward's hook, with threads of its own: a hook that hangs must not hold up those that only post-process."""
+
+    def __init__(
+        self,
+        name: str,
+        hook: Callable[[Rollout], Any],
+        *,
+        is_quick: bool,
+        limits: LimitSettings,
+        tasks: asyncio.TaskGroup,
+        left_open: Callable[[Job], None],
+    ) -> None:
+        self._name = name
+        self._hook = hook
+        self._is_quick = is_quick
+        self._limits = limits
+        self._tasks = tasks
+        self._pass_on = left_open
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # for runners: whose rollouts they decide has no part in it
+        self._deadlines = Deadlines(self._loop)
+        self._threads: ThreadWorkers | None = None
+        self._queue: list[tuple[int, int, int, int, Job]] = []
+        self._sequence = 0
+        self._is_pump_due = False
+        self._num_runners = 0
+        self._running: dict[Deadline, Job] = {}
+        self._num_decided = self._num_left_open = self._num_failed = 0
+
+    def add(self, job: Job) -> None:
+        """Queue a job by age: step, then group, then index."""
+        rollout = job.rollouts[0]
+        self._sequence += 1
+        heapq.heappush(self._queue, (rollout.step, job.group.number, rollout.index, self._sequence, job))
+        self._wake()
+
+    def prune(self) -> None:
+        """Drop what was cancelled while it waited, and give up what was cancelled while it ran."""
+        self._queue = [entry for entry in self._queue if not entry[4].is_done]
+        heapq.heapify(self._queue)
+        for deadline, job in self._running.items():
+            if job.is_done:
+                deadline.expire()
+
+    async def aclose(self, timeout_s: float) -> None:
+        if self._threads is not None:
+            await self._threads.aclose(timeout_s)
+
+    # -- which job is next -------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump, context=self._context)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        if not self._is_quick:
+            for _ in range(min(_THREADS - self._num_runners, len(self._queue))):
+                self._num_runners += 1
+                self._tasks.create_task(self._run())
+            return
+        for _ in range(_QUICK_PER_TURN):
+            job = self._take_nowait()
+            if job is None:
+                return
+            self._decide(job)
+        self._wake()
+
+    def _take_nowait(self) -> Job | None:
+        return heapq.heappop(self._queue)[4] if self._queue else None
+
+    # -- one job -----------------------------------------------------------------------------------------------------
+
+    def _decide(self, job: Job) -> None:
+        """Here and now; what the hook raises is data."""
+        context = job.context.copy()
+        try:
+            answer = context.run(self._hook, job.rollouts[0])
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            self._fail(job, error)
+        else:
+            self._conclude(job, context, answer)
+
+    async def _run(self) -> None:
+        """Decide one job after another in a thread, each within the time limit of a call."""
+        threads, limit_s = self._started_threads(), self._limits.timeout_s
+        try:
+            while (job := self._take_nowait()) is not None:
+                context = job.context.copy()
+                kwargs = {"context": context, "hook": self._hook, "rollout": job.rollouts[0]}
+                deadline = Deadline(self._deadlines, None if limit_s is None else self._loop.time() + limit_s)
+                self._running[deadline] = job
+                try:
+                    with deadline:
+                        answer = await threads.call(kwargs, Call(job.rollouts), self._context)
+                except Exception as error:
+                    self._fail(job, error, is_expired=deadline.is_expired)
+                else:
+                    self._conclude(job, context, answer)
+                finally:
+                    del self._running[deadline]
+        finally:
+            self._num_runners -= 1
+
+    def _started_threads(self) -> ThreadWorkers:
+        if self._threads is None:
+            self._threads = ThreadWorkers(
+                _run_in, size=_THREADS, max_abandoned=self._limits.max_abandoned, name=f"{self._name}-decide"
+            )
+            self._threads.start(self._loop)
+        return self._threads
+
+    def _conclude(self, job: Job, context: contextvars.Context, answer: Any) -> None:
+        if job.is_done:
+            return
+        if answer is None:
+            self._num_left_open += 1
+            job.context = context
+            self._pass_on(job)
+            return
+        reward = parse_result(answer)
+        reward._fill_measures(0, 0.0, 0.0, 0)
+        if reward.value is None:
+            self._num_failed += 1
+        else:
+            self._num_decided += 1
+        job.resolve((reward,))
+
+    def _fail(self, job: Job, error: BaseException, *, is_expired: bool = False) -> None:
+        if job.is_done:
+            return
+        self._num_failed += 1
+        name, now = f"{self._name}.decide_locally", self._loop.time()
+        if is_expired:
+            job.fail("timeout", f"{name} did not end within {self._limits.timeout_s:g} s", now)
+        else:
+            job.fail("user_error", f"{name} failed: {describe(error)}", now)
+
+    def statistics(self) -> DeciderStatistics:
+        return DeciderStatistics(
+            decided=self._num_decided,
+            left_open=self._num_left_open,
+            failed=self._num_failed,
+            waiting=len(self._queue),
+            running=len(self._running),
+            abandoned=0 if self._threads is None else self._threads.statistics().abandoned,
+        )
+
+
+def _run_in(context: contextvars.Context, hook: Callable[[Rollout], Any], rollout: Rollout) -> Any:
+    """Inside the job's own context, and not in a copy, or what the hook sets there would be lost."""
+    return context.run(hook, rollout)

@@ -1,0 +1,234 @@
+"""A group on its way: which rollouts are in, which verdicts are out, and when it is complete.
+
+Always true: `rollouts[i]` and every column's `rewards[i]` belong to index i; a group is complete when all its
+rollouts were submitted and every column (one for each reward) has a verdict for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from rewardflow.errors import InvalidInput
+from rewardflow.types import FailureKind, Reward, Rollout, ScoredGroup
+
+if TYPE_CHECKING:
+    from rewardflow.reward.component import Component
+    from rewardflow.reward.groups.job import Job
+    from rewardflow.reward.ticket import Ticket
+
+
+T = TypeVar("T")
+
+
+class Note(NamedTuple):
+    """What events and logs tell of a verdict's way, beside the verdict."""
+
+    waited_s: float
+    landed_unix_s: float
+
+
+_NO_NOTE = Note(0.0, 0.0)
+
+
+class Column:
+    """The verdicts of one reward on one group."""
+
+    __slots__ = ("is_called", "is_closed", "is_final", "num_in", "rewards")
+
+    def __init__(self, size: int, judges_groups: bool) -> None:
+        self.rewards: list[Reward | None] = [None] * size
+        self.num_in = 0
+        self.is_called = not judges_groups  # a reward that judges whole groups is called when the group is whole
+        self.is_closed = False  # all verdicts are in; post-processing may still run
+        self.is_final = False
+
+
+class PendingGroup:
+    __slots__ = (
+        "columns",
+        "due_step",
+        "group_id",
+        "is_delivered",
+        "jobs",
+        "notes",
+        "num_expected",
+        "num_in",
+        "number",
+        "rollouts",
+        "size",
+        "step",
+        "submitted_s",
+        "ticket",
+    )
+
+    def __init__(
+        self, rollout: Rollout, number: int, ticket: Ticket, judges_groups: Sequence[bool], now: float
+    ) -> None:
+        self.step = rollout.step
+        self.due_step = rollout.step if ticket.due_step is None else ticket.due_step
+        self.group_id = rollout.group_id
+        self.size = self.num_expected = rollout.group_size
+        self.number = number
+        self.ticket = ticket
+        self.rollouts: list[Rollout | None] = [None] * self.size
+        self.num_in = 0
+        self.columns = tuple([Column(self.size, sees_group) for sees_group in judges_groups])
+        self.jobs: list[Job] = []
+        self.submitted_s = now
+        self.is_delivered = False
+        self.notes: dict[int, Note] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rollouts that will come have come."""
+        return self.num_in == self.num_expected
+
+    @property
+    def num_outstanding(self) -> int:
+        """Verdicts that are still to come of calls that could be made."""
+        return sum(self.num_in - column.num_in for column in self.columns if column.is_called)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a call was made for any of its rollouts."""
+        return any(job.started_s >= 0 for job in self.jobs)
+
+    def missing(self) -> tuple[int, ...]:
+        """The indices nobody has submitted yet."""
+        return () if self.is_whole else tuple(i for i, rollout in enumerate(self.rollouts) if rollout is None)
+
+    def put(self, rollout: Rollout) -> None:
+        """Take a rollout in, unless it does not fit what the group already holds."""
+        if self.num_expected != self.size:
+            raise InvalidInput(f"group {self.group_id!r} of step {self.step} was cancelled and takes no more rollouts")
+        if rollout.group_size != self.size or self.rollouts[rollout.index] is not None:
+            where = f"group {self.group_id!r} of step {self.step}"
+            if rollout.group_size != self.size:
+                raise InvalidInput(
+                    f"a group must have one group_size, got {self.size} and {rollout.group_size} in {where}"
+                )
+            raise InvalidInput(f"an index may be submitted once, got index={rollout.index} twice in {where}")
+        self.rollouts[rollout.index] = rollout
+        self.num_in += 1
+
+    def take_out(self, rollout: Rollout) -> None:
+        self.rollouts[rollout.index] = None
+        self.num_in -= 1
+
+    def note(self, rollout: Rollout) -> Note:
+        return self.notes.get(rollout.index, _NO_NOTE)
+
+    def members(self) -> tuple[Rollout, ...]:
+        return tuple(rollout for rollout in self.rollouts if rollout is not None)
+
+    def cut_short(self, reward: Reward) -> None:
+        """No more rollouts will come; verdicts that no job was made for are this one."""
+        self.num_expected = self.num_in
+        covered = {(job.column, rollout.index) for job in self.jobs for rollout in job.rollouts}
+        for number, column in enumerate(self.columns):
+            for rollout in self.members():
+                if column.rewards[rollout.index] is None and (number, rollout.index) not in covered:
+                    column.rewards[rollout.index] = reward
+                    column.num_in += 1
+
+    def fill(self, reward: Reward) -> None:
+        """Give this verdict to everything that has none."""
+        for column in self.columns:
+            for rollout in self.members():
+                if column.rewards[rollout.index] is None:
+                    column.rewards[rollout.index] = reward
+
+    def land(self, column: Column, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> bool:
+        """Put verdicts in their places; whether that completes the column."""
+        for rollout, reward in zip(rollouts, rewards, strict=True):
+            column.rewards[rollout.index] = reward
+        column.num_in += len(rewards)
+        return self.is_whole and column.num_in == self.num_expected
+
+    def column_rewards(self, column: Column) -> tuple[Reward, ...]:
+        return tuple(reward for reward in column.rewards if reward is not None)
+
+    def replace(self, column: Column, rewards: Sequence[Reward]) -> None:
+        for rollout, reward in zip(self.members(), rewards, strict=True):
+            column.rewards[rollout.index] = reward
+
+    def log_rows(self, number: int) -> list[tuple[float, str | None, dict[str, object], float, str]]:
+        """What a reward's `log` is told of each rollout: when, query, result, latency, group."""
+        return [
+            (
+                self.note(rollout).landed_unix_s,
+                reward.query,
+                {"score": reward.value, "explanation": reward.explanation, "error": reward.error, **reward.extras},
+                reward.latency_s,
+                self.group_id,
+            )
+            for rollout, reward in zip(self.members(), self.column_rewards(self.columns[number]), strict=True)
+        ]
+
+    def verdict_on(self, index: int, components: Sequence[Component]) -> Reward | None:
+        """The verdict on one rollout, once every column has its own; post-processing may still change it."""
+        rewards = [column.rewards[index] for column in self.columns]
+        told = [reward for reward in rewards if reward is not None]
+        if len(told) < len(rewards):
+            return None
+        return told[0] if len(components) == 1 and components[0].weight == 1.0 else combine(components, told)
+
+    def scored(self, components: Sequence[Component]) -> ScoredGroup:
+        """The finished group, its rewards combined over the columns."""
+        if len(components) == 1 and components[0].weight == 1.0:
+            rewards = self.column_rewards(self.columns[0])
+        else:
+            columns = [self.column_rewards(column) for column in self.columns]
+            rewards = tuple(combine(components, row) for row in zip(*columns, strict=True))
+        return ScoredGroup(
+            group_id=self.group_id, step=self.step, group_size=self.size, rollouts=self.members(), rewards=rewards
+        )
+
+
+def combine(components: Sequence[Component], rewards: Sequence[Reward]) -> Reward:
+    """The weighted sum; if one component failed, the sum is failed, not smaller."""
+    values: dict[str, float | None] = {}
+    extras: dict[str, object] = {}
+    total, failed = 0.0, None
+    for component, reward in zip(components, rewards, strict=True):
+        values[component.name] = reward.value
+        values.update(_prefixed(component.name, reward.components))
+        extras.update(_prefixed(component.name, reward.extras))
+        if reward.value is None:
+            failed = failed or (component, reward)
+        else:
+            total += component.weight * reward.value
+    kind: FailureKind | None = None
+    error = None
+    if failed is not None:
+        kind, error = failed[1].kind, f"component {failed[0].name!r} failed: {failed[1].error}"
+    elif not math.isfinite(total):
+        kind, error = "unparsable", f"the weighted sum of {values} is not a finite number"
+    return Reward(
+        value=None if error else total,
+        kind=kind,
+        error=error,
+        imputed=any(reward.imputed for reward in rewards),
+        components=values,
+        extras=extras,
+        query=_joined(components, [reward.query for reward in rewards]),
+        explanation=_joined(components, [reward.explanation for reward in rewards]),
+        attempts=sum(reward.attempts for reward in rewards),
+        latency_s=max(reward.latency_s for reward in rewards),
+        cost_usd=sum(reward.cost_usd for reward in rewards),
+        tokens=sum(reward.tokens for reward in rewards),
+        cached=all(reward.cached for reward in rewards),
+    )
+
+
+def _prefixed(name: str, values: Mapping[str, T]) -> dict[str, T]:
+    return {f"{name}/{key}": value for key, value in values.items()}
+
+
+def _joined(components: Sequence[Component], texts: Sequence[str | None]) -> str | None:
+    told = [(component.name, text) for component, text in zip(components, texts, strict=True) if text]
+    if len(told) == 1:
+        return told[0][1]
+    return "\n".join(f"{name}: {text}" for name, text in told) or None

@@ -1,0 +1,168 @@
+"""A journal as others see it: its rows, read while a run writes them, and its file, shrunk when no run does.
+
+Always true: a reader changes nothing and is never in a run's way: it reads page by page, because a long read would keep
+the WAL of a live run growing. `vacuum` deletes only rows that were named, and never beside a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import orjson
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal.database import (
+    LOCK_TIMEOUT_S,
+    close,
+    explaining,
+    open_for_reading,
+    open_for_writing,
+    require_file,
+)
+from rewardflow.reward.journal.verdict_rows import COLUMNS, SCORED, as_text
+from rewardflow.types import FailureKind
+
+ROWS_A_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """One row as it was written. Its texts are in `rollout` and `verdict`; `digests` there stand in for hidden ones.
+
+    The fields stand in the order of the columns.
+    """
+
+    id: int
+    key: bytes
+    at_s: float
+    run: str
+    step: int
+    group_id: str
+    index: int
+    reward: str
+    identity: str
+    value: float | None
+    kind: FailureKind | None
+    attempts: int
+    latency_s: float
+    cost_usd: float
+    tokens: int
+    verdict: Mapping[str, Any]
+    rollout: Mapping[str, Any]
+
+
+class JournalReader:
+    """A journal opened read-only; works while a run writes to it, and never in that run's way."""
+
+    def __init__(self, path: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+        self.path = Path(path)
+        self._connection = open_for_reading(self.path, lock_timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def row(self, row_id: int) -> JournalRow | None:
+        return next(iter(self._select("id = ?", (row_id,), "LIMIT 1")), None)
+
+    def newest(self, limit: int, *, run: str | None = None, failed_only: bool = False) -> list[JournalRow]:
+        """The last `limit` rows, oldest first."""
+        where, values = _conditions(run, "value IS NULL" if failed_only else None)
+        return self._select(where, (*values, limit), "ORDER BY id DESC LIMIT ?")[::-1]
+
+    def rows(self, *, run: str | None = None, scored_only: bool = False) -> Iterator[JournalRow]:
+        """All rows, oldest first."""
+        where, values = _conditions(run, SCORED if scored_only else None)
+        last_id = 0
+        while page := self._select(f"id > ? AND {where}", (last_id, *values, ROWS_A_PAGE), "ORDER BY id LIMIT ?"):
+            yield from page
+            last_id = page[-1].id
+
+    def last_id(self) -> int:
+        """0 for an empty journal. Ids count up in the order of writing."""
+        with explaining(self.path):
+            (last_id,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM verdicts").fetchone()
+        return int(last_id)
+
+    def between(self, first_id: int, last_id: int, *, failed_only: bool = False) -> list[JournalRow]:
+        """The rows with these ids, both ends included, oldest first."""
+        also = " AND value IS NULL" if failed_only else ""
+        return self._select(f"id BETWEEN ? AND ?{also}", (first_id, last_id), "ORDER BY id")
+
+    def _select(self, where: str, values: Sequence[object], tail: str) -> list[JournalRow]:
+        with explaining(self.path):
+            rows = self._connection.execute(f"SELECT id, {COLUMNS} FROM verdicts WHERE {where} {tail}", values)
+            return [_journal_row(row) for row in rows]
+
+
+def _conditions(run: str | None, also: str | None) -> tuple[str, tuple[str, ...]]:
+    conditions = ["run = ?"] if run is not None else []
+    conditions += [also] if also is not None else []
+    return " AND ".join(conditions) or "true", (as_text(run),) if run is not None else ()
+
+
+def _journal_row(row: Sequence[Any]) -> JournalRow:
+    *columns, verdict, rollout = row
+    return JournalRow(*[*columns, orjson.loads(verdict), orjson.loads(rollout)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    rows_deleted: int
+    rows_left: int
+    bytes_before: int
+    bytes_after: int
+
+
+def vacuum(
+    path: str | os.PathLike[str],
+    *,
+    keep_runs: Sequence[str] = (),
+    older_than_s: float | None = None,
+    lock_timeout_s: float = LOCK_TIMEOUT_S,
+) -> Vacuumed:
+    """Delete rows older than `older_than_s`, or all, but never those of `keep_runs`; then shrink the file.
+
+    Without either, nothing is deleted. Takes the file for itself, so it is refused while a run has it open.
+    """
+    path = Path(path)
+    require_file(path)
+    if older_than_s is not None and not older_than_s >= 0:
+        raise InvalidInput(f"older_than_s must be a number of at least 0, got {older_than_s!r}")
+    bytes_before = _num_bytes(path)
+    with explaining(path), contextlib.closing(open_for_writing(path, lock_timeout_s, exclusive=True)) as connection:
+        rows_deleted = _delete(connection, path, [as_text(run) for run in keep_runs], older_than_s)
+        connection.execute("VACUUM")
+        (rows_left,) = connection.execute("SELECT count(*) FROM verdicts").fetchone()
+        close(connection)
+    return Vacuumed(
+        rows_deleted=rows_deleted, rows_left=rows_left, bytes_before=bytes_before, bytes_after=_num_bytes(path)
+    )
+
+
+def _delete(connection: sqlite3.Connection, path: Path, keep_runs: Sequence[str], older_than_s: float | None) -> int:
+    if not keep_runs and older_than_s is None:
+        return 0
+    runs = [run for (run,) in connection.execute("SELECT DISTINCT run FROM verdicts ORDER BY run")]
+    unknown = [run for run in keep_runs if run not in runs]
+    if unknown:  # a slip of the pen would otherwise delete the very run that was meant
+        raise InvalidInput(f"keep_runs must name runs of {path}, got {unknown}; its runs are {runs}")
+    before_s = time.time() - older_than_s if older_than_s is not None else None
+    return connection.execute(
+        f"DELETE FROM verdicts WHERE run NOT IN ({', '.join('?' * len(keep_runs))}) AND (? IS NULL OR at_s < ?)",
+        (*keep_runs, before_s, before_s),
+    ).rowcount
+
+
+def _num_bytes(path: Path) -> int:
+    files = (path, path.with_name(path.name + "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

@@ -1,0 +1,51 @@
+"""Under which key a verdict is remembered.
+
+Always true: equal keys mean the same reward asked about the same thing. `sample` also ties it to the place in the
+run, so that a judge with temperature is asked again for every new sample; `content` does not, for deterministic
+services.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from rewardflow.reward.journal.canonical import canonical
+from rewardflow.types import Rollout
+
+
+def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None) -> tuple[bytes, ...]:
+    """One key for each rollout of a call; `run=None` gives content keys. In a group call each depends on all."""
+    inputs = [_inputs(rollout) for rollout in rollouts]
+    shared = hashlib.blake2b(identity.encode(), digest_size=16)
+    for text in inputs:
+        shared.update(len(text).to_bytes(8, "little"))
+        shared.update(text)
+    if run is None and len(rollouts) == 1:
+        return (shared.digest(),)
+    keys = []
+    for rollout in rollouts:
+        key = shared.copy()
+        place = [rollout.index] if run is None else [run, rollout.step, rollout.group_id, rollout.index]
+        key.update(canonical(place))
+        keys.append(key.digest())
+    return tuple(keys)
+
+
+def asks_the_same(one: Rollout, other: Rollout) -> bool:
+    """Whether two rollouts of one place ask about the same thing; `==` fails for the arrays that datasets hold."""
+    return one is other or _inputs(one) == _inputs(other)
+
+
+def _inputs(rollout: Rollout) -> bytes:
+    return canonical(
+        [
+            rollout.data_source,
+            rollout.prompt,
+            list(rollout.messages),
+            rollout.response,
+            rollout.ground_truth,
+            dict(rollout.extra_info),
+            rollout.group_size,
+        ]
+    )

@@ -1,0 +1,79 @@
+"""Which of a service's endpoints gets the next call; a breaker for each.
+
+Always true: there is at least one endpoint (a nameless one if none was given), a call goes to the least busy
+endpoint that is not broken, a retry goes elsewhere if it can, and the service is out only when every endpoint is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewardflow.observe.redact import redact
+from rewardflow.reward.limits.breaker import Breaker, BreakerStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointStatistics:
+    name: str | None
+    in_flight: int
+    calls: int
+    breaker: BreakerStatistics
+
+
+class Endpoint:
+    __slots__ = ("breaker", "calls", "in_flight", "name", "shown")
+
+    def __init__(self, name: str | None, breaker: Breaker) -> None:
+        self.name = name
+        self.shown = None if name is None else redact(name)  # addresses may hold credentials
+        self.breaker = breaker
+        self.in_flight = 0
+        self.calls = 0
+
+    def statistics(self) -> EndpointStatistics:
+        return EndpointStatistics(self.shown, self.in_flight, self.calls, self.breaker.statistics())
+
+
+class Endpoints:
+    def __init__(self, names: Sequence[str], *, window: int, share: float | None) -> None:
+        self._all = tuple(Endpoint(name, Breaker(window=window, share=share)) for name in (names or (None,)))
+        self._only = self._all[0] if len(self._all) == 1 else None
+
+    @property
+    def is_single(self) -> bool:
+        return self._only is not None
+
+    def ready_at(self, now: float) -> float:
+        if self._only is not None:
+            return self._only.breaker.ready_at(now)
+        return min(endpoint.breaker.ready_at(now) for endpoint in self._all)
+
+    def start(self, now: float, avoid: Endpoint | None) -> Endpoint:
+        """Take the endpoint for a call that starts now; only after `ready_at` said so."""
+        chosen = self._only or self._choose(now, avoid)
+        chosen.in_flight += 1
+        chosen.calls += 1
+        chosen.breaker.start(now)
+        return chosen
+
+    def outage_since_s(self) -> float | None:
+        """Since when every endpoint has been broken, or None."""
+        opened = [endpoint.breaker.open_since_s for endpoint in self._all]
+        return None if None in opened else max(since for since in opened if since is not None)
+
+    def last_failure(self) -> str:
+        reasons = (endpoint.breaker.statistics().last_failure for endpoint in self._all)
+        return next((reason for reason in reasons if reason), "unknown")
+
+    def statistics(self) -> tuple[EndpointStatistics, ...]:
+        return tuple(endpoint.statistics() for endpoint in self._all)
+
+    def _choose(self, now: float, avoid: Endpoint | None) -> Endpoint:
+        ready = [endpoint for endpoint in self._all if endpoint.breaker.ready_at(now) <= now]
+        others = [endpoint for endpoint in ready if endpoint is not avoid] or ready
+        # A broken endpoint that is due for its probe gets exactly one call, and gets it now, or it would never recover.
+        for endpoint in others:
+            if endpoint.breaker.is_open:
+                return endpoint
+        return min(others, key=lambda endpoint: (endpoint.in_flight, endpoint.calls))

@@ -1,0 +1,137 @@
+"""Everything that says when the next call of an account may start, and learns from how each call ended.
+
+Always true: what an attempt holds (an endpoint, a place in the pace, a share of the budget) is taken when it starts and
+settled once, when it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from rewardflow.observe.events import BreakerChanged, EventSink, LimitChanged
+from rewardflow.reward.calls.attempt import Attempt
+from rewardflow.reward.calls.faults import Fault
+from rewardflow.reward.limits.concurrency import Concurrency, ConcurrencyStatistics
+from rewardflow.reward.limits.endpoints import Endpoint, Endpoints, EndpointStatistics
+from rewardflow.reward.limits.ledger import Ledger
+from rewardflow.reward.limits.pace import Pace, PaceStatistics
+from rewardflow.reward.settings import LimitSettings
+
+logger = logging.getLogger(__name__)
+
+_ANSWERED = ("scored", "unparsable")
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorStatistics:
+    concurrency: ConcurrencyStatistics
+    pace: PaceStatistics
+    endpoints: tuple[EndpointStatistics, ...]
+
+
+class Governors:
+    def __init__(self, account: str, limits: LimitSettings, ledger: Ledger, sink: EventSink | None) -> None:
+        self._account = account
+        self._ledger = ledger
+        self._sink = sink
+        self._concurrency = Concurrency(limits.max_concurrency)
+        self._pace = Pace(limits.rpm, limits.tpm)
+        self._endpoints = Endpoints(limits.endpoints, window=limits.outage_window, share=limits.outage_share)
+        self._seen_limit = self._concurrency.limit
+        self._seen_rpm = self._pace.rpm
+        self.counts_tokens = self._pace.tpm is not None  # learnt from headers, if not set
+
+    @property
+    def limit(self) -> int:
+        return self._concurrency.limit
+
+    def usual_tokens(self) -> int:
+        return self._pace.estimate_tokens()
+
+    def ready_at(self, now: float, tokens: int) -> float:
+        return max(self._endpoints.ready_at(now), self._pace.ready_at(now, tokens))
+
+    def outage_since_s(self) -> float | None:
+        return self._endpoints.outage_since_s()
+
+    def last_failure(self) -> str:
+        return self._endpoints.last_failure()
+
+    def start(self, attempt: Attempt, tokens: int) -> None:
+        """Let a call go that starts now, and note what it holds."""
+        now = attempt.started_s
+        attempt.sent = self._pace.start(now, tokens)
+        attempt.endpoint = self._endpoints.start(now, attempt.job.endpoint)
+        attempt.reserved_usd = self._ledger.start(self._account)
+
+    def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> None:
+        """Tell every governor how a call ended: `scored`, a failure kind, or `cancelled` if nobody wanted it."""
+        endpoint, breaker = attempt.endpoint, attempt.endpoint.breaker
+        self._settle_money(attempt, outcome)
+        endpoint.in_flight -= 1
+        was_open = breaker.is_open
+        is_answered = outcome in _ANSWERED or (fault is not None and fault.is_about_request)
+        if is_answered:
+            self._pace.succeeded(attempt.sent, now, attempt.call.tokens)
+            self._concurrency.succeeded(now, now - attempt.started_s, in_flight)
+            breaker.succeeded(now)
+        elif fault is not None and outcome == "rate_limited":
+            self._pace.limited(attempt.sent, now, fault.retry_after_s)
+            breaker.rejected(now, fault.message)
+        elif fault is not None and outcome in ("timeout", "service"):
+            self._pace.abandoned(attempt.sent, now)
+            self._concurrency.overloaded(now, in_flight)
+            breaker.failed(now, fault.message)
+            if fault.retry_after_s is not None and self._endpoints.is_single:
+                self._pace.pause(now, fault.retry_after_s)
+        else:
+            self._pace.abandoned(attempt.sent, now)
+            breaker.abandoned(now)
+        headers = attempt.call.headers if fault is None else fault.headers
+        if headers:
+            self._pace.learn_headers(headers, now)
+            self.counts_tokens = self._pace.tpm is not None
+        if breaker.is_open != was_open:
+            self._breaker_moved(endpoint, now)
+        if self._concurrency.limit != self._seen_limit or self._pace.rpm != self._seen_rpm:
+            self._limits_moved(outcome, now)
+
+    def _settle_money(self, attempt: Attempt, outcome: str) -> None:
+        ledger, call = self._ledger, attempt.call
+        was_answered = outcome in _ANSWERED
+        if attempt.was_made and not call.cost_usd and not call.is_cost_known:
+            if outcome in ("timeout", "cancelled"):
+                ledger.doubt(attempt.reserved_usd)
+            elif outcome not in ("rate_limited", "service"):
+                call.cost_usd = ledger.cost_of(call.cost_usd)
+        step = attempt.job.rollouts[0].step
+        ledger.settle(self._account, attempt.reserved_usd, step, call.cost_usd, call.tokens, was_answered=was_answered)
+
+    def statistics(self, now: float) -> GovernorStatistics:
+        return GovernorStatistics(
+            self._concurrency.statistics(), self._pace.statistics(now), self._endpoints.statistics()
+        )
+
+    def _breaker_moved(self, endpoint: Endpoint, now: float) -> None:
+        state = "open" if endpoint.breaker.is_open else "closed"
+        name = endpoint.shown or "the only endpoint"
+        reason = endpoint.breaker.statistics().last_failure
+        logger.warning("%s: the breaker of %s is now %s; last failure: %s", self._account, name, state, reason)
+        if self._sink is not None:
+            self._sink.emit(BreakerChanged(at_s=now, account=self._account, endpoint=endpoint.shown, state=state))
+
+    def _limits_moved(self, reason: str, now: float) -> None:
+        limit, rpm = self._concurrency.limit, self._pace.rpm
+        if self._sink is not None:
+            if limit != self._seen_limit:
+                self._sink.emit(
+                    LimitChanged(
+                        at_s=now, account=self._account, governor="concurrency", value=float(limit), reason=reason
+                    )
+                )
+            if rpm != self._seen_rpm:
+                self._sink.emit(
+                    LimitChanged(at_s=now, account=self._account, governor="pace", value=rpm, reason=reason)
+                )
+        self._seen_limit, self._seen_rpm = limit, rpm

@@ -1,0 +1,226 @@
+"""When may the next call start, by requests and tokens a minute?
+
+Always true: with a set rate no two calls start closer together than it allows; nothing starts before a Retry-After
+has passed; `ready_at` is never infinite, so no call waits for ever. The state machine never waits itself: the caller
+passes `now` in and sleeps on the answer.
+
+rpm: a number is kept exactly; "auto" is unlimited until the service refuses or announces a limit, then learnt (see
+`learnt_rate`); None never limits. tpm: a number is a token bucket; "auto" learns from headers only, because a 429
+does not say which limit was met, and the learnt request rate covers it either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.limits.learnt_rate import LearntRate
+from rewardflow.reward.limits.rate_limit_headers import read_limits
+from rewardflow.reward.limits.refusals import Refusals
+
+# Timers wake a loop late by up to this much. Rates with shorter intervals may make up for it; slower ones lose nothing
+# worth a refusal by a service that allows no burst.
+_WAKE_UP_S = 0.020
+_TOKEN_BURST_S = 6.0
+_TOKEN_ROUNDING = 1e-6
+_USAGE_WEIGHT = 0.02
+
+
+class Start:
+    """One send, to be handed back when it ends."""
+
+    __slots__ = ("at", "index", "interval_s", "refusals", "tokens")
+
+    def __init__(self, at: float, tokens: int, interval_s: float, refusals: Refusals, index: int) -> None:
+        self.at = at
+        self.interval_s = interval_s
+        self.tokens = tokens
+        self.refusals = refusals
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceStatistics:
+    rpm: float | None
+    tpm: float | None
+    num_limited: int
+    state: str
+    stopped_for_s: float
+    history: tuple[tuple[float, float, str], ...]
+
+
+class TokenBudget:
+    """A bucket of tokens that refills evenly and may go into debt.
+
+    It holds a few seconds' worth only, so that the first minute spends no more than any other. A call larger than the
+    bucket starts when the bucket is full and leaves a debt that the next ones wait for.
+    """
+
+    __slots__ = ("_at", "_level", "_per_s", "capacity", "tpm")
+
+    def __init__(self, tpm: float) -> None:
+        self._level = math.inf  # full, whatever the capacity
+        self._at = 0.0
+        self.allow(tpm)
+
+    def allow(self, tpm: float) -> None:
+        self.tpm = tpm
+        self._per_s = tpm / 60.0
+        self.capacity = self._per_s * _TOKEN_BURST_S
+
+    def ready_at(self, now: float, tokens: int) -> float:
+        self._refill(now)
+        missing = (tokens if tokens < self.capacity else self.capacity) - self._level
+        return now + missing / self._per_s if missing > _TOKEN_ROUNDING else now
+
+    def spend(self, now: float, tokens: float) -> None:
+        """Negative: gives back."""
+        self._refill(now)
+        self._level -= tokens
+
+    def _refill(self, now: float) -> None:
+        self._level = min(self.capacity, self._level + (now - self._at) * self._per_s)
+        self._at = now
+
+
+class Pace:
+    """Requests and tokens a minute, set or learnt, for one service account."""
+
+    def __init__(
+        self, rpm: float | Literal["auto"] | None = "auto", tpm: float | Literal["auto"] | None = "auto"
+    ) -> None:
+        for name, value in (("rpm", rpm), ("tpm", tpm)):
+            if value is not None and value != "auto" and not value > 0:
+                raise InvalidInput(f'{name} must be positive, "auto" or None, got {value!r}')
+        self._learnt = LearntRate() if rpm == "auto" else None
+        self._learns_tokens = tpm == "auto"
+        self._budget = None if tpm is None or tpm == "auto" else TokenBudget(tpm)
+        self._interval_s = 0.0 if rpm is None or rpm == "auto" else 60.0 / rpm
+        self._next_at = -math.inf
+        self._stopped_until = -math.inf
+        self._refusals = Refusals() if self._learnt is None else self._learnt.current
+        self._mean_tokens = 0.0
+        self._num_usages = 0
+        self._num_limited = 0
+
+    @property
+    def rpm(self) -> float | None:
+        """Requests a minute now; None while nothing limits them."""
+        return 60.0 / self._interval_s if self._interval_s > 0.0 else None
+
+    @property
+    def tpm(self) -> float | None:
+        """Tokens a minute now; None while nothing limits them."""
+        return self._budget.tpm if self._budget is not None else None
+
+    def ready_at(self, now: float, tokens: int = 0) -> float:
+        """The earliest time worth asking again; at most `now` when a call of about `tokens` may start at once."""
+        at = self._next_at
+        if self._stopped_until > at:
+            at = self._stopped_until
+        if self._budget is not None:
+            at = max(at, self._budget.ready_at(now, tokens))
+        return at
+
+    def start(self, now: float, tokens: int = 0) -> Start:
+        """Record that a call starts now, reserving `tokens`. Hand the result to one of the three methods below."""
+        interval_s, refusals = self._interval_s, self._refusals  # what it was sent by, whatever is chosen next
+        if interval_s > 0.0:
+            self._space(now)
+        if self._budget is not None:
+            self._budget.spend(now, tokens)
+        refusals.num_sent += 1
+        return Start(now, tokens, interval_s, refusals, refusals.num_sent)
+
+    def succeeded(self, start: Start, now: float, tokens_used: int = 0) -> None:
+        """The call was answered. `tokens_used` as the service reported it; 0: not reported, the reservation stands."""
+        if tokens_used <= 0:
+            return
+        self._num_usages += 1
+        weight = max(_USAGE_WEIGHT, 1.0 / self._num_usages)
+        self._mean_tokens += weight * (tokens_used - self._mean_tokens)
+        if self._budget is not None:
+            self._budget.spend(now, tokens_used - start.tokens)
+
+    def limited(self, start: Start, now: float, retry_after_s: float | None = None) -> None:
+        """The call was answered 429. What it reserved was not used."""
+        self._num_limited += 1
+        if self._budget is not None:
+            self._budget.spend(now, -start.tokens)
+        if self._learnt is not None:
+            sent_rate = 1.0 / start.interval_s if start.interval_s > 0.0 else math.inf
+            self._learnt.refused(start.refusals, start.at, start.index, sent_rate, now)
+            self._follow(now)
+        if retry_after_s is not None and 0.0 < retry_after_s < math.inf:
+            self._stop(now, now + retry_after_s)
+
+    def pause(self, now: float, seconds: float) -> None:
+        """The service asked for time: nothing starts until it has passed."""
+        if 0.0 < seconds < math.inf:
+            self._stopped_until = max(self._stopped_until, now + seconds)
+
+    def abandoned(self, start: Start, now: float) -> None:
+        """The call ended without an answer. The service may have done the work, so nothing is given back."""
+
+    def learn_headers(self, headers: Mapping[str, str], now: float) -> None:
+        """Take announced limits as a hint that later 429s overrule. Set limits stand."""
+        if not headers or (self._learnt is None and not self._learns_tokens):
+            return
+        limits = read_limits(headers)
+        if limits.rpm is not None and self._learnt is not None:
+            self._learnt.hint(limits.rpm / 60.0, now)
+            self._follow(now)
+        if limits.tpm is not None and self._learns_tokens:
+            if self._budget is None:
+                self._budget = TokenBudget(limits.tpm)
+            self._budget.allow(limits.tpm)
+
+    def estimate_tokens(self) -> int:
+        """The running mean of reported usage; 0 before any report."""
+        return round(self._mean_tokens)
+
+    def statistics(self, now: float) -> PaceStatistics:
+        if self._learnt is not None:
+            state, history = str(self._learnt.state), tuple(self._learnt.history)
+        else:
+            state, history = "set" if self._interval_s > 0.0 else "unlimited", ()
+        return PaceStatistics(
+            rpm=self.rpm,
+            tpm=self.tpm,
+            num_limited=self._num_limited,
+            state=state,
+            stopped_for_s=max(0.0, self._stopped_until - now),
+            history=history,
+        )
+
+    def _stop(self, now: float, until: float) -> None:
+        if until <= self._stopped_until:
+            return
+        if self._learnt is not None:
+            self._learnt.stopped(until - max(self._stopped_until, now))
+        self._stopped_until = until
+
+    def _space(self, now: float) -> None:
+        interval_s = self._interval_s
+        slack_s = 0.0 if interval_s >= _WAKE_UP_S else _WAKE_UP_S
+        due_at = max(self._next_at, now - slack_s)
+        if self._learnt is not None:
+            is_prompt = now - max(self._next_at, self._stopped_until) <= max(interval_s, 2.0 * _WAKE_UP_S)
+            self._learnt.sent(now, interval_s if is_prompt else 0.0)
+            self._follow(now)
+        self._next_at = due_at + self._interval_s
+
+    def _follow(self, now: float) -> None:
+        """Take over the learnt rate."""
+        assert self._learnt is not None
+        self._refusals = self._learnt.current
+        if self._learnt.rate is None:
+            return
+        interval_s = 1.0 / self._learnt.rate
+        if interval_s != self._interval_s:
+            last_at = self._next_at - self._interval_s if self._interval_s > 0.0 else now
+            self._next_at = max(last_at, now - interval_s) + interval_s
+            self._interval_s = interval_s

@@ -1,0 +1,164 @@
+"""How much memory a run will need on its device, worked out from the shapes of the model and the settings.
+
+Always true: nothing is loaded, and what can be counted is counted at its largest: every response as long as it may be.
+Activations cannot be counted from here and come on top; the library's own workspace does, too.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rewardflow.settings.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from rewardflow.policy.load_policy import Policy
+
+_NUM_MOMENTS = 2  # that Adam keeps for each weight
+_FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """In bytes. What is kept off the device between its uses (`trainer.offload`) counts while it is used."""
+
+    device: str
+    device_bytes: int | None  # that the device has, where that is known
+    num_parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+    reference: int
+    critic: int  # its weights and Adam's state
+    critic_gradients: int
+    generator_copy: int  # of the weights, where generation has a device or a process of its own
+    key_values: int  # of the rows that are decoded together
+    logits: int  # of one forward and backward
+
+    @property
+    def at_once(self) -> int:
+        """The most at one time: gradients and logits are gone while responses are generated, and the other way round.
+
+        The copy of the generator counts here, because on one machine it shares the memory, if not the device.
+        """
+        always = self.weights + self.optimizer + self.reference + self.critic + self.generator_copy
+        return always + max(self.key_values, self.gradients + self.critic_gradients + self.logits)
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.device_bytes is None else self.at_once <= self.device_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "at_once": self.at_once, "fits": self.fits}
+
+
+def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> MemoryEstimate:
+    """`policy` may be an outline without weights."""
+    weights = list(policy.model.parameters())
+    weight_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
+    trainable = [weight for weight in weights if weight.requires_grad]
+    critic_bytes = _critic_bytes(settings, policy)
+    compute_bytes = _num_bytes(settings.trainer.autocast or settings.policy.dtype)
+    has_copy = settings.schedule.placement == "separate" or settings.generation.engine == "vllm"
+    return MemoryEstimate(
+        device=str(device),
+        device_bytes=_memory_of(device),
+        num_parameters=sum(weight.numel() for weight in weights),
+        weights=weight_bytes,
+        gradients=sum(weight.numel() * weight.element_size() for weight in trainable),
+        optimizer=_NUM_MOMENTS * sum(weight.numel() * weight.element_size() for weight in trainable),
+        reference=weight_bytes if settings.algorithm.needs_reference else 0,
+        critic=(1 + _NUM_MOMENTS) * critic_bytes,
+        critic_gradients=critic_bytes,
+        generator_copy=weight_bytes if has_copy else 0,
+        key_values=_key_value_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
+        logits=_logits_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
+    )
+
+
+def estimate_rank_memory(settings: RunSettings, policy: Policy) -> MemoryEstimate:
+    """Of one rank of several on a cluster, whose devices are not here; each has its part of what is trained."""
+    import torch
+
+    whole = estimate_memory(settings, policy, torch.device("cpu"))
+    ranks = settings.runtime.ranks
+    parts = ranks if settings.trainer.backend == "fsdp2" else settings.trainer.megatron.num_ranks
+    is_colocated = settings.schedule.placement == "colocated"
+    return replace(
+        whole,
+        device=f"each of {ranks} ranks" if ranks > 1 else "the rank",
+        device_bytes=None,
+        weights=whole.weights // parts,
+        gradients=whole.gradients // parts,
+        optimizer=whole.optimizer // parts,
+        reference=whole.reference // parts,
+        critic=whole.critic // parts,
+        critic_gradients=whole.critic_gradients // parts,
+        generator_copy=whole.weights if is_colocated and ranks > 1 else 0,
+        key_values=whole.key_values if is_colocated else 0,
+    )
+
+
+def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
+    """Of the value model's weights."""
+    from rewardflow.policy.value_model import build_value_model
+
+    if not settings.algorithm.kind.critic:
+        return 0
+    model = build_value_model(policy, settings.critic, settings.policy, seed=settings.seed)
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
+    """The block grows by half when it is full, so half as much again may be reserved."""
+    num_slots = max(_num_slots(settings), _num_validation_slots(settings))
+    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    per_token: int = 2 * config.num_hidden_layers * num_heads * head_size * compute_bytes
+    return (num_slots + num_slots // 2) * per_token
+
+
+def _num_slots(settings: RunSettings) -> int:
+    """Tokens of the rows that are decoded together."""
+    generation, schedule = settings.generation, settings.schedule
+    num_rollouts = (schedule.groups_per_step + schedule.refill) * settings.rollouts_per_group
+    num_rows = min(generation.max_sequences, num_rollouts)
+    return num_rows * (generation.max_prompt_tokens + generation.max_response_tokens)
+
+
+def _num_validation_slots(settings: RunSettings) -> int:
+    """The same while a version is measured; how many prompts there are is not known here, so all places are filled."""
+    generation, validation = settings.generation, settings.validation
+    if validation is None:
+        return 0
+    num_response = validation.max_response_tokens or generation.max_response_tokens
+    num_rollouts = generation.max_sequences
+    if validation.data.limit is not None:
+        num_rollouts = min(num_rollouts, validation.data.limit * validation.rollouts)
+    return num_rollouts * (generation.max_prompt_tokens + num_response)
+
+
+def _logits_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
+    """Logits are computed for sampled tokens alone. Each has a gradient; the softmax is taken piece by piece."""
+    from rewardflow.algo.token_softmax import LOGITS_AT_A_TIME
+
+    generation, schedule = settings.generation, settings.schedule
+    num_sampled = schedule.groups_per_mini_batch * generation.group_size * generation.max_response_tokens
+    num_tokens = min(num_sampled, max(settings.trainer.micro_batch_tokens, generation.max_response_tokens))
+    num_logits: int = num_tokens * config.vocab_size
+    return 2 * num_logits * compute_bytes + 2 * min(num_logits, LOGITS_AT_A_TIME) * _FLOAT32_BYTES
+
+
+def _num_bytes(dtype: str) -> int:
+    return _FLOAT32_BYTES if dtype == "float32" else 2
+
+
+def _memory_of(device: Any) -> int | None:
+    import torch
+
+    if device.type == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return None

@@ -1,0 +1,252 @@
+"""What runs in an actor that trains: one rank, and where generation shares its device, an engine.
+
+Always true: whoever calls does so on all ranks, in the same order; what a rank computes it computes on one thread.
+An FSDP2 rank alone generates with the very weights it trains. One of several, whose weights are spread, and one of
+Megatron's, which has them in another form, keeps a whole copy for its engine, which publishing fills weight by weight:
+no rank ever has more than that copy and one weight in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import os
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rewardflow.errors import CheckpointError
+from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.flow.records import MicroBatch, UpdateReport
+from rewardflow.runtime.local import load, prepared_device
+from rewardflow.runtime.on_ray.actor_failures import telling
+from rewardflow.runtime.on_ray.direct_weights import open_direct
+from rewardflow.runtime.on_ray.engine_pair import EnginePair
+from rewardflow.runtime.on_ray.generating import GeneratingActor
+from rewardflow.runtime.on_ray.learner import Learner, make_learner
+from rewardflow.runtime.on_ray.listen_address import listener_on, stay_on
+from rewardflow.runtime.on_ray.megatron_learner import prepare_megatron
+from rewardflow.runtime.on_ray.vllm_pair import VllmPair
+from rewardflow.runtime.on_ray.weight_buckets import BucketNote, WeightBucket, next_bucket
+from rewardflow.runtime.peak_memory import peak_memory_bytes
+from rewardflow.settings.run_settings import RunSettings
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch.distributed as dist
+    from torch import Tensor
+
+    from rewardflow.checkpoint.snapshot import TakenWeights
+    from rewardflow.generate.vllm.senders import WeightSender
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """Where the ranks find each other: a store of torch.distributed in the first one."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Which samples a rank is given, whether it tells what is found for them, and where it is."""
+
+    replica: int
+    num_replicas: int
+    speaks: bool = True
+    node: str
+    pid: int
+
+
+class Rank(GeneratingActor):
+    """Calls come one by one, in order, except that a checkpoint is written while the others go on."""
+
+    def __init__(self, number: int, num_ranks: int) -> None:
+        self._number = number
+        self._num_ranks = num_ranks
+        self._thread = DeviceThread("device")
+        self._thread.__enter__()  # it ends with the process, which is killed
+        self._store: Any = None  # of torch.distributed, in the first rank
+        self._saving_group: dist.ProcessGroup | None = None
+        self._device: Any = None
+        self._learner: Learner | None = None
+        self._copy: Any = None  # of the model that is trained, where the engine has its own
+        self._step: AbstractAsyncContextManager[None] | None = None
+        self._taken: TakenWeights | None = None
+        self._sending: Iterator[tuple[str, Tensor]] | None = None
+        self._direct: WeightSender | None = None
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    @telling
+    async def meeting_point(self) -> MeetingPoint:
+        """Of the first rank only."""
+        import ray
+        import torch.distributed as dist
+
+        host = ray.util.get_node_ip_address()
+        listener = listener_on(host)  # the store's own would be on all addresses
+        port = listener.getsockname()[1]
+        self._store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in its __all__
+            host,
+            port,
+            self._num_ranks,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        return MeetingPoint(host, port)
+
+    @telling
+    async def open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> RankPlace:
+        """Load the policy, and meet the other ranks if there are any."""
+        with_vllm = generates and settings.generation.engine == "vllm"
+        await self._thread.run(lambda: self._open(settings, meeting_point, generates and not with_vllm))
+        if with_vllm:
+            self._engines = await VllmPair.started(settings, self._thread, self._opened.weights)
+        import ray
+
+        learner = self._opened
+        return RankPlace(
+            replica=learner.replica,
+            num_replicas=learner.num_replicas,
+            speaks=learner.speaks,
+            node=ray.util.get_node_ip_address(),
+            pid=os.getpid(),
+        )
+
+    def _open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> None:
+        trains_policy = settings.trainer.backend == "fsdp2"
+        if not trains_policy:
+            prepare_megatron()
+        self._device = prepared_device(settings)
+        policy = load(settings) if trains_policy or generates else None
+        group = None if meeting_point is None else self._meet(meeting_point)
+        if generates:
+            assert policy is not None
+            own = policy
+            if group is not None:  # before it is spread over the ranks
+                model = copy.deepcopy(policy.model) if trains_policy else policy.model
+                self._copy = model.requires_grad_(False)
+                own = dataclasses.replace(policy, model=self._copy)
+            self._engines = EnginePair(settings, own, self._thread)
+        self._learner = make_learner(settings, policy, self._thread, group)
+
+    def _meet(self, meeting_point: MeetingPoint) -> dist.ProcessGroup:
+        import ray
+        import torch.distributed as dist
+
+        stay_on(ray.util.get_node_ip_address())
+        store = self._store or dist.TCPStore(  # type: ignore[attr-defined]
+            meeting_point.host, meeting_point.port, self._num_ranks
+        )
+        device = self._device.type
+        backend = "gloo" if device == "cpu" else f"cpu:gloo,{device}:{dist.get_default_backend_for_device(device)}"
+        dist.init_process_group(backend, store=store, rank=self._number, world_size=self._num_ranks)
+        self._saving_group = dist.new_group(backend="gloo")  # a checkpoint is written while training goes on
+        assert dist.group.WORLD is not None
+        return dist.group.WORLD
+
+    @property
+    def _opened(self) -> Learner:
+        assert self._learner is not None, "a rank must be opened first"
+        return self._learner
+
+    @telling
+    async def sees(self, file: Path) -> bool:
+        return await asyncio.to_thread(file.exists)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    @telling
+    async def begin_step(self, number: int) -> None:
+        self._step = self._opened.trainer.step(number)
+        await self._step.__aenter__()
+
+    @telling
+    async def end_step(self) -> int | None:
+        """The most memory that this rank has used so far."""
+        assert self._step is not None
+        await self._step.__aexit__(None, None, None)
+        return peak_memory_bytes(self._device)
+
+    @telling
+    async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
+        """Nothing from a rank that does not speak for its replica."""
+        found = await self._opened.trainer.log_probs(rollouts, of)
+        return found if self._opened.speaks else ()
+
+    @telling
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
+        critic = self._opened.critic
+        assert critic is not None
+        return await critic.values(rollouts)
+
+    @telling
+    async def forward_backward(self, batch: MicroBatch) -> None:
+        await self._opened.trainer.forward_backward(batch)
+
+    @telling
+    async def optim_step(self) -> UpdateReport:
+        return await self._opened.trainer.optim_step()
+
+    # -- weights for engines ------------------------------------------------------------------------------------------
+
+    @telling
+    async def refresh(self) -> None:
+        """Bring the present weights to the engines of this rank, if they have a copy of their own."""
+        if self._copy is not None:
+            await self._thread.run(self._fill_copy)
+
+    def _fill_copy(self) -> None:
+        from rewardflow.train.publishing.weights_by_name import WeightsByName
+
+        into = WeightsByName(self._copy)
+        for name, weight in self._opened.weights():
+            into.put(name, weight)
+
+    @telling
+    async def next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
+        """For engines elsewhere: the next few weights that this rank hands on, which alone it has in one piece."""
+        return await self._thread.run(lambda: self._next_weights(is_first))
+
+    def _next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
+        learner = self._opened
+        if is_first or self._sending is None:
+            self._sending = learner.weights_to_hand_on()
+        return next_bucket(self._sending, keeps=learner.hands_on)
+
+    @telling
+    async def meet_engines(self, settings: RunSettings, engines: Sequence[Any]) -> None:
+        """Engines elsewhere whose workers are sent to directly."""
+        weights, rank = self._opened.weights, self._number
+        self._direct = await self._thread.run(lambda: open_direct(settings, weights, rank=rank, engines=engines))
+
+    @telling
+    async def send_directly(self) -> None:
+        assert self._direct is not None
+        await self._thread.run(self._direct.send_weights)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    @telling
+    async def take(self) -> None:
+        self._taken = await self._opened.take()
+
+    @telling
+    async def write(self, folder: Path) -> None:
+        """What was taken. Not on the device's thread: it goes on."""
+        taken = self._taken
+        if taken is None:
+            raise CheckpointError("weights must be taken before they are written, got none")
+        await asyncio.to_thread(lambda: taken.write(folder, group=self._saving_group))
+
+    @telling
+    async def put_back(self, folder: Path) -> None:
+        await self._opened.put_back(folder)

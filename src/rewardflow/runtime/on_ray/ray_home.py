@@ -1,0 +1,277 @@
+"""A home for a run on a Ray cluster: this process keeps the loop, actors compute.
+
+Always true: a cluster that is too small is refused before anything is loaded; what we started is ended by us, and
+nothing else is: actors and their places when the run ends, a cluster only if it was started for this run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rewardflow.data.prompt_set import PromptSet
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import Prompt
+from rewardflow.runtime.local import rehearse, rehearse_validation
+from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.engine_actor import EngineActor
+from rewardflow.runtime.on_ray.placement import (
+    Need,
+    alive_nodes,
+    check_room,
+    neighbours_together,
+    nodes_of,
+    reserved,
+)
+from rewardflow.runtime.on_ray.rank_actor import Rank, RankPlace
+from rewardflow.runtime.on_ray.remote_parts import (
+    ColocatedGenerator,
+    DirectGenerator,
+    EngineGenerator,
+    RankTrainer,
+    RankWeights,
+    SeparateGenerator,
+)
+from rewardflow.runtime.on_ray.routing import Routing
+from rewardflow.runtime.open_run import Machinery
+from rewardflow.runtime.validation_setup import make_plan
+from rewardflow.settings.run_settings import RunSettings, RuntimeSettings, VllmSettings
+from rewardflow.shared_agent.cluster import joined, private_cluster
+
+logger = logging.getLogger(__name__)
+
+
+class OnRay:
+    """A `Home`. `tell` is told what the start waits for."""
+
+    def __init__(self, settings: RunSettings, *, tell: Callable[[str], None] | None = None) -> None:
+        self._settings = settings
+        self._runtime = settings.runtime
+        self._tell = tell or logger.info
+        self._stack = contextlib.ExitStack()
+        self._fits: Callable[[Prompt], bool] | None = None
+
+    @property
+    def _is_colocated(self) -> bool:
+        return self._settings.schedule.placement == "colocated"
+
+    @property
+    def _num_engines(self) -> int:
+        """That are actors of their own."""
+        return 0 if self._is_colocated else self._runtime.generators
+
+    async def __aenter__(self) -> Self:
+        _check_installed()
+        address = _address_of(self._runtime)
+        try:
+            if address is None:
+                self._tell("starting Ray on this machine")
+                self._stack.enter_context(private_cluster())
+            else:
+                self._tell(f"joining Ray at {address}")
+                self._stack.enter_context(joined(address))
+            self.check_room()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def check_room(self) -> None:
+        """In the cluster that this process has joined."""
+        is_strict = self._runtime.spread == "strict_spread"
+        check_room(self._need(), alive_nodes(), is_strictly_spread=is_strict)
+
+    async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
+        """The ranks' devices are not here, so they are asked for theirs when they load."""
+        return await asyncio.to_thread(self._rehearse, prompt_set, validation_set)
+
+    def _rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
+        from rewardflow.generate.prompt_encoder import PromptEncoder
+
+        settings = rehearsed_here(self._settings)
+        policy = rehearse(settings, prompt_set)
+        encoder = PromptEncoder(policy.tokenizer, self._settings.generation)
+        self._fits = lambda prompt: bool(encoder.fit([prompt]).kept)
+        return rehearse_validation(settings, policy, validation_set)
+
+    async def load(self, measured: tuple[Prompt, ...]) -> Machinery:
+        ranks, engines = await self._start_actors()
+        settings = _for_actors(self._settings)
+        has_groups = len(ranks) > 1 or settings.trainer.backend == "megatron"
+        meeting_point = await ranks.actors[0].meeting_point.remote() if has_groups else None
+        self._tell(f"waiting for {_count(len(ranks), 'rank')} to load {settings.policy.model}")
+        places = await ranks.all("open", lambda _: (settings, meeting_point, self._is_colocated))
+        _note_places(ranks, places)
+        if len(engines):
+            self._tell(f"waiting for {_count(len(engines), 'generator')} to load {settings.policy.model}")
+            _note_places(engines, await engines.all("open", lambda _: (settings,)))
+        await self._check_run_dir_is_shared(ranks, places)
+        machinery = self._machinery(ranks, engines, places, measured)
+        if len(engines) and settings.generation.engine == "vllm":  # it has loaded nothing
+            if settings.vllm.transfer == "nccl":
+                await ranks.all("meet_engines", lambda _: (settings, engines.actors))
+            await machinery.generator.publish(0)
+        return machinery
+
+    def _machinery(
+        self, ranks: Crew, engines: Crew, places: list[RankPlace], measured: tuple[Prompt, ...]
+    ) -> Machinery:
+        settings = self._settings
+        trainer = RankTrainer(ranks, places)
+        routing = Routing.of(settings.generation)
+        who_generates = ranks if self._is_colocated else engines
+        plan = None
+        if settings.validation is not None:
+            plan = make_plan(settings.validation, measured, EngineGenerator(who_generates, routing, "validation"))
+        assert self._fits is not None
+        return Machinery(
+            generator=self._generator(ranks, engines, routing),
+            trainer=trainer,
+            critic=trainer if settings.algorithm.kind.critic else None,
+            weights=RankWeights(ranks),
+            fits=self._fits,
+            peak_memory_bytes=lambda: trainer.peak_memory_bytes,
+            validation=plan,
+            num_replicas=places[0].num_replicas,
+        )
+
+    def _generator(self, ranks: Crew, engines: Crew, routing: Routing) -> EngineGenerator:
+        if self._is_colocated:
+            return ColocatedGenerator(ranks, routing)
+        is_direct = self._settings.vllm.transfer == "nccl"
+        return (DirectGenerator if is_direct else SeparateGenerator)(engines, routing, ranks)
+
+    def _need(self) -> Need:
+        import ray
+
+        count = self._runtime.ranks + self._num_engines
+        return Need.of(
+            self._runtime,
+            count=count,
+            total=ray.cluster_resources(),
+            num_wide=self._num_engines,
+            width=self._settings.vllm.tensor_parallel,
+            why=_layout_of(self._settings),
+        )
+
+    async def _start_actors(self) -> tuple[Crew, Crew]:
+        from ray.util.placement_group import remove_placement_group
+
+        need = self._need()
+        group = await reserved(need, self._runtime, self._tell)
+        self._stack.callback(remove_placement_group, group)
+        num_ranks = self._runtime.ranks
+        nodes = nodes_of(group)
+        places = neighbours_together({place: nodes[place] for place in range(num_ranks)})
+        ranks = [_actor(Rank, need, group, places[number], (number, num_ranks)) for number in range(num_ranks)]
+        crew = Crew("rank", ranks)
+        self._stack.callback(crew.kill)
+        engines = [
+            _actor(EngineActor, need, group, num_ranks + number, (number, self._num_engines))
+            for number in range(self._num_engines)
+        ]
+        others = Crew("generator", engines)
+        self._stack.callback(others.kill)
+        return crew, others
+
+    async def _check_run_dir_is_shared(self, ranks: Crew, places: list[RankPlace]) -> None:
+        """Every rank writes its part of a checkpoint there."""
+        if self._settings.run_dir is None:
+            return
+        file = await asyncio.to_thread(_made_file, Path(self._settings.run_dir))
+        try:
+            seen = await ranks.all("sees", lambda _: (file,))
+        finally:
+            file.unlink()
+        if not all(seen):
+            nodes = ", ".join(sorted({place.node for place, sees in zip(places, seen, strict=True) if not sees}))
+            raise InvalidInput(
+                "run_dir must be on a file system that every node sees, because ranks write checkpoints there, got "
+                f"{self._settings.run_dir}, which {nodes} does not see"
+            )
+
+
+def check_cluster(settings: RunSettings) -> None:
+    """Whether the cluster that a run would join has room for it; one that it would start for itself is not started."""
+    _check_installed()
+    address = _address_of(settings.runtime)
+    if address is not None:
+        with joined(address):
+            OnRay(settings).check_room()
+
+
+def rehearsed_here(settings: RunSettings) -> RunSettings:
+    """As the rehearsal in this process sees them, which may have none of the devices of the ranks."""
+    trainer = dataclasses.replace(settings.trainer, device="cpu")
+    return dataclasses.replace(settings, trainer=trainer, vllm=VllmSettings())
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise InvalidInput("runtime.kind=ray needs Ray, which is not installed: pip install 'rewardflow[ray]'")
+
+
+def _address_of(runtime: RuntimeSettings) -> str | None:
+    """Of the cluster to join; None: one is started for the run."""
+    return runtime.address or os.environ.get("RAY_ADDRESS") or None
+
+
+def _actor(cls: type[Any], need: Need, group: Any, place: int, arguments: tuple[Any, ...]) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=place)
+    has = need.bundles[place]
+    options = {
+        "num_cpus": has.get("CPU", 0.0),
+        "num_gpus": has.get("GPU", 0.0),
+        "scheduling_strategy": strategy,
+        "max_restarts": 0,
+    }
+    return ray.remote(cls).options(**options).remote(*arguments)
+
+
+def _for_actors(settings: RunSettings) -> RunSettings:
+    """Without the reward, which may hold keys, and with paths that do not depend on where a process was started."""
+    model = Path(settings.policy.model).expanduser()
+    policy = dataclasses.replace(settings.policy, model=str(model.absolute())) if model.exists() else settings.policy
+    return dataclasses.replace(settings, reward="elsewhere:reward", reward_kwargs={}, limits={}, policy=policy)
+
+
+def _layout_of(settings: RunSettings) -> str:
+    """How Megatron's ranks come to be so many; nothing for FSDP2, whose number is the user's alone."""
+    if settings.trainer.backend != "megatron":
+        return ""
+    sizes, ranks = settings.trainer.megatron, settings.runtime.ranks
+    return (
+        f"{ranks} ranks: tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x "
+        f"context {sizes.context_parallel} x data {ranks // sizes.num_ranks}"
+    )
+
+
+def _made_file(folder: Path) -> Path:
+    file = folder.absolute() / f".seen-{uuid.uuid4().hex}"
+    file.touch()
+    return file
+
+
+def _note_places(crew: Crew, places: list[RankPlace]) -> None:
+    crew.places[:] = [f" (node {place.node}, process {place.pid})" for place in places]
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' if number != 1 else ''}"

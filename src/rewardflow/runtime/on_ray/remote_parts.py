@@ -1,0 +1,185 @@
+"""The seams of the loop, on actors: a trainer that is many ranks, a generator that is many engines.
+
+Always true: the samples of a micro-batch are spread over the replicas by tokens and by nothing else, so the same run
+gives every rank the same; n ranks make the update that one would, up to rounding. A message holds a batch, never a
+sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from rewardflow.errors import CheckpointError, ClusterError
+from rewardflow.flow.records import GroupRequest, MicroBatch, Sample, UpdateReport, num_tokens
+from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.balance import split_evenly
+from rewardflow.runtime.on_ray.engine_pair import Purpose
+from rewardflow.runtime.on_ray.rank_actor import RankPlace
+from rewardflow.runtime.on_ray.routing import Routing, routed
+from rewardflow.runtime.on_ray.weight_buckets import BucketNote
+from rewardflow.types import EMPTY, Reward, Rollout
+
+
+class RankTrainer:
+    """A `Trainer` and a `Critic`. Places are those of the ranks, in order."""
+
+    def __init__(self, ranks: Crew, places: Sequence[RankPlace]) -> None:
+        self._ranks = ranks
+        self.places = tuple(places)
+        self._num_replicas = places[0].num_replicas
+        self.peak_memory_bytes: int | None = None  # of the rank that has used most
+
+    @contextlib.asynccontextmanager
+    async def step(self, number: int) -> AsyncIterator[None]:
+        """A step that fails ends the run and its ranks with it, so they are not told."""
+        await self._ranks.all("begin_step", lambda _: (number,))
+        yield
+        peaks = [peak for peak in await self._ranks.all("end_step") if peak is not None]
+        self.peak_memory_bytes = max(peaks, default=None)
+
+    async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
+        return await self._look("log_probs", rollouts, of)
+
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
+        return await self._look("values", rollouts)
+
+    async def forward_backward(self, batch: MicroBatch) -> None:
+        shares = self._split([sample.rollout for sample in batch.samples])
+        batches = [
+            replace(batch, samples=tuple(_bare_sample(batch.samples[place]) for place in share)) for share in shares
+        ]
+        given = self._once_each(batches)
+        await self._ranks.all("forward_backward", lambda rank: (given[self.places[rank].replica],))
+
+    async def optim_step(self) -> UpdateReport:
+        reports: list[UpdateReport] = await self._ranks.all("optim_step")
+        return reports[0]
+
+    async def _look(self, method: str, rollouts: Sequence[Rollout], *others: Any) -> list[object]:
+        """By rollout, whichever replica had it."""
+        shares = self._split(rollouts)
+        parts = [[_bare(rollouts[place]) for place in share] for share in shares]
+        given = self._once_each(parts)
+        answers = await self._ranks.all(method, lambda rank: (given[self.places[rank].replica], *others))
+        found: dict[int, object] = {}
+        for place, answer in zip(self.places, answers, strict=True):
+            if place.speaks:
+                found.update(zip(shares[place.replica], answer, strict=True))
+        return [found[number] for number in range(len(rollouts))]
+
+    def _once_each(self, parts: Sequence[Any]) -> Sequence[Any]:
+        """What several ranks of a replica are given goes into Ray's object store once, not with every call."""
+        if self._num_replicas == len(self.places):
+            return parts
+        import ray
+
+        return [ray.put(part) for part in parts]
+
+    def _split(self, rollouts: Sequence[Rollout]) -> list[list[int]]:
+        return split_evenly([num_tokens(rollout) for rollout in rollouts], self._num_replicas)
+
+
+class EngineGenerator:
+    """A `Generator` on engines whose weights are brought up to date by others: what it publishes is a name."""
+
+    def __init__(self, engines: Crew, routing: Routing, purpose: Purpose = "training") -> None:
+        self._engines = engines
+        self._routing = routing
+        self._purpose = purpose
+
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        async with contextlib.aclosing(routed(requests, len(self._engines), self._stream, self._routing)) as rollouts:
+            async for rollout in rollouts:
+                yield rollout
+
+    def _stream(self, number: int, part: Sequence[GroupRequest]) -> AsyncGenerator[list[Rollout]]:
+        return self._engines.stream(number, "generate", part, self._purpose)
+
+    async def publish(self, version: int) -> None:
+        await self._engines.all("name_version", lambda _: (version, self._purpose))
+
+
+class ColocatedGenerator(EngineGenerator):
+    """On the engines of ranks, each of which brings its weights to its own."""
+
+    async def publish(self, version: int) -> None:
+        await self._engines.all("refresh")
+        await super().publish(version)
+
+
+class SeparateGenerator(EngineGenerator):
+    """On engines of their own, to which the weights travel through Ray's object store, a few at a time."""
+
+    def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
+        super().__init__(engines, routing)
+        self._ranks = ranks
+
+    async def publish(self, version: int) -> None:
+        """From the ranks that have them straight to the engines: not through this process."""
+        is_first, is_last = True, False
+        while not is_last:
+            answers = self._ranks.ask("next_weights", partial(_same, is_first), num_returns=2)
+            notes: list[BucketNote] = await self._ranks.answered([note for _, note in answers])
+            for (bucket, _), note in zip(answers, notes, strict=True):
+                if not note.is_empty:
+                    await self._engines.all("receive", partial(_same, bucket))
+            is_first, is_last = False, all(note.is_last for note in notes)
+        await super().publish(version)
+
+
+class DirectGenerator(EngineGenerator):
+    """On engines whose workers the first rank sends to itself."""
+
+    def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
+        super().__init__(engines, routing)
+        self._ranks = ranks
+
+    async def publish(self, version: int) -> None:
+        await self._ranks.all("send_directly")
+        await super().publish(version)
+
+
+def _same(argument: Any, _: int) -> tuple[Any]:
+    """For every actor the same; a reference of Ray becomes what it refers to on the way."""
+    return (argument,)
+
+
+@dataclass(frozen=True, slots=True)
+class RankWeights:
+    """A `WeightKeeper`: each rank keeps and writes its own part, into a directory that all of them see."""
+
+    ranks: Crew
+
+    async def take(self) -> TakenOnRanks:
+        await self.ranks.all("take")
+        return TakenOnRanks(self.ranks)
+
+    async def put_back(self, folder: Path) -> None:
+        await self.ranks.all("put_back", lambda _: (folder.absolute(),))
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOnRanks:
+    ranks: Crew
+
+    def write(self, folder: Path) -> None:
+        try:
+            self.ranks.wait_for(self.ranks.ask("write", lambda _: (folder.absolute(),)))
+        except ClusterError as error:
+            raise CheckpointError(str(error)) from error
+
+
+def _bare(rollout: Rollout) -> Rollout:
+    """Without the texts, which a trainer does not look at."""
+    return replace(rollout, prompt="", messages=(), response="", ground_truth=None, extra_info=EMPTY)
+
+
+def _bare_sample(sample: Sample) -> Sample:
+    value = sample.reward.value
+    reward = Reward(kind=sample.reward.kind, error="") if value is None else Reward(value=value)
+    return replace(sample, rollout=_bare(sample.rollout), reward=reward)

@@ -1,0 +1,175 @@
+"""What a run writes about itself: its settings, a line for each step, what its devices did, its rollouts.
+
+Always true: every step that was trained and every version that was measured has one line in metrics.jsonl, however
+often the run was killed and went on; cutting the file leaves it as it was or as it should be. What a step told is on
+disk before a checkpoint says that the step is done. Nobody else writes to the run meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardflow.checkpoint.manifest import Checkpoint
+from rewardflow.flow.reports import StepReport
+from rewardflow.flow.validation_plan import VALIDATION_SOURCE
+from rewardflow.flow.validation_report import Validated
+from rewardflow.observe.events import EventSink
+from rewardflow.observe.line_file import LineFile, encode_line, read_lines
+from rewardflow.observe.run_directory import ROLLOUTS_FOLDER, SETTINGS_FILE, RunDirectory
+from rewardflow.runtime.records import rollout_parquet as rollout_files
+from rewardflow.runtime.records.background_writer import BackgroundWriter
+from rewardflow.runtime.records.flat_metrics import scalars
+from rewardflow.runtime.records.metrics_sinks import StepMetrics, in_background, sinks_of
+from rewardflow.runtime.records.rollout_parquet import RolloutFiles
+from rewardflow.runtime.records.saved_settings import changed_settings, write_settings
+from rewardflow.runtime.records.validation_records import ValidationRecords, cut_validations, measured_versions
+from rewardflow.runtime.run_lock import sole_use
+from rewardflow.settings.run_settings import RunSettings
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 60.0
+_VERSION_AXIS = f"{VALIDATION_SOURCE}/version"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """Open for writing."""
+
+    metrics: LineFile[Mapping[str, Any]]
+    devices: EventSink
+    rollouts: RolloutFiles | None = None
+    sinks: Sequence[BackgroundWriter[StepMetrics]] = ()
+    validation: ValidationRecords | None = None
+
+    def stepped(self, report: StepReport) -> None:
+        line = report.to_json()
+        self.metrics.append(line)
+        self.tell(report.step, scalars(line))
+
+    def tell(self, step: int, values: Mapping[str, float], *, axis: str | None = None) -> None:
+        """Figures of a step to everything that draws curves."""
+        for sink in self.sinks:
+            sink.put(StepMetrics(step, values, axis))
+
+    def validated(self, validated: Validated) -> None:
+        """Once for a version, whatever its verdicts waited for."""
+        if self.validation is not None and self.validation.validated(validated):
+            self.metrics.append(validated.report.to_metrics_json())
+            version, values = validated.report.version, scalars(validated.report.metrics)
+            self.tell(version, values, axis=_VERSION_AXIS)
+
+    def flush(self) -> None:
+        """Waits for the disk, and not for ever for those who may never answer."""
+        if self.validation is not None:
+            self.validation.flush()
+        self.metrics.flush()
+        for writer in self._writers():
+            writer.flush(_FLUSH_TIMEOUT_S)
+
+    def close(self) -> None:
+        """As `flush`, and lets go."""
+        for writer in self._writers():
+            writer.close(_CLOSE_TIMEOUT_S)
+        if self.validation is not None:
+            self.validation.close()
+        self.metrics.close()
+
+    def _writers(self) -> Iterator[BackgroundWriter[StepMetrics] | RolloutFiles]:
+        yield from self.sinks
+        if self.rollouts is not None:
+            yield self.rollouts
+
+
+def open_records(
+    settings: RunSettings,
+    stack: contextlib.AsyncExitStack,
+    *,
+    resumes: bool,
+    checkpoint: Checkpoint | None,
+    keeps_texts: bool = True,
+) -> RunRecords | None:
+    """In `run_dir`, if there is one: a new directory, or that of the run that goes on from the checkpoint."""
+    if settings.run_dir is None:
+        return None
+    directory = RunDirectory.at(settings.run_dir) if resumes else RunDirectory.create(settings.run_dir)
+    stack.enter_context(sole_use(directory.path))
+    if changed := changed_settings(settings, directory.path / SETTINGS_FILE):
+        logger.warning("the run goes on with other settings: %s", "; ".join(changed))
+    write_settings(settings, directory.path / SETTINGS_FILE)
+    next_step = 0 if checkpoint is None else checkpoint.step
+    told = told_for_good(settings, directory, next_step)
+    cut_metrics(directory.metrics_path, next_step=next_step, versions=told)
+    cut_validations(directory.path, versions=told)
+    devices = stack.enter_context(directory.open_device_events())
+    sinks = sinks_of(settings, directory, resumes=resumes, next_step=next_step)
+    records = RunRecords(
+        directory.open_metrics(),
+        devices,
+        _open_rollouts(settings, directory, next_step, keeps_texts=keeps_texts),
+        [in_background(sink) for sink in sinks],
+        None if settings.validation is None else ValidationRecords(directory.path, keeps_texts=keeps_texts),
+    )
+    stack.push_async_callback(asyncio.to_thread, records.close)  # Weights & Biases may take its time
+    if next_step in told:  # which TensorBoard has just forgotten, with the step of that number
+        figures = {name: value for name, value in told[next_step].items() if name.startswith(f"{VALIDATION_SOURCE}/")}
+        records.tell(next_step, scalars(figures), axis=_VERSION_AXIS)
+    return records
+
+
+def _open_rollouts(
+    settings: RunSettings, directory: RunDirectory, next_step: int, *, keeps_texts: bool
+) -> RolloutFiles | None:
+    if settings.rollouts.every is None:
+        return None
+    if not rollout_files.is_installed():
+        logger.warning("rollouts are not written, because pyarrow is not installed: pip install 'rewardflow[parquet]'")
+        return None
+    folder = directory.path / ROLLOUTS_FOLDER
+    return RolloutFiles(folder, settings.rollouts, next_step=next_step, keeps_texts=keeps_texts)
+
+
+def told_for_good(settings: RunSettings, directory: RunDirectory, next_step: int) -> dict[int, dict[str, Any]]:
+    """Versions that were measured and will not be again, with their lines of metrics.jsonl.
+
+    The version at which a run goes on is measured again where the settings say so: not where it was the last of a run
+    that is made longer. A kill may have come between two files: what one of them lacks was out when the run was saved.
+    """
+    lines = {
+        line["step"]: line for _, line in read_lines(directory.metrics_path) if line["source"] == VALIDATION_SOURCE
+    }
+    validation = settings.validation
+    is_due = validation is not None and validation.occasions.has(next_step, settings.steps)
+    last = next_step - 1 if is_due else next_step
+    both = lines.keys() & measured_versions(directory.path)
+    return {version: lines[version] for version in sorted(both) if version <= last}
+
+
+def cut_metrics(path: Path, *, next_step: int, versions: Collection[int]) -> None:
+    """Leave the lines of the steps before this one, the last of each; later steps will be trained and told again.
+
+    Of what was measured, these versions are left.
+    """
+    by_step: dict[tuple[str, int], dict[str, Any]] = {}
+    num_lines = 0
+    for _, line in read_lines(path):
+        num_lines += 1
+        if line["step"] in versions if line["source"] == VALIDATION_SOURCE else line["step"] < next_step:
+            by_step[line["source"], line["step"]] = line
+    if num_lines == len(by_step):
+        return
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.touch(mode=0o600)
+    with draft.open("wb") as file:
+        file.writelines(encode_line(line) for line in by_step.values())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)

@@ -1,0 +1,75 @@
+"""The settings of a run as they stand in its directory: all of them, as they were resolved, without secrets.
+
+Always true: what may be a secret by its name, or looks like one, is not written; everything else can be read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rewardflow.observe.redact import REDACTED, redact
+from rewardflow.settings.run_keys import FREE, LIMITS
+from rewardflow.settings.run_settings import RunSettings
+from rewardflow.settings.typed_values import may_be_secret
+
+
+def write_settings(settings: RunSettings, path: Path) -> None:
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(shown_settings(settings), indent=2) + "\n", "utf-8")
+
+
+def changed_settings(settings: RunSettings, path: Path) -> list[str]:
+    """What is not as it stands in the file, then and now; nothing if there is no file that can be read."""
+    try:
+        then = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    return list(_changes("", then, json.loads(json.dumps(shown_settings(settings)))))
+
+
+def _changes(name: str, then: Any, now: Any) -> Iterator[str]:
+    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
+        if then != now:
+            yield f"{name} was {json.dumps(then)} and is {json.dumps(now)}"
+        return
+    # A setting that another version of rewardflow does not have is no change; what people name themselves is.
+    is_theirs = name.partition(".")[0] in (*FREE, LIMITS)
+    for key in {**then, **now} if is_theirs else [key for key in now if key in then]:
+        yield from _changes(f"{name}.{key}" if name else key, then.get(key), now.get(key))
+
+
+def shown_settings(settings: RunSettings) -> dict[str, Any]:
+    """As plain JSON, in the layout of a run file."""
+    return {field.name: _shown(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+
+
+def _shown(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if dataclasses.is_dataclass(value):
+        # The tree's own settings have no secrets, and "max_prompt_tokens" need not be told from "token".
+        return _plain(value)
+    if may_be_secret(name):
+        return REDACTED
+    if isinstance(value, Mapping):
+        return {str(key): _shown(str(key), inside) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(name, inside) for inside in value]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, PathLike):
+        return redact(str(value))
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if value is None or isinstance(value, int | float) else redact(repr(value))

@@ -1,0 +1,197 @@
+"""When the figures of a step say that training has left the range in which its mathematics holds, and what helps.
+
+Always true: a warning names the figure, the bound and what to change; a remedy that the settings do not allow, or have
+already, is not offered; a cause is told once, and again only when it is twice as bad. `SANE` is the one place for the
+bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rewardflow.flow.reports import StepReport
+from rewardflow.settings.run_settings import RunSettings
+
+Cause = Literal["engine", "engine_outlier", "far", "few_count", "few_responses_count", "clipped", "left_out", "entropy"]
+
+MUCH_WORSE = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaneRange:
+    """Bounds on what one mini-batch says of the rollouts of one staleness."""
+
+    # Fewer tokens than this say little: one of them can move every figure past its bound.
+    min_tokens: int = 200
+    # Probabilities of sampled tokens, engine against trainer under the same weights. In float32 they agree to about
+    # 1e-5; rounding to bfloat16 moves them by some thousandths in the mean. More is another computation, not rounding.
+    engine_diff_mean: float = 0.02
+    # A token that one of the two finds likely and the other does not: a wrong temperature, position or weight.
+    engine_diff_max: float = 0.8
+    # Nats a token between the policy that generated and the present one. PPO's clip at 0.2 holds a token's ratio within
+    # what is about 0.02; several times that and the rollouts are another policy's.
+    behaviour_kl_k3: float = 0.1
+    # With weights so uneven the estimate is as noisy as one from half of the tokens, weighed equally.
+    effective_share: float = 0.5
+    # The same for whole responses, where they are weighed as such; products over many tokens are far more uneven.
+    response_effective_share: float = 0.1
+    # Tokens that a clip keeps from pulling: they were paid for and teach nothing. Usual are a few in a hundred.
+    clipped: float = 0.2
+    # Tokens that the correction leaves out, above the cap or outside the range.
+    left_out: float = 0.2
+    # Nats a token. Below it the responses of a group are all but the same, and there is nothing left to compare.
+    entropy: float = 0.005
+
+
+SANE = SaneRange()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A figure beyond its bound. `badness` is how many times beyond, 1 at the bound."""
+
+    cause: Cause
+    figure: str
+    value: float
+    bound: float
+    badness: float
+    where: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        side = "above" if self.value > self.bound else "below"
+        return f"{self.where}: {self.figure} is {self.value:.3g}, {side} {self.bound:g}: {self.remedy}"
+
+
+class HealthWatch:
+    """`watch.warnings(report)` after each step."""
+
+    def __init__(self, settings: RunSettings, sane: SaneRange = SANE) -> None:
+        self._settings = settings
+        self._sane = sane
+        self._said: dict[Cause, float] = {}  # how bad it was when it was said last
+
+    def warnings(self, report: StepReport) -> list[str]:
+        """What is to be said of this step, and was not said before."""
+        told = []
+        for cause, finding in worst_findings(report, self._settings, self._sane).items():
+            if finding.badness >= MUCH_WORSE * self._said.get(cause, 0.0):
+                self._said[cause] = finding.badness
+                told.append(str(finding))
+        return told
+
+
+def worst_findings(report: StepReport, settings: RunSettings, sane: SaneRange = SANE) -> dict[Cause, Finding]:
+    """Of each cause the worst among the step's mini-batches and stalenesses."""
+    worst: dict[Cause, Finding] = {}
+    for update in report.updates:
+        epoch = f" of epoch {update.epoch}" if update.epoch else ""
+        for staleness, figures in update.by_staleness.items():
+            where = f"step {report.step}, mini-batch {update.mini_batch}{epoch}, staleness {staleness}"
+            for finding in findings(figures, staleness, settings, sane, where):
+                if finding.cause not in worst or finding.badness > worst[finding.cause].badness:
+                    worst[finding.cause] = finding
+    return worst
+
+
+def findings(
+    figures: Mapping[str, float], staleness: int, settings: RunSettings, sane: SaneRange, where: str = ""
+) -> Iterator[Finding]:
+    """What is beyond its bound in one mini-batch."""
+    if figures.get("trained_tokens", 0.0) < sane.min_tokens:
+        return
+    algorithm = settings.algorithm
+    remedies = _Remedies(settings)
+    is_same_weights = staleness == 0 or (algorithm.needs_behaviour and algorithm.behaviour == "trainer")
+    above: list[tuple[Cause, str, float | None, float, str]] = [
+        ("far", "behaviour_kl_k3", figures.get("behaviour_kl_k3"), sane.behaviour_kl_k3, remedies.closer()),
+        ("clipped", "share of clipped tokens", _total(figures, _CLIPS), sane.clipped, remedies.smaller_steps()),
+        ("left_out", "share of tokens left out", _total(figures, _LEFT_OUT), sane.left_out, remedies.closer()),
+    ]
+    if is_same_weights:
+        mean, largest = figures.get("engine_diff_mean"), figures.get("engine_diff_max")
+        above.append(("engine", "engine_diff_mean", mean, sane.engine_diff_mean, remedies.same_numbers()))
+        above.append(("engine_outlier", "engine_diff_max", largest, sane.engine_diff_max, remedies.same_numbers()))
+    share, of_responses = figures.get("effective_share"), figures.get("response_effective_share")
+    below: list[tuple[Cause, str, float | None, float, str]] = [
+        ("few_count", "effective_share", share, sane.effective_share, remedies.closer()),
+        ("entropy", "entropy", figures.get("entropy"), sane.entropy, remedies.more_entropy()),
+    ]
+    if algorithm.weigh_by == "sequence":
+        bound, remedy = sane.response_effective_share, remedies.closer()
+        below.append(("few_responses_count", "response_effective_share", of_responses, bound, remedy))
+    for cause, figure, value, bound, remedy in above:
+        if value is not None and value > bound:
+            yield Finding(
+                cause=cause, figure=figure, value=value, bound=bound, badness=value / bound, where=where, remedy=remedy
+            )
+    for cause, figure, value, bound, remedy in below:
+        if value is not None and value < bound:
+            badness = bound / max(value, 1e-12)
+            yield Finding(
+                cause=cause, figure=figure, value=value, bound=bound, badness=badness, where=where, remedy=remedy
+            )
+
+
+_CLIPS = ("clipped_low", "clipped_high", "clipped_dual")
+_LEFT_OUT = ("behaviour_capped", "rejected")
+
+
+def _total(figures: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+    found = [figures[name] for name in names if name in figures]
+    return sum(found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Remedies:
+    """In the words of the settings, without those that are taken already."""
+
+    settings: RunSettings
+
+    def same_numbers(self) -> str:
+        trainer, policy = self.settings.trainer, self.settings.policy
+        computes_less = trainer.autocast not in (None, "float32") or policy.dtype != "float32"
+        options = ["compute in float32 (trainer.autocast: null)"] if computes_less else []
+        algorithm, placement = self.settings.algorithm, self.settings.schedule.placement
+        if not algorithm.needs_behaviour:
+            options.append(self._correction())
+        elif algorithm.behaviour == "engine" and placement == "colocated":
+            options.append("take the trainer's log-probs for the policy that generated (algorithm.behaviour: trainer)")
+        return _either(options or ["look for what engine and trainer compute differently"])
+
+    def closer(self) -> str:
+        schedule, algorithm = self.settings.schedule, self.settings.algorithm
+        options = self._fewer_updates()
+        if schedule.max_staleness > 0:
+            options.append(f"lower schedule.max_staleness ({schedule.max_staleness})")
+        if not algorithm.needs_behaviour:
+            options.append(self._correction())
+        return _either([*options, f"lower trainer.lr ({self.settings.trainer.lr:g})"])
+
+    def smaller_steps(self) -> str:
+        return _either([f"lower trainer.lr ({self.settings.trainer.lr:g})", *self._fewer_updates()])
+
+    def more_entropy(self) -> str:
+        algorithm = self.settings.algorithm
+        return _either(
+            [
+                f"raise algorithm.entropy_coef ({algorithm.entropy_coef:g})",
+                f"raise algorithm.clip_high ({algorithm.clip_high:g})",
+                f"lower trainer.lr ({self.settings.trainer.lr:g}), unless the policy has learnt what there is to learn",
+            ]
+        )
+
+    def _correction(self) -> str:
+        is_ppo = self.settings.algorithm.loss == "ppo"
+        return f"correct for it (algorithm.{'loss: decoupled' if is_ppo else 'behaviour_weights: token'})"
+
+    def _fewer_updates(self) -> list[str]:
+        schedule = self.settings.schedule
+        options = [f"fewer schedule.mini_batches ({schedule.mini_batches})"] if schedule.mini_batches > 1 else []
+        return [*options, f"fewer schedule.epochs ({schedule.epochs})"] if schedule.epochs > 1 else options
+
+
+def _either(options: list[str]) -> str:
+    return ", or ".join(options)

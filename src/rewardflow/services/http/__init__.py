@@ -1,0 +1,1 @@
+"""The HTTP client of the services: JSON requests, chat completions, endpoints, proxies."""

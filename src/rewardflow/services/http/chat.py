@@ -1,0 +1,387 @@
+"""Asking a chat-completions endpoint: OpenAI's own, vLLM, SGLang, llama.cpp, gateways, or a ready AsyncOpenAI client.
+
+Always true: one `complete` is one answer, and what it used is reported before anything about it can fail. The key is
+read from the environment when a request is sent and kept nowhere. An endpoint that knows no JSON schema is found out by
+a refusal that says so, and asked without one for ten minutes.
+
+An address without a path gets `/v1`: `http://localhost:8000` and `http://localhost:8000/v1` are the same. An address
+with a path is taken as it is, and `/chat/completions` is added to either unless it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
+from rewardflow.observe.redact import redact
+from rewardflow.reward.code.current_call import report_usage
+from rewardflow.services.http.client import HttpClient
+from rewardflow.services.http.endpoint import (
+    check_addresses,
+    check_headers,
+    check_variable,
+    endpoint_of_call,
+    headers_to_send,
+)
+from rewardflow.services.http.reachability import look_for
+from rewardflow.services.prices import Prices, known_prices, warn_of_no_price
+from rewardflow.types import EMPTY
+
+_ROUTE = "/chat/completions"
+_OURS = ("model", "messages", "response_format", "logprobs", "top_logprobs", "stream", "n")
+_SCHEMA_REFUSALS = frozenset({400, 415, 422, 501})
+_ABOUT_SCHEMA = re.compile("response_?format|schema|grammar|structured", re.IGNORECASE)
+_SCHEMA_REFUSAL_S = 600.0  # a server may be replaced by one that knows more
+# What AsyncOpenAI takes by name; other servers' settings travel in its extra_body.
+_OPENAI_NAMES = frozenset(
+    {
+        *("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "presence_penalty"),
+        *("frequency_penalty", "logit_bias", "reasoning_effort", "verbosity", "service_tier", "user", "metadata"),
+        *("extra_body", "extra_headers", "extra_query"),
+    }
+)
+_MAX_EXCERPT_CHARS = 300
+_FIRST_GUESS_TOKENS = 256
+_CHARS_PER_TOKEN = 4.0
+_SHARE_OF_NEWEST = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChoice:
+    """A token that was written, and what else might have been."""
+
+    token: str
+    logprob: float
+    top: Mapping[str, float] = EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """`tokens` is None where the server gave no log-probs; counts are 0 where it gave no usage.
+
+    `is_held_to_schema` is true where the server took a schema, so that the text should be one object and nothing else.
+    """
+
+    text: str
+    tokens: tuple[TokenChoice, ...] | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = "stop"
+    is_held_to_schema: bool = False
+
+
+class ChatClient:
+    """One model at one or more addresses; which of them to ask is the agent's choice, call by call."""
+
+    def __init__(
+        self,
+        *,
+        base_urls: Sequence[str] = (),
+        model: str,
+        api_key_env: str | None = None,
+        sampling: Mapping[str, Any] = EMPTY,
+        prices: Prices | None = None,
+        client: Any = None,
+        headers: Mapping[str, str] = EMPTY,
+        schema_fallback: bool = True,
+    ) -> None:
+        _check_settings(base_urls, model, sampling, client)
+        check_variable("api_key_env", api_key_env)
+        check_headers(headers)
+        self.endpoints: tuple[str, ...] = tuple(base_urls)
+        self._urls = {base_url: chat_url(base_url) for base_url in base_urls}
+        self._model = model
+        self._api_key_env = api_key_env
+        self._sampling = dict(sampling)
+        self._prices = prices
+        self._client = _without_retries(client)
+        self._headers = dict(headers)
+        self._schema_fallback = schema_fallback
+        self._http = HttpClient() if client is None else None
+        self._takes_schema: set[str] = set()
+        self._refused_schema_at: dict[str, float] = {}
+        self._usual_completion_tokens = float(min(_FIRST_GUESS_TOKENS, _completion_limit(self._sampling)))
+
+    async def check(self) -> None:
+        """Raise `InvalidInput` if a variable of the environment is missing; log what is odd about the service.
+
+        Each address is asked for its list of models, which costs nothing. A ready client is its owner's to try.
+        """
+        headers = self._headers_to_send()
+        if self._http is not None:
+            await look_for(self._http, {one: models_url(one) for one in self.endpoints}, headers, model=self._model)
+
+    def price_problem(self) -> str | None:
+        """Why what a call costs cannot be told, and what to set; None if it can."""
+        places = self.endpoints or (self._endpoint(),)
+        if self._prices is not None or all(known_prices(self._model, place) for place in places):
+            return None
+        return f"no price is known for the model {self._model}: set prices of the judge, or call_cost_usd of the agent"
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        schema_name: str = "verdict",
+        logprobs: int = 0,
+    ) -> ChatAnswer:
+        """The model's answer, in the shape of the schema where the server can hold it to one."""
+        endpoint = self._endpoint()
+        payload: dict[str, Any] = {"model": self._model, "messages": list(messages), **self._sampling}
+        if logprobs:
+            payload["logprobs"] = True
+            payload["top_logprobs"] = logprobs
+        answer, is_held_to_schema = await self._ask(endpoint, payload, schema, schema_name)
+        return self._account_for(_read_answer(answer), endpoint, is_held_to_schema)
+
+    def estimate_tokens(self, num_chars: int) -> int:
+        """What a call with a prompt of this length will use, by the usual length of the answers so far."""
+        return round(num_chars / _CHARS_PER_TOKEN + self._usual_completion_tokens)
+
+    async def aclose(self) -> None:
+        """Close our own connections. A client that was handed over stays its owner's to close."""
+        if self._http is not None:
+            await self._http.aclose()
+
+    # -- asking --
+
+    async def _ask(
+        self, endpoint: str, payload: dict[str, Any], schema: Mapping[str, Any] | None, schema_name: str
+    ) -> tuple[Any, bool]:
+        """What came back, and whether the server took the schema."""
+        if schema is None or self._refuses_schema(endpoint):
+            return await self._send(endpoint, payload), False
+        shape = {"type": "json_schema", "json_schema": {"name": schema_name, "strict": True, "schema": schema}}
+        try:
+            answer = await self._send(endpoint, {**payload, "response_format": shape})
+        except Exception as refusal:
+            if not self._may_be_about_schema(refusal, endpoint):
+                raise
+        else:
+            self._takes_schema.add(endpoint)
+            return answer, True
+        answer = await self._send(endpoint, payload)  # raises by itself if the schema was not what was wrong
+        if endpoint not in self._takes_schema:
+            self._refused_schema_at[endpoint] = asyncio.get_running_loop().time()
+        return answer, False
+
+    def _refuses_schema(self, endpoint: str) -> bool:
+        refused_at = self._refused_schema_at.get(endpoint)
+        # Another loop's clock may be behind: its time says nothing here.
+        return refused_at is not None and 0 <= asyncio.get_running_loop().time() - refused_at < _SCHEMA_REFUSAL_S
+
+    def _may_be_about_schema(self, refusal: Exception, endpoint: str) -> bool:
+        if not self._schema_fallback or endpoint in self._takes_schema:
+            return False
+        status = getattr(refusal, "status", None) or getattr(refusal, "status_code", None)
+        return status in _SCHEMA_REFUSALS and _ABOUT_SCHEMA.search(str(refusal)) is not None
+
+    async def _send(self, endpoint: str, payload: dict[str, Any]) -> Any:
+        if self._http is not None:
+            return await self._http.post_json(self._urls[endpoint], payload, headers=self._headers_to_send())
+        extra = {name: payload[name] for name in self._sampling if name not in _OPENAI_NAMES}
+        arguments = {name: value for name, value in payload.items() if name not in extra}
+        if extra:
+            arguments["extra_body"] = {**arguments.get("extra_body", {}), **extra}
+        answer = await self._client.chat.completions.create(**arguments)
+        return answer.model_dump() if hasattr(answer, "model_dump") else answer
+
+    def _endpoint(self) -> str:
+        if self._client is not None:
+            return str(getattr(self._client, "base_url", ""))
+        return endpoint_of_call(self.endpoints)
+
+    def _headers_to_send(self) -> dict[str, str]:
+        return headers_to_send(self._headers, self._api_key_env if self._client is None else None)
+
+    # -- what it used --
+
+    def _account_for(self, answer: _Raw, endpoint: str, is_held_to_schema: bool) -> ChatAnswer:
+        usage = answer.usage
+        if usage.prompt_tokens or usage.completion_tokens or usage.cost_usd is not None:
+            report_usage(cost_usd=self._cost_usd(usage, endpoint), tokens=usage.prompt_tokens + usage.completion_tokens)
+        if usage.prompt_tokens or usage.completion_tokens:
+            self._usual_completion_tokens += _SHARE_OF_NEWEST * (
+                usage.completion_tokens - self._usual_completion_tokens
+            )
+        if answer.problem is not None:
+            raise answer.problem
+        return ChatAnswer(
+            answer.text,
+            answer.tokens,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            answer.finish_reason,
+            is_held_to_schema,
+        )
+
+    def _cost_usd(self, usage: _Usage, endpoint: str) -> float | None:
+        """By the judge's own prices, as the service tells it, or by the price list.
+
+        A price that nobody knows is not a price of nothing: the agent's call_cost_usd then stands in.
+        """
+        if self._prices is None and usage.cost_usd is not None:
+            return usage.cost_usd
+        prices = self._prices or known_prices(self._model, endpoint)
+        if prices is None:
+            warn_of_no_price(self._model)
+            return None
+        return prices.cost_usd(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+
+
+def chat_url(base_url: str) -> str:
+    """The address of chat completions, by the rule at the top of this module."""
+    parts = urllib.parse.urlsplit(base_url)
+    path = parts.path.rstrip("/") or "/v1"
+    return parts._replace(path=path if path.endswith(_ROUTE) else path + _ROUTE).geturl()
+
+
+def models_url(base_url: str) -> str:
+    """Where a server lists what it serves: beside its chat completions."""
+    parts = urllib.parse.urlsplit(chat_url(base_url))
+    return parts._replace(path=f"{parts.path.removesuffix(_ROUTE)}/models").geturl()
+
+
+# -- settings --
+
+
+def _check_settings(base_urls: Sequence[str], model: str, sampling: Mapping[str, Any], client: Any) -> None:
+    if isinstance(base_urls, str):
+        raise InvalidInput(f"base_urls must be a list of addresses, got the single text {redact(base_urls)!r}")
+    check_addresses("base_urls", base_urls)
+    if bool(base_urls) == (client is not None):
+        raise InvalidInput(f"exactly one of base_urls and client must be given, got {'both' if base_urls else 'none'}")
+    if not isinstance(model, str) or not model:
+        raise InvalidInput(f"model must be a name, got {model!r}")
+    taken = [name for name in sampling if name in _OURS]
+    if taken:
+        raise InvalidInput(f"sampling must not set {', '.join(taken)}: the judge does")
+
+
+def _without_retries(client: Any) -> Any:
+    """The agent retries; a client that does so too hides it from the pace and the ledger."""
+    if client is not None and not hasattr(getattr(getattr(client, "chat", None), "completions", None), "create"):
+        raise InvalidInput(f"client must have chat.completions.create, as AsyncOpenAI has, got {type(client).__name__}")
+    return client.with_options(max_retries=0) if hasattr(client, "with_options") else client
+
+
+def _completion_limit(sampling: Mapping[str, Any]) -> int:
+    limit = sampling.get("max_completion_tokens") or sampling.get("max_tokens")
+    return limit if isinstance(limit, int) else _FIRST_GUESS_TOKENS
+
+
+# -- reading the answer --
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost_usd: float | None = None  # some gateways tell it
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """An answer as it came: what it used counts even if there is a problem with the rest."""
+
+    text: str = ""
+    tokens: tuple[TokenChoice, ...] | None = None
+    finish_reason: str = ""
+    usage: _Usage = _Usage()
+    problem: CallError | None = None
+
+
+def _read_answer(answer: Any) -> _Raw:
+    if not isinstance(answer, Mapping):
+        return _Raw(problem=Unparsable(f"the server answered with {_short(answer)}, not with a chat completion"))
+    usage = _read_usage(answer.get("usage"))
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(choice, Mapping) or not isinstance(message, Mapping):
+        return _Raw(usage=usage, problem=_told_error(answer) or Unparsable(f"no choice in the answer {_short(answer)}"))
+    finish_reason = str(choice.get("finish_reason") or "")
+    text = message.get("content")
+    if isinstance(text, list):  # some gateways answer in parts
+        text = "".join(str(part.get("text", "")) for part in text if isinstance(part, Mapping))
+    problem = _problem(message, text, finish_reason)
+    if problem is not None:
+        return _Raw(usage=usage, problem=problem)
+    return _Raw(str(text), _read_tokens(choice.get("logprobs")), finish_reason, usage)
+
+
+def _problem(message: Mapping[str, Any], text: Any, finish_reason: str) -> CallError | None:
+    if message.get("refusal"):
+        return ServiceError(f"the model refused to judge: {_short(message['refusal'])}", retryable=False)
+    if isinstance(text, str) and text.strip():
+        return None
+    if finish_reason == "content_filter":
+        return ServiceError("a content filter stopped the answer (finish_reason content_filter)", retryable=False)
+    if finish_reason == "length":
+        return Unparsable("the answer has no text: the limit of tokens was spent before it; raise max_tokens")
+    return Unparsable(f"the answer has no text (finish_reason {_short(finish_reason or None)})")
+
+
+def _told_error(answer: Mapping[str, Any]) -> CallError | None:
+    """Some gateways answer 200 with an error inside."""
+    error = answer.get("error")
+    if not error:
+        return None
+    code = error.get("code") if isinstance(error, Mapping) else None
+    message = f"the server answered with an error: {_short(error)}"
+    if code == 429:
+        return RateLimited(message)
+    status = code if isinstance(code, int) and 400 <= code < 600 else None
+    return ServiceError(message, status=status, retryable=status is None or status >= 500 or status == 408)
+
+
+def _read_usage(usage: Any) -> _Usage:
+    if not isinstance(usage, Mapping):
+        return _Usage()
+    details = usage.get("prompt_tokens_details")
+    return _Usage(
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0,
+        _money(usage.get("cost")),
+    )
+
+
+def _money(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < math.inf else None
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+
+
+def _read_tokens(logprobs: Any) -> tuple[TokenChoice, ...] | None:
+    """None unless every token is there: a hole would move all places after it."""
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(content, list):
+        return None
+    try:
+        return tuple(
+            TokenChoice(
+                str(one["token"]),
+                float(one["logprob"]),
+                {str(other["token"]): float(other["logprob"]) for other in one.get("top_logprobs") or ()},
+            )
+            for one in content
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _short(value: Any) -> str:
+    text = redact(value if isinstance(value, str) else repr(value)[:2000])
+    return text if len(text) <= _MAX_EXCERPT_CHARS else f"{text[: _MAX_EXCERPT_CHARS - 3]}..."

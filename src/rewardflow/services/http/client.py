@@ -1,0 +1,337 @@
+"""The one way services speak HTTP: JSON out, JSON in, and every failure told in the agent's own words.
+
+Always true: what comes of a request is parsed JSON or a `CallError`; no message holds a key, neither one that was sent
+nor one the server made up; at most `max_body_bytes` of an answer are held. Connections end with the loop that they were
+made on, if nobody closed them before. Nothing here retries, waits or limits, because the agent does, with one
+exception: a request that met a connection which the server had just closed for being idle is sent once more, on a
+connection of its own, before the failure counts as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.parse
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rewardflow.errors import CallError, RateLimited, ServiceError, Unparsable
+from rewardflow.observe.redact import REDACTED, redact
+from rewardflow.reward.code.current_call import report_headers
+from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
+from rewardflow.services.http.proxies import EnvironmentProxies
+from rewardflow.types import EMPTY
+
+if TYPE_CHECKING:
+    import aiohttp
+
+MAX_BODY_BYTES = 8 * 2**20
+KEEP_ALIVE_S = 4.0  # vLLM and others close idle connections after 5 s; whoever closes first never meets a closed one
+_STALE_WITHIN_S = 0.25
+MAX_EXCERPT_CHARS = 500
+
+_MAX_ERROR_BODY_BYTES = 16 * 1024
+_MIN_SECRET_CHARS = 4  # a shorter one would be found inside ordinary words
+_RETRYABLE_4XX = frozenset({408, 409, 425})
+_HOPELESS_5XX = frozenset({501, 505})
+_JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
+
+
+class HttpClient:
+    """Connections to any number of hosts, kept per event loop and made again after `aclose`."""
+
+    def __init__(self, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        import aiohttp  # noqa: F401  a quarter of a second, here where nobody waits, not in the first call
+
+        self._max_body_bytes = max_body_bytes
+        self._lifetimes: dict[asyncio.AbstractEventLoop, _Lifetime] = {}
+
+    async def post_json(self, url: str, payload: Mapping[str, Any], *, headers: Mapping[str, str] = EMPTY) -> Any:
+        """The JSON that the server answered with. Whatever else happened is raised as a `CallError`."""
+        return await self._exchange("POST", url, _dump(payload), headers)
+
+    async def get_json(self, url: str, *, headers: Mapping[str, str] = EMPTY) -> Any:
+        """The same for a question without a body."""
+        return await self._exchange("GET", url, None, headers)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop, and of loops that have ended."""
+        running = asyncio.get_running_loop()
+        for loop in [loop for loop in list(self._lifetimes) if loop is running or loop.is_closed()]:
+            await self._lifetimes.pop(loop).aclose()
+
+    async def _exchange(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> Any:
+        outcome = await self._try(method, url, body, headers)
+        if isinstance(outcome, CallError):  # raised here, outside the client's own exceptions: they may hold headers
+            raise outcome
+        report_headers(outcome.headers)
+        if not 200 <= outcome.status < 300:
+            raise _refusal(url, outcome, headers)
+        try:
+            return orjson.loads(outcome.body)
+        except orjson.JSONDecodeError:
+            excerpt = excerpt_of(outcome.body, headers)
+        raise Unparsable(f"{_place(url)} answered {outcome.status} with what is not JSON: {excerpt}")
+
+    async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
+        import aiohttp
+
+        request = _Request(method, url, body, {**_JSON_HEADERS, **headers})
+        sessions = await self._sessions_of_this_loop()
+        try:
+            trip = _Trip()
+            try:
+                return await self._send(sessions.pooled, request, sessions.proxies, trip)
+            except aiohttp.ClientConnectionError:
+                if not trip.is_stale:
+                    raise
+            return await self._send(sessions.fresh(), request, sessions.proxies, _Trip())
+        except aiohttp.InvalidURL:
+            return ServiceError(f"{_place(url)} is not an address", retryable=False)
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not sessions.is_closed:
+                raise
+            return ServiceError(f"no answer from {_place(url)}: {_told(error, headers)}")
+
+    async def _send(
+        self, session: aiohttp.ClientSession, request: _Request, proxies: EnvironmentProxies, trip: _Trip
+    ) -> _Answer | CallError:
+        import aiohttp
+
+        url, headers = request.url, request.headers
+        route: dict[str, Any] = {}
+        if (proxy := proxies.proxy_of(url)) is not None:
+            is_tunnel = url.startswith("https:")  # else the request itself is read by the proxy
+            route = {"proxy": proxy.url, "proxy_headers": proxy.headers if is_tunnel else None}
+            headers = headers if is_tunnel else {**headers, **proxy.headers}
+        async with session.request(
+            request.method,
+            url,
+            data=request.body,
+            headers=headers,
+            allow_redirects=False,
+            trace_request_ctx=trip,
+            **route,
+        ) as response:
+            trip.is_answered = True
+            is_error = not 200 <= response.status < 300
+            limit = _MAX_ERROR_BODY_BYTES if is_error else self._max_body_bytes
+            try:
+                received = await _read(response, limit)
+            except (aiohttp.ClientError, OSError, EOFError) as error:
+                if not is_error:
+                    return Unparsable(f"the answer of {_place(url)} broke off: {_told(error, headers)}")
+                received = b""
+            if len(received) > limit:
+                response.close()  # reading the rest only to keep the connection would cost more than a new one
+                if not is_error:
+                    return Unparsable(f"the answer of {_place(url)} must be at most {limit} bytes, and is longer")
+            return _Answer(response.status, response.headers, received)
+
+    async def _sessions_of_this_loop(self) -> _Sessions:
+        loop = asyncio.get_running_loop()
+        lifetime = self._lifetimes.get(loop)
+        if lifetime is not None and not lifetime.sessions.is_closed:
+            return lifetime.sessions
+        lifetime = self._lifetimes[loop] = _Lifetime(self._lifetimes)
+        await lifetime.begin()
+        for ended in [other for other in list(self._lifetimes) if other.is_closed()]:
+            await self._lifetimes.pop(ended).aclose()
+        return lifetime.sessions
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    url: str
+    body: bytes | None
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _Trip:
+    """What became of one request, as far as sending it again depends on it."""
+
+    __slots__ = ("began_s", "is_answered", "is_on_used_connection")
+
+    def __init__(self) -> None:
+        self.is_answered = False
+        self.is_on_used_connection = False
+        self.began_s = time.monotonic()
+
+    @property
+    def is_stale(self) -> bool:
+        """Nothing came back on a connection that had served before, and that soon: the server had closed it.
+
+        One that breaks later may have worked on the request, which is for the agent to send again, and to count.
+        """
+        is_soon = time.monotonic() - self.began_s < _STALE_WITHIN_S
+        return self.is_on_used_connection and not self.is_answered and is_soon
+
+
+class _Lifetime:
+    """From the first request on a loop to `aclose` or, where nobody says it, to the end of the loop.
+
+    A loop that ends closes its asynchronous generators, which is the one way to be told of its end.
+    """
+
+    def __init__(self, others: dict[asyncio.AbstractEventLoop, _Lifetime]) -> None:
+        self.sessions = _Sessions()
+        self._kept = self._keep(others, asyncio.get_running_loop())
+
+    async def begin(self) -> None:
+        await anext(self._kept)
+
+    async def aclose(self) -> None:
+        await self._kept.aclose()
+        await self.sessions.aclose()  # of a loop that ended in another way than asyncio's own
+
+    async def _keep(
+        self, others: dict[asyncio.AbstractEventLoop, _Lifetime], loop: asyncio.AbstractEventLoop
+    ) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            if others.get(loop) is self:
+                del others[loop]
+            await self.sessions.aclose()
+
+
+class _Sessions:
+    """The connections of one event loop: a pool, and rarely some that are used once."""
+
+    def __init__(self) -> None:
+        import aiohttp
+
+        self.proxies = EnvironmentProxies()
+
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_note_reuse)
+        self.pooled = _new_session(aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S), tracing)
+        self._fresh: aiohttp.ClientSession | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self.pooled.closed
+
+    def fresh(self) -> aiohttp.ClientSession:
+        """The session whose connections have never served; where one pooled connection is stale, others are too."""
+        import aiohttp
+
+        if self._fresh is None:
+            self._fresh = _new_session(aiohttp.TCPConnector(limit=0, force_close=True))
+        return self._fresh
+
+    async def aclose(self) -> None:
+        for session in (self.pooled, self._fresh):
+            if session is not None:
+                await session.close()
+
+
+def _new_session(connector: aiohttp.TCPConnector, tracing: aiohttp.TraceConfig | None = None) -> aiohttp.ClientSession:
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+        trace_configs=[] if tracing is None else [tracing],
+    )
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _params: Any) -> None:
+    context.trace_request_ctx.is_on_used_connection = True
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body, or a little more than `limit` bytes of it."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            break
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _dump(payload: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(payload if isinstance(payload, dict) else dict(payload), option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # most likely half a surrogate pair, as policies emit
+        return orjson.dumps(_encodable(payload), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _encodable(value: Any) -> Any:
+    """The same with U+FFFD for what no encoding takes."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return value
+
+
+def _refusal(url: str, answer: _Answer, sent: Mapping[str, str]) -> CallError:
+    """What a status outside of 2xx means."""
+    status = answer.status
+    message = f"{_place(url)} answered {status}: {excerpt_of(answer.body, sent)}"
+    if status == 429:
+        return RateLimited(message, headers=_about_limits(answer.headers))
+    if 300 <= status < 400:
+        target = redact(answer.headers.get("Location", "nowhere"))[:MAX_EXCERPT_CHARS]
+        message = f"{_place(url)} answered {status}: redirects are not followed; use the address it names, {target}"
+        return ServiceError(message, status=status, retryable=False)
+    is_retryable = status in _RETRYABLE_4XX or (status >= 500 and status not in _HOPELESS_5XX)
+    wait_s = read_retry_after_s(answer.headers) if is_retryable else None
+    return ServiceError(message, status=status, retryable=is_retryable, retry_after_s=wait_s)
+
+
+def _about_limits(headers: Mapping[str, str]) -> dict[str, str]:
+    told = {name.lower(): value for name, value in headers.items()}
+    return {
+        name: value
+        for name, value in told.items()
+        if "ratelimit" in name or name.startswith("retry-after") or name == "date"
+    }
+
+
+def excerpt_of(body: bytes, sent: Mapping[str, str] = EMPTY) -> str:
+    """The start of a body for an error message: without secrets, on one line."""
+    text = body[:_MAX_ERROR_BODY_BYTES].decode("utf-8", "replace")
+    shown = " ".join(without_secrets(text, sent).split())
+    if not shown:
+        return "(an empty body)"
+    return shown if len(shown) <= MAX_EXCERPT_CHARS else f"{shown[: MAX_EXCERPT_CHARS - 3]}..."
+
+
+def without_secrets(text: str, sent: Mapping[str, str]) -> str:
+    """Also without what was sent in headers: a key may be in a variable that does not sound like one."""
+    for name, value in sent.items():
+        if name in _JSON_HEADERS:
+            continue
+        for secret in {value, value.rpartition(" ")[2]}:
+            if len(secret) >= _MIN_SECRET_CHARS:
+                text = text.replace(secret, REDACTED).replace(urllib.parse.quote(secret, safe=""), REDACTED)
+    return redact(text)
+
+
+def _told(error: BaseException, sent: Mapping[str, str]) -> str:
+    text = str(error).strip()
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return without_secrets(told, sent)[:MAX_EXCERPT_CHARS]
+
+
+def _place(url: str) -> str:
+    """The address for an error message: no query, which may hold a key, and no password."""
+    return redact(url.partition("?")[0])

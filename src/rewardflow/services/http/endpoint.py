@@ -1,0 +1,118 @@
+"""What services that speak HTTP have in common: addresses, keys, headers, and which address a call goes to.
+
+Always true: a key is named by a variable of the environment, is read when a request is sent and is kept nowhere; what
+was given in the place of such a name, or as a header's value, is in no message, because it may be the key itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+
+from rewardflow.errors import InvalidInput
+from rewardflow.observe.redact import redact
+from rewardflow.reward.code.current_call import current_call
+
+UNPRICED = "no price is known: set its own call_cost_usd (0 for a server of yours), or call_cost_usd of the agent"
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Headers whose values say who asks, and open nothing.
+_PLAIN_HEADERS = frozenset(
+    {
+        *("accept", "accept-language", "anthropic-version", "http-referer", "openai-beta", "openai-organization"),
+        *("openai-project", "referer", "user-agent", "x-title"),
+    }
+)
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def check_cost(name: str, cost_usd: float | None) -> None:
+    is_number = isinstance(cost_usd, int | float) and not isinstance(cost_usd, bool)
+    if cost_usd is not None and not (is_number and 0 <= cost_usd < math.inf):
+        raise InvalidInput(f"{name} must be a number of at least 0, got {cost_usd!r}")
+
+
+# -- addresses --
+
+
+def check_addresses(name: str, addresses: Sequence[str]) -> None:
+    for address in addresses:
+        if not _is_address(address):
+            raise InvalidInput(f"{name} must be http or https addresses, got {redact(str(address))!r}")
+    if len(set(addresses)) != len(addresses):
+        raise InvalidInput(f"{name} must differ from each other, got {redact(str(list(addresses)))}")
+
+
+def read_addresses(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    """One address or several, without a slash at the end."""
+    addresses = tuple(one.rstrip("/") for one in ((given,) if isinstance(given, str) else given))
+    if not addresses:
+        raise InvalidInput(f"{name} must be one or more http or https addresses, got none")
+    check_addresses(name, addresses)
+    return addresses
+
+
+def _is_address(address: object) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(address) if isinstance(address, str) else None
+    except ValueError:  # such as half a bracket of an IPv6 address
+        return False
+    return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def endpoint_of_call(endpoints: Sequence[str]) -> str:
+    """The one the agent chose; the first outside a call, or in a call whose endpoints are not ours."""
+    call = current_call()
+    chosen = None if call is None else call.endpoint
+    return chosen if chosen is not None and chosen in endpoints else endpoints[0]
+
+
+# -- keys --
+
+
+def check_variable(name: str, variable: object) -> None:
+    if variable is not None and not (isinstance(variable, str) and _VARIABLE.fullmatch(variable)):
+        raise InvalidInput(
+            f"{name} must be the name of an environment variable (letters, digits and _); what was given is not, "
+            "and is not shown, because it may be the key itself"
+        )
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Values are `$NAME`, read from the environment, but for a few headers that never hold a secret."""
+    for name, value in headers.items():
+        if isinstance(value, str) and value.startswith("$"):
+            check_variable(f"the value of the header {name}, after $,", value[1:])
+        elif not isinstance(value, str) or name.lower() not in _PLAIN_HEADERS or redact(value) != value:
+            raise InvalidInput(
+                f"the header {name} must be given as $NAME, by the variable of the environment that holds its value; "
+                "what was given is not shown, because it may be a key"
+            )
+
+
+def headers_to_send(
+    headers: Mapping[str, str], api_key_env: str | None, key_header: str = "Authorization"
+) -> dict[str, str]:
+    """With values from the environment as it is now; `InvalidInput` names a variable that is missing."""
+    sent = {name: _from_environment(value[1:]) if value[:1] == "$" else value for name, value in headers.items()}
+    if api_key_env is not None:
+        key = _from_environment(api_key_env)
+        sent[key_header] = f"Bearer {key}" if key_header.lower() == "authorization" else key
+    return sent
+
+
+def _from_environment(variable: str) -> str:
+    value = os.environ.get(variable, "").strip()
+    shown = redact(variable)  # a key of letters and digits alone may have been given for a name
+    if not value:
+        raise InvalidInput(f"the environment variable {shown} must hold the service's key; it is not set or empty")
+    if not value.isascii() or not value.isprintable():
+        raise InvalidInput(f"the environment variable {shown} must hold plain characters, as a header allows")
+    return value

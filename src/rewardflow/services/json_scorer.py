@@ -1,0 +1,127 @@
+"""Scores from any server that takes JSON and answers with JSON.
+
+Always true: a score is the finite number that the server sent, unscaled and unclipped; an answer of another shape is
+`Unparsable`. In a batch, an answer with a number for some rollouts fails only the others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rewardflow.errors import InvalidInput, Unparsable
+from rewardflow.reward.code.results import describe
+from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.http.endpoint import (
+    UNPRICED,
+    check_cost,
+    check_variable,
+    endpoint_of_call,
+    headers_to_send,
+    read_addresses,
+)
+from rewardflow.services.http.reachability import look_for
+from rewardflow.services.request_template import as_text, check_template, fill, fill_batch
+from rewardflow.services.scored_answer import follow, read_score, report_call
+from rewardflow.services.service_record import HttpRecord
+from rewardflow.types import EMPTY, Reward, Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonScorer(HttpRecord):
+    """Posts `request` with its placeholders filled, and reads the score at `score_path` of the JSON that comes back.
+
+    Placeholders: {prompt}, {response}, {ground_truth}, {data_source}, {messages}, {group_id}, {index}, {step} and
+    {extra_info.key}; a text that is one placeholder keeps the value's type; `{{` is a brace. With `batch`, the server
+    is asked once for each group: every text with a placeholder becomes a list with one entry per rollout, and the score
+    path leads to a list. `batch=True` alone fits reward servers written for OpenRLHF.
+
+    `scorer` names what scores there: with it verdicts are remembered under that name, whatever the address; without it
+    the addresses stand for it. `call_cost_usd` is what a request costs, 0 on a machine of your own; it is needed where
+    the agent has a `max_cost_usd`.
+    """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.json_scorer:JsonScorer", "0d207f681fd8aac2f84d02024e1ee1b3"
+    )
+
+    urls: str | Sequence[str]
+    request: Mapping[str, Any] | None = None
+    score_path: str | None = None
+    explanation_path: str | None = None
+    batch: bool = False
+    scorer: str = ""
+    api_key_env: str | None = None
+    api_key_header: str = "Authorization"
+    call_cost_usd: float | None = None
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        put = functools.partial(object.__setattr__, self)
+        put("urls", read_addresses("urls", self.urls))
+        check_variable("api_key_env", self.api_key_env)
+        check_cost("call_cost_usd", self.call_cost_usd)
+        put("request", dict((_OPENRLHF if self.batch else _ONE) if self.request is None else self.request))
+        put("score_path", ("rewards" if self.batch else "score") if self.score_path is None else self.score_path)
+        check_template(self.request)
+        if self.batch and self.explanation_path is not None:
+            raise InvalidInput("explanation_path is for one rollout at a time, got it with batch=True")
+        super().__post_init__()
+
+    def identity_settings(self) -> dict[str, Any]:
+        """What a score depends on. Nothing but its address tells one scorer from another, unless it is named."""
+        told = {name: getattr(self, name) for name in ("request", "score_path", "explanation_path", "batch")}
+        return {**told, "scorer": self.scorer or sorted(self.endpoints)}
+
+    async def check(self) -> None:
+        """Raise `InvalidInput` if the key's variable is missing; log an address where nobody answers.
+
+        Whether it scores cannot be asked without a rollout: any answer at all is a sign of life.
+        """
+        headers = headers_to_send(EMPTY, self.api_key_env, self.api_key_header)
+        await look_for(self._http, {one: one for one in self.endpoints}, headers)
+
+    def price_problem(self) -> str | None:
+        return None if self.call_cost_usd is not None else UNPRICED
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(self.urls)
+
+    async def compute_score(self, rollout: Rollout) -> Reward:
+        answer = await self._post(fill(self.request, rollout))
+        score = read_score(follow(answer, self.score_path or ""))
+        explanation = None if self.explanation_path is None else follow(answer, self.explanation_path)
+        return Reward(value=score, explanation=None if explanation is None else as_text(explanation))
+
+    @property
+    def score_group(self) -> Callable[..., Any] | None:
+        """Only the batch form has it, and the agent scores whole groups where a reward can."""
+        return self._score_batch if self.batch else None
+
+    async def _score_batch(self, rollouts: Sequence[Rollout]) -> list[Reward]:
+        answer = await self._post(fill_batch(self.request, rollouts))
+        scores = follow(answer, self.score_path or "")
+        if not isinstance(scores, list) or len(scores) != len(rollouts):
+            got = f"{len(scores)} scores" if isinstance(scores, list) else describe(scores)
+            raise Unparsable(f"a list of {len(rollouts)} scores must be at {self.score_path!r}, got {got}")
+        return [_one_of_batch(score) for score in scores]
+
+    async def _post(self, payload: Any) -> Any:
+        headers = headers_to_send(EMPTY, self.api_key_env, self.api_key_header)
+        answer = await self._http.post_json(endpoint_of_call(self.endpoints), payload, headers=headers)
+        report_call(answer, self.call_cost_usd)
+        return answer
+
+
+_ONE = {"prompt": "{prompt}", "response": "{response}", "ground_truth": "{ground_truth}"}
+_OPENRLHF = {"query": "{prompt}{response}", "prompts": "{prompt}", "labels": "{ground_truth}"}
+
+
+def _one_of_batch(score: Any) -> Reward:
+    try:
+        return Reward(value=read_score(score))
+    except Unparsable as error:
+        return Reward(kind="unparsable", error=str(error))

@@ -1,0 +1,211 @@
+"""A judge that sees the answers to one prompt two at a time, each pair in both orders.
+
+Always true: a score is the mean of all comparisons that the answer was in, and if one of them fails, the group's
+verdict fails; a verdict keeps every reason that was given about it, and every prompt is kept with the answer that it
+shows first.
+
+One call of the agent is one group here. It makes many requests inside, up to `parallel` at a time: the service sees up
+to `max_concurrency * parallel` of them, `rpm` counts groups, and `timeout_s` must leave room for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.judges.group_prompt import (
+    CHARS_PER_TOKEN,
+    check_positive,
+    check_several,
+    show,
+    shuffled,
+    system_prompt,
+    texts_shown,
+)
+from rewardflow.services.judges.judge_wrapper import JudgeBehind
+from rewardflow.services.judges.rubric import REASON
+from rewardflow.services.judges.verdict_parsing import read_verdict
+from rewardflow.types import Reward, Rollout
+
+Winner = Literal["first", "second", "tie"]
+Game = tuple[int, int]  # the rollouts shown first and second
+
+MAX_ALL_PAIRS = 6  # up to this many answers everyone meets everyone
+_MAX_GROUPS_REMEMBERED = 1024
+_BETWEEN_QUERIES = "\n\n==========\n\n"
+_SHARES: Mapping[Any, float] = {"first": 1.0, "second": 0.0, "tie": 0.5}
+_OUTCOMES = {1.0: "beat", 0.0: "lost to", 0.5: "tied with"}
+_GAME_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {REASON: {"type": "string"}, "better": {"type": "string", "enum": list(get_args(Winner))}},
+    "required": [REASON, "better"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How one game ended: `share` is what the one shown first gets, 1, 0 or a half."""
+
+    share: float
+    reason: str
+
+    def agrees_with(self, other: Comparison) -> bool:
+        """Whether both name the same winner, for whatever reasons."""
+        return self.share == other.share
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PairwiseJudge(JudgeBehind):
+    """Lets answers meet in pairs, each pair in both orders; the score is the share of comparisons won, a tie half.
+
+    Up to 6 answers everyone meets everyone; of more, each meets `opponents` others (an even number), drawn by the seed.
+    A judge that prefers the same place in both orders thereby gives half to each. Comparisons that were answered
+    before a group's call failed are not asked again when the agent retries it.
+    """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.pairwise:PairwiseJudge", "1effdaf46764335f22a0dcc6f9c5248e"
+    )
+
+    opponents: int = 4
+    parallel: int = 4
+    seed: int = 0
+    max_answer_chars: int = 16_000
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        check_positive("parallel", self.parallel)
+        check_positive("max_answer_chars", self.max_answer_chars)
+        if self.opponents < 2 or self.opponents % 2:
+            raise InvalidInput(f"opponents must be an even number of at least 2, got opponents={self.opponents}")
+
+    async def score_group(self, rollouts: Sequence[Rollout]) -> list[Reward]:
+        check_several(rollouts)
+        pairs = draw_pairs(shuffled(rollouts, self.seed), self.opponents)
+        games = [game for one, other in pairs for game in ((one, other), (other, one))]
+        key = _group_key(rollouts)
+        played = self._answered.setdefault(key, {})
+        while len(self._answered) > _MAX_GROUPS_REMEMBERED:
+            self._answered.popitem(last=False)
+        await self._play(games, rollouts, played)
+        self._answered.pop(key, None)
+        return [
+            replace(_standing(i, pairs, played, rollouts), query=self._queries(i, games, rollouts))
+            for i in range(len(rollouts))
+        ]
+
+    def estimate_tokens(self, rollout: Rollout) -> int:
+        """This rollout's share: half of each comparison it is in, and it meets each opponent twice."""
+        size = rollout.group_size
+        met = size - 1 if size <= MAX_ALL_PAIRS else min(self.opponents, size - 1)
+        other = min(len(rollout.response), self.max_answer_chars) // CHARS_PER_TOKEN
+        return met * (self.judge.estimate_tokens(rollout) + other)
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Not how many comparisons run at once."""
+        return self.identity_of("opponents", "seed", "max_answer_chars")
+
+    async def aclose(self) -> None:
+        self._answered.clear()
+        await super().aclose()
+
+    @functools.cached_property
+    def _answered(self) -> OrderedDict[bytes, dict[Game, Comparison]]:
+        """What came back for groups that are not finished."""
+        return OrderedDict()
+
+    async def _play(self, games: Sequence[Game], rollouts: Sequence[Rollout], played: dict[Game, Comparison]) -> None:
+        """Every game that has no answer yet. After a failure no more are begun, but those under way are let finish."""
+        slots = asyncio.Semaphore(self.parallel)
+        failures: list[Exception] = []
+
+        async def play(game: Game) -> None:
+            async with slots:
+                if failures or game in played:
+                    return
+                try:
+                    played[game] = await self._compare(game, rollouts)
+                except Exception as error:  # of any client: the agent sorts it, and a task group would hide it
+                    failures.append(error)
+
+        async with asyncio.TaskGroup() as tasks:
+            for game in games:
+                tasks.create_task(play(game))
+        if failures:
+            raise failures[0]
+
+    async def _compare(self, game: Game, rollouts: Sequence[Rollout]) -> Comparison:
+        query = self._query(game, rollouts)
+        answer = await self.judge.ask(self._system, query, _GAME_SCHEMA)
+        return read_verdict(answer, (REASON, "better"), _read_game, texts_shown(rollouts, game))
+
+    def _query(self, game: Game, rollouts: Sequence[Rollout]) -> str:
+        return show(rollouts, game, ["FIRST ANSWER", "SECOND ANSWER"], self.max_answer_chars)
+
+    def _queries(self, i: int, games: Sequence[Game], rollouts: Sequence[Rollout]) -> str:
+        """The prompts in which this answer was shown first: so each prompt of the group is kept once."""
+        return _BETWEEN_QUERIES.join(self._query(game, rollouts) for game in games if game[0] == i)
+
+    @functools.cached_property
+    def _system(self) -> str:
+        task = "Say which answer is better, whatever its place and its length; say tie if neither is."
+        form = f'{{"{REASON}": "<one or two sentences>", "better": "first" or "second" or "tie"}}'
+        return system_prompt(self.judge, task, form)
+
+
+def _read_game(found: Mapping[str, Any]) -> Comparison | None:
+    reason, better = found.get(REASON), found.get("better")
+    if len(found) != 2 or not isinstance(reason, str) or not isinstance(better, str) or better not in _SHARES:
+        return None
+    return Comparison(_SHARES[better], reason)
+
+
+def _standing(i: int, pairs: Sequence[Game], played: Mapping[Game, Comparison], rollouts: Sequence[Rollout]) -> Reward:
+    """One rollout's share of its games, from both orders of each pair."""
+    opponents = [one if other == i else other for one, other in pairs if i in (one, other)]
+    shown_first = [played[i, other].share for other in opponents]
+    shown_second = [1.0 - played[other, i].share for other in opponents]
+    won, count = sum(shown_first) + sum(shown_second), 2 * len(opponents)
+    num_split = sum(1 for first, second in zip(shown_first, shown_second, strict=True) if first != second)
+    lines = [f"won {won:g} of {count} comparisons; in {num_split} of {len(opponents)} pairs the order decided"]
+    for place, shares, games in (
+        ("first", shown_first, [(i, other) for other in opponents]),
+        ("second", shown_second, [(other, i) for other in opponents]),
+    ):
+        for other, share, game in zip(opponents, shares, games, strict=True):
+            lines.append(f"- {_OUTCOMES[share]} index {rollouts[other].index}, shown {place}: {played[game].reason}")
+    return Reward(
+        value=won / count,
+        explanation="\n".join(lines),
+        extras={"won": won, "comparisons": count, "pairs_split_by_order": num_split},
+    )
+
+
+def draw_pairs(order: Sequence[int], opponents: int) -> list[Game]:
+    """Who meets whom, each pair once: everyone, or in a ring the next `opponents / 2` neighbours of each."""
+    count = len(order)
+    if count <= MAX_ALL_PAIRS or opponents >= count - 1:
+        return list(itertools.combinations(order, 2))
+    return [
+        (order[place], order[(place + distance) % count])
+        for distance in range(1, opponents // 2 + 1)
+        for place in range(count)
+    ]
+
+
+def _group_key(rollouts: Sequence[Rollout]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for rollout in rollouts:
+        for part in (str(rollout.step), rollout.group_id, rollout.prompt, rollout.response):
+            data = part.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.digest()

@@ -1,0 +1,264 @@
+"""From a judge's text to what it decided, when neither the judge nor what it quotes can be trusted.
+
+Always true: a verdict is read from one complete JSON object that has exactly the asked-for shape and ends the text, or
+not at all. If another object of that shape disagrees, if anything else in the text looks like a piece of a verdict, or
+if the same object stands in what was judged, whose words they are cannot be told, and the answer is `Unparsable`. The
+time is linear in the length of the texts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from rewardflow.errors import ServiceError, Unparsable
+from rewardflow.observe.redact import redact
+from rewardflow.services.http.chat import ChatAnswer, TokenChoice
+from rewardflow.services.judges.fencing import neutralised
+from rewardflow.services.judges.rubric import REASON, Criterion
+
+T = TypeVar("T")
+
+MAX_ANSWER_CHARS = 200_000
+_MAX_EXCERPT_CHARS = 200
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)  # where the server leaves it in the text
+_END = re.compile(r"\s*(?:`{3,}|~{3,})?\s*")  # what may follow a verdict
+_FENCE_OPEN = re.compile(r"\s*(?:(?:`{3,}|~{3,})\w*)?\s*")
+_OBJECT_START = re.compile(r'\{\s*"')
+_WINDOW_CHARS = 4096
+_CHARS_PER_FAILURE = 100  # what a failed attempt costs, before it has read anything
+_SLACK_CHARS = 10_000  # what failed attempts at parsing may read in all, beyond ten times the text
+_MIN_SCORE_MASS = 0.5  # below it the model was about to write something else than a score
+
+
+def read_verdict(
+    answer: ChatAnswer,
+    keys: Collection[str],
+    read: Callable[[Mapping[str, Any]], T | None],
+    untrusted: Iterable[str | None] = (),
+) -> T:
+    """What the judge decided: the object at the end of its answer, for which `read` gives something.
+
+    `keys` are the names that a verdict holds; `read` gives None for an object that is not exactly one. Results are
+    compared by `agrees_with`, if they have it, or else by equality. `untrusted` are the texts that the judge was shown.
+    """
+    if answer.finish_reason == "length":
+        raise Unparsable(f"the judge's answer was cut at its limit of tokens; raise max_tokens: {excerpt(answer.text)}")
+    if answer.finish_reason == "content_filter":
+        raise ServiceError(f"a content filter stopped the judge's answer: {excerpt(answer.text)}", retryable=False)
+    return find_verdict(answer.text, keys, read, untrusted, is_whole=answer.is_held_to_schema)
+
+
+def find_verdict(
+    text: str,
+    keys: Collection[str],
+    read: Callable[[Mapping[str, Any]], T | None],
+    untrusted: Iterable[str | None] = (),
+    *,
+    is_whole: bool = False,
+) -> T:
+    """As `read_verdict`, from text alone. With `is_whole`, nothing but the object may stand in it."""
+    if len(text) > MAX_ANSWER_CHARS:
+        raise Unparsable(f"a judge's answer must be at most {MAX_ANSWER_CHARS} characters, got {len(text)}")
+    thought = _THOUGHT.match(text)
+    said = text[thought.end() :] if thought else text
+    try:
+        found = [(one, verdict) for one in _objects(said) if (verdict := _read_object(read, one)) is not None]
+    except _Tangled:
+        raise Unparsable(f"the judge's answer is too tangled to read: {excerpt(said)}") from None
+    if not found:
+        raise Unparsable(f"no verdict with exactly {', '.join(keys)} in the judge's answer: {excerpt(said)}")
+    last, verdict = found[-1]
+    if any(_differ(other, verdict) for _, other in found):
+        raise Unparsable(f"the judge's answer holds verdicts that disagree: {excerpt(said)}")
+    _check_surroundings(said, [one for one, _ in found], keys, is_whole)
+    if any(_stands_in(last.value, shown, read) for shown in untrusted if shown is not None):
+        raise Unparsable(f"the judge's verdict is a copy of one in what it judged: {excerpt(said)}")
+    return verdict
+
+
+def _read_object(read: Callable[[Mapping[str, Any]], T | None], found: _Found) -> T | None:
+    return read(found.value) if isinstance(found.value, dict) else None
+
+
+def _check_surroundings(said: str, found: Sequence[_Found], keys: Collection[str], is_whole: bool) -> None:
+    """Refuse an answer in which something outside its verdicts may be the judge's real word."""
+    ends = [0, *(one.end for one in found)]
+    starts = [*(one.start for one in found), len(said)]
+    outside = "\n".join(said[end:start] for end, start in zip(ends, starts, strict=True))
+    if _key_pattern(tuple(keys)).search(outside):
+        raise Unparsable(f"the judge's answer holds pieces of another verdict: {excerpt(said)}")
+    if not _END.fullmatch(said, ends[-1]):
+        raise Unparsable(f"the judge's answer must end with its verdict, and goes on: {excerpt(said)}")
+    if is_whole and not (len(found) == 1 and _FENCE_OPEN.fullmatch(said, 0, starts[0])):
+        raise Unparsable(
+            f"an answer held to a schema must be the verdict alone (set structured to prompt if the server ignores "
+            f"schemas), got {excerpt(said)}"
+        )
+
+
+def excerpt(text: str) -> str:
+    """The two ends of a text for an error message: without secrets, on one line, of bounded length."""
+    shown = " ".join(redact(text[:2000] if len(text) <= 4000 else f"{text[:2000]} ... {text[-2000:]}").split())
+    if len(shown) <= _MAX_EXCERPT_CHARS:
+        return repr(shown)
+    half = _MAX_EXCERPT_CHARS // 2
+    return repr(f"{shown[:half]} ... {shown[-half:]}")
+
+
+# -- finding objects --
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    value: Any
+    start: int
+    end: int
+
+
+class _Tangled(ValueError):
+    """Nothing that was meant to be read: to go on would take more than linear time."""
+
+
+class _Ambiguous(tuple[Any, ...]):
+    """The values of an object in which a key stands twice: it is not one thing, but what is inside can be looked at."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> Any:
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else _Ambiguous(value for _, value in pairs)
+
+
+def _whole_number(digits: str) -> float:
+    return int(digits) if len(digits) < 20 else float(digits)  # Python refuses to read thousands of digits
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=_whole_number).raw_decode
+
+
+def _objects(text: str) -> Iterator[_Found]:
+    """The outermost JSON objects in a text, from left to right; fences and prose round them do not matter.
+
+    What was read in vain is counted, and too much of it raises `_Tangled`.
+    """
+    allowance = 10 * len(text) + _SLACK_CHARS
+    base, window = 0, text
+    place = _OBJECT_START.search(text)
+    while place is not None:
+        start = place.start()
+        if start - base > _WINDOW_CHARS:  # because an error of the parser counts lines from the start of its text
+            base, window = start, text[start:]
+        try:
+            value, end = _decode(window, start - base)
+        except json.JSONDecodeError as error:
+            allowance -= _CHARS_PER_FAILURE + base + error.pos - start
+            end = start + 1 - base
+        except RecursionError:
+            raise _Tangled from None
+        else:
+            yield _Found(value, start, base + end)
+        if allowance < 0:
+            raise _Tangled
+        place = _OBJECT_START.search(text, base + end)
+
+
+def _stands_in(verdict: Mapping[str, Any], text: str, read: Callable[[Mapping[str, Any]], T | None]) -> bool:
+    """Whether a text holds an object with the same decision and the same reason, as the judge was shown the text."""
+    if "{" not in text:
+        return False
+    decision, reason = read(verdict), _bare(verdict.get(REASON))
+    shown = neutralised(text)
+    try:
+        for found in _objects(shown):
+            for inner in _with_inner(found.value):
+                if _bare(inner.get(REASON)) == reason:
+                    other = read(inner)
+                    if other is not None and not _differ(other, decision):
+                        return True
+    except _Tangled:  # refusing every verdict on such a text would let its author choose to have none
+        return reason in _bare(shown)
+    return False
+
+
+def _with_inner(value: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects inside a parsed value, itself among them."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+
+
+def _bare(text: Any) -> str:
+    return " ".join(str(text).split()).casefold()
+
+
+@lru_cache(maxsize=64)
+def _key_pattern(keys: tuple[str, ...]) -> re.Pattern[str]:
+    """How a verdict's piece looks: a name in any quotes and a colon; a bare or bold one also before a number.
+
+    A bare `reason:` is ordinary prose and not among them.
+    """
+    quote = "[\"'`\u2018-\u201f]"
+    quoted = rf"{quote}\s{{0,9}}(?:{'|'.join(map(re.escape, keys))})\s{{0,9}}\\{{0,9}}{quote}\s{{0,9}}[:=]"
+    names = "|".join(re.escape(key) for key in keys if key != REASON)
+    mark = "[\\s*_`\"'\u2018-\u201f]{0,9}"
+    loose = rf"(?<![A-Za-z0-9])(?:{names}){mark}(?:[:=]|(?:[|(\u2192\u2013\u2014-]|->|is|of|at|score)?{mark}\d)"
+    return re.compile(f"{quoted}|{loose}" if names else quoted, re.IGNORECASE)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    agrees: Callable[[Any], bool] | None = getattr(one, "agrees_with", None)
+    return not (one == other if agrees is None else agrees(other))
+
+
+# -- the score by probability --
+
+
+def expected_score(criterion: Criterion, score: float, tokens: Sequence[TokenChoice] | None) -> float | None:
+    """The mean over the scores the judge might have written in this place, by their probabilities.
+
+    None where that cannot be told: no log-probs, a scale that is not of whole numbers, a number of several tokens.
+    """
+    if not tokens or not criterion.is_whole:
+        return None
+    written = "".join(choice.token for choice in tokens)
+    places = list(re.finditer(rf'"{criterion.name}"\s*:\s*"?(-?\d+)(?![\d.])', written))
+    if len(places) != 1 or int(places[0][1]) != score:
+        return None
+    choice, offset = _token_at(tokens, places[0].start(1))
+    lead, rest = choice.token[:offset], choice.token[offset:]
+    if not re.match(rf"{places[0][1]}(?!\d)", rest):  # the number goes on in the next token
+        return None
+    probabilities: dict[int, float] = {}
+    for text, logprob in {choice.token: choice.logprob, **choice.top}.items():
+        candidate = _candidate(text, lead)
+        if candidate is not None and criterion.low <= candidate <= criterion.high and not math.isnan(logprob):
+            probabilities[candidate] = probabilities.get(candidate, 0.0) + math.exp(min(logprob, 0.0))
+    mass = sum(probabilities.values())
+    if mass < _MIN_SCORE_MASS:
+        return None
+    return sum(value * probability for value, probability in probabilities.items()) / mass
+
+
+def _token_at(tokens: Sequence[TokenChoice], position: int) -> tuple[TokenChoice, int]:
+    """The token that holds the character at this position of the whole, and where in the token it is."""
+    for choice in tokens:
+        if position < len(choice.token):
+            return choice, position
+        position -= len(choice.token)
+    raise IndexError(position)
+
+
+def _candidate(token: str, lead: str) -> int | None:
+    """The whole number that an alternative token would have written, after the same lead or after spaces."""
+    found = re.fullmatch(r"\s*(-?\d{1,9})\D*", token.removeprefix(lead), re.ASCII)
+    return int(found[1]) if found else None

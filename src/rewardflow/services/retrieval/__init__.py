@@ -1,0 +1,1 @@
+"""A judge that shows passages from a collection of texts beside the answer."""

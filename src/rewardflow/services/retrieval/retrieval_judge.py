@@ -1,0 +1,144 @@
+"""A judge that looks things up: passages from the user's own collection, found by BM25 and shown beside the answer.
+
+Always true: the collection is read and indexed once, off the event loop, when the agent opens or else by the first
+call, while the others wait; what the judge is shown is fenced as data; every verdict names the passages that were
+shown, in order, with the scores they were found by, and the digest of the index they came from. What the collection
+holds is part of the judge's identity, and where it lies is not: an edited one judges again, a moved one does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from rewardflow import clock
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.judges.judge_wrapper import JudgeBehind
+from rewardflow.services.judges.llm_judge import question_of
+from rewardflow.services.retrieval.collection import Collection
+from rewardflow.services.retrieval.cutting import cut_into_passages
+from rewardflow.services.retrieval.once import Once
+from rewardflow.services.retrieval.passage_index import Evidence, PassageIndex, merge
+from rewardflow.types import Reward, Rollout
+
+T = TypeVar("T")
+
+TITLE = "Passages found in the collection"
+_NOTHING = "(no passage was found)"
+_CHARS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RetrievalJudge(JudgeBehind):
+    """Shows `judge` the `k` passages that fit question and answer best.
+
+    `passages` is a JSONL or parquet file with the text in `text_field` (and perhaps a name in `id_field`), or a folder
+    of .txt, .md and .rst files. Texts longer than `chunk_chars` are cut between paragraphs, each piece beginning with
+    up to `overlap_chars` of the one before. With `cache_dir` the index is kept there, by the hash of what is in it.
+    """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.retrieval:RetrievalJudge", "252e28cf5e1d7a0020bdbd29db9b4a4b"
+    )
+
+    passages: str | PathLike[str]
+    k: int = 4
+    text_field: str = "text"
+    id_field: str = "id"
+    chunk_chars: int = 1500
+    overlap_chars: int = 200
+    max_query_chars: int = 2000
+    stopwords: str = "en"
+    token_pattern: str = r"(?u)\b\w+\b"
+    cache_dir: str | PathLike[str] | None = None
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or self.max_query_chars < 1:
+            raise InvalidInput(
+                f"k and max_query_chars must be at least 1, got k={self.k}, max_query_chars={self.max_query_chars}"
+            )
+        if not 0 <= self.overlap_chars < self.chunk_chars:
+            raise InvalidInput(
+                f"overlap_chars must lie in [0, chunk_chars), got overlap_chars={self.overlap_chars}, "
+                f"chunk_chars={self.chunk_chars}"
+            )
+
+    async def compute_score(self, rollout: Rollout) -> Reward:
+        found, digest = await _in_thread(functools.partial(self._search, rollout))
+        shown = "\n\n".join(f"[{place}] {one.passage.id}\n{one.passage.text}" for place, one in enumerate(found, 1))
+        reward = await self.judge.judge(rollout, {TITLE: shown or _NOTHING})
+        used = [
+            {"id": one.passage.id, "question_score": one.question_score, "answer_score": one.answer_score}
+            for one in found
+        ]
+        return replace(reward, extras={**reward.extras, "passages": used, "collection": digest})
+
+    def identity_settings(self) -> dict[str, Any]:
+        """What a verdict depends on: the judge behind, what is in the collection, and how it is searched."""
+        told = ("k", "text_field", "id_field", "chunk_chars", "overlap_chars", "max_query_chars", "stopwords")
+        return {**self.identity_of(*told, "token_pattern"), "collection": self._digest()}
+
+    async def check(self) -> None:
+        """Build the index, so that no call waits for it, and check the judge behind."""
+        await super().check()
+        await _in_thread(self._index)
+
+    def estimate_tokens(self, rollout: Rollout) -> int:
+        return self.judge.estimate_tokens(rollout) + self.k * self.chunk_chars // _CHARS_PER_TOKEN
+
+    # -- inside --
+
+    @functools.cached_property
+    def _collection(self) -> Collection:
+        return Collection(Path(self.passages), self.text_field, self.id_field)
+
+    @functools.cached_property
+    def _digest(self) -> Once[str]:
+        return Once(self._collection.digest)
+
+    @functools.cached_property
+    def _index(self) -> Once[PassageIndex]:
+        return Once(self._build)
+
+    def _build(self) -> PassageIndex:
+        passages = [
+            passage
+            for text in self._collection.read()
+            for passage in cut_into_passages(text, self.chunk_chars, self.overlap_chars)
+        ]
+        if not passages:
+            raise InvalidInput(f"the collection must hold text, and there is none in {self.passages}")
+        # The journal's keys were made of the digest: verdicts under them must come from this very content.
+        if self._collection.digest() != self._digest():
+            raise InvalidInput(f"a collection must not change while it is in use, and {self.passages} did; start again")
+        cache_dir = None if self.cache_dir is None else Path(self.cache_dir)
+        return PassageIndex.build(passages, self.stopwords, self.token_pattern, cache_dir)
+
+    def _search(self, rollout: Rollout) -> tuple[list[Evidence], str]:
+        index = self._index()
+        question, answer = (
+            index.search(clip(text, self.max_query_chars), self.k)
+            for text in (question_of(rollout) or "", rollout.response)
+        )
+        return merge(question, answer, self.k), index.digest
+
+
+def clip(text: str, max_chars: int) -> str:
+    """Both ends of a text that is too long to search for: the question is at one, the result at the other."""
+    if len(text) <= max_chars:
+        return text
+    head = max_chars // 2
+    return f"{text[:head]} {text[head - max_chars :]}"
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """Reading, indexing and searching take the processor for long: not on the loop."""
+    with clock.hold(asyncio.get_running_loop()):
+        return await asyncio.to_thread(function)

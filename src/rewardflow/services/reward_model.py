@@ -1,0 +1,139 @@
+"""Scores from a reward model that vLLM or SGLang serves.
+
+Always true: a score is the finite number that the server sent; an answer of another shape is `Unparsable`. What the
+policy wrote stays inside its own turn: servers tokenise a rendered chat template as a whole, so that control tokens in
+a response, which would end the turn and begin another, are broken up before they are sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from rewardflow.errors import InvalidInput, Unparsable
+from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.http.endpoint import (
+    UNPRICED,
+    check_choice,
+    check_cost,
+    check_variable,
+    endpoint_of_call,
+    headers_to_send,
+    read_addresses,
+)
+from rewardflow.services.http.reachability import look_for
+from rewardflow.services.judges.fencing import inside_one_turn
+from rewardflow.services.request_template import check_template, conversation, fill, prompt_text
+from rewardflow.services.scored_answer import follow, read_score, report_call
+from rewardflow.services.service_record import HttpRecord
+from rewardflow.types import EMPTY, Reward, Rollout
+
+RewardModelApi = Literal["pooling", "classify", "score", "sglang"]
+SentAs = Literal["messages", "text"]
+
+_MAX_VALUES_KEPT = 32
+_WRITTEN_BY_OTHERS = ("assistant", "tool")  # roles whose messages come from the policy or from what it called
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModel(HttpRecord):
+    """A reward model served by vLLM (`pooling`, `classify`, `score`) or by SGLang (`sglang`, its native `/classify`).
+
+    Sent as `messages`, prompt and response go through the server's chat template; as `text`, they fill `template`,
+    which is the only way for SGLang and should then hold the model's chat markup. `score` sends prompt and response as
+    a pair. Of several values the one at `index` counts: the last token's and the last class's by default.
+    `use_activation=False` asks vLLM for raw logits. `call_cost_usd` is what a call costs, 0 on a machine of your own;
+    it is needed where the agent has a `max_cost_usd`.
+    """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.reward_model:RewardModel", "5e3fbbb6b12c95572f5d67c6c93ff22f"
+    )
+
+    model: str
+    base_urls: str | Sequence[str]
+    api: RewardModelApi = "pooling"
+    send: SentAs = "messages"
+    template: str = "{prompt}{response}"
+    index: int = -1
+    use_activation: bool | None = None
+    api_key_env: str | None = None
+    call_cost_usd: float | None = None
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("api", self.api, get_args(RewardModelApi))
+        check_choice("send", self.send, get_args(SentAs))
+        object.__setattr__(self, "base_urls", read_addresses("base_urls", self.base_urls))
+        check_variable("api_key_env", self.api_key_env)
+        check_cost("call_cost_usd", self.call_cost_usd)
+        check_template(self.template)
+        if self.api == "sglang" and self.send == "messages":
+            raise InvalidInput("SGLang's /classify takes text: set send='text' and a template with the chat markup")
+        super().__post_init__()
+
+    def identity_settings(self) -> dict[str, Any]:
+        """What a score depends on: not where the model is served, how to get in, and what it costs."""
+        return {name: getattr(self, name) for name in ("model", "api", "send", "template", "index", "use_activation")}
+
+    async def check(self) -> None:
+        """Raise `InvalidInput` if the key's variable is missing; log an address or a model that seems not there."""
+        headers = headers_to_send(EMPTY, self.api_key_env)
+        lists = {one: f"{one.removesuffix('/v1')}/v1/models" for one in self.endpoints}
+        await look_for(self._http, lists, headers, model=self.model)
+
+    def price_problem(self) -> str | None:
+        return None if self.call_cost_usd is not None else UNPRICED
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(self.base_urls)
+
+    async def compute_score(self, rollout: Rollout) -> Reward:
+        path, payload = self._request(without_turns(rollout))
+        url = endpoint_of_call(self.endpoints).removesuffix("/v1") + path
+        answer = await self._http.post_json(url, payload, headers=headers_to_send(EMPTY, self.api_key_env))
+        report_call(answer, self.call_cost_usd)
+        values = self._values(answer)
+        if not -len(values) <= self.index < len(values):
+            raise Unparsable(f"no value at index {self.index} of the {len(values)} in the answer", retryable=False)
+        extras = {"values": values} if 1 < len(values) <= _MAX_VALUES_KEPT else EMPTY
+        return Reward(value=values[self.index], extras=extras)
+
+    def _request(self, rollout: Rollout) -> tuple[str, dict[str, Any]]:
+        """The path under the server's root and what to post there."""
+        payload: dict[str, Any] = {"model": self.model}
+        if self.api == "score":
+            return "/score", {**payload, "text_1": prompt_text(rollout), "text_2": rollout.response}
+        if self.api == "sglang":
+            return "/classify", {**payload, "text": fill(self.template, rollout)}
+        if self.use_activation is not None:
+            payload["use_activation"] = self.use_activation
+        if self.send == "messages":
+            payload["messages"] = conversation(rollout)
+        else:
+            payload["input"] = fill(self.template, rollout)
+        return f"/{self.api}", payload
+
+    def _values(self, answer: Any) -> list[float]:
+        """What the server gave for the one sequence; of one row for each token, the last row."""
+        path = {"pooling": "data.0.data", "classify": "data.0.probs", "score": "data.0.score", "sglang": "embedding"}
+        if self.api == "sglang" and isinstance(answer, list) and len(answer) == 1:  # as newer servers answer
+            answer = answer[0]
+        found = follow(answer, path[self.api])
+        while isinstance(found, list) and found and isinstance(found[-1], list):
+            found = found[-1]
+        return [read_score(value) for value in (found if isinstance(found, list) else [found])]
+
+
+def without_turns(rollout: Rollout) -> Rollout:
+    """The rollout with nothing in what the policy and its tools wrote that a chat template would take for its own."""
+    messages = tuple(
+        {**message, "content": inside_one_turn(message["content"])}
+        if message.get("role") in _WRITTEN_BY_OTHERS and isinstance(message.get("content"), str)
+        else message
+        for message in rollout.messages
+    )
+    return dataclasses.replace(rollout, response=inside_one_turn(rollout.response), messages=messages)

@@ -1,0 +1,46 @@
+"""Rules: scores that need no service, because the answer can be checked by looking at it.
+
+Always true: a rule that scores says why in one line; one that lacks what it needs (no readable ground truth, no token
+ids) raises, so that the verdict is failed and not zero. `decide` is the same with a third outcome, None: "I cannot
+tell", which is where a `Cascade` asks a judge.
+
+Rules whose `is_quick` is true take time linear in the response and may run on the event loop. The others may not: a
+pattern can backtrack for ever and an expression can take hours to simplify. They run in threads under the agent's
+timeout; use `workers="process"` where a stuck one must be killed and not only abandoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rewardflow.services.rules.gsm8k import GSM8K, GSM8KMethod
+from rewardflow.services.rules.length import Length, LengthUnit
+from rewardflow.services.rules.numbers import read_last_number, read_marked_number, read_number_answer
+from rewardflow.services.rules.patterns import Regex
+from rewardflow.services.rules.rule import Rule
+from rewardflow.services.rules.symbolic import Math
+from rewardflow.services.rules.tags import Format
+
+__all__ = [
+    "GSM8K",
+    "RULES",
+    "Format",
+    "GSM8KMethod",
+    "Length",
+    "LengthUnit",
+    "Math",
+    "Regex",
+    "Rule",
+    "read_last_number",
+    "read_marked_number",
+    "read_number_answer",
+]
+
+RULES: Mapping[str, type[GSM8K | Math | Regex | Format | Length]] = {
+    "gsm8k": GSM8K,
+    "math": Math,
+    "regex": Regex,
+    "format": Format,
+    "length": Length,
+}
+"""The rules by the names that a reward file uses."""

@@ -1,0 +1,79 @@
+"""The rule of regular expressions.
+
+Always true: a pattern that does not compile is refused when the rule is built, not when a response comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.rules.rule import AnswerWorth, last, shown
+from rewardflow.types import Reward, Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regex(AnswerWorth):
+    """Patterns that a response must and must not hold, and one whose match must be the ground truth.
+
+    `answer` compares its group named `answer`, else its first group, else all of it, at its last match, without
+    surrounding space. `ignore_case` is for the comparison; patterns say it themselves with `(?i)`.
+    """
+
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.rules.patterns:Regex", "600869d4788a2c66ec3a01dc05079391"
+    )
+
+    must: str | Sequence[str] = ()
+    must_not: str | Sequence[str] = ()
+    answer: str | None = None
+    ignore_case: bool = False
+
+    is_quick: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("must", "must_not"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+        patterns = [*self.must, *self.must_not, *([] if self.answer is None else [self.answer])]
+        if not patterns:
+            raise InvalidInput("regex needs at least one of must, must_not and answer, got none")
+        for pattern in patterns:
+            _check_pattern(pattern)
+
+    def compute_score(self, rollout: Rollout) -> Reward:
+        if self.answer is not None and rollout.ground_truth is None:
+            raise InvalidInput("regex with answer= needs a ground truth, got None")
+        return self.decide(rollout) or self._without_answer(f"nothing matches {shown(self.answer)}")
+
+    def decide(self, rollout: Rollout) -> Reward | None:
+        response = rollout.response
+        for pattern in self.must:
+            if re.search(pattern, response) is None:
+                return self._reward(False, f"nothing matches {shown(pattern)}, which must be there")
+        for pattern in self.must_not:
+            if (found := re.search(pattern, response)) is not None:
+                return self._reward(False, f"{shown(found[0])} matches {shown(pattern)}, which must not be there")
+        if self.answer is None:
+            return self._reward(True, "everything that must be there is, and nothing that must not")
+        return self._compare(self.answer, response, rollout.ground_truth)
+
+    def _compare(self, pattern: str, response: str, ground_truth: Any) -> Reward | None:
+        match = last(re.finditer(pattern, response))
+        if match is None or ground_truth is None:
+            return None
+        group: str | int = "answer" if "answer" in match.re.groupindex else min(match.re.groups, 1)
+        answer, truth = (match[group] or "").strip(), str(ground_truth).strip()
+        is_right = answer.casefold() == truth.casefold() if self.ignore_case else answer == truth
+        return self._compared(is_right, shown(answer), shown(truth))
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise InvalidInput(f"a pattern must be a regular expression, got {shown(pattern)}: {error}") from error

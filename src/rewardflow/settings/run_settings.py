@@ -1,0 +1,115 @@
+"""Every setting of a training run, once: its name, its default, its rule.
+
+Always true: a record that exists obeys its own rules, which stand in `sections/`; what spans several is checked by
+`fitting.py` when a `RunSettings` is made. Nothing here imports torch, so a mistake is told before anything heavy is
+loaded. The comment of a field explains it wherever settings are explained: it ends up in the JSON schema and in
+docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+from rewardflow.flow.schedule import Schedule
+from rewardflow.flow.validation_plan import VALIDATION_SOURCE
+from rewardflow.reward.settings import split_options
+from rewardflow.settings.cross_checks import check_fit
+from rewardflow.settings.reward_shape import check_reward
+from rewardflow.settings.rules import at_least, check_seed
+from rewardflow.settings.sections.algorithm import (
+    AboveCap,
+    AdvantageName,
+    Aggregation,
+    AlgorithmSettings,
+    KlEstimator,
+    LossKlEstimator,
+    RejectBy,
+    WeighBy,
+)
+from rewardflow.settings.sections.data import DataSettings
+from rewardflow.settings.sections.generation import GenerationSettings, VllmSettings, WeightTransfer
+from rewardflow.settings.sections.outputs import CheckpointSettings, MetricsSettings, RolloutSettings
+from rewardflow.settings.sections.policy import Dtype, PolicySettings
+from rewardflow.settings.sections.runtime import RuntimeSettings, SharedAgentSettings
+from rewardflow.settings.sections.training import CriticSettings, MegatronSettings, OptimizerSettings, TrainerSettings
+from rewardflow.settings.sections.validation import ValidationSettings
+from rewardflow.settings.typed_values import at
+
+__all__ = [
+    "AboveCap",
+    "AdvantageName",
+    "Aggregation",
+    "AlgorithmSettings",
+    "CheckpointSettings",
+    "CriticSettings",
+    "DataSettings",
+    "Dtype",
+    "GenerationSettings",
+    "KlEstimator",
+    "LossKlEstimator",
+    "MegatronSettings",
+    "MetricsSettings",
+    "OptimizerSettings",
+    "PolicySettings",
+    "RejectBy",
+    "RolloutSettings",
+    "RunSettings",
+    "RuntimeSettings",
+    "SharedAgentSettings",
+    "TrainerSettings",
+    "ValidationSettings",
+    "VllmSettings",
+    "WeighBy",
+    "WeightTransfer",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """A whole run: what is rewarded, for how long, and where it is written down."""
+
+    # `file.py:name`, `package.module:name`, a YAML reward file, or its contents in place;
+    # in a run file also a kind of reward such as `gsm8k`
+    reward: str | Mapping[str, Any]
+    data: DataSettings
+    schedule: Schedule
+    steps: int  # how many to train; each ends in new weights
+    run_dir: str | PathLike[str] | None = None  # where everything about the run is written; null: nowhere
+    seed: int = 0  # of the order of prompts, of sampling and of weights that are built
+    reward_kwargs: Mapping[str, Any] = field(default_factory=dict)  # settings of a reward that is named
+    # where relative paths inside a reward's contents start; in a run file it is the file's folder unless given
+    reward_folder: str | PathLike[str] | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)  # settings of the reward agent, as in settings.md
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
+    critic: CriticSettings = field(default_factory=CriticSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    rollouts: RolloutSettings = field(default_factory=RolloutSettings)
+    validation: ValidationSettings | None = None
+    vllm: VllmSettings = field(default_factory=VllmSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    shared_agent: SharedAgentSettings = field(default_factory=SharedAgentSettings)
+
+    def __post_init__(self) -> None:
+        at_least("steps", self.steps, 1)
+        check_seed(self.seed)
+        check_reward(self.reward, self.reward_kwargs)
+        with at("limits"):
+            split_options(self.limits)
+        check_fit(self)
+
+    @property
+    def is_best_by_validation(self) -> bool:
+        """Whether the best checkpoint is known only when a validation has its verdicts."""
+        return str(self.checkpoint.keep_best_by).startswith(f"{VALIDATION_SOURCE}/")
+
+    @property
+    def rollouts_per_group(self) -> int:
+        """Those that are trained on, and the greedy one they are compared with where there is one."""
+        return self.generation.group_size + self.algorithm.kind.greedy

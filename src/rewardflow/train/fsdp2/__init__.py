@@ -1,0 +1,1 @@
+"""The trainer on torch: a plain module on one rank, FSDP2 on several."""

@@ -1,0 +1,151 @@
+"""The critic beside the policy: its model, its optimizer, and what has accumulated for its next update.
+
+Always true: it learns in the passes and updates of the trainer it belongs to, from the same rows and by the same
+denominator; its optimizer has all weights of the value model and none of the policy's. A head on the policy's trunk
+learns with its own optimizer and rate, while the trunk, which stays the policy's, gets `trunk_weight` of its gradient.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rewardflow.settings.run_settings import Aggregation, CriticSettings
+from rewardflow.train.fsdp2.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
+from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
+from rewardflow.train.learning_rate import share
+from rewardflow.train.loss_terms import TrainingRow
+from rewardflow.train.packing import PackedRows
+from rewardflow.train.value_terms import NUM_SUMS, ValueTerms, value_metrics
+
+if TYPE_CHECKING:
+    from rewardflow.policy.value_model import ValueModel
+
+logger = logging.getLogger(__name__)
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticPart:
+    """What a trainer is given to have a critic: a whole value model, equal on every rank, on the policy's device."""
+
+    model: ValueModel
+    settings: CriticSettings
+
+
+class Critic:
+    """All of it runs on the trainer's thread."""
+
+    def __init__(
+        self,
+        part: CriticPart,
+        *,
+        ranks: Ranks,
+        compute: torch.dtype | None,
+        offload: bool,
+        aggregation: Aggregation,
+        total_steps: int,
+    ) -> None:
+        self.model = part.model
+        self.settings = part.settings
+        self.terms = ValueTerms(aggregation=aggregation, clip=part.settings.clip)
+        self._ranks = ranks
+        self._compute = compute
+        self._total_steps = total_steps
+        if self.model.trunk is not None:
+            shard(self.model.trunk, ranks, compute=compute, offload=offload)
+        shard(self.model.head, ranks, compute=None, offload=offload)
+        # A sharded model is offloaded by FSDP2, and an outline of one has nothing to move.
+        self._leaves_device = offload and ranks.size == 1 and ranks.device.type != "meta"
+        self.optimizer = build_optimizer(self.model, part.settings)
+        self._sums: list[Tensor] = []
+        self._is_reduced = True
+        self.rest()
+
+    @property
+    def shares_trunk(self) -> bool:
+        return self.model.trunk is None
+
+    def learns_alone_in(self, step: int) -> bool:
+        return step < self.settings.alone_steps
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether nothing has accumulated since the ranks last added up their gradients."""
+        return self._is_reduced
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def begin_step(self, number: int) -> None:
+        set_learning_rate(self.optimizer, self.settings.lr * share(number, self._total_steps, self.settings))
+        if self._leaves_device:
+            self.model.to(self._ranks.device)
+            move_state(self.optimizer, None)
+
+    def end_step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self._sums = []
+
+    def rest(self) -> None:
+        """As between two steps: with `offload` it is off the device, because nobody generates with it."""
+        if self._leaves_device:
+            self.model.to(CPU)
+            move_state(self.optimizer, CPU)
+
+    # -- passes ------------------------------------------------------------------------------------------------------
+
+    def values(self, packed: PackedRows) -> Tensor:
+        """Of every sampled token, by a trunk of its own: a value is known at the position before its token."""
+        trunk = self.model.trunk
+        assert trunk is not None
+        autocast = None if is_sharded(trunk) else self._compute  # FSDP2 casts by itself
+        with torch.autocast(packed.input_ids_BL.device.type, autocast, autocast is not None):
+            hidden_BLD: Tensor = trunk(input_ids=packed.input_ids_BL, use_cache=False).last_hidden_state
+        return self.model.of_hidden(hidden_BLD[packed.row_N, packed.position_N - 1])
+
+    def shared_values(self, hidden_ND: Tensor) -> Tensor:
+        """The same from the policy's trunk, which gets `trunk_weight` of the gradient that the head does."""
+        weight = self.settings.trunk_weight
+        fixed_ND = hidden_ND.detach()
+        return self.model.of_hidden(fixed_ND if weight == 0 else fixed_ND + weight * (hidden_ND - fixed_ND))
+
+    def numerator(self, rows: Sequence[TrainingRow], packed: PackedRows, values_N: Tensor, *, reduce: bool) -> Tensor:
+        """What to differentiate in this pass; its sums are kept."""
+        for part in (self.model.trunk, self.model.head):
+            if part is not None:
+                reduce_gradients_in_next_backward(part, reduce)
+        numerator = self.terms.numerator(rows, packed, values_N)
+        self._sums.append(numerator.sums_S)
+        self._is_reduced = reduce
+        return numerator.value
+
+    # -- an update ---------------------------------------------------------------------------------------------------
+
+    def update(self, denominator: float) -> dict[str, float]:
+        """One optimizer step, unless the denominator is 0 or the gradient not finite; what it was like."""
+        sums_S = torch.stack(self._sums).sum(0).cpu() if self._sums else torch.zeros(NUM_SUMS, dtype=torch.float64)
+        num_passes, self._sums = len(self._sums), []
+        sums_S = self._ranks.sum(sums_S)
+        if denominator == 0:
+            self.optimizer.zero_grad(set_to_none=True)
+            return {}
+        if num_passes == 0:
+            fill_with_zeros(self.optimizer)
+        scale = self._ranks.size / denominator  # FSDP2 reduces to the mean over ranks
+        grad_norm = update(self.optimizer, scale=scale, max_grad_norm=self.settings.max_grad_norm)
+        is_finite = math.isfinite(grad_norm)
+        if not is_finite:
+            logger.warning("the norm of the critic's gradient is %s, so its weights stay as they are", grad_norm)
+        return {
+            **value_metrics(sums_S, denominator),
+            "critic_grad_norm": grad_norm,
+            "critic_lr": float(self.optimizer.param_groups[0]["lr"]),
+            "critic_skipped_nonfinite": 0.0 if is_finite else 1.0,
+        }

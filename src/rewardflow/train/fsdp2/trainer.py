@@ -1,0 +1,284 @@
+"""The trainer on torch: one process with a plain module, or several ranks with FSDP2.
+
+Always true: the same micro-batches in the same order give the same weights, bit for bit; how an update was cut into
+micro-batches changes its gradient by rounding alone; a failed sample has no part in it; ranks make the same number of
+passes, whatever they have to do. Weights stay on the device, where generators read them; with `offload` what only
+training needs (the optimizer's state, the reference, the critic) leaves it in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from rewardflow.algo.token_softmax import Entropy
+from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import MicroBatch, Sample
+from rewardflow.train.accumulated import UpdateSums
+from rewardflow.train.device_trainer import CPU, DeviceTrainer, TrainerArguments
+from rewardflow.train.fsdp2.critic import Critic, CriticPart
+from rewardflow.train.fsdp2.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
+from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
+from rewardflow.train.learning_rate import share
+from rewardflow.train.loss_terms import TrainingRow
+from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack
+from rewardflow.train.passes import by_row, even_passes
+from rewardflow.train.token_log_probs import TokenScores, token_log_probs
+from rewardflow.types import Rollout
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+
+class TorchTrainer(DeviceTrainer):
+    """A rank's `Trainer`, or the only one.
+
+    The model comes on its device, whole and equal on every rank of `group`, with gradient checkpointing set or not; the
+    reference and a critic likewise. Ranks call the same methods in the same order.
+
+    A critic with a model of its own makes passes of its own, after those of the policy; a head on the policy's trunk
+    learns in the policy's passes. In the steps in which the critic learns alone, nothing of the policy changes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        reference: nn.Module | None = None,
+        critic: CriticPart | None = None,
+        group: dist.ProcessGroup | None = None,
+        **told: Unpack[TrainerArguments],
+    ) -> None:
+        super().__init__(next(model.parameters()).device, **told)
+        self.model = model
+        self.reference = reference
+        self._ranks = Ranks(self._device, group)
+        self._autocast = None if self._compute_dtype == torch.float32 else self._compute_dtype
+        offload = self._settings.offload
+        for whole_model in (model, reference):
+            if whole_model is not None:
+                shard(whole_model, self._ranks, compute=self._autocast, offload=offload)
+        # A sharded model is offloaded by FSDP2, and an outline of one has nothing to move.
+        self._leaves_device = offload and not is_sharded(model) and self._device.type != "meta"
+        if reference is not None and self._leaves_device:
+            reference.to(CPU)
+        self.optimizer = build_optimizer(model, self._settings)
+        self.critic = None if critic is None else self._make_critic(critic)
+        self._is_reduced = True
+
+    def _make_critic(self, part: CriticPart) -> Critic:
+        return Critic(
+            part,
+            ranks=self._ranks,
+            compute=self._autocast,
+            offload=self._settings.offload,
+            aggregation=self._terms.algorithm.aggregation,
+            total_steps=self._total_steps,
+        )
+
+    @property
+    def lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[Tensor]:
+        """As log-probs: what the critic expects before each sampled token."""
+        return await self._run(partial(self._values, rollouts))
+
+    # -- on the thread: a step ---------------------------------------------------------------------------------------
+
+    def _load(self, number: int) -> None:
+        if self._leaves_device:
+            move_state(self.optimizer, None)
+        if self.critic is not None:
+            self.critic.begin_step(number)
+
+    def _clear_gradients(self) -> None:
+        """With several ranks, a gradient that was not yet reduced is FSDP2's own and stays: a step that ends without
+        its update there ends the run.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.critic is not None:
+            self.critic.end_step()
+
+    def rest(self) -> None:
+        """As between two steps: with `offload` the optimizer's state and the critic are off the device."""
+        if self.critic is not None:
+            self.critic.rest()
+        if self._leaves_device:
+            move_state(self.optimizer, CPU)
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _set_learning_rate(self, number: int) -> None:
+        """Steps count from the first in which the policy learns, or its warm-up would pass while it stands still."""
+        num_alone = 0 if self.critic is None else self.critic.settings.alone_steps
+        step, total_steps = max(0, number - num_alone), self._total_steps - num_alone
+        set_learning_rate(self.optimizer, self._settings.lr * share(step, total_steps, self._settings))
+
+    # -- on the thread: passes ---------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> list[Tensor]:
+        model = self.model if of == "policy" else self.reference
+        if model is None:
+            raise InvalidInput("log-probs of the reference need a reference model, got reference=None")
+        with self._on_device(model.eval()):
+            return self._look(rollouts, lambda packed: self._score(model, packed).log_probs_N)
+
+    @torch.no_grad()
+    def _values(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
+        critic = self.critic
+        if critic is None:
+            raise InvalidInput("values need a critic, got critic=None")
+        if not critic.shares_trunk:
+            critic.model.eval()
+            return self._look(rollouts, critic.values)
+        model = self.model.eval()
+        return self._look(rollouts, lambda packed: critic.shared_values(self._hidden(model, packed)))
+
+    def _look(self, rollouts: Sequence[Rollout], score: Callable[[PackedRows], Tensor]) -> list[Tensor]:
+        """What `score` gives the sampled tokens of all rollouts of a pass, by rollout."""
+        rows = [Row.of(rollout) for rollout in rollouts]
+        passes = even_passes(rows, self._settings.micro_batch_tokens, self._ranks)
+        found = []
+        for indices in passes:
+            chosen = [rows[index] for index in indices] or [IDLE_ROW]
+            found.append(score(pack(chosen, self._device)))
+        return by_row(found, passes, rows)
+
+    def _forward_backward(self, batch: MicroBatch) -> None:
+        scored = self._tally.take(batch)
+        sampled = [(sample, row) for sample, row in scored if row.sampled]
+        rows = self._policy_rows(sampled)
+        self._tally.count_rows(scored, rows)
+        self._run_passes(rows, self._backward, self._idle_row, is_last=batch.is_last)
+        if self.critic is not None and not self.critic.shares_trunk:
+            terms = self.critic.terms
+            values = [terms.training_row(sample, row) for sample, row in sampled]
+            self._run_passes(values, self._backward_critic, terms.idle_row, is_last=batch.is_last)
+
+    def _policy_rows(self, sampled: Sequence[tuple[Sample, Row]]) -> list[TrainingRow]:
+        """Those that go through the policy: all of them if a critic learns from its trunk."""
+        if self.critic is not None and self.critic.shares_trunk:
+            terms = self.critic.terms
+            return [self._terms.training_row(*one).joined(terms.training_row(*one)) for one in sampled]
+        if self._is_critic_alone:
+            return []
+        return [self._terms.training_row(sample, row) for sample, row in sampled if self._terms.has_gradient(sample)]
+
+    def _idle_row(self) -> TrainingRow:
+        idle = self._terms.idle_row()
+        return idle if self.critic is None else idle.joined(self.critic.terms.idle_row())
+
+    @property
+    def _is_critic_alone(self) -> bool:
+        if self.critic is None or self._open_step is None:
+            return False
+        return self.critic.learns_alone_in(self._open_step)
+
+    def _run_passes(
+        self,
+        rows: Sequence[TrainingRow],
+        backward: Callable[[Sequence[TrainingRow], bool], None],
+        idle_row: Callable[[], TrainingRow],
+        *,
+        is_last: bool,
+    ) -> None:
+        """Gradients are reduced in the last pass of an update's last micro-batch."""
+        passes = even_passes([row.row for row in rows], self._settings.micro_batch_tokens, self._ranks)
+        for number, indices in enumerate(passes):
+            backward([rows[index] for index in indices] or [idle_row()], is_last and number == len(passes) - 1)
+
+    def _backward(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
+        """One forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
+        self._tally.count_passes(1)
+        packed = pack([row.row for row in rows], self._device)
+        if self._is_critic_alone:
+            self._backward_head(rows, packed, reduce)
+            return
+        reduce_gradients_in_next_backward(self.model, reduce)
+        scores = self._score(self.model.train(), packed, entropy=self._terms.entropy)
+        numerator = self._terms.numerator(rows, packed, scores)
+        total = numerator.value
+        if self.critic is not None and self.critic.shares_trunk:
+            assert scores.hidden_ND is not None
+            values_N = self.critic.shared_values(scores.hidden_ND)
+            total = total + self.critic.numerator(rows, packed, values_N, reduce=reduce)
+        total.backward()  # type: ignore[no-untyped-call]
+        self._tally.add(numerator.sums)
+        self._is_reduced = reduce
+
+    def _backward_head(self, rows: Sequence[TrainingRow], packed: PackedRows, reduce: bool) -> None:
+        """On a trunk that stands still."""
+        assert self.critic is not None
+        with torch.no_grad():
+            hidden_ND = self._hidden(self.model.train(), packed)
+        values_N = self.critic.shared_values(hidden_ND)
+        self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
+
+    def _backward_critic(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
+        assert self.critic is not None
+        self._tally.count_passes(1)
+        self.critic.model.train()
+        packed = pack([row.row for row in rows], self._device)
+        values_N = self.critic.values(packed)
+        self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
+
+    def _score(self, model: nn.Module, packed: PackedRows, *, entropy: Entropy = "none") -> TokenScores:
+        return token_log_probs(
+            model,
+            packed,
+            temperature=self._temperature,
+            entropy=entropy,
+            autocast=None if is_sharded(model) else self._autocast,  # FSDP2 casts by itself
+        )
+
+    def _hidden(self, model: nn.Module, packed: PackedRows) -> Tensor:
+        hidden_ND = self._score(model, packed).hidden_ND
+        assert hidden_ND is not None
+        return hidden_ND
+
+    @contextmanager
+    def _on_device(self, model: nn.Module) -> Iterator[None]:
+        """With `offload` the reference is there only while it computes."""
+        leaves_device = self._leaves_device and model is self.reference
+        if leaves_device:
+            model.to(self._device)
+        try:
+            yield
+        finally:
+            if leaves_device:
+                model.to(CPU)
+
+    # -- on the thread: an update ------------------------------------------------------------------------------------
+
+    def _update(self) -> tuple[UpdateSums, float | None]:
+        if self._ranks.size > 1:
+            self._reduce_what_is_left()
+        sums = self._tally.close(self._ranks)
+        if self.critic is not None:
+            told = self.critic.update(sums.denominator)
+            sums = replace(sums, metrics={**sums.metrics, **told})
+        grad_norm = self._update_policy(sums) if sums.denominator and not self._is_critic_alone else None
+        return sums, grad_norm
+
+    def _update_policy(self, sums: UpdateSums) -> float:
+        if sums.num_passes == 0:
+            fill_with_zeros(self.optimizer)
+        # FSDP2 reduces to the mean over ranks, and the denominator is that of all of them.
+        scale = self._ranks.size / sums.denominator
+        return update(self.optimizer, scale=scale, max_grad_norm=self._settings.max_grad_norm)
+
+    def _reduce_what_is_left(self) -> None:
+        """Where what was to be the last pass was not needed, an idle one reduces."""
+        if not self._is_reduced:
+            self._backward([self._idle_row()], reduce=True)
+        if self.critic is not None and not self.critic.is_reduced:
+            backward = self._backward if self.critic.shares_trunk else self._backward_critic
+            backward([self._idle_row()], reduce=True)

@@ -1,0 +1,95 @@
+"""What every trainer counts between two updates, and how an update is told.
+
+Always true: a sample that is scored has its share of the denominator whether or not it goes through the model; an
+update that leaves the weights as they are says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rewardflow.flow.records import MicroBatch, Sample, UpdateReport
+from rewardflow.settings.run_settings import Aggregation
+from rewardflow.train.accumulated import Accumulated, UpdateSums
+from rewardflow.train.fsdp2.sharding import Ranks
+from rewardflow.train.loss_terms import PassSums
+from rewardflow.train.packing import Row
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerStatistics:
+    """Since the trainer was made, on this rank."""
+
+    num_updates: int = 0  # that changed the weights
+    num_empty_updates: int = 0  # left out because nothing was scored
+    num_nonfinite_updates: int = 0  # left out because the gradient was not finite
+    num_passes: int = 0  # forward and backward
+    num_rows: int = 0  # that went through them
+    num_rows_without_gradient: int = 0  # that were scored and did not need to
+
+
+class Tally:
+    """Of one rank: `take` a micro-batch, `add` its passes, `close` the update, `told` what became of it."""
+
+    def __init__(self, aggregation: Aggregation, max_response_tokens: int) -> None:
+        self._aggregation = aggregation
+        self._max_response_tokens = max_response_tokens
+        self._accumulated = Accumulated()
+        self._statistics = TrainerStatistics()
+
+    def statistics(self) -> TrainerStatistics:
+        return self._statistics
+
+    def take(self, batch: MicroBatch) -> list[tuple[Sample, Row]]:
+        """The samples that are scored, counted; among them those without a sampled token, which no pass is for."""
+        scored = [(sample, Row.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
+        self._accumulated.count([row for _, row in scored], self._aggregation, self._max_response_tokens)
+        return scored
+
+    def count_rows(self, scored: Sequence[object], trained: Sequence[object]) -> None:
+        self._count(num_rows=len(trained), num_rows_without_gradient=len(scored) - len(trained))
+
+    def count_passes(self, number: int) -> None:
+        self._count(num_passes=number)
+
+    def add(self, sums: PassSums) -> None:
+        self._accumulated.add(sums)
+
+    def forget(self) -> None:
+        """What was not stepped on."""
+        self._accumulated = Accumulated()
+
+    def close(self, ranks: Ranks) -> UpdateSums:
+        """Over all ranks, of everything since the last update."""
+        accumulated, self._accumulated = self._accumulated, Accumulated()
+        return accumulated.summed(ranks)
+
+    def told(self, sums: UpdateSums, *, grad_norm: float | None, lr: float, step: int) -> UpdateReport:
+        """`grad_norm` is None if nothing was to change; the update was left out if its gradient is not finite."""
+        is_empty = sums.denominator == 0
+        is_nonfinite = grad_norm is not None and not math.isfinite(grad_norm)
+        if is_nonfinite:
+            logger.warning("step %d: the gradient's norm is %s, so the weights stay as they are", step, grad_norm)
+        self._count(
+            num_updates=grad_norm is not None and not is_nonfinite,
+            num_empty_updates=is_empty,
+            num_nonfinite_updates=is_nonfinite,
+        )
+        skipped = {"skipped_empty": float(is_empty), "skipped_nonfinite": float(is_nonfinite)}
+        return UpdateReport(
+            num_sequences=sums.num_sequences,
+            num_tokens=sums.num_tokens,
+            grad_norm=grad_norm or 0.0,
+            lr=lr,
+            metrics={**sums.metrics, **skipped},
+            by_staleness=sums.by_staleness,
+        )
+
+    def _count(self, **added: int) -> None:
+        totals = {name: getattr(self._statistics, name) + number for name, number in added.items()}
+        self._statistics = replace(self._statistics, **totals)

@@ -1,0 +1,77 @@
+"""Exceptions of every client become one of a closed set of kinds, by their shape alone."""
+
+from __future__ import annotations
+
+import pytest
+
+import rewardflow as rf
+from rewardflow.reward.calls.faults import fault_of
+
+
+class FakeResponse:
+    def __init__(self, status_code: int, headers: dict[str, str]) -> None:
+        self.status_code = status_code
+        self.headers = headers
+
+
+class HTTPStatusError(Exception):
+    """The shape of httpx, openai and requests: a response with a status and headers."""
+
+    def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
+        super().__init__(f"status {status}")
+        self.response = FakeResponse(status, headers or {})
+
+
+class ClientResponseError(Exception):
+    """The shape of aiohttp: the status is on the error itself."""
+
+    def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.headers = headers or {}
+
+
+@pytest.mark.parametrize("shape", [HTTPStatusError, ClientResponseError])
+@pytest.mark.parametrize(
+    ("status", "kind", "is_retryable"),
+    [(429, "rate_limited", True), (500, "service", True), (503, "service", True), (400, "service", False)],
+)
+def test_a_status_decides_kind_and_retry(shape: type[Exception], status: int, kind: str, is_retryable: bool) -> None:
+    fault = fault_of(shape(status))
+    assert (fault.kind, fault.is_retryable) == (kind, is_retryable)
+
+
+def test_retry_after_is_read_from_the_response() -> None:
+    assert fault_of(HTTPStatusError(429, {"Retry-After": "7"})).retry_after_s == 7.0
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 422, 501])
+def test_asking_again_cannot_help_with_other_client_errors(code: int) -> None:
+    assert not fault_of(ClientResponseError(code)).is_retryable
+
+
+def test_what_reward_code_says_itself_is_taken_as_said() -> None:
+    limited = fault_of(rf.RateLimited(retry_after_s=7))
+    assert (limited.kind, limited.retry_after_s, limited.is_retryable) == ("rate_limited", 7, True)
+    assert not fault_of(rf.ServiceError("gone", retryable=False)).is_retryable
+    assert fault_of(rf.Unparsable("no score in it")).kind == "unparsable"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TimeoutError(), "timeout"),
+        (ConnectionResetError(), "service"),
+        (type("ReadTimeout", (type("TimeoutException", (Exception,), {}),), {})(), "timeout"),
+        (type("ServerDisconnectedError", (type("ClientConnectionError", (Exception,), {}),), {})(), "service"),
+        (KeyError("score"), "user_error"),
+        (OSError(2, "No such file"), "user_error"),
+    ],
+)
+def test_errors_without_a_status_go_by_their_family(error: Exception, kind: str) -> None:
+    assert fault_of(error).kind == kind
+
+
+def test_no_key_reaches_the_message() -> None:
+    fault = fault_of(ValueError("Incorrect API key provided: sk-abcdefghijklmnopqrstuvwxyz123456"))
+    assert "sk-abc" not in fault.message

@@ -1,0 +1,48 @@
+"""Reward code reports what a call cost with one line, wherever it runs; outside a call the line does nothing."""
+
+from __future__ import annotations
+
+import contextvars
+
+import pytest
+
+import rewardflow as rf
+from rewardflow.reward.code.current_call import Call, enter_call
+
+
+def inside(call: Call, action) -> None:
+    context = contextvars.copy_context()
+    context.run(enter_call, call)
+    context.run(action)
+
+
+def test_outside_a_call_reporting_does_nothing() -> None:
+    assert rf.current_call() is None
+    rf.report_usage(cost_usd=1.0, tokens=5)
+    rf.report_headers({"x-ratelimit-limit-requests": "600"})
+
+
+def test_usage_adds_up_within_a_call() -> None:
+    call = Call(())
+    inside(call, lambda: (rf.report_usage(cost_usd=0.25), rf.report_usage(cost_usd=0.5, tokens=812)))
+    assert (call.cost_usd, call.tokens) == (0.75, 812)
+
+
+@pytest.mark.parametrize("usage", [{"cost_usd": -1.0}, {"cost_usd": float("nan")}, {"tokens": -1}])
+def test_impossible_usage_is_refused(usage: dict[str, float]) -> None:
+    with pytest.raises(rf.InvalidInput, match="usage must be finite and not negative"):
+        rf.report_usage(**usage)
+
+
+def test_only_headers_about_limits_are_kept() -> None:
+    call = Call(())
+    headers = {"Authorization": "Bearer secret", "X-RateLimit-Limit-Requests": "600", "Retry-After": "7"}
+    inside(call, lambda: rf.report_headers(headers))
+    assert call.headers == {"x-ratelimit-limit-requests": "600", "retry-after": "7"}
+
+
+def test_saying_that_a_call_cost_nothing_is_not_the_same_as_saying_nothing() -> None:
+    told, silent = Call(()), Call(())
+    inside(told, lambda: rf.report_usage(cost_usd=0.0))
+    inside(silent, lambda: rf.report_usage(tokens=5))
+    assert (told.is_cost_known, silent.is_cost_known) == (True, False)

@@ -1,0 +1,89 @@
+"""A failing endpoint is left alone, probed one call at a time, and taken back after one success."""
+
+from __future__ import annotations
+
+import math
+
+from rewardflow.reward.limits.breaker import Breaker
+
+
+def opened(now: float = 100.0) -> Breaker:
+    breaker = Breaker(window=10, share=0.8)
+    breaker.start(now)
+    for _ in range(10):
+        breaker.failed(now, "503")
+    return breaker
+
+
+def test_it_opens_when_most_of_the_window_failed_and_not_before_the_window_is_full() -> None:
+    breaker = Breaker(window=10, share=0.8)
+    for _ in range(9):
+        breaker.failed(1.0, "503")
+    assert not breaker.is_open
+    breaker.failed(1.0, "503")
+    assert breaker.is_open
+
+
+def test_a_minority_of_failures_leaves_it_closed() -> None:
+    breaker = Breaker(window=10, share=0.8)
+    for i in range(100):
+        (breaker.failed(1.0, "503") if i % 2 else breaker.succeeded(1.0))
+    assert not breaker.is_open
+
+
+def test_old_failures_leave_the_window() -> None:
+    breaker = Breaker(window=10, share=0.8)
+    for _ in range(7):
+        breaker.failed(1.0, "503")
+    for _ in range(10):
+        breaker.succeeded(1.0)
+    for _ in range(7):
+        breaker.failed(1.0, "503")
+    assert not breaker.is_open
+
+
+def test_one_probe_at_a_time_with_growing_pauses() -> None:
+    breaker = opened(100.0)
+    pauses = []
+    now = 100.0
+    for _ in range(7):
+        ready_s = breaker.ready_at(now)
+        pauses.append(ready_s - now)
+        now = ready_s
+        breaker.start(now)
+        assert breaker.ready_at(now) == math.inf, "a second probe while one is out"
+        breaker.failed(now, "503")
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_one_success_closes_it_and_forgets_the_past() -> None:
+    breaker = opened()
+    breaker.start(102.0)
+    breaker.succeeded(103.0)
+    assert not breaker.is_open
+    breaker.failed(103.0, "503")
+    assert not breaker.is_open
+
+
+def test_a_probe_that_tells_nothing_is_repeated_at_once() -> None:
+    breaker = opened()
+    breaker.start(101.0)
+    breaker.abandoned(101.5)
+    assert breaker.ready_at(101.5) == 101.5
+
+
+def test_429s_alone_open_it_only_after_a_minute_without_any_success() -> None:
+    breaker = Breaker(window=10, share=0.8)
+    breaker.start(0.0)
+    for second in range(59):
+        breaker.rejected(float(second), "429")
+    assert not breaker.is_open
+    breaker.rejected(60.0, "insufficient quota")
+    assert breaker.is_open
+
+
+def test_it_never_opens_when_told_not_to() -> None:
+    breaker = Breaker(window=2, share=None)
+    for _ in range(50):
+        breaker.failed(0.0, "503")
+    assert not breaker.is_open

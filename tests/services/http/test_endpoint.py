@@ -1,0 +1,123 @@
+"""Addresses, keys and headers of services: what is refused, and that no message holds what may be a key."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+
+from rewardflow.errors import InvalidInput
+from rewardflow.reward.code.current_call import Call, enter_call
+from rewardflow.services import JsonScorer, LLMJudge, RewardModel
+from rewardflow.services.http.endpoint import (
+    check_addresses,
+    check_cost,
+    check_headers,
+    check_variable,
+    endpoint_of_call,
+    headers_to_send,
+    read_addresses,
+)
+
+KEY = "sk-correct-horse-battery-9"
+
+
+def refused(check: Any, *arguments: Any, **settings: Any) -> str:
+    """All that a user would see of a refusal."""
+    with pytest.raises(InvalidInput) as caught:
+        check(*arguments, **settings)
+    return "".join(traceback.format_exception_only(caught.value)) + str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("address", ["h:8000", "ftp://h", "http://", "", 7, "http://[::1"])
+def test_an_address_has_http_and_a_host(address: Any) -> None:
+    assert "urls must be http or https addresses" in refused(check_addresses, "urls", ["http://h", address])
+
+
+def test_addresses_differ_and_are_shown_without_passwords() -> None:
+    assert "differ" in refused(check_addresses, "urls", ["http://h", "http://h"])
+    assert "battery" not in refused(check_addresses, "urls", ["http://u:horse-battery@h"] * 2)
+
+
+@pytest.mark.parametrize("given", [KEY, "", "1A", "A B", "$A", "A\n", 7])
+def test_a_variable_has_the_name_of_one_and_what_has_not_is_not_shown(given: Any) -> None:
+    told = refused(check_variable, "api_key_env", given)
+    assert "api_key_env must be the name of an environment variable" in told
+    assert KEY not in told
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        (LLMJudge, {"model": "m", "base_urls": ["http://h"]}),
+        (RewardModel, {"model": "m", "base_urls": "http://h"}),
+        (JsonScorer, {"urls": "http://h"}),
+    ],
+)
+def test_no_service_takes_or_shows_a_key_in_place_of_its_variable(service: Any, settings: dict[str, Any]) -> None:
+    assert KEY not in refused(service, **settings, api_key_env=KEY)
+
+
+@pytest.mark.parametrize("name", ["Authorization", "api-key", "X-Anything", "Cookie"])
+@pytest.mark.parametrize("value", [KEY, f"Bearer {KEY}", f"${KEY}", 7])
+def test_a_header_that_may_hold_a_key_names_a_variable(name: str, value: Any) -> None:
+    told = refused(check_headers, {name: value})
+    assert name in told
+    assert KEY not in told
+
+
+def test_a_harmless_header_may_be_written_out_unless_it_looks_like_a_key() -> None:
+    check_headers({"X-Title": "my run", "HTTP-Referer": "https://example.org", "api-key": "$AZURE_KEY"})
+    assert KEY not in refused(check_headers, {"X-Title": KEY})
+
+
+def test_headers_are_not_in_the_repr_of_a_judge() -> None:
+    judge = LLMJudge(model="m", base_urls=["http://h"], headers={"X-Title": "my run", "api-key": "$AZURE_KEY"})
+    assert "my run" not in repr(judge)
+    assert "AZURE_KEY" not in repr(judge)
+
+
+def test_keys_are_read_when_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONE", f"{KEY}\n")
+    assert headers_to_send({"api-key": "$ONE", "X-Title": "t"}, "ONE") == {
+        "api-key": KEY,
+        "X-Title": "t",
+        "Authorization": f"Bearer {KEY}",
+    }
+    assert headers_to_send({}, "ONE", "X-Key") == {"X-Key": KEY}
+    assert headers_to_send({}, None) == {}
+
+
+def test_a_key_that_looks_like_a_variable_is_not_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "hf_" + "abcdefghijklmnopqrstuvwxyzABCDEFGH"
+    assert key not in refused(headers_to_send, {}, key)
+    monkeypatch.delenv("JUDGE_KEY_X", raising=False)
+    assert "JUDGE_KEY_X" in refused(headers_to_send, {}, "JUDGE_KEY_X")
+
+
+def test_the_agents_choice_of_endpoint_counts_if_it_is_one_of_ours() -> None:
+    ours = ("http://a", "http://b")
+    assert endpoint_of_call(ours) == "http://a"
+    try:
+        for chosen, expected in (("http://b", "http://b"), ("http://c", "http://a"), (None, "http://a")):
+            enter_call(Call(rollouts=(), endpoint=chosen))
+            assert endpoint_of_call(ours) == expected
+    finally:
+        enter_call(None)
+
+
+def test_one_address_or_several_are_read_without_a_slash_at_the_end() -> None:
+    assert read_addresses("urls", "http://a/") == ("http://a",)
+    assert read_addresses("urls", ["http://a", "http://b/v1/"]) == ("http://a", "http://b/v1")
+    assert "urls must be one or more http or https addresses, got none" in refused(read_addresses, "urls", [])
+
+
+@pytest.mark.parametrize("cost", [None, 0, 0.5])
+def test_a_cost_is_a_number_from_0_on_or_none(cost: Any) -> None:
+    check_cost("call_cost_usd", cost)
+
+
+@pytest.mark.parametrize("cost", [-1, float("inf"), float("nan"), "1", True])
+def test_another_cost_is_refused(cost: Any) -> None:
+    assert "call_cost_usd must be a number of at least 0" in refused(check_cost, "call_cost_usd", cost)

@@ -1,0 +1,56 @@
+"""Expressions are compared by what they mean."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+from rollouts import rollout
+
+from rewardflow.errors import InvalidInput
+from rewardflow.services.rules import Math
+
+
+@pytest.mark.parametrize(
+    ("truth", "response", "value"),
+    [
+        (r"\frac{1}{2}", r"so it is \boxed{0.5}", 1.0),
+        (r"$\frac{1}{2}$", r"so it is $\frac{2}{4}$", 1.0),
+        ("x^2+1", r"\boxed{1+x^2}", 1.0),
+        ("(1, 2)", r"\boxed{(1,2)}", 1.0),
+        (r"3\pi", r"\boxed{3}", 0.0),
+        (42, "The answer is 42", 1.0),
+        ("42", "I do not know", 0.0),
+    ],
+)
+def test_math_compares_expressions(truth: object, response: str, value: float) -> None:
+    assert Math().compute_score(rollout(response, truth)).value == value
+
+
+def test_math_works_in_threads() -> None:
+    values: list[float | None] = []
+
+    def judge(number: int) -> None:
+        reward = Math().compute_score(rollout(rf"\boxed{{\frac{{{number}}}{{2}}}}", str(number / 2)))
+        values.append(reward.value)
+
+    threads = [threading.Thread(target=judge, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert values == [1.0] * 16
+
+
+def test_math_cannot_decide_without_an_answer_or_a_truth() -> None:
+    assert Math().decide(rollout("no idea", "42")) is None
+    assert Math().decide(rollout("42", None)) is None
+    with pytest.raises(InvalidInput, match="ground truth"):
+        Math().compute_score(rollout("42", None))
+
+
+def test_a_missing_math_verify_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)  # how Python marks what cannot be imported
+    with pytest.raises(InvalidInput, match=r"rewardflow\[math\]"):
+        Math().compute_score(rollout("42", "42"))

@@ -1,0 +1,51 @@
+"""Numbers out of answers: the right ones, or an honest failure."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rewardflow as rf
+from rewardflow.reward.code.current_call import Call, enter_call
+from rewardflow.services.scored_answer import follow, read_score, report_call
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+
+
+@given(JSON, st.text(alphabet="ab.01-", max_size=8))
+def test_no_path_into_any_answer_raises_anything_but_unparsable(answer: Any, path: str) -> None:
+    with contextlib.suppress(rf.Unparsable):
+        read_score(follow(answer, path))
+
+
+def test_a_whole_number_beyond_a_double_is_no_score() -> None:
+    with pytest.raises(rf.Unparsable):
+        read_score(10**400)
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ({"usage": {"total_tokens": 17}}, 17),
+        ([{"meta_info": {"prompt_tokens": 9}}], 9),
+        *(({"usage": usage}, 0) for usage in (None, {}, [], {"total_tokens": True}, {"total_tokens": -1})),
+        *((odd, 0) for odd in (None, [], [1], "x")),
+    ],
+)
+def test_tokens_are_reported_as_servers_tell_them_and_odd_ones_not(answer: Any, tokens: int) -> None:
+    call = Call(rollouts=())
+    enter_call(call)
+    try:
+        report_call(answer, None)
+        assert (call.tokens, call.is_cost_known) == (tokens, False)
+        report_call(answer, 0.5)
+        assert (call.cost_usd, call.is_cost_known) == (0.5, True)
+    finally:
+        enter_call(None)

@@ -1,0 +1,121 @@
+"""A client's end of the line, against a host that answers what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from rewardflow import clock
+from rewardflow.errors import AgentClosed, SharedAgentGone
+from rewardflow.shared_agent.connection import Connection, LineBroken
+from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Seal, Welcome
+
+WELCOME = Welcome(incarnation="1", name="judge", needs_groups=False, may_change_verdicts=False, incomplete_after_s=None)
+
+
+class Scripted:
+    """Answers in order, raises what is an exception, and repeats the last; notes what it was asked, and when."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[float, Any]] = []
+
+    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
+        return self._answer("hello")
+
+    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+        return self._answer(ops)
+
+    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+        return self._answer(confirmed)
+
+    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+        await asyncio.sleep(1000)
+        return None
+
+    async def statistics(self) -> HostStatistics:
+        raise AssertionError("nobody asks for these")
+
+    def _answer(self, question: Any) -> Any:
+        self.asked.append((round(asyncio.get_running_loop().time(), 6), question))
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def connection_to(line: Scripted, *, give_up_s: float = 600.0) -> Connection:
+    return Connection(line, run="run", share=1.0, records=False, give_up_s=give_up_s)
+
+
+def test_a_host_that_does_not_answer_is_asked_less_and_less_often_until_the_time_is_up() -> None:
+    line = Scripted(LineBroken("away"))
+
+    async def main() -> float:
+        began_s = asyncio.get_running_loop().time()
+        connection = connection_to(line, give_up_s=10.0)
+        with pytest.raises(SharedAgentGone, match="must answer within 10 s, it did not: away"):
+            await connection.open()
+        with pytest.raises(AgentClosed, match="the client is not open"):
+            _ = connection.welcome
+        return began_s
+
+    began_s = clock.run(main())
+    at_s = [when_s - began_s for when_s, _ in line.asked]
+    waits_s = [later - earlier for earlier, later in pairwise(at_s)]
+    assert waits_s == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0])
+
+
+def test_a_message_is_sent_until_it_arrives_and_never_in_a_later_era() -> None:
+    ops = [Seal(1)]
+
+    async def main(line: Scripted, era: int) -> int:
+        await connection_to(line).post(ops, era=era)
+        return len(line.asked)
+
+    assert clock.run(main(Scripted(LineBroken("lost"), False, LineBroken("lost"), True), era=0)) == 4
+    assert clock.run(main(Scripted(SharedAgentGone("stopped")), era=0)) == 1
+    assert clock.run(main(Scripted(True), era=-1)) == 0
+
+
+def test_a_delivery_is_confirmed_by_the_next_question_and_a_new_host_is_asked_from_the_beginning() -> None:
+    line = Scripted(WELCOME, Delivery(7, []), LineBroken("away"), WELCOME, None)
+
+    async def main() -> list[Any]:
+        connection = connection_to(line)
+        await connection.open()
+        assert await connection.take() == Delivery(7, [])
+        assert await connection.take() is None
+        async with connection.renewed():
+            assert connection.num_reconnects == 1
+        assert await connection.take() is None
+        return [question for _, question in line.asked]
+
+    assert clock.run(main()) == ["hello", 0, 7, "hello", 0]
+
+
+def test_nothing_is_sent_before_a_new_host_knows_what_is_wanted() -> None:
+    async def main() -> None:
+        connection = connection_to(Scripted(WELCOME))
+        await connection.open()
+        async with asyncio.TaskGroup() as tasks:
+            async with connection.renewed():
+                up = tasks.create_task(connection.wait_until_up())
+                await asyncio.sleep(10)
+                assert not up.done()
+            await up
+
+    clock.run(main())
+
+
+def test_a_goodbye_that_nobody_answers_takes_five_seconds() -> None:
+    async def main() -> float:
+        began_s = asyncio.get_running_loop().time()
+        assert await connection_to(Scripted(WELCOME)).bye() is None
+        return asyncio.get_running_loop().time() - began_s
+
+    assert clock.run(main()) == pytest.approx(5.0)
