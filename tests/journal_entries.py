@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.reward.journal.reader import JournalReader, JournalRow
-from rewardflow.reward.journal.verdict_rows import Entry
+from rewardflow.reward.journal.verdict_rows import JournalEntry
 from rewardflow.types import Reward, Rollout
 
 
@@ -16,9 +16,9 @@ def key_of(number: int) -> bytes:
 
 def an_entry(
     number: int = 0, verdict: Reward | None = None, *, run: str = "run", at_s: float = 1.7e9, **inputs: Any
-) -> Entry:
+) -> JournalEntry:
     """The verdict with this number; `inputs` are fields of its rollout."""
-    return Entry(
+    return JournalEntry(
         key=key_of(number),
         run=run,
         reward="judge",

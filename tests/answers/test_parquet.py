@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rewardflow import Reward
-from rewardflow.answers import Answer, BadRow, Judged, read_answers, write_verdicts
+from rewardflow.answers import Answer, BadRow, JudgedAnswer, read_answers, write_verdicts
 from rewardflow.errors import InvalidInput
 
 
-def score_all(rows: list[Answer | BadRow]) -> list[Judged]:
-    return [Judged(row, Reward(value=0.5, components={"a": 1.0}) if isinstance(row, Answer) else None) for row in rows]
+def score_all(rows: list[Answer | BadRow]) -> list[JudgedAnswer]:
+    return [
+        JudgedAnswer(row, Reward(value=0.5, components={"a": 1.0}) if isinstance(row, Answer) else None) for row in rows
+    ]
 
 
 def through(tmp_path: Path, columns: dict[str, Any]) -> Any:

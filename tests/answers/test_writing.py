@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from rewardflow import Reward, Rollout
-from rewardflow.answers import Answer, BadRow, Judged, write_verdicts
+from rewardflow.answers import Answer, BadRow, JudgedAnswer, write_verdicts
 from rewardflow.errors import InvalidInput
 
 
-def judged(columns: dict[str, Any], **verdict: Any) -> Judged:
-    return Judged(Answer(1, columns, Rollout(group_id="q", response="x")), Reward(**verdict))
+def judged(columns: dict[str, Any], **verdict: Any) -> JudgedAnswer:
+    return JudgedAnswer(Answer(1, columns, Rollout(group_id="q", response="x")), Reward(**verdict))
 
 
-def written(path: Path, *rows: Judged) -> list[dict[str, Any]]:
+def written(path: Path, *rows: JudgedAnswer) -> list[dict[str, Any]]:
     write_verdicts(path, rows)
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
@@ -39,7 +39,7 @@ def test_a_failure_has_a_kind_and_a_reason_and_no_score(tmp_path: Path) -> None:
 
 
 def test_a_bad_row_is_written_as_failed_with_its_line(tmp_path: Path) -> None:
-    (row,) = written(tmp_path / "v.jsonl", Judged(BadRow(7, {"prompt": "q"}, "no response")))
+    (row,) = written(tmp_path / "v.jsonl", JudgedAnswer(BadRow(7, {"prompt": "q"}, "no response")))
     assert (row["prompt"], row["score"], row["status"], row["kind"]) == ("q", None, "failed", "bad_row")
     assert row["error"] == "line 7: no response"
 
@@ -81,4 +81,4 @@ def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path: Pa
 
 def test_an_answer_without_a_reward_is_refused() -> None:
     with pytest.raises(InvalidInput, match="an answer has a reward"):
-        Judged(Answer(1, {}, Rollout(group_id="q", response="x")))
+        JudgedAnswer(Answer(1, {}, Rollout(group_id="q", response="x")))

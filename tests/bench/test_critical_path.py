@@ -15,7 +15,7 @@ from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES
 from rewardflow.bench.schedules import SCHEDULES as NAMED
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.records import GroupRequest
 from rewardflow.flow.schedule import Schedule
 from rewardflow.plan.original_recipe import OneBatchAtATime, WholeBatch
@@ -153,7 +153,7 @@ def run_loop(schedule: Schedule, *, seed: int, slots: int, group_size: int, as_o
     async def main() -> ObservedRun:
         held_back = OneBatchAtATime(reward, calls_per_step=calls_per_step) if as_original else reward
         async with RewardAgent(held_back, max_concurrency=slots, timeout_s=None) as agent:
-            parts = Parts(
+            parts = FlowParts(
                 schedule=schedule,
                 prompts=FakePrompts(),
                 generator=WholeBatch(scattered) if as_original else scattered,

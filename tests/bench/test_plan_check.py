@@ -21,7 +21,7 @@ from rewardflow.bench.plan_check import (
     run_plan_benchmarks,
 )
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.schedule import Schedule
 from rewardflow.plan.simulate import simulate
 from rewardflow.reward.agent import RewardAgent
@@ -48,7 +48,7 @@ def observed(schedule: Schedule) -> ObservedRun:
     async def main() -> ObservedRun:
         reward = Delayed()
         async with RewardAgent(reward, max_concurrency=VIRTUAL.slots, timeout_s=None) as agent:
-            parts = Parts(
+            parts = FlowParts(
                 schedule=schedule,
                 prompts=FakePrompts(),
                 generator=FakeGenerator(rollout_s=0.2),

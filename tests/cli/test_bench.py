@@ -9,16 +9,16 @@ import orjson
 import pytest
 from rich.console import Console
 
-from rewardflow.bench.rows import Row
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.cli.bench import holds, write_json, write_table
 from rewardflow.cli.main import main
 from rewardflow.errors import InvalidInput
 
-NEAR = Row(
+NEAR = BenchmarkRow(
     name="all verdicts", value=4.2, unit="s", yardstick=4.0, yardstick_name="bound", bar="<= 1.10", bar_on="ratio"
 )
-SLOW = Row(name="verdicts a second", value=29_000.0, unit="1/s", yardstick=99_000.0, bar=">= 30,000")
-FREE = Row(name="calls", value=20_000, unit="calls")
+SLOW = BenchmarkRow(name="verdicts a second", value=29_000.0, unit="1/s", yardstick=99_000.0, bar=">= 30,000")
+FREE = BenchmarkRow(name="calls", value=20_000, unit="calls")
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,19 @@ FREE = Row(name="calls", value=20_000, unit="calls")
 def test_a_bar_is_held_against_the_ratio_or_the_value(
     value: float, yardstick: float | None, bar: str, bar_on: str, expected: bool | None
 ) -> None:
-    row = Row(name="x", value=value, unit="s", yardstick=yardstick, bar=bar, bar_on=bar_on)  # type: ignore[arg-type]
+    row = BenchmarkRow(name="x", value=value, unit="s", yardstick=yardstick, bar=bar, bar_on=bar_on)  # type: ignore[arg-type]
     assert holds(row) is expected
 
 
 def test_a_bar_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(InvalidInput, match="about 3"):
-        holds(Row(name="x", value=1.0, unit="s", bar="about 3"))
+        holds(BenchmarkRow(name="x", value=1.0, unit="s", bar="about 3"))
 
 
 def test_rows_are_shown_as_they_arrive() -> None:
     file = io.StringIO()
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[BenchmarkRow]:
         assert "promised" in file.getvalue()
         yield NEAR
         assert "all verdicts" in file.getvalue()
@@ -75,7 +75,7 @@ def test_no_word_is_cut_on_terminals_of_80_columns_and_more(width: int) -> None:
         assert word in words
 
 
-def _words(row: Row) -> list[str]:
+def _words(row: BenchmarkRow) -> list[str]:
     return [*row.name.split(), *row.yardstick_name.split(), *row.bar.split(), row.bar_on, f"{row.ratio:.3g}"]
 
 

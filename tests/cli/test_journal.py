@@ -14,16 +14,16 @@ import pytest
 
 from rewardflow.cli.journal import add_parser, printable, run
 from rewardflow.errors import InvalidInput, JournalError, RewardflowError
-from rewardflow.reward.journal.verdict_journal import Entry, Journal
+from rewardflow.reward.journal.verdict_journal import Journal, JournalEntry
 from rewardflow.types import Reward, Rollout
 
 NOW_S = time.time()
 EVIL = "\x1b]0;owned\x07\x1b[31mred\r\u202egnirts [bold]markup[/bold]"
 
 
-def an_entry(number: int, verdict: Reward, *, run: str = "first", age_days: float = 0, **inputs: Any) -> Entry:
+def an_entry(number: int, verdict: Reward, *, run: str = "first", age_days: float = 0, **inputs: Any) -> JournalEntry:
     inputs = {"prompt": "What is 6 * 7?", "response": "42", "ground_truth": "42", "data_source": "sums", **inputs}
-    return Entry(
+    return JournalEntry(
         key=number.to_bytes(16, "big"),
         run=run,
         reward="judge",
@@ -41,7 +41,7 @@ ENTRIES = (
 )
 
 
-def written(path: Path, *entries: Entry, store: Any = "full") -> Path:
+def written(path: Path, *entries: JournalEntry, store: Any = "full") -> Path:
     async def main() -> None:
         journal = Journal(path, run="any", store=store)
         journal.start(asyncio.get_running_loop())

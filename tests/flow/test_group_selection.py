@@ -5,13 +5,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.flow.group_selection import Share, Shares
+from rewardflow.flow.group_selection import GroupSelection, Share
 from rewardflow.flow.schedule import Order
 
 
 def run(num_groups: int, kept: list[bool], num_reserves: int, order: Order, seed: int) -> tuple[list[int | None], set]:
     """Settle groups in a random order, reserves when they are started; what was taken, and which were ever judged."""
-    shares = Shares(range(num_groups), order)
+    shares = GroupSelection(range(num_groups), order)
     judged = set(range(num_groups))
     out = list(range(num_groups)) + shares.add_reserves(range(num_groups, num_groups + num_reserves))
     shares.end_refill()
@@ -57,7 +57,7 @@ def test_with_a_fixed_order_the_shares_do_not_depend_on_when_verdicts_come(case:
 
 
 def test_a_reserve_takes_the_place_of_the_group_that_dropped_out() -> None:
-    shares = Shares(range(3), "fixed")
+    shares = GroupSelection(range(3), "fixed")
     shares.add_reserves(range(3, 5))
     assert shares.settle(1, is_kept=False) == 3
     shares.settle(0, is_kept=True)
@@ -69,7 +69,7 @@ def test_a_reserve_takes_the_place_of_the_group_that_dropped_out() -> None:
 
 
 def test_a_share_waits_for_another_round_of_reserves_until_told_that_none_comes() -> None:
-    shares = Shares(range(2), "completion")
+    shares = GroupSelection(range(2), "completion")
     assert shares.settle(0, is_kept=False) is None
     assert (shares.num_ready, shares.num_unfilled) == (0, 1)
     assert shares.add_reserves(range(2, 4)) == [2]

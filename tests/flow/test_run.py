@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rewardflow import clock
 from rewardflow.errors import FlowError, InvalidInput, ServiceError, ServiceOutage
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.records import Boundary, GroupRequest, JudgedRollout, Prompt
 from rewardflow.flow.reports import StepReport, taken_together
 from rewardflow.flow.run import Flow
@@ -52,7 +52,7 @@ class World:
         async def main() -> None:
             options = {"max_concurrency": self.slots, "timeout_s": None, "max_attempts": 1, **agent_settings}
             async with RewardAgent(self.judge, **options) as agent:
-                parts = Parts(
+                parts = FlowParts(
                     schedule=self.schedule,
                     prompts=self.prompts,
                     generator=self.generator,
@@ -307,7 +307,7 @@ def test_a_cancelled_loop_ends_its_calls() -> None:
     async def main() -> int:
         schedule = Schedule(groups_per_step=4, max_staleness=1)
         async with RewardAgent(judge_of(0, slow=lambda _: True), max_concurrency=64, timeout_s=None) as agent:
-            parts = Parts(
+            parts = FlowParts(
                 schedule=schedule,
                 prompts=FakePrompts(),
                 generator=FakeGenerator(rollout_s=0.1),

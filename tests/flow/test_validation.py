@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rewardflow import clock
 from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
@@ -77,7 +77,7 @@ class World:
         async def main() -> None:
             options = {"max_concurrency": 64, "timeout_s": None, "max_attempts": 1, "outage_share": None}
             async with RewardAgent(self.judge, **{**options, **agent_settings}) as agent:
-                parts = Parts(
+                parts = FlowParts(
                     schedule=self.schedule,
                     prompts=FakePrompts(),
                     generator=self.generator,

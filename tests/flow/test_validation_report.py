@@ -15,7 +15,7 @@ from rewardflow.flow.fakes import FakeGenerator
 from rewardflow.flow.records import Prompt
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.flow.validation_report import (
-    Figures,
+    ValidationFigures,
     ValidationReport,
     by_data_source,
     chance_of_a_pass,
@@ -43,7 +43,7 @@ def group_of(scores: Sequence[float | None], *, source: str = "", length: int = 
     return ScoredGroup(group_id="g", step=0, group_size=size, rollouts=rollouts, rewards=rewards)
 
 
-def figures(*groups: ScoredGroup, ks: Sequence[int] = (), passes_from: float = 1.0) -> Figures:
+def figures(*groups: ScoredGroup, ks: Sequence[int] = (), passes_from: float = 1.0) -> ValidationFigures:
     size = groups[0].group_size if groups else 1
     return figures_of(groups, group_size=size, ks=ks, passes_from=passes_from)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.mock_judge.behaviour import Behaviour, Plan
+from rewardflow.mock_judge.behaviour import Behaviour, PlannedReply
 from rewardflow.mock_judge.settings import MockJudgeSettings
 
 MIX = {"429": 0.05, "500": 0.03, "hang": 0.01, "nan": 0.01}
@@ -20,7 +20,7 @@ def a_behaviour(**settings: Any) -> Behaviour:
     return Behaviour(MockJudgeSettings(**{"latency": "uniform:1,40", "faults": MIX, **settings}))
 
 
-def plans(behaviour: Behaviour, count: int, times_before: int = 0) -> list[Plan]:
+def plans(behaviour: Behaviour, count: int, times_before: int = 0) -> list[PlannedReply]:
     return [behaviour.plan(behaviour.key_of({"number": number}), times_before) for number in range(count)]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.mock_judge.verdict import Score, Verdict, score_at, score_probabilities
+from rewardflow.mock_judge.verdict import MockVerdict, Score, score_at, score_probabilities
 
 RUBRIC = {
     "type": "object",
@@ -24,7 +24,7 @@ RUBRIC = {
 
 
 def answer(schema: dict[str, Any], prompt: str = "Judge this.", seed: int = 0) -> Any:
-    return Verdict(schema, prompt, seed).answer
+    return MockVerdict(schema, prompt, seed).answer
 
 
 def field(schema: dict[str, Any], prompt: str = "Judge this.") -> Any:
@@ -93,7 +93,7 @@ def test_nested_objects_references_and_lists_are_filled() -> None:
     assert found["scores"]["wit"] in (1, 2, 3)
     assert len(found["each"]) == 4
     assert found["pair"][1] == 7
-    assert {"scores.wit", "each.0", "each.3"} <= set(Verdict(schema, "Judge this.", 0).scores)
+    assert {"scores.wit", "each.0", "each.3"} <= set(MockVerdict(schema, "Judge this.", 0).scores)
 
 
 def test_a_list_of_different_items_is_a_ranking() -> None:
@@ -120,18 +120,18 @@ def test_a_list_of_different_items_is_a_ranking() -> None:
     ],
 )
 def test_a_strange_schema_gets_an_answer_too(schema: dict[str, Any]) -> None:
-    text = "".join(token.text for token in Verdict(schema, "Judge this.", 0).tokens())
+    text = "".join(token.text for token in MockVerdict(schema, "Judge this.", 0).tokens())
     assert orjson.loads(text) == answer(schema)
 
 
 @given(st.text(), st.integers(0, 100))
 def test_the_tokens_spell_the_answer(prompt: str, seed: int) -> None:
-    verdict = Verdict(RUBRIC, prompt, seed)
+    verdict = MockVerdict(RUBRIC, prompt, seed)
     assert orjson.loads("".join(token.text for token in verdict.tokens())) == verdict.answer
 
 
 def test_only_scores_have_alternatives_and_the_given_one_is_the_likeliest() -> None:
-    verdict = Verdict(
+    verdict = MockVerdict(
         {"type": "object", "properties": {"wit": {"type": "integer"}, "reason": {"type": "string"}}}, "x", 0
     )
     (scored,) = [token for token in verdict.tokens() if token.probabilities is not None]
@@ -153,7 +153,7 @@ def test_a_spoilt_verdict_has_no_good_score_and_no_good_choice() -> None:
         "type": "object",
         "properties": {"a": {"type": "integer"}, "b": {"enum": ["A", "B"]}, "c": {"enum": [1, 2]}},
     }
-    spoilt = Verdict(schema, "x", 0, lambda score: math.nan)
+    spoilt = MockVerdict(schema, "x", 0, lambda score: math.nan)
     assert math.isnan(spoilt.answer["a"])
     assert math.isnan(spoilt.answer["c"])
     assert spoilt.answer["b"] not in ("A", "B")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import (
     SCHEMA_VERSION,
-    AgentClosed,
+    AgentEnded,
     AgentOpened,
     BreakerChanged,
     CallEnded,
@@ -31,6 +31,7 @@ from rewardflow.observe.events import (
     VerdictReached,
     WorkerAbandoned,
     from_json,
+    name_on_disk,
     plain,
     to_json,
 )
@@ -63,7 +64,7 @@ ONE_OF_EACH = [
     OutageChanged(at_s=7.0, account="judge", state="probing", reason="20 of 20 failed"),
     WorkerAbandoned(at_s=8.0, reward="judge", num_abandoned=1),
     AgentOpened(at_s=0.0, rewards=("judge", "length"), settings={"max_concurrency": 64, "endpoints": ["a", "b"]}),
-    AgentClosed(at_s=9.0, statistics={"calls": 7, "latency_s": {"p50": 1.5}}),
+    AgentEnded(at_s=9.0, statistics={"calls": 7, "latency_s": {"p50": 1.5}}),
     DeviceWorked(at_s=10.0, device="trainer", work="update", step=3, started_s=9.5),
     DeviceIdled(at_s=2.0, device="gpu", cause="reward", started_s=1.0),
 ]
@@ -75,8 +76,14 @@ def test_an_event_survives_a_trip_through_json(event: Event) -> None:
 
 
 def test_every_kind_of_event_is_tried_above() -> None:
-    tried = {type(event).__name__ for event in ONE_OF_EACH}
+    tried = {name_on_disk(type(event)) for event in ONE_OF_EACH}
     assert tried == {name for name, kind in Event.by_name.items() if kind.__module__ == Event.__module__}
+
+
+def test_the_end_of_an_agent_keeps_the_name_that_older_files_have_for_it() -> None:
+    data = to_json(AgentEnded(at_s=1.0))
+    assert data["event"] == "AgentClosed"
+    assert isinstance(from_json(data), AgentEnded)
 
 
 def test_an_event_says_its_version_and_its_name_first() -> None:

@@ -13,7 +13,7 @@ import pytest
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
@@ -45,7 +45,7 @@ def write_run(path: Path, schedule: Schedule = SCHEDULE) -> list[StepReport]:
 
     async def main() -> None:
         async with RewardAgent(Delayed(), max_concurrency=16, run_dir=path, call_cost_usd=0.01) as agent:
-            parts = Parts(
+            parts = FlowParts(
                 schedule=schedule,
                 prompts=FakePrompts(),
                 generator=FakeGenerator(rollout_s=0.1),

@@ -16,7 +16,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.report.rollout_sample import MAX_CHARS, RolloutSample, sample_rollouts
 from rewardflow.report.run_data import read_run
 from rewardflow.reward.journal.database import open_for_writing
-from rewardflow.reward.journal.verdict_rows import Entry, insert, row_of
+from rewardflow.reward.journal.verdict_rows import JournalEntry, insert, row_of
 from rewardflow.types import Reward
 
 
@@ -24,7 +24,7 @@ def sample_of(path: Path, **options: Any) -> RolloutSample:
     return sample_rollouts(read_run(path), **options)
 
 
-def write_journal(path: Path, *entries: Entry, store: Any = "full") -> None:
+def write_journal(path: Path, *entries: JournalEntry, store: Any = "full") -> None:
     with contextlib.closing(open_for_writing(path / "journal.db", lock_timeout_s=0)) as connection:
         insert(connection, [row_of(entry, store) for entry in entries])
 
@@ -124,7 +124,7 @@ def test_without_files_the_journal_is_sampled(tmp_path: Path) -> None:
 def test_rewards_of_one_rollout_are_its_components(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run").path
     one = an_entry(1, Reward(value=0.5, query="style?"), run="default")
-    other = Entry(
+    other = JournalEntry(
         key=b"x",
         run="default",
         reward="facts",

@@ -12,7 +12,7 @@ from written_runs import totals_line, write_lines, write_run
 
 from rewardflow.observe.histogram import Histogram
 from rewardflow.report.run_data import read_run
-from rewardflow.report.run_figures import Figures, binding_of, figures_of
+from rewardflow.report.run_figures import RunFigures, binding_of, figures_of
 
 
 def histogram_of(*values: float) -> Histogram:
@@ -23,11 +23,11 @@ def histogram_of(*values: float) -> Histogram:
 
 
 @pytest.fixture
-def figures(tmp_path: Path) -> Figures:
+def figures(tmp_path: Path) -> RunFigures:
     return figures_of(read_run(write_run(tmp_path / "run").path).steps)
 
 
-def test_three_steps_add_up(figures: Figures) -> None:
+def test_three_steps_add_up(figures: RunFigures) -> None:
     assert (figures.num_trained, figures.total_s, figures.step_s) == (3, 30.0, 10.0)
     assert figures.seconds_by_kind == {"generate": 12.0, "update": 6.0, "reward": 9.0, "other": 3.0}
     assert (figures.exposed_s, figures.hidden_s) == (9.0, 15.0)
@@ -94,11 +94,11 @@ def test_the_learnt_rate_is_the_median_of_each_account_added_up(tmp_path: Path) 
         ({"latency_s": histogram_of(4.0, 5.0, 6.0)}, "judge latency"),
     ],
 )
-def test_what_binds_is_read_off_the_figures(figures: Figures, changes: dict[str, Any], name: str) -> None:
+def test_what_binds_is_read_off_the_figures(figures: RunFigures, changes: dict[str, Any], name: str) -> None:
     assert binding_of(dataclasses.replace(figures, **changes)).name == name
 
 
-def test_figures_are_json(figures: Figures) -> None:
+def test_figures_are_json(figures: RunFigures) -> None:
     told = orjson.loads(orjson.dumps(figures.to_json()))
     assert (told["exposed_share"], told["calls"], told["latency_s"]["count"]) == (0.3, 9, 6)
     assert told["binding"]["name"]

@@ -9,7 +9,7 @@ import pytest
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.observe.events import AgentClosed, AgentOpened, CallEnded, GroupDelivered, LimitChanged, VerdictReached
+from rewardflow.observe.events import AgentEnded, AgentOpened, CallEnded, GroupDelivered, LimitChanged, VerdictReached
 from rewardflow.observe.run_directory import read_events, read_steps
 
 
@@ -37,7 +37,7 @@ def test_events_and_aggregates_agree_with_what_happened(tmp_path: Path) -> None:
     events = list(read_events(tmp_path / "run"))
     names = [type(event).__name__ for event in events]
     assert names[0] == AgentOpened.__name__
-    assert names[-1] == AgentClosed.__name__
+    assert names[-1] == AgentEnded.__name__
     assert [names.count(kind.__name__) for kind in (CallEnded, VerdictReached, GroupDelivered)] == [6, 6, 3]
     step = read_steps(tmp_path / "run")[0]["reward"]
     assert (step["groups"], step["scored"], step["failed"]) == (2, 3, {"user_error": 1})

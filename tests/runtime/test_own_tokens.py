@@ -10,7 +10,7 @@ import torch
 from rewardflow import clock
 from rewardflow.algo.advantages import GroupRelative
 from rewardflow.flow.fakes import FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
 from rewardflow.reward.agent import RewardAgent
@@ -33,7 +33,7 @@ def trained(order: tuple[int, ...], stream: Any) -> FakeTrainer:
     async def main() -> FakeTrainer:
         trainer = FakeTrainer()
         async with RewardAgent(compute_score, timeout_s=None) as agent:
-            parts = Parts(
+            parts = FlowParts(
                 schedule=Schedule(groups_per_step=4, mini_batches=2, stream=stream),
                 prompts=FakePrompts(),
                 generator=FakeGenerator(num_tokens=lambda request, index: length_of(int(request.prompt.uid), index)),

@@ -6,7 +6,7 @@ from typing import get_args
 
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.schedule import Schedule, Stream
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.settings.algorithm_needs import ADVANTAGES, STREAMS, Needs
@@ -25,7 +25,7 @@ def test_streams_are_those_that_the_flow_takes_for_what_is_needed() -> None:
 
 def _flow_takes(needs: Needs, stream: Stream) -> bool:
     try:
-        Parts(
+        FlowParts(
             schedule=Schedule(groups_per_step=2, stream=stream),
             prompts=FakePrompts(),
             generator=FakeGenerator(),

@@ -11,7 +11,7 @@ from shared_line import Lives
 
 from rewardflow import clock
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
@@ -35,7 +35,7 @@ async def steps_of(folder: Path, schedule: Schedule, *, deaths_s: list[float]) -
     trainer = FakeTrainer(forward_backward_s=0.05, log_probs_s=0.01, optim_s=0.3)
     make = lambda: RewardAgent(slow, serves_runs=True, max_concurrency=8, journal=folder / "run.db")  # noqa: E731
     async with Lives(make) as lives, lives.client("a") as agent, asyncio.TaskGroup() as tasks:
-        parts = Parts(
+        parts = FlowParts(
             schedule=schedule,
             prompts=FakePrompts(),
             generator=FakeGenerator(rollout_s=0.1),

@@ -25,7 +25,7 @@ from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.simulated_service import SimulatedService
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.host_clients import LEASE_S
-from rewardflow.shared_agent.messages import Score, pack_rollout
+from rewardflow.shared_agent.messages import ScoreRequest, pack_rollout
 
 
 def rollouts(count: int, *, size: int = 1, step: int = 0, name: str = "q", **fields: Any) -> list[rf.Rollout]:
@@ -253,7 +253,7 @@ def test_a_verdict_that_a_poll_without_a_reader_took_is_given_to_the_reader() ->
             host = Host(agent, incarnation="one")
             host.hello("c", "a", 1.0)
             (one,) = rollouts(1)
-            host.post("c", [Score([(1, pack_rollout(one, with_tokens=False))])])
+            host.post("c", [ScoreRequest([(1, pack_rollout(one, with_tokens=False))])])
             read = tasks.create_task(host.take("c", 0))
             await asyncio.sleep(0.01)
             host.verdict("a", one, rf.Reward(value=1.0))

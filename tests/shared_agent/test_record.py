@@ -14,7 +14,15 @@ from shared_line import Lives, Unreliable
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
-from rewardflow.observe.events import AgentOpened, CallEnded, EventList, GroupDelivered, LimitChanged, VerdictReached
+from rewardflow.observe.events import (
+    AgentEnded,
+    AgentOpened,
+    CallEnded,
+    EventList,
+    GroupDelivered,
+    LimitChanged,
+    VerdictReached,
+)
 from rewardflow.observe.run_directory import RunDirectory, read_events, read_steps
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.messages import Delivery, pack_event, unpack_event
@@ -88,7 +96,7 @@ def test_the_record_of_a_shared_agents_run_tells_what_that_of_its_own_agent_woul
     kinds = [Counter(type(event).__name__ for event in read_events(tmp_path / name)) for name in ("shared", "alone")]
     assert kinds[0] == kinds[1]
     *_, last = read_events(tmp_path / "shared")
-    assert type(last).__name__ == "AgentClosed"
+    assert isinstance(last, AgentEnded)
 
 
 def test_calls_are_on_the_clients_clock_and_their_waiting_is_known() -> None:

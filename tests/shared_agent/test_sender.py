@@ -11,7 +11,7 @@ from shared_line import Lives
 from rewardflow import clock
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.connection import Connection
-from rewardflow.shared_agent.messages import Cancel, Op, Score, Seal
+from rewardflow.shared_agent.messages import Cancel, Op, ScoreRequest, Seal
 from rewardflow.shared_agent.sender import Sender
 from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, Question, Unanswered
 
@@ -29,7 +29,7 @@ class Held(Lives):
         self.began_s = 0.0
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
-        shown = [f"{len(op.rollouts)} rollouts" if isinstance(op, Score) else type(op).__name__ for op in ops]
+        shown = [f"{len(op.rollouts)} rollouts" if isinstance(op, ScoreRequest) else type(op).__name__ for op in ops]
         self.posted.append((round(asyncio.get_running_loop().time() - self.began_s, 1), shown))
         await asyncio.sleep(1.0)
         return await super().post(client_id, ops)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rewardflow.flow.records import Sample
 from rewardflow.settings.run_settings import AlgorithmSettings
-from rewardflow.train.packing import Row
+from rewardflow.train.packing import TokenRow
 
 
 def plain_gradient(model: nn.Module, samples: Sequence[Sample], algorithm: AlgorithmSettings) -> Tensor:
@@ -31,7 +31,7 @@ def plain_loss(model: nn.Module, samples: Sequence[Sample], algorithm: Algorithm
 
 
 def _token_losses(model: nn.Module, sample: Sample, algorithm: AlgorithmSettings) -> Tensor:
-    row = Row.of(sample.rollout)
+    row = TokenRow.of(sample.rollout)
     all_LV = (model(input_ids=torch.tensor([row.token_ids])).logits[0] / TEMPERATURE).log_softmax(-1)
     at_T = torch.tensor(row.sampled)
     log_probs_T = all_LV[at_T - 1, torch.tensor(row.token_ids)[at_T]]

@@ -8,10 +8,10 @@ from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.accumulated import Accumulated
 from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.loss_terms import PassSums
-from rewardflow.train.packing import Row
+from rewardflow.train.packing import TokenRow
 
 ALONE = Ranks(torch.device("cpu"))
-ROWS = [Row.of(rollout([1], [2] * count)) for count in (1, 4, 3)]
+ROWS = [TokenRow.of(rollout([1], [2] * count)) for count in (1, 4, 3)]
 
 
 def pass_sums(loss: float, tokens: int, clipped: int) -> PassSums:

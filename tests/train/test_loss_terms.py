@@ -9,7 +9,7 @@ from tiny_training import rollout, sample, tiny_model
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.train.loss_terms import LossTerms
-from rewardflow.train.packing import Row, pack
+from rewardflow.train.packing import TokenRow, pack
 from rewardflow.train.token_log_probs import token_log_probs
 
 PLAIN = LossTerms(algorithm=AlgorithmSettings(), uses_old=False)
@@ -19,7 +19,7 @@ SAVED: dict[str, Any] = {"old": torch.tensor([-1.0, -2.0]), "reference": torch.t
 
 
 def columns(terms: LossTerms, advantage: Any = 1.0, **log_probs: Any) -> dict[str, list[float]]:
-    row = terms.training_row(sample(OF, advantage, **log_probs), Row.of(OF))
+    row = terms.training_row(sample(OF, advantage, **log_probs), TokenRow.of(OF))
     return {name: values.tolist() for name, values in row.columns.items()}
 
 
@@ -56,7 +56,7 @@ def test_kl_in_the_reward_is_no_term_of_the_loss() -> None:
 @pytest.mark.parametrize(("estimator", "expected"), [("k1", 1.0), ("k2", 0.5), ("abs", 1.0), ("k3", 0.367879)])
 def test_kl_in_the_loss_is_estimated_as_the_settings_say(estimator: Any, expected: float) -> None:
     terms = LossTerms(algorithm=AlgorithmSettings(kl_coef=0.1, kl_estimator=estimator), uses_old=False)
-    row = Row.of(OF)
+    row = TokenRow.of(OF)
     packed = pack([row], torch.device("cpu"))
     scores = token_log_probs(tiny_model(), packed, temperature=1.0)
     one_below = (scores.log_probs_N - 1).detach()
@@ -94,7 +94,7 @@ def test_a_column_of_another_length_is_refused() -> None:
         columns(PLAIN, advantage=torch.ones(3))
     of = rollout([1, 2], [3, 4], log_probs=[-0.5, -0.75])
     with pytest.raises(InvalidInput, match="as long as its token_ids, got 2 and 4"):
-        EVERYTHING.training_row(sample(of, 1.0, **SAVED), Row.of(of))
+        EVERYTHING.training_row(sample(of, 1.0, **SAVED), TokenRow.of(of))
 
 
 def test_an_idle_row_reaches_every_weight_with_a_gradient_of_0() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny_training import rollout
 
 from rewardflow.errors import InvalidInput
-from rewardflow.train.packing import Row, pack, split_passes
+from rewardflow.train.packing import TokenRow, pack, split_passes
 
 CPU = torch.device("cpu")
 
@@ -34,7 +34,7 @@ def test_rows_of_about_the_same_length_go_together() -> None:
 
 
 def test_packed_rows_are_padded_on_the_right_and_know_their_sampled_tokens() -> None:
-    packed = pack([Row.of(rollout([5, 6], [7])), Row.of(rollout([1], [2, 3, 4]))], CPU)
+    packed = pack([TokenRow.of(rollout([5, 6], [7])), TokenRow.of(rollout([1], [2, 3, 4]))], CPU)
     assert packed.input_ids_BL.tolist() == [[5, 6, 7, 0], [1, 2, 3, 4]]
     assert packed.token_ids_N.tolist() == [7, 2, 3, 4]
     assert packed.mask_BT.tolist() == [[True, False, False], [True, True, True]]
@@ -42,13 +42,13 @@ def test_packed_rows_are_padded_on_the_right_and_know_their_sampled_tokens() -> 
 
 
 def test_tokens_between_two_sampled_ones_that_the_policy_did_not_sample_are_left_out() -> None:
-    packed = pack([Row.of(rollout([1], [2, 3, 4, 5], response_mask=[0, 1, 0, 0, 1]))], CPU)
+    packed = pack([TokenRow.of(rollout([1], [2, 3, 4, 5], response_mask=[0, 1, 0, 0, 1]))], CPU)
     assert packed.position_N.tolist() == [1, 4]
     assert packed.token_ids_N.tolist() == [2, 5]
 
 
 def test_a_row_without_a_response_packs_to_nothing() -> None:
-    packed = pack([Row.of(rollout([1, 2], []))], CPU)
+    packed = pack([TokenRow.of(rollout([1, 2], []))], CPU)
     assert packed.mask_BT.shape == (1, 0)
     assert packed.by_row(torch.empty(0)).shape == (1, 0)
 
@@ -64,4 +64,4 @@ def test_a_row_without_a_response_packs_to_nothing() -> None:
 )
 def test_a_rollout_that_cannot_be_trained_on_is_refused_by_name(fields: dict[str, object], rule: str) -> None:
     with pytest.raises(InvalidInput, match=rule):
-        Row.of(rollout([1], [2], **fields))
+        TokenRow.of(rollout([1], [2], **fields))

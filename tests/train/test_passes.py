@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow.train.fsdp2.sharding import Ranks
-from rewardflow.train.packing import Row
+from rewardflow.train.packing import TokenRow
 from rewardflow.train.passes import by_row, even_passes
 
 rows = st.lists(
     st.builds(
-        lambda prompt, response: Row(range(prompt + response), range(prompt, prompt + response)),
+        lambda prompt, response: TokenRow(range(prompt + response), range(prompt, prompt + response)),
         st.integers(1, 5),
         st.integers(0, 5),
     ),
@@ -19,7 +19,7 @@ rows = st.lists(
 
 
 @given(rows, st.integers(1, 20))
-def test_what_passes_find_is_put_back_in_the_order_of_the_rows(rows: list[Row], budget: int) -> None:
+def test_what_passes_find_is_put_back_in_the_order_of_the_rows(rows: list[TokenRow], budget: int) -> None:
     passes = even_passes(rows, budget, Ranks(torch.device("cpu")))
     found = [
         torch.cat([torch.full((len(rows[index].sampled),), float(index)) for index in indices]) for indices in passes

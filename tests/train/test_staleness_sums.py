@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample, UpdateReport
 from rewardflow.settings.run_settings import AlgorithmSettings, TrainerSettings
-from rewardflow.train.packing import Row
+from rewardflow.train.packing import TokenRow
 
 SAMPLES = random_samples(24)
 CUT_SMALL = TrainerSettings(lr=1e-2, micro_batch_tokens=30)
@@ -52,20 +52,20 @@ def staleness_of(one: Sample) -> int:
 
 def log_softmax_of(model: nn.Module, one: Sample) -> Tensor:
     """[sampled tokens, words]."""
-    row = Row.of(one.rollout)
+    row = TokenRow.of(one.rollout)
     logits = model(input_ids=torch.tensor([list(row.token_ids)])).logits[0] / TEMPERATURE
     return logits.log_softmax(-1)[torch.tensor(row.sampled) - 1].detach()
 
 
 def present_of(model: nn.Module, one: Sample) -> list[float]:
-    row = Row.of(one.rollout)
+    row = TokenRow.of(one.rollout)
     words = torch.tensor([row.token_ids[place] for place in row.sampled])
     return log_softmax_of(model, one).gather(-1, words[:, None]).squeeze(-1).tolist()
 
 
 def engine_of(one: Sample) -> list[float]:
     assert one.rollout.log_probs is not None
-    return [one.rollout.log_probs[place] for place in Row.of(one.rollout).sampled]
+    return [one.rollout.log_probs[place] for place in TokenRow.of(one.rollout).sampled]
 
 
 def expected(samples: Sequence[Sample], *, behaviour: str) -> dict[str, float]:

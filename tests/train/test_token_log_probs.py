@@ -8,15 +8,15 @@ from tiny_training import TEMPERATURE, VOCABULARY, random_samples, rollout, tiny
 from torch import Tensor, nn
 
 from rewardflow.errors import InvalidInput
-from rewardflow.train.packing import PackedRows, Row, pack
+from rewardflow.train.packing import PackedRows, TokenRow, pack
 from rewardflow.train.token_log_probs import token_log_probs
 
 CPU = torch.device("cpu")
-ROWS = [Row.of(sample.rollout) for sample in random_samples(7)]
-ROWS.append(Row.of(rollout([1, 2], [3, 4, 5, 6], response_mask=[0, 0, 1, 0, 1, 1])))
+ROWS = [TokenRow.of(sample.rollout) for sample in random_samples(7)]
+ROWS.append(TokenRow.of(rollout([1, 2], [3, 4, 5, 6], response_mask=[0, 0, 1, 0, 1, 1])))
 
 
-def row_by_row(model: nn.Module, rows: list[Row], temperature: float) -> tuple[Tensor, Tensor]:
+def row_by_row(model: nn.Module, rows: list[TokenRow], temperature: float) -> tuple[Tensor, Tensor]:
     log_probs, entropy = [], []
     for row in rows:
         logits_LV = model(input_ids=torch.tensor([row.token_ids])).logits[0] / temperature

@@ -7,13 +7,13 @@ import torch
 from tiny_training import batch, random_samples
 
 from rewardflow.train.fsdp2.sharding import Ranks
-from rewardflow.train.update_tally import Tally
+from rewardflow.train.update_tally import UpdateTally
 
 ALONE = Ranks(torch.device("cpu"))
 
 
 def test_samples_that_are_scored_count_in_the_denominator_whether_or_not_they_are_trained() -> None:
-    tally = Tally("seq_mean_token_sum", 9)
+    tally = UpdateTally("seq_mean_token_sum", 9)
     samples = random_samples(6)
     scored = tally.take(batch(samples))
     assert len(scored) == sum(sample.is_scored for sample in samples) < len(samples)
@@ -24,7 +24,7 @@ def test_samples_that_are_scored_count_in_the_denominator_whether_or_not_they_ar
 
 
 def test_what_was_not_stepped_on_is_forgotten() -> None:
-    tally = Tally("token_mean", 9)
+    tally = UpdateTally("token_mean", 9)
     tally.take(batch(random_samples(6)))
     tally.forget()
     assert tally.close(ALONE).num_sequences == 0
@@ -37,7 +37,7 @@ def test_what_was_not_stepped_on_is_forgotten() -> None:
 def test_an_update_is_told_with_what_became_of_it(
     grad_norm: float | None, counts: tuple[int, int], told: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tally = Tally("token_mean", 9)
+    tally = UpdateTally("token_mean", 9)
     tally.take(batch(random_samples(6)))
     with caplog.at_level(logging.WARNING):
         report = tally.told(tally.close(ALONE), grad_norm=grad_norm, lr=0.1, step=3)
@@ -48,7 +48,7 @@ def test_an_update_is_told_with_what_became_of_it(
 
 
 def test_an_update_without_a_scored_sample_is_told_as_empty() -> None:
-    tally = Tally("token_mean", 9)
+    tally = UpdateTally("token_mean", 9)
     report = tally.told(tally.close(ALONE), grad_norm=None, lr=0.1, step=0)
     assert report.metrics["skipped_empty"] == 1.0
     assert tally.statistics().num_empty_updates == 1

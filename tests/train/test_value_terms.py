@@ -5,7 +5,7 @@ import torch
 from tiny_training import rollout, sample
 
 from rewardflow.algo.earned import TokenTargets
-from rewardflow.train.packing import Row, pack
+from rewardflow.train.packing import TokenRow, pack
 from rewardflow.train.value_terms import NUM_SUMS, ValueTerms, value_metrics
 
 TERMS = ValueTerms(aggregation="token_mean", clip=None)
@@ -17,7 +17,7 @@ def sums_of(which: list[int]) -> torch.Tensor:
     rows = []
     for number in which:
         one = sample(rollout([1], [2] * len(RETURNS[number])), TokenTargets(RETURNS[number], RETURNS[number]))
-        row = Row.of(one.rollout)
+        row = TokenRow.of(one.rollout)
         column = {"returns": RETURNS[number], "values": VALUES[number]}
         rows.append(type(TERMS.idle_row())(row=row, columns=column))
     packed = pack([row.row for row in rows], torch.device("cpu"))

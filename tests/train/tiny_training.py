@@ -20,7 +20,7 @@ from rewardflow.policy.value_model import ValueModel
 from rewardflow.settings.run_settings import AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.train.fsdp2.critic import CriticPart
 from rewardflow.train.fsdp2.trainer import TorchTrainer
-from rewardflow.train.packing import Row
+from rewardflow.train.packing import TokenRow
 from rewardflow.types import Reward, Rollout
 
 VOCABULARY = 17
@@ -72,12 +72,12 @@ def valued(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
     """With returns, and with values so far off that the clip is active."""
     dice = random.Random(seed)
 
-    def numbers(row: Row) -> Tensor:
+    def numbers(row: TokenRow) -> Tensor:
         return torch.tensor([dice.uniform(-2.0, 2.0) for _ in row.sampled])
 
     found = []
     for one in samples:
-        row = Row.of(one.rollout)
+        row = TokenRow.of(one.rollout)
         targets = TokenTargets(torch.full((len(row.sampled),), float(one.advantage)), numbers(row))
         found.append(replace(one, advantage=targets, taken=replace(one.taken, values=numbers(row))))
     return found

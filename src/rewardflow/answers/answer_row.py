@@ -36,7 +36,7 @@ class BadRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedAnswer:
     """A row with its verdict. A bad row has none."""
 
     row: Answer | BadRow

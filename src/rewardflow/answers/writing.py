@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.answers import parquet
-from rewardflow.answers.answer_row import BadRow, Judged
+from rewardflow.answers.answer_row import BadRow, JudgedAnswer
 from rewardflow.answers.parquet import VERDICT_TYPES
 from rewardflow.answers.row_files import check_format, replacing, write_json_lines
 from rewardflow.types import Reward
@@ -21,7 +21,7 @@ BAD_ROW = "bad_row"  # the kind of failure that no reward was asked about
 
 
 def write_verdicts(
-    path: str | PathLike[str], judged: Iterable[Judged], *, source: str | PathLike[str] | None = None
+    path: str | PathLike[str], judged: Iterable[JudgedAnswer], *, source: str | PathLike[str] | None = None
 ) -> None:
     """Replace the file as a whole. `source`, the file that was read, lets parquet columns keep their types."""
     path = Path(path)
@@ -34,7 +34,7 @@ def write_verdicts(
             parquet.write_verdict_rows(file, list(rows), source=typed)
 
 
-def output_row(judged: Judged) -> dict[str, Any]:
+def output_row(judged: JudgedAnswer) -> dict[str, Any]:
     row = judged.row
     verdict = _bad(row) if isinstance(row, BadRow) else _verdict(judged.reward or Reward())
     return {**_own_columns(row.columns), **verdict}

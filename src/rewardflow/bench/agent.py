@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow import clock
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.bounds import list_schedule, time_of_groups
-from rewardflow.bench.rows import Row
 from rewardflow.bench.verl_loop import verl_verdicts_per_s
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.simulated_service import SimulatedService
@@ -25,7 +25,7 @@ from rewardflow.types import Rollout
 GROUPS, GROUP_SIZE = 1024, 5
 
 
-def run_agent_benchmarks(*, quick: bool = False) -> Iterator[Row]:
+def run_agent_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
     """Rows as they are measured; `quick` leaves out the repetitions that steady the figures."""
     repeats = 1 if quick else 3
     yield from original_experiment(repeats=repeats)
@@ -37,7 +37,7 @@ def run_agent_benchmarks(*, quick: bool = False) -> Iterator[Row]:
 # -- the original experiment at 1/100 of its delays ------------------------------------------------------------------
 
 
-def original_experiment(*, repeats: int = 3) -> Iterator[Row]:
+def original_experiment(*, repeats: int = 3) -> Iterator[BenchmarkRow]:
     """The best of some runs, of ours and of the yardstick: what a run adds to that comes from the machine."""
     rng = random.Random(0)
     delays_s = [rng.uniform(0.010, 0.400) for _ in range(GROUPS * GROUP_SIZE)]
@@ -57,7 +57,7 @@ def original_experiment(*, repeats: int = 3) -> Iterator[Row]:
             runs = [asyncio.run(_original(reward, delays_s, slots)) for _ in range(repeats)]
             total_s, first_s = min(total for total, _ in runs), min(first for _, first in runs)
             name = f"original, {kind}, {slots} slots"
-            yield Row(
+            yield BenchmarkRow(
                 name=f"{name}: all verdicts",
                 value=total_s,
                 unit="s",
@@ -66,7 +66,7 @@ def original_experiment(*, repeats: int = 3) -> Iterator[Row]:
                 bar="<= 1.05",
                 bar_on="ratio",
             )
-            yield Row(
+            yield BenchmarkRow(
                 name=f"{name}: first quarter of the groups",
                 value=first_s,
                 unit="s",
@@ -77,7 +77,7 @@ def original_experiment(*, repeats: int = 3) -> Iterator[Row]:
             )
     bare_s = min(asyncio.run(_bare_tasks(wait, delays_s)) for _ in range(repeats))
     total_s = min(asyncio.run(_original(wait, delays_s, len(delays_s)))[0] for _ in range(repeats))
-    yield Row(
+    yield BenchmarkRow(
         name=f"original, async, {len(delays_s)} slots: all verdicts",
         value=total_s,
         unit="s",
@@ -145,12 +145,12 @@ def _plain_noop(solution_str: str) -> float:
     return 1.0
 
 
-def throughput(*, repeats: int = 3, count: int = 30_000) -> Iterator[Row]:
+def throughput(*, repeats: int = 3, count: int = 30_000) -> Iterator[BenchmarkRow]:
     rollouts = _groups(count)
     bare = max(asyncio.run(_bare_workers(rollouts)) for _ in range(repeats))
     pool = _thread_pool(rollouts[: count // 3])
     ours = max(asyncio.run(_verdicts_per_s(rollouts)) for _ in range(repeats))
-    yield Row(
+    yield BenchmarkRow(
         name="no-op verdicts a second",
         value=ours,
         unit="1/s",
@@ -158,12 +158,14 @@ def throughput(*, repeats: int = 3, count: int = 30_000) -> Iterator[Row]:
         yardstick_name="bare loop of 256 workers",
         bar=">= 30,000",
     )
-    yield Row(name="no-op, against a thread pool", value=ours, unit="1/s", yardstick=pool, yardstick_name="256 threads")
+    yield BenchmarkRow(
+        name="no-op, against a thread pool", value=ours, unit="1/s", yardstick=pool, yardstick_name="256 threads"
+    )
     with tempfile.TemporaryDirectory() as folder:
         rates = [
             asyncio.run(_verdicts_per_s(rollouts, journal=Path(folder) / f"{i}.db", run=str(i))) for i in range(repeats)
         ]
-    yield Row(
+    yield BenchmarkRow(
         name="no-op verdicts a second, journal at synchronous=FULL",
         value=max(rates),
         unit="1/s",
@@ -173,7 +175,7 @@ def throughput(*, repeats: int = 3, count: int = 30_000) -> Iterator[Row]:
     )
     verl = verl_verdicts_per_s(count=2000)
     if verl is not None:
-        yield Row(
+        yield BenchmarkRow(
             name="no-op, against verl's reward loop", value=ours, unit="1/s", yardstick=verl, yardstick_name="verl"
         )
 
@@ -223,13 +225,13 @@ def _thread_pool(rollouts: list[Rollout]) -> float:
 # -- 20,000 calls in flight ------------------------------------------------------------------------------------------
 
 
-def many_in_flight(count: int = 20_000) -> Iterator[Row]:
+def many_in_flight(count: int = 20_000) -> Iterator[BenchmarkRow]:
     extra_mb, lag_s, in_flight = asyncio.run(_many_in_flight(count))
-    yield Row(
+    yield BenchmarkRow(
         name="calls in flight at once", value=in_flight, unit="calls", yardstick=count, yardstick_name="submitted"
     )
-    yield Row(name=f"{count} calls in flight: extra memory", value=extra_mb, unit="MB", bar="<= 200")
-    yield Row(name=f"{count} calls in flight: loop lag p99", value=lag_s * 1000, unit="ms", bar="<= 50")
+    yield BenchmarkRow(name=f"{count} calls in flight: extra memory", value=extra_mb, unit="MB", bar="<= 200")
+    yield BenchmarkRow(name=f"{count} calls in flight: loop lag p99", value=lag_s * 1000, unit="ms", bar="<= 50")
 
 
 async def _many_in_flight(count: int) -> tuple[float, float, int]:
@@ -281,14 +283,14 @@ def _memory_mb() -> float:
 # -- a rate that nobody told us --------------------------------------------------------------------------------------
 
 
-def learnt_pace(minutes: float = 10.0) -> Iterator[Row]:
+def learnt_pace(minutes: float = 10.0) -> Iterator[BenchmarkRow]:
     """Ten minutes against a service of 600 requests a minute, on the clock that jumps."""
     for latency_s in (0.3, 20.0):
         for burst in (1, 60):
             service = clock.run(_drive_to_limit(burst, latency_s, minutes * 60))
             name = f"learnt pace, burst {burst}, replies after {latency_s:g} s"
             end_s = minutes * 60
-            yield Row(
+            yield BenchmarkRow(
                 name=f"{name}: share of the rate",
                 value=service.accepted_share(60.0, end_s),
                 unit="",
@@ -296,7 +298,7 @@ def learnt_pace(minutes: float = 10.0) -> Iterator[Row]:
                 yardstick_name="600 requests a minute",
                 bar=">= 0.90",
             )
-            yield Row(
+            yield BenchmarkRow(
                 name=f"{name}: answered 429",
                 value=service.rejected_share(60.0, end_s),
                 unit="",

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal, get_args, get_type_hints
 
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.learning import ALGORITHM, CRITIC, GROUP_SIZE, LAST_STEPS, TRAINER, copying_settings, grade
-from rewardflow.bench.rows import Row
 from rewardflow.flow.records import GREEDY
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
@@ -237,11 +237,11 @@ def report_of(figures: Iterable[AlgorithmFigures]) -> dict[str, Any]:
     return {"algorithms": [one.to_json() for one in every], "rows": [row.to_json() for row in rows_of(every)]}
 
 
-def rows_of(figures: Iterable[AlgorithmFigures]) -> Iterator[Row]:
+def rows_of(figures: Iterable[AlgorithmFigures]) -> Iterator[BenchmarkRow]:
     """Rows for the table, as the figures come."""
     for one in figures:
         judged = {"exact": "right of the last", "pass_at_k": "prompts with a right answer, of the last"}[one.judged_by]
-        yield Row(
+        yield BenchmarkRow(
             name=f"{one.name}, seed {one.seed}, {one.steps} steps, {one.seconds:.0f} s: {judged}",
             value=getattr(one, one.judged_by),
             unit="",

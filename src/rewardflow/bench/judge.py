@@ -22,7 +22,7 @@ from importlib import import_module  # openai has no types here: loaded late, it
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rewardflow.bench.rows import Row
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.errors import RewardflowError
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.mock_judge.request_counts import MockJudgeStatistics
@@ -45,7 +45,7 @@ _MINUTE_S = 60.0 * _SCALE
 _REPLIES = (("fast", "constant:0.3"), ("slow", "constant:20"))
 
 
-def run_judge_benchmarks(*, quick: bool = False) -> Iterator[Row]:
+def run_judge_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
     """Rows as they are measured. `quick` asks a fifth of the calls, and stops before the rate is looked for again."""
     yield from cost_of_a_call(count=4_000 if quick else 20_000, openai_count=1_000 if quick else 2_000)
     yield from pace_at_a_limit(duration_s=2.0 * _MINUTE_S if quick else 3.0 * _MINUTE_S)
@@ -54,7 +54,7 @@ def run_judge_benchmarks(*, quick: bool = False) -> Iterator[Row]:
 # -- what a call costs the client ------------------------------------------------------------------------------------
 
 
-def cost_of_a_call(*, count: int, openai_count: int) -> Iterator[Row]:
+def cost_of_a_call(*, count: int, openai_count: int) -> Iterator[BenchmarkRow]:
     """The yardstick gets prompts that are ready made and its answers are not read, which is in its favour."""
     with judge_process(latency=_LATENCY) as process:
         ours_ms = asyncio.run(_agent_cpu_ms(process.base_url, count))
@@ -62,7 +62,7 @@ def cost_of_a_call(*, count: int, openai_count: int) -> Iterator[Row]:
         few_ms = asyncio.run(_agent_cpu_ms(process.base_url, openai_count))
         openai_ms = _openai_cpu_ms(process.base_url, openai_count)
     yardstick_name = "no openai client here" if openai_ms is None else f"openai client, {openai_count:,} calls"
-    yield Row(
+    yield BenchmarkRow(
         name=f"{count:,} calls to a judge: client CPU a call",
         value=ours_ms,
         unit="ms",
@@ -70,14 +70,14 @@ def cost_of_a_call(*, count: int, openai_count: int) -> Iterator[Row]:
         yardstick_name=yardstick_name,
         bar="<= 0.5",
     )
-    yield Row(
+    yield BenchmarkRow(
         name=f"{openai_count:,} calls to a judge, opening connections: client CPU a call",
         value=few_ms,
         unit="ms",
         yardstick=openai_ms,
         yardstick_name=yardstick_name,
     )
-    yield Row(
+    yield BenchmarkRow(
         name="calls in flight at the judge, at most",
         value=peak,
         unit="calls",
@@ -157,7 +157,7 @@ class _Used:
     num_refused: int
 
 
-def pace_at_a_limit(*, duration_s: float) -> Iterator[Row]:
+def pace_at_a_limit(*, duration_s: float) -> Iterator[BenchmarkRow]:
     """All accounts at once: they are as good as idle, and the minutes pass but once."""
     limits = {"rpm": _RPM, "scale": _SCALE, "says_limits": False, "says_retry_after": False}
     accounts = [
@@ -169,7 +169,7 @@ def pace_at_a_limit(*, duration_s: float) -> Iterator[Row]:
         for speed, latency in _REPLIES
     ]
     for account, used in zip(accounts, asyncio.run(_drive_all(accounts, duration_s)), strict=True):
-        yield Row(
+        yield BenchmarkRow(
             name=f"{account.name}: share of the rate",
             value=used.share,
             unit="",
@@ -177,7 +177,7 @@ def pace_at_a_limit(*, duration_s: float) -> Iterator[Row]:
             bar=">= 0.90",
         )
         if account.rpm is None:
-            yield Row(
+            yield BenchmarkRow(
                 name=f"{account.name}: answered 429",
                 value=used.refused_share,
                 unit="",
@@ -185,7 +185,7 @@ def pace_at_a_limit(*, duration_s: float) -> Iterator[Row]:
                 bar="<= 0.02",
             )
         else:
-            yield Row(name=f"{account.name}: answered 429", value=used.num_refused, unit="calls", bar="<= 0")
+            yield BenchmarkRow(name=f"{account.name}: answered 429", value=used.num_refused, unit="calls", bar="<= 0")
 
 
 async def _drive_all(accounts: Sequence[_Account], duration_s: float) -> list[_Used]:

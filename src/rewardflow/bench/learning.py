@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from rewardflow.bench.rows import Row
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.schedules import SCHEDULES
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
@@ -165,18 +165,18 @@ def report_of(figures: Iterable[LearningFigures]) -> dict[str, Any]:
     return {"learning": [one.to_json() for one in every], "rows": [row.to_json() for row in rows_of(every)]}
 
 
-def rows_of(figures: Iterable[LearningFigures]) -> Iterator[Row]:
+def rows_of(figures: Iterable[LearningFigures]) -> Iterator[BenchmarkRow]:
     """Rows for the table, as the figures come; at the end what each schedule loses against the synchronous one."""
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for one in figures:
         rewards[one.schedule].append(one.final_reward)
         name = f"{one.schedule}, seed {one.seed}, {one.steps} steps, {one.seconds:.0f} s"
-        yield Row(name=f"{name}: right of the last", value=one.exact, unit="", bar=EXACT_BAR)
-        yield Row(name=f"{name}: final reward", value=one.final_reward, unit="")
+        yield BenchmarkRow(name=f"{name}: right of the last", value=one.exact, unit="", bar=EXACT_BAR)
+        yield BenchmarkRow(name=f"{name}: final reward", value=one.final_reward, unit="")
     means = {schedule: fmean(values) for schedule, values in rewards.items()}
     for schedule, mean in means.items():
         if schedule != SYNCHRONOUS and SYNCHRONOUS in means:
-            yield Row(
+            yield BenchmarkRow(
                 name=f"{schedule}: reward lost against {SYNCHRONOUS}, in the mean",
                 value=means[SYNCHRONOUS] - mean,
                 unit="",

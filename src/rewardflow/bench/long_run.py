@@ -17,7 +17,7 @@ from rewardflow.observe.line_file import encode_line
 from rewardflow.observe.run_directory import DEVICES_FILE, JOURNAL_FILE, RunDirectory
 from rewardflow.observe.step_totals import StepTotals
 from rewardflow.reward.journal.database import open_for_writing
-from rewardflow.reward.journal.verdict_rows import Entry, insert, row_of
+from rewardflow.reward.journal.verdict_rows import JournalEntry, insert, row_of
 from rewardflow.types import Reward, Rollout
 
 STEP_S = 300.0
@@ -191,7 +191,7 @@ def _write_journal(path: Path, num_rows: int) -> None:
             insert(connection, [row_of(_entry(chance, number), "full") for number in numbers])
 
 
-def _entry(chance: random.Random, number: int) -> Entry:
+def _entry(chance: random.Random, number: int) -> JournalEntry:
     rollout = Rollout(
         group_id=str(number // GROUP_SIZE),
         index=number % GROUP_SIZE,
@@ -203,7 +203,7 @@ def _entry(chance: random.Random, number: int) -> Entry:
         policy_version=number // 5000,
     )
     verdict = Reward(value=chance.random(), query="Is it right? " * 40, explanation="It is. " * 40, attempts=1)
-    return Entry(
+    return JournalEntry(
         key=number.to_bytes(16, "big"),
         run="default",
         reward="judge",

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from rewardflow.bench.critical_path import CallTimes, MicroBatchTime, MiniBatchTimes, StepTimes
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.micro_batches import plan_micro_batches
 from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import GroupRequest
@@ -32,7 +32,7 @@ class ObservedRun:
     steps: tuple[StepTimes, ...]
 
 
-async def observe(parts: Parts, *, steps: int, delay_of: DelayOf) -> ObservedRun:
+async def observe(parts: FlowParts, *, steps: int, delay_of: DelayOf) -> ObservedRun:
     """Train with these parts; `delay_of` says what a rollout's reward call takes."""
     generator = _ObservedGenerator(parts.generator)
     sink = EventList()

@@ -19,10 +19,10 @@ from itertools import chain
 from statistics import fmean
 from typing import Any, Final
 
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.delayed_reward import DelayedReward
 from rewardflow.bench.delayed_run import delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
-from rewardflow.bench.rows import Row
 from rewardflow.plan.named_schedules import SYNCHRONOUS, num_edge_steps
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
 from rewardflow.plan.simulate import simulate
@@ -93,16 +93,16 @@ def run_plan_benchmarks(
         yield replace(figures[0], **means)
 
 
-def rows_of(figures: Iterable[CheckFigures]) -> Iterator[Row]:
+def rows_of(figures: Iterable[CheckFigures]) -> Iterator[BenchmarkRow]:
     for one in figures:
-        yield Row(
+        yield BenchmarkRow(
             name=f"{one.schedule}: measured step, off by {one.error:+.1%} in the plan",
             value=one.measured_s,
             unit="s",
             yardstick=one.predicted_s,
             yardstick_name="planned",
         )
-        yield Row(
+        yield BenchmarkRow(
             name=f"{one.schedule}: planned step off the measured one",
             value=abs(one.error) * 100,
             unit="%",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import orjson
 
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.long_run import write_long_run
-from rewardflow.bench.rows import Row
 from rewardflow.report.rollout_sample import sample_rollouts
 from rewardflow.report.run_data import read_run
 from rewardflow.report.run_page import run_page
@@ -26,7 +26,7 @@ CALLS_A_STEP = 5000
 _JOURNAL_ROWS = 20_000
 
 
-def run_report_benchmarks(*, quick: bool = False) -> Iterator[Row]:
+def run_report_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
     """`quick` writes a tenth of the steps. The whole run takes four gigabytes of the temporary folder, for a minute."""
     steps = STEPS // 10 if quick else STEPS
     with tempfile.TemporaryDirectory(prefix="rewardflow-bench-") as folder:
@@ -35,13 +35,13 @@ def run_report_benchmarks(*, quick: bool = False) -> Iterator[Row]:
         yield from measure_report(path, steps=steps, calls_a_step=CALLS_A_STEP)
 
 
-def measure_report(path: Path, *, steps: int, calls_a_step: int) -> Iterator[Row]:
+def measure_report(path: Path, *, steps: int, calls_a_step: int) -> Iterator[BenchmarkRow]:
     aggregates_s = _timed_reading(path)
     started_s = time.perf_counter()
     run = read_run(path)
     page = run_page(run, sample_rollouts(run))
     page_s = time.perf_counter() - started_s
-    yield Row(
+    yield BenchmarkRow(
         name=f"a page of {steps:,} steps and {steps * calls_a_step:,} calls",
         value=page_s,
         unit="s",
@@ -49,11 +49,11 @@ def measure_report(path: Path, *, steps: int, calls_a_step: int) -> Iterator[Row
         yardstick_name="to read and decode its aggregates",
         bar="<= 10",
     )
-    yield Row(name="its size", value=len(page.encode()) / 1e6, unit="MB")
+    yield BenchmarkRow(name="its size", value=len(page.encode()) / 1e6, unit="MB")
     started_s = time.perf_counter()
     trace = trace_of(run, range(steps // 2, steps // 2 + 2))
     trace_s = time.perf_counter() - started_s
-    yield Row(name=f"a trace of 2 steps of it ({len(trace.events):,} events)", value=trace_s, unit="s")
+    yield BenchmarkRow(name=f"a trace of 2 steps of it ({len(trace.events):,} events)", value=trace_s, unit="s")
 
 
 def _timed_reading(path: Path) -> float:

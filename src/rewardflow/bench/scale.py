@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.bounds import list_schedule, time_of_groups
-from rewardflow.bench.rows import Row
 from rewardflow.bench.scale_training import training
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.client import SharedAgent
@@ -39,7 +39,7 @@ async def wait(extra_info: dict[str, Any]) -> float:
     return 1.0
 
 
-def run_scale_benchmarks(*, quick: bool = False) -> Iterator[Row]:
+def run_scale_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
     """Rows as they are measured; `quick` leaves out the repetitions that steady the figures."""
     repeats = 1 if quick else 3
     with private_cluster():
@@ -52,14 +52,14 @@ def run_scale_benchmarks(*, quick: bool = False) -> Iterator[Row]:
 # -- what a verdict costs --------------------------------------------------------------------------------------------
 
 
-def throughput(*, repeats: int, count: int = 30_000) -> Iterator[Row]:
+def throughput(*, repeats: int, count: int = 30_000) -> Iterator[BenchmarkRow]:
     """The best of some runs, as in `bench agent`."""
     local = max(asyncio.run(_local_verdicts_per_s(count)) for _ in range(repeats))
     shared, scored = asyncio.run(_shared_verdicts_per_s(count, repeats))
     with tempfile.TemporaryDirectory() as folder:
         recorded, _ = asyncio.run(_shared_verdicts_per_s(count, repeats, run_dir=Path(folder) / "run"))
     stop(name="bench-noop")
-    yield Row(
+    yield BenchmarkRow(
         name="shared agent: no-op verdicts a second, seen by the driver",
         value=shared,
         unit="1/s",
@@ -67,14 +67,14 @@ def throughput(*, repeats: int, count: int = 30_000) -> Iterator[Row]:
         yardstick_name="agent in this process",
         bar=">= 15,000",
     )
-    yield Row(
+    yield BenchmarkRow(
         name="shared agent: no-op verdicts a second, sample by sample",
         value=scored,
         unit="1/s",
         yardstick=shared,
         yardstick_name="by the batch",
     )
-    yield Row(
+    yield BenchmarkRow(
         name="shared agent: no-op verdicts a second, with the run's record",
         value=recorded,
         unit="1/s",
@@ -127,13 +127,13 @@ def _rollouts(count: int, *, step: int = 0) -> list[Rollout]:
 # -- the original experiment -----------------------------------------------------------------------------------------
 
 
-def original_experiment(*, repeats: int) -> Iterator[Row]:
+def original_experiment(*, repeats: int) -> Iterator[BenchmarkRow]:
     rng = random.Random(0)
     delays_s = [rng.uniform(_SHORTEST_S, _LONGEST_S) * _SCALE for _ in range(GROUPS * GROUP_SIZE)]
     ends_s = list_schedule(delays_s, SLOTS)
     runs = asyncio.run(_original(delays_s, repeats))
     stop(name="bench-original")
-    yield Row(
+    yield BenchmarkRow(
         name=f"shared agent, original workload, {SLOTS} slots: all verdicts",
         value=min(total_s for total_s, _ in runs),
         unit="s",
@@ -142,7 +142,7 @@ def original_experiment(*, repeats: int) -> Iterator[Row]:
         bar="<= 1.10",
         bar_on="ratio",
     )
-    yield Row(
+    yield BenchmarkRow(
         name=f"shared agent, original workload, {SLOTS} slots: first quarter of the groups",
         value=min(first_s for _, first_s in runs),
         unit="s",
@@ -179,12 +179,12 @@ async def _original(delays_s: list[float], repeats: int) -> list[tuple[float, fl
 # -- two jobs and one service ----------------------------------------------------------------------------------------
 
 
-def fair_shares(*, seconds: float) -> Iterator[Row]:
+def fair_shares(*, seconds: float) -> Iterator[BenchmarkRow]:
     """A service of 600 requests a minute, with the time 20 times as fast."""
     together, shares, alone = asyncio.run(_two_jobs(seconds))
     stop(name="bench-shares")
     limit_per_s = _RPM * _TIME_SCALE / 60
-    yield Row(
+    yield BenchmarkRow(
         name="two jobs, one service: calls a second, together",
         value=together,
         unit="1/s",
@@ -193,8 +193,8 @@ def fair_shares(*, seconds: float) -> Iterator[Row]:
         bar="<= 1.02",
         bar_on="ratio",
     )
-    yield Row(name="two jobs, one service: the smaller share", value=min(shares), unit="", bar=">= 0.45")
-    yield Row(
+    yield BenchmarkRow(name="two jobs, one service: the smaller share", value=min(shares), unit="", bar=">= 0.45")
+    yield BenchmarkRow(
         name="two jobs, one service: the one that is left, of the rate",
         value=alone / limit_per_s,
         unit="",

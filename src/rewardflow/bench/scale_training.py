@@ -13,7 +13,7 @@ import os
 import statistics
 from collections.abc import Iterator
 
-from rewardflow.bench.rows import Row
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
 from rewardflow.runtime.homes import open_run
@@ -34,15 +34,15 @@ async def by_length(response: str) -> float:
     return len(response) / 10 - 0.001 * sum(map(ord, response))
 
 
-def training(*, steps: int = _STEPS, hidden: int = 256, groups: int = 16) -> Iterator[Row]:
+def training(*, steps: int = _STEPS, hidden: int = 256, groups: int = 16) -> Iterator[BenchmarkRow]:
     """In the Ray cluster that this process has joined; no rows where training is not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         return
     alone_s = _step_s(_settings(RuntimeSettings(), steps=steps, hidden=hidden, groups=groups))
-    yield Row(name="training in one process: a step", value=alone_s, unit="s")
+    yield BenchmarkRow(name="training in one process: a step", value=alone_s, unit="s")
     for ranks in _RANKS:
         runtime = RuntimeSettings(kind="ray", address="auto", ranks=ranks)
-        yield Row(
+        yield BenchmarkRow(
             name=f"training on Ray, FSDP2, {ranks} rank{'s' if ranks > 1 else ''}: a step",
             value=_step_s(_settings(runtime, steps=steps, hidden=hidden, groups=groups)),
             unit="s",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import fmean
 from typing import Any
 
-from rewardflow.bench.rows import Row
+from rewardflow.bench.benchmark_row import BenchmarkRow
 
 # Of the original's training time, against its own synchronous loop.
 PUBLISHED_CHANGES = {"synchronous": 0.0, "pipeline": -0.123, "one_step": -0.252, "pipeline_one_step": -0.309}
@@ -90,7 +90,7 @@ def report_of(figures: Iterable[ScheduleFigures]) -> dict[str, Any]:
     }
 
 
-def rows_of(figures: Iterable[ScheduleFigures]) -> Iterator[Row]:
+def rows_of(figures: Iterable[ScheduleFigures]) -> Iterator[BenchmarkRow]:
     """Rows for the table, as the figures come."""
     slots_seen: list[int] = []
     for one in figures:
@@ -99,9 +99,9 @@ def rows_of(figures: Iterable[ScheduleFigures]) -> Iterator[Row]:
         yield from _rows(one, slots_seen.index(one.slots))
 
 
-def _rows(one: ScheduleFigures, slots_place: int) -> Iterator[Row]:
+def _rows(one: ScheduleFigures, slots_place: int) -> Iterator[BenchmarkRow]:
     name = f"{'as the original, ' if one.as_original else ''}{one.schedule}, {one.slots} slots"
-    yield Row(
+    yield BenchmarkRow(
         name=f"{name}: step",
         value=one.step_s,
         unit="s",
@@ -113,7 +113,7 @@ def _rows(one: ScheduleFigures, slots_place: int) -> Iterator[Row]:
     bar = "" if one.as_original else _FLOOR_BARS.get((one.schedule, slots_place), "")
     if bar:
         floor_name = "compute" if one.undisturbed_compute_s > one.service_s else "calls in all slots"
-        yield Row(
+        yield BenchmarkRow(
             name=f"{name}: step over its floor",
             value=one.step_s,
             unit="s",
@@ -124,7 +124,7 @@ def _rows(one: ScheduleFigures, slots_place: int) -> Iterator[Row]:
         )
     if one.as_original and one.schedule != "synchronous":
         published = PUBLISHED_CHANGES[one.schedule]
-        yield Row(
+        yield BenchmarkRow(
             name=f"{name}: change of {one.change:+.1%}, published {published:+.1%}",
             value=abs(one.change - published) * 100,
             unit="points",

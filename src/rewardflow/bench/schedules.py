@@ -23,7 +23,7 @@ from rewardflow.bench.delayed_run import delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.schedule import Schedule
 from rewardflow.plan.named_schedules import OF_THE_ORIGINAL
 from rewardflow.plan.named_schedules import SCHEDULES as PLANNED
@@ -169,7 +169,7 @@ async def _train_on_loop(variant: _Variant, size: BenchSize, seed: int, scale: f
     held_back = OneBatchAtATime(reward, calls_per_step=size.calls_per_step) if variant.as_original else reward
     agent = RewardAgent(held_back, max_concurrency=variant.slots, timeout_s=None)
     async with embedded(_settings(variant, size, seed), agent=agent) as run:
-        parts: Parts = run.parts
+        parts: FlowParts = run.parts
         if variant.as_original:
             parts = replace(parts, generator=WholeBatch(parts.generator))
         return await observe(parts, steps=size.steps, delay_of=reward.delay_s)

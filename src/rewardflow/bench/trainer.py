@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.contender import Contender, ContenderFailed, Program, running
 from rewardflow.bench.contenders.turns import Turn
 from rewardflow.bench.contenders.workload import Workload
-from rewardflow.bench.rows import Row
 
 OURS, TRL, VERL = "rewardflow", "trl", "verl"
 STEP_BAR = ">= 1.5"
@@ -179,7 +179,7 @@ def report_of(figures: Sequence[TrainerFigures]) -> dict[str, Any]:
     }
 
 
-def rows_of(figures: Sequence[TrainerFigures]) -> Iterator[Row]:
+def rows_of(figures: Sequence[TrainerFigures]) -> Iterator[BenchmarkRow]:
     ours, *others = figures
     by_name = {one.name: one for one in others}
     if trl := by_name.get(TRL):
@@ -193,14 +193,16 @@ def rows_of(figures: Sequence[TrainerFigures]) -> Iterator[Row]:
         yield _row("peak memory", ours.peak_mb, "MB", other, other.peak_mb if other.turns else None)
 
 
-def _rate(what: str, ours: TrainerFigures, seconds: str, other: TrainerFigures, *, bar: str = "") -> Row:
+def _rate(what: str, ours: TrainerFigures, seconds: str, other: TrainerFigures, *, bar: str = "") -> BenchmarkRow:
     own = ours.tokens_per_s(getattr(ours, seconds)) or 0.0
     theirs = other.tokens_per_s(getattr(other, seconds)) if other.turns else None
     return _row(f"{what}: sampled tokens a second", own, "1/s", other, theirs, bar=bar)
 
 
-def _row(what: str, own: float, unit: str, other: TrainerFigures, theirs: float | None, *, bar: str = "") -> Row:
-    return Row(
+def _row(
+    what: str, own: float, unit: str, other: TrainerFigures, theirs: float | None, *, bar: str = ""
+) -> BenchmarkRow:
+    return BenchmarkRow(
         name=f"{what}, against {other.name}",
         value=own,
         unit=unit,

@@ -19,9 +19,9 @@ from rich.text import Text
 
 from rewardflow.bench import algorithms, learning, plan_check, schedule_figures, schedules, trainer
 from rewardflow.bench.agent import run_agent_benchmarks
+from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.report import run_report_benchmarks
-from rewardflow.bench.rows import Row
 from rewardflow.bench.scale import run_scale_benchmarks
 from rewardflow.cli.display import stdout_console
 from rewardflow.errors import InvalidInput
@@ -43,7 +43,7 @@ class _SeededBenchmark:
     """One that trains, with each of several seeds, and has more to tell than its rows."""
 
     measure: Callable[..., Iterator[Any]]
-    rows_of: Callable[[Iterable[Any]], Iterator[Row]]
+    rows_of: Callable[[Iterable[Any]], Iterator[BenchmarkRow]]
     report_of: Callable[[Iterable[Any]], Mapping[str, Any]]
     seeds: Sequence[int]
 
@@ -161,7 +161,7 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def write_json(rows: Iterable[Row]) -> None:
+def write_json(rows: Iterable[BenchmarkRow]) -> None:
     _write({"rows": [row.to_json() for row in rows]})
 
 
@@ -169,14 +169,14 @@ def _write(report: Mapping[str, Any]) -> None:
     sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
-def write_table(rows: Iterable[Row], console: Console) -> None:
+def write_table(rows: Iterable[BenchmarkRow], console: Console) -> None:
     """Line by line: a table that must know all of its rows first would keep people waiting for minutes."""
     console.print(_line(_HEADINGS, console.width, style="bold"))
     for row in rows:
         console.print(_line(_cells(row), console.width))
 
 
-def holds(row: Row) -> bool | None:
+def holds(row: BenchmarkRow) -> bool | None:
     """Whether what was promised is kept; None where nothing was, or there is nothing to hold against it."""
     if not row.bar:
         return None
@@ -190,7 +190,7 @@ def holds(row: Row) -> bool | None:
     return measured <= bound if bar[1] == "<=" else measured >= bound
 
 
-def _cells(row: Row) -> tuple[str | Text, ...]:
+def _cells(row: BenchmarkRow) -> tuple[str | Text, ...]:
     is_kept = holds(row)
     yardstick = (
         row.yardstick_name if row.yardstick is None else f"{_figure(row.yardstick, row.unit)} {row.yardstick_name}"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rewardflow.cli.display import dollars, duration, safe, stderr_console, stdout_console
-from rewardflow.cli.train_report import write_json
-from rewardflow.cli.validation_text import number, share, under_way_text
-from rewardflow.flow.validation_report import Figures, Validated, ValidationReport
+from rewardflow.cli.train.closing_report import write_json
+from rewardflow.cli.train.validation_text import number, share, under_way_text
+from rewardflow.flow.validation_report import Validated, ValidationFigures, ValidationReport
 from rewardflow.runtime.evaluate import (
     Evaluation,
     check_validation,
@@ -150,13 +150,13 @@ def _show(
         console.print(f"responses and verdicts are in {safe(str(out))}", soft_wrap=True)
 
 
-def _columns(figures: Figures) -> list[str]:
+def _columns(figures: ValidationFigures) -> list[str]:
     ks = [f"pass@{one.k}" for one in figures.pass_at]
     names = list(figures.component_means)
     return ["data", "prompts", "scored", "failed", "score", "passed", *ks, *map(safe, names), "tokens", "cut off"]
 
 
-def _cells(figures: Figures, components: Sequence[str]) -> Iterator[str]:
+def _cells(figures: ValidationFigures, components: Sequence[str]) -> Iterator[str]:
     yield f"{figures.num_prompts:,}"
     yield f"{figures.num_scored:,}"
     yield f"{figures.num_rollouts - figures.num_scored:,}"

@@ -25,18 +25,18 @@ from rewardflow.cli import (
     agent,
     bench,
     convert,
-    demo,
     evaluate,
     export,
     journal,
     mock_judge,
     plan,
     report,
-    score,
-    train,
     verl,
 )
+from rewardflow.cli.demo import command as demo
 from rewardflow.cli.display import logging_to_stderr, safe
+from rewardflow.cli.score import command as score
+from rewardflow.cli.train import command as train
 from rewardflow.errors import RewardflowError
 from rewardflow.observe.run_directory import own_version
 

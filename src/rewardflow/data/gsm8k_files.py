@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any
 
 from rewardflow.answers.row_files import write_rows
-from rewardflow.data.table import Row, Table, names_shown, read_file, refuse
+from rewardflow.data.table import Table, TableRow, names_shown, read_file, refuse
 from rewardflow.errors import InvalidInput
 
 DATA_SOURCE = "openai/gsm8k"
@@ -43,7 +43,7 @@ def in_verl_layout(table: Table, *, split: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _converted(row: Row, index: int, split: str) -> dict[str, Any]:
+def _converted(row: TableRow, index: int, split: str) -> dict[str, Any]:
     question, answer = (_text(row, name) for name in ("question", "answer"))
     final = _FINAL.search(answer)
     if final is None:
@@ -57,7 +57,7 @@ def _converted(row: Row, index: int, split: str) -> dict[str, Any]:
     }
 
 
-def _text(row: Row, name: str) -> str:
+def _text(row: TableRow, name: str) -> str:
     value = row.columns.get(name)
     if not isinstance(value, str):
         raise InvalidInput(f"{name} must be text, got {value!r:.80}")

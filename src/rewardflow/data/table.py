@@ -21,7 +21,7 @@ _MAX_COLUMNS_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """`line` counts from 1: lines of a JSONL file, rows of everything else."""
 
     line: int
@@ -33,7 +33,7 @@ class Table:
     """`name` is for messages: the file or the data set."""
 
     name: str
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def table_of(name: str, lines: Iterable[tuple[int, Any]]) -> Table:
         elif not isinstance(row, Mapping):
             problems.append((line, f"a row must be an object with named columns, got {row!r:.80}"))
         else:
-            rows.append(Row(line, row))
+            rows.append(TableRow(line, row))
     refuse(name, problems)
     if not rows:
         raise InvalidInput(f"{name} must have at least one row, got none")

@@ -15,7 +15,7 @@ _HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class FlowParts:
     """`takes_reference`, `takes_behaviour` and `takes_old` say which log-probs the trainer takes besides those that the
     schedule needs; with a `critic` values are taken like old log-probs. `has_baseline` gives each group one more
     rollout, decoded greedily, which is not trained on.

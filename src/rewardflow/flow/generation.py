@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rewardflow.errors import FlowError
 from rewardflow.flow.checked_generation import rollouts_asked_for
-from rewardflow.flow.flow_parts import Devices, Parts
+from rewardflow.flow.flow_parts import Devices, FlowParts
 from rewardflow.flow.log_prob_passes import take
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.protocols import PromptSource
@@ -20,7 +20,7 @@ from rewardflow.flow.records import GroupRequest, Prompt, num_sampled_tokens
 from rewardflow.types import Rollout
 
 
-async def generate_step(parts: Parts, devices: Devices, open_step: OpenStep, prompts: Sequence[Prompt]) -> None:
+async def generate_step(parts: FlowParts, devices: Devices, open_step: OpenStep, prompts: Sequence[Prompt]) -> None:
     """The step's first generation, which was announced when the step was admitted."""
     async with devices.generator.lease("generate", open_step.step):
         devices.generator.retract("generate")
@@ -33,13 +33,13 @@ async def generate_step(parts: Parts, devices: Devices, open_step: OpenStep, pro
     open_step.is_generated.set()
 
 
-async def finish_restored(parts: Parts, devices: Devices, open_step: OpenStep) -> None:
+async def finish_restored(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
     """Reference log-probs may have been on their way when a step was saved; the reference is the same today."""
     await _take_early(parts, devices, open_step)
     open_step.is_generated.set()
 
 
-async def generate_reserves(parts: Parts, devices: Devices, open_step: OpenStep) -> None:
+async def generate_reserves(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
     """One more round of reserves, with the weights of today."""
     open_step.num_rounds += 1
     prompts = take_prompts(parts.prompts, parts.schedule.refill)
@@ -55,18 +55,18 @@ def take_prompts(source: PromptSource, count: int) -> Sequence[Prompt]:
     return prompts
 
 
-def _ask(parts: Parts, open_step: OpenStep, prompts: Sequence[Prompt]) -> list[GroupRequest]:
+def _ask(parts: FlowParts, open_step: OpenStep, prompts: Sequence[Prompt]) -> list[GroupRequest]:
     return open_step.ask(prompts, parts.rollouts_per_group, has_baseline=parts.has_baseline)
 
 
-async def _take_early(parts: Parts, devices: Devices, open_step: OpenStep) -> None:
+async def _take_early(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
     if parts.takes_behaviour:
         await take("behaviour", parts, devices.trainer, open_step)
     if parts.takes_reference:
         await take("reference", parts, devices.trainer, open_step)
 
 
-async def _generate(parts: Parts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:
+async def _generate(parts: FlowParts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:
     async with contextlib.aclosing(rollouts_asked_for(parts.generator, requests)) as rollouts:
         async for rollout in rollouts:
             _check_version(parts, open_step, rollout)
@@ -74,7 +74,7 @@ async def _generate(parts: Parts, devices: Devices, open_step: OpenStep, request
             open_step.generated(rollout)
 
 
-def _check_version(parts: Parts, open_step: OpenStep, rollout: Rollout) -> None:
+def _check_version(parts: FlowParts, open_step: OpenStep, rollout: Rollout) -> None:
     version = rollout.policy_version
     if version is None or not parts.schedule.may_generate(open_step.step, version):
         raise FlowError(

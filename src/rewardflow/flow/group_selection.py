@@ -26,7 +26,7 @@ class Share:
     number: int | None
 
 
-class Shares:
+class GroupSelection:
     """The shares of one step. `numbers` are the groups that were asked for; reserves come in with `add_reserves`."""
 
     def __init__(self, numbers: range, order: Order) -> None:
@@ -46,12 +46,12 @@ class Shares:
 
     @property
     def num_ready(self) -> int:
-        """Shares that can be taken now."""
+        """GroupSelection that can be taken now."""
         return len(self._ready)
 
     @property
     def num_unfilled(self) -> int:
-        """Shares that wait for more reserves than there are."""
+        """GroupSelection that wait for more reserves than there are."""
         return self._num_unfilled
 
     def add_reserves(self, numbers: range) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from rewardflow.flow.device import Device
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.micro_batches import split_by_tokens
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.records import num_tokens
@@ -20,7 +20,7 @@ from rewardflow.types import Rollout
 Kind = Literal["old", "reference", "behaviour", "values"]
 
 
-async def take_before_updates(parts: Parts, device: Device, open_step: OpenStep) -> None:
+async def take_before_updates(parts: FlowParts, device: Device, open_step: OpenStep) -> None:
     """What belongs to the weights before the step's first update."""
     if parts.schedule.needs_old_log_probs or parts.takes_old:
         await take("old", parts, device, open_step)
@@ -28,7 +28,7 @@ async def take_before_updates(parts: Parts, device: Device, open_step: OpenStep)
         await take("values", parts, device, open_step)
 
 
-async def take(kind: Kind, parts: Parts, device: Device, open_step: OpenStep) -> None:
+async def take(kind: Kind, parts: FlowParts, device: Device, open_step: OpenStep) -> None:
     """Of every rollout that may be trained on and has none of this kind yet, a micro-batch at a time."""
     rollouts = [one for one in open_step.trainable() if getattr(open_step.taken_of(one), kind) is None]
     for part in split_by_tokens([num_tokens(rollout) for rollout in rollouts], parts.micro_batch_tokens):
@@ -38,7 +38,7 @@ async def take(kind: Kind, parts: Parts, device: Device, open_step: OpenStep) ->
             open_step.set_taken(rollout, replace(open_step.taken_of(rollout), **{kind: one}))
 
 
-async def _take(kind: Kind, parts: Parts, rollouts: Sequence[Rollout]) -> Sequence[object]:
+async def _take(kind: Kind, parts: FlowParts, rollouts: Sequence[Rollout]) -> Sequence[object]:
     if kind == "values":
         assert parts.critic is not None
         return await parts.critic.values(rollouts)

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rewardflow.flow.group_selection import Share, Shares
+from rewardflow.flow.group_selection import GroupSelection, Share
 from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.records import DropReason, GroupRequest, LookedAt, Prompt, SavedStep, Taken, num_tokens
 from rewardflow.flow.schedule import Schedule
@@ -40,7 +40,7 @@ class OpenStep:
         self._rollouts: dict[int, dict[int, Rollout]] = {}
         self._taken: dict[tuple[int, int], Taken] = {}
         self._in_reserve: set[int] = set()
-        self._shares = Shares(range(first_number, first_number + schedule.groups_per_step), schedule.order)
+        self._shares = GroupSelection(range(first_number, first_number + schedule.groups_per_step), schedule.order)
         self._changed = asyncio.Event()
 
     # -- generation --------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class OpenStep:
 
     @property
     def lacks_reserves(self) -> bool:
-        """Shares wait for reserves that are not there."""
+        """GroupSelection wait for reserves that are not there."""
         return self._shares.num_unfilled > 0
 
     async def wait_for_change(self) -> None:

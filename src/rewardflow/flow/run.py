@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from rewardflow.flow.flow_parts import Devices, Parts
+from rewardflow.flow.flow_parts import Devices, FlowParts
 from rewardflow.flow.generation import finish_restored, generate_step, take_prompts
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.records import Boundary, JudgedRollout, Prompt, SavedStep
@@ -49,7 +49,7 @@ class Flow:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: FlowParts,
         *,
         on_step: Callable[[StepReport], None] | None = None,
         on_rollouts: Callable[[int, Iterable[JudgedRollout]], None] | None = None,

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rewardflow.flow.flow_parts import Devices, Parts
+from rewardflow.flow.flow_parts import Devices, FlowParts
 from rewardflow.flow.generation import generate_reserves
 from rewardflow.flow.group_selection import Share
 from rewardflow.flow.log_prob_passes import take_before_updates
@@ -25,7 +25,7 @@ from rewardflow.flow.step_record import StepRecord
 class StepTraining:
     """`await StepTraining(parts, devices, open_step, record).run()`; publishing is the caller's."""
 
-    def __init__(self, parts: Parts, devices: Devices, open_step: OpenStep, record: StepRecord) -> None:
+    def __init__(self, parts: FlowParts, devices: Devices, open_step: OpenStep, record: StepRecord) -> None:
         self._parts = parts
         self._schedule = parts.schedule
         self._devices = devices

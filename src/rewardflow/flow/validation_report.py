@@ -30,7 +30,7 @@ class PassAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ValidationFigures:
     """Of one data source, or of all. A mean is None where nothing was scored."""
 
     num_prompts: int
@@ -80,8 +80,8 @@ class ValidationReport:
     ended_s: float
     duration_s: float
     generate_s: float  # of the device
-    overall: Figures
-    by_source: Mapping[str, Figures]
+    overall: ValidationFigures
+    by_source: Mapping[str, ValidationFigures]
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -129,18 +129,20 @@ def names_of_figures(group_size: int, ks: Sequence[int]) -> frozenset[str]:
     return frozenset(figures_of((), group_size=group_size, ks=ks, passes_from=0.0).to_json())
 
 
-def by_data_source(groups: Sequence[ScoredGroup], plan: ValidationPlan) -> dict[str, Figures]:
+def by_data_source(groups: Sequence[ScoredGroup], plan: ValidationPlan) -> dict[str, ValidationFigures]:
     found: defaultdict[str, list[ScoredGroup]] = defaultdict(list)
     for group in groups:
         found[group.rollouts[0].data_source].append(group)
     return {source: figures_of_plan(found[source], plan) for source in sorted(found)}
 
 
-def figures_of_plan(groups: Sequence[ScoredGroup], plan: ValidationPlan) -> Figures:
+def figures_of_plan(groups: Sequence[ScoredGroup], plan: ValidationPlan) -> ValidationFigures:
     return figures_of(groups, group_size=plan.group_size, ks=plan.ks, passes_from=plan.passes_from)
 
 
-def figures_of(groups: Sequence[ScoredGroup], *, group_size: int, ks: Sequence[int], passes_from: float) -> Figures:
+def figures_of(
+    groups: Sequence[ScoredGroup], *, group_size: int, ks: Sequence[int], passes_from: float
+) -> ValidationFigures:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = [reward for group in groups for reward in group.rewards]
     by_prompt = [[reward.value for reward in group.rewards if reward.value is not None] for group in groups]
@@ -150,7 +152,7 @@ def figures_of(groups: Sequence[ScoredGroup], *, group_size: int, ks: Sequence[i
         for name, value in reward.components.items() if reward.value is not None else ():
             if value is not None:
                 components[name].append(value)
-    return Figures(
+    return ValidationFigures(
         num_prompts=len(groups),
         num_rollouts=len(rollouts),
         num_scored=len(scores),

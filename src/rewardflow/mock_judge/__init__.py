@@ -8,9 +8,9 @@
 Importing it is light; only starting a judge needs aiohttp.
 """
 
-from rewardflow.mock_judge.behaviour import Plan
+from rewardflow.mock_judge.behaviour import PlannedReply
 from rewardflow.mock_judge.judge import MockJudge
 from rewardflow.mock_judge.request_counts import MockJudgeStatistics
 from rewardflow.mock_judge.settings import FAULTS, Fault, MockJudgeSettings
 
-__all__ = ["FAULTS", "Fault", "MockJudge", "MockJudgeSettings", "MockJudgeStatistics", "Plan"]
+__all__ = ["FAULTS", "Fault", "MockJudge", "MockJudgeSettings", "MockJudgeStatistics", "PlannedReply"]

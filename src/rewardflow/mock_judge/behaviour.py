@@ -19,7 +19,7 @@ _TWO_TO_64 = 2.0**64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedReply:
     """The fate of one call. `luck`, in [0, 1), decides the details of its fault."""
 
     delay_s: float
@@ -40,11 +40,11 @@ class Behaviour:
         """Stands for a request: equal for equal JSON, whatever the order of its keys and its whitespace."""
         return blake2b(canonical(content), digest_size=16).digest()
 
-    def plan(self, key: bytes, times_before: int) -> Plan:
+    def plan(self, key: bytes, times_before: int) -> PlannedReply:
         digest = blake2b(b"%b %d %b" % (key, times_before, self._seed), digest_size=24).digest()
         delay_luck, fault_luck, luck = (number / _TWO_TO_64 for number in struct.unpack(">3Q", digest))
         # Rounding may give 1.0 for the last few of 2**64 numbers, which the distributions do not mind.
-        return Plan(self._distribution(delay_luck) * self._scale, self._fault(fault_luck), luck)
+        return PlannedReply(self._distribution(delay_luck) * self._scale, self._fault(fault_luck), luck)
 
     def _fault(self, luck: float) -> Fault | None:
         for fault, share in self._shares:

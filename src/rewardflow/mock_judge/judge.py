@@ -14,11 +14,11 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
 from rewardflow.errors import InvalidInput
-from rewardflow.mock_judge.behaviour import Behaviour, Plan
+from rewardflow.mock_judge.behaviour import Behaviour, PlannedReply
 from rewardflow.mock_judge.marking import share_of
 from rewardflow.mock_judge.request_counts import Counts, MockJudgeStatistics
 from rewardflow.mock_judge.settings import MockJudgeSettings
-from rewardflow.mock_judge.verdict import Verdict, draw, score_at, share_at
+from rewardflow.mock_judge.verdict import MockVerdict, draw, score_at, share_at
 
 if TYPE_CHECKING:
     from rewardflow.mock_judge.server import Server
@@ -68,9 +68,9 @@ class MockJudge:
 
     def verdict_of(self, prompt: str, schema: Mapping[str, Any]) -> Any:
         """The whole answer that a prompt gets under a schema, in every call that goes well."""
-        return Verdict(schema, prompt, self.settings.seed, share=share_of(self.settings, prompt)).answer
+        return MockVerdict(schema, prompt, self.settings.seed, share=share_of(self.settings, prompt)).answer
 
-    def plan_of(self, request: Mapping[str, Any], times_before: int = 0) -> Plan:
+    def plan_of(self, request: Mapping[str, Any], times_before: int = 0) -> PlannedReply:
         """Delay and fault of this request when it was admitted so often before."""
         return self._behaviour.plan(self._behaviour.key_of(request), times_before)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
-from rewardflow.mock_judge.behaviour import Plan
+from rewardflow.mock_judge.behaviour import PlannedReply
 from rewardflow.mock_judge.chat_request import ChatRequest
 from rewardflow.mock_judge.prompt_format import schema_in_prompt
-from rewardflow.mock_judge.verdict import Score, Spoil, Token, Verdict
+from rewardflow.mock_judge.verdict import MockVerdict, Score, Spoil, Token
 
 BAD_GATEWAY_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>\n"
 _WRONG_SCHEMA = [Token('{"verdict":"good","details":[1,2,3]}')]
@@ -35,8 +35,8 @@ class Completion:
         return "".join(token.text for token in self.tokens)
 
 
-def complete(chat: ChatRequest, plan: Plan, seed: int, share: float | None) -> Completion:
-    """What the judge says to this, with the fault that the plan has for what it says; `share` as in `Verdict`."""
+def complete(chat: ChatRequest, plan: PlannedReply, seed: int, share: float | None) -> Completion:
+    """What the judge says to this, with the fault that the plan has for what it says; `share` as in `MockVerdict`."""
     tokens = list(_verdict_tokens(chat, plan, seed, share))
     if plan.fault == "malformed_verdict":
         tokens = tokens[: max(1, len(tokens) * 2 // 3)]
@@ -44,14 +44,16 @@ def complete(chat: ChatRequest, plan: Plan, seed: int, share: float | None) -> C
     return Completion(tokens[: chat.max_tokens], "length" if is_cut else "stop", chat.prompt_tokens)
 
 
-def _verdict_tokens(chat: ChatRequest, plan: Plan, seed: int, share: float | None) -> Iterator[Token] | Sequence[Token]:
+def _verdict_tokens(
+    chat: ChatRequest, plan: PlannedReply, seed: int, share: float | None
+) -> Iterator[Token] | Sequence[Token]:
     if plan.fault == "wrong_schema":
         return _WRONG_SCHEMA
     schema = chat.schema if chat.schema is not None else schema_in_prompt(chat.instructions, chat.prompt)
-    return Verdict(schema, chat.prompt, seed, _spoil(plan), share).tokens()
+    return MockVerdict(schema, chat.prompt, seed, _spoil(plan), share).tokens()
 
 
-def _spoil(plan: Plan) -> Spoil | None:
+def _spoil(plan: PlannedReply) -> Spoil | None:
     if plan.fault == "nan":
         return lambda score: math.nan
     if plan.fault == "out_of_range":

@@ -18,7 +18,7 @@ import orjson
 from aiohttp import web
 
 from rewardflow.errors import InvalidInput
-from rewardflow.mock_judge.behaviour import Behaviour, Plan
+from rewardflow.mock_judge.behaviour import Behaviour, PlannedReply
 from rewardflow.mock_judge.chat_request import ChatRequest, read_chat_request
 from rewardflow.mock_judge.limits import Limits
 from rewardflow.mock_judge.marking import share_of
@@ -226,7 +226,7 @@ class _Call:
         self,
         request: web.BaseRequest,
         record: CallRecord,
-        plan: Plan,
+        plan: PlannedReply,
         completion: Completion,
         call_id: str,
         num_log_probs: int | None,

@@ -75,7 +75,7 @@ def share_at(share: float, low: float, high: float, *, whole: bool) -> float:
     return min(max(round(score, None if whole else _DECIMALS), math.ceil(low) if whole else low), high)
 
 
-class Verdict:
+class MockVerdict:
     """The answer to one prompt under one schema.
 
     `spoil` replaces every score, for judges that go wrong; `share` is what every score is to be of its scale, for

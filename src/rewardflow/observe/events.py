@@ -1,9 +1,9 @@
-"""What happened, as records: the one stream that reports, metrics and dashboards are made from.
+"""Events: what happened, as records. Reports, metrics and dashboards are made from this one stream.
 
-Always true: a record is frozen, carries `at_s` on the run's clock, and survives `from_json(to_json(event))`;
-`to_json` gives nothing but JSON, whatever a record was given. A new kind of event is one more class here and nothing
-else: the class registers itself, and its name is its name on disk. Within a schema version fields may be added, with
-a default; removing one or changing a meaning is a new version.
+Always true: a record is frozen, carries `at_s` on the run's clock, and survives `from_json(to_json(event))`; `to_json`
+gives nothing but JSON, whatever a record was given. A new kind of event is one more class here and nothing else: the
+class registers itself under its name, or under `written_as` if it has another name on disk. Within a schema version
+fields may be added, with a default; removing one or changing a meaning is a new version.
 """
 
 from __future__ import annotations
@@ -35,10 +35,16 @@ class Event:
 
     def __init_subclass__(cls) -> None:
         # A slotted dataclass is built twice, the second time for good; hence the last of one module wins.
-        known = Event.by_name.get(cls.__name__)
+        name = name_on_disk(cls)
+        known = Event.by_name.get(name)
         if known is not None and known.__module__ != cls.__module__:
-            raise InvalidInput(f"the name of an event must be its own, got {cls.__name__} from {cls.__module__}")
-        Event.by_name[cls.__name__] = cls
+            raise InvalidInput(f"the name of an event must be its own, got {name} from {cls.__module__}")
+        Event.by_name[name] = cls
+
+
+def name_on_disk(event: type[Event]) -> str:
+    """The class's name, or the one that it had when the first files were written."""
+    return str(vars(event).get("written_as", event.__name__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +181,10 @@ class AgentOpened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentClosed(Event):
+class AgentEnded(Event):
     """The agent closed: the end of a session, with its last statistics."""
+
+    written_as: ClassVar = "AgentClosed"
 
     statistics: Mapping[str, Any] = EMPTY
 
@@ -235,12 +243,12 @@ class EventList:
         return [event for event in self.events if isinstance(event, kind)]
 
     def counts(self) -> Counter[str]:
-        return Counter(type(event).__name__ for event in self.events)
+        return Counter(name_on_disk(type(event)) for event in self.events)
 
 
 def to_json(event: Event) -> dict[str, Any]:
     """`{"v": 1, "event": "CallEnded", "at_s": ..., ...}`, fit for any JSON encoder."""
-    data: dict[str, Any] = {"v": SCHEMA_VERSION, "event": type(event).__name__}
+    data: dict[str, Any] = {"v": SCHEMA_VERSION, "event": name_on_disk(type(event))}
     for name in _fields(type(event)):
         data[name] = plain(getattr(event, name))
     return data

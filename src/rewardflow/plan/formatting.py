@@ -8,7 +8,7 @@ from typing import Final
 
 from rewardflow.plan.advice import Gain
 from rewardflow.plan.floors import Floors
-from rewardflow.plan.planner import Comparison
+from rewardflow.plan.planner import ScheduleComparison
 from rewardflow.plan.simulated_figures import ScheduleRow
 
 HEADINGS: Final = (
@@ -64,7 +64,7 @@ def _texts(row: ScheduleRow) -> tuple[str, ...]:
     )
 
 
-def compared(one: Comparison) -> Cells:
+def compared(one: ScheduleComparison) -> Cells:
     return Cells(
         (
             one.name,

@@ -22,7 +22,7 @@ from rewardflow.plan.formatting import (
     seconds,
 )
 from rewardflow.plan.planner import Plan
-from rewardflow.plan.simulated_figures import ScheduleRow, Span, Timeline
+from rewardflow.plan.simulated_figures import PlannedSpan, PlannedTimeline, ScheduleRow
 
 _WIDTH: Final = 960
 _LANE: Final = 26
@@ -112,7 +112,7 @@ def _legend() -> str:
     return f'<p class="legend">{marks}</p>'
 
 
-def _timelines(rows: Sequence[ScheduleRow], timelines: Sequence[Timeline]) -> list[str]:
+def _timelines(rows: Sequence[ScheduleRow], timelines: Sequence[PlannedTimeline]) -> list[str]:
     longest_s = max(timeline.duration_s for timeline in timelines) or 1.0
     most = max(max(timeline.in_flight, default=0) for timeline in timelines) or 1
     return [
@@ -122,7 +122,7 @@ def _timelines(rows: Sequence[ScheduleRow], timelines: Sequence[Timeline]) -> li
     ]
 
 
-def _drawing(row: ScheduleRow, timeline: Timeline, scale: float, most: int) -> str:
+def _drawing(row: ScheduleRow, timeline: PlannedTimeline, scale: float, most: int) -> str:
     devices = list(dict.fromkeys(span.device for span in timeline.spans)) or ["trainer"]
     width = timeline.duration_s * scale
     top_of_calls = len(devices) * (_LANE + 4)
@@ -141,7 +141,7 @@ def _drawing(row: ScheduleRow, timeline: Timeline, scale: float, most: int) -> s
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">{"".join(shapes)}</svg>'
 
 
-def _piece(span: Span, top: int, scale: float) -> str:
+def _piece(span: PlannedSpan, top: int, scale: float) -> str:
     duration_s = span.end_s - span.start_s
     told = f"{span.device}: {_WORKS.get(span.work, span.work)}, step {span.step}, {seconds(duration_s)}"
     return (
@@ -150,7 +150,7 @@ def _piece(span: Span, top: int, scale: float) -> str:
     )
 
 
-def _calls(timeline: Timeline, width: float, top: int, most: int) -> str:
+def _calls(timeline: PlannedTimeline, width: float, top: int, most: int) -> str:
     bottom = top + _CALLS
     count = max(1, len(timeline.in_flight) - 1)
     points = " ".join(

@@ -20,7 +20,7 @@ from rewardflow.plan.floors import Binding, Floors, floors_of
 from rewardflow.plan.named_schedules import OF_THE_ORIGINAL, SYNCHRONOUS, min_steps
 from rewardflow.plan.settings import PlanSettings, PublishedRun
 from rewardflow.plan.simulate import simulate
-from rewardflow.plan.simulated_figures import Figures, ScheduleRow, Timeline, figures_of
+from rewardflow.plan.simulated_figures import PlannedTimeline, ScheduleFigures, ScheduleRow, figures_of
 
 _SAME_SCALE: Final = 0.005  # a device this close to the plan's own is the plan's own
 _STEPS_OF_GAIN: Final = 3  # counted, to see what one more unit buys
@@ -29,7 +29,7 @@ _WORTH_A_PROCESS: Final = 20_000  # calls; fewer are simulated sooner than a pro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ScheduleComparison:
     """One published change beside the simulated one."""
 
     name: str
@@ -59,9 +59,9 @@ class Comparison:
 class Plan:
     settings: PlanSettings
     rows: tuple[ScheduleRow, ...]
-    timelines: tuple[Timeline, ...]  # of the rows
+    timelines: tuple[PlannedTimeline, ...]  # of the rows
     as_original: tuple[ScheduleRow, ...]
-    published: tuple[Comparison, ...]
+    published: tuple[ScheduleComparison, ...]
     floors: Floors
     recommended: ScheduleRow
     recommendation: str
@@ -163,7 +163,9 @@ def _gains(settings: PlanSettings, name: str, processes: int) -> tuple[Gain, ...
 # -- published runs ----------------------------------------------------------------------------------------------------
 
 
-def _compared(settings: PlanSettings, original: Sequence[ScheduleRow], processes: int) -> tuple[Comparison, ...]:
+def _compared(
+    settings: PlanSettings, original: Sequence[ScheduleRow], processes: int
+) -> tuple[ScheduleComparison, ...]:
     """Each run's device is the plan's, scaled until the synchronous step takes as long as theirs."""
     known = {row.schedule: row.step_s for row in original}
     wanted = [(run, name, _scale(settings, known, run)) for run in settings.published for name in run.changes]
@@ -182,8 +184,8 @@ def _compared(settings: PlanSettings, original: Sequence[ScheduleRow], processes
     )
 
 
-def _comparison(run: PublishedRun, name: str, step_s: float, synchronous_s: float) -> Comparison:
-    return Comparison(
+def _comparison(run: PublishedRun, name: str, step_s: float, synchronous_s: float) -> ScheduleComparison:
+    return ScheduleComparison(
         name=run.name,
         schedule=name,
         published_s=run.synchronous_s * (1 + run.changes[name]),
@@ -204,7 +206,7 @@ def _scale(settings: PlanSettings, known: dict[str, float], run: PublishedRun) -
 # -- running simulations -----------------------------------------------------------------------------------------------
 
 
-def _simulated(tasks: Sequence[_Task], processes: int) -> list[Figures]:
+def _simulated(tasks: Sequence[_Task], processes: int) -> list[ScheduleFigures]:
     """In order. Processes are started fresh, and only where there is work for them."""
     num_processes = min(processes, len(tasks))
     if num_processes < 2 or sum(task.num_calls for task in tasks) < _WORTH_A_PROCESS:
@@ -242,13 +244,13 @@ def _begin_process() -> None:
     logging.getLogger("rewardflow").setLevel(logging.ERROR)
 
 
-def _figures_in_process(task: _Task) -> Figures:
+def _figures_in_process(task: _Task) -> ScheduleFigures:
     figures = _figures(task)
     gc.collect()
     return figures
 
 
-def _figures(task: _Task) -> Figures:
+def _figures(task: _Task) -> ScheduleFigures:
     settings, name = task.settings, task.name
     run = simulate(settings, name, steps=task.steps, as_original=task.as_original)
     whole = simulate(settings, name, steps=settings.steps, as_original=task.as_original) if task.is_all_ends else None

@@ -13,7 +13,7 @@ from typing import Any
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, ServiceOutage
 from rewardflow.flow.fakes import CentredScores, FakePrompts
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.protocols import Generator
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
@@ -61,7 +61,7 @@ async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: 
         options |= {"max_concurrency": settings.calls_per_step * schedule.max_steps_open + 1, "max_attempts": 1}
     sink, reports = EventList(), list[StepReport]()
     async with RewardAgent(judge, **options) as agent:
-        parts = Parts(
+        parts = FlowParts(
             schedule=schedule,
             prompts=FakePrompts(),
             generator=generator,

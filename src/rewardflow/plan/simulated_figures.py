@@ -48,7 +48,7 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PlannedSpan:
     """A piece of work, in seconds from the picture's left edge."""
 
     device: str
@@ -59,24 +59,24 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class PlannedTimeline:
     """Two steps, from the publishing of the one before to their own."""
 
     duration_s: float
     published_s: tuple[float, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[PlannedSpan, ...]
     in_flight: tuple[int, ...]  # at evenly spaced moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ScheduleFigures:
     row: ScheduleRow
-    timeline: Timeline
+    timeline: PlannedTimeline
 
 
 def figures_of(
     run: SimulatedRun, settings: PlanSettings, name: str, floors: Floors, *, whole: SimulatedRun | None = None
-) -> Figures:
+) -> ScheduleFigures:
     """`whole` is the run that is told itself, where it has no steps between those that fill and those that drain."""
     edge = num_edge_steps(name)
     reports = run.reports[edge:-edge]
@@ -107,7 +107,7 @@ def figures_of(
             step_s=step_s, exposed_s=exposed_s, slots_are_full=_are_full(settings, name, most_in_flight=most)
         ),
     )
-    return Figures(row=row, timeline=_timeline(run, edge))
+    return ScheduleFigures(row=row, timeline=_timeline(run, edge))
 
 
 def _are_full(settings: PlanSettings, name: str, *, most_in_flight: int) -> bool:
@@ -125,11 +125,11 @@ def _duration_s(run: SimulatedRun) -> float:
     return sum(report.duration_s for report in run.reports)
 
 
-def _timeline(run: SimulatedRun, edge: int) -> Timeline:
+def _timeline(run: SimulatedRun, edge: int) -> PlannedTimeline:
     shown = run.reports[edge : max(edge + 1, min(edge + 2, len(run.reports) - edge))]
     left_s, right_s = run.reports[edge - 1].ended_s, shown[-1].ended_s
     duration_s = right_s - left_s
-    return Timeline(
+    return PlannedTimeline(
         duration_s=duration_s,
         published_s=tuple(report.ended_s - left_s for report in shown),
         spans=_spans(run.worked, left_s, right_s),
@@ -137,8 +137,8 @@ def _timeline(run: SimulatedRun, edge: int) -> Timeline:
     )
 
 
-def _spans(worked: tuple[DeviceWorked, ...], left_s: float, right_s: float) -> tuple[Span, ...]:
-    spans: list[Span] = []
+def _spans(worked: tuple[DeviceWorked, ...], left_s: float, right_s: float) -> tuple[PlannedSpan, ...]:
+    spans: list[PlannedSpan] = []
     for event in worked:
         start_s, end_s = max(event.started_s, left_s) - left_s, min(event.at_s, right_s) - left_s
         if end_s <= start_s:
@@ -147,7 +147,7 @@ def _spans(worked: tuple[DeviceWorked, ...], left_s: float, right_s: float) -> t
         if same and start_s - same[-1].end_s <= _GAP_SHARE * (right_s - left_s):
             spans.remove(same[-1])
             start_s = same[-1].start_s
-        spans.append(Span(event.device, event.work, event.step, start_s, end_s))
+        spans.append(PlannedSpan(event.device, event.work, event.step, start_s, end_s))
     return tuple(spans)
 
 

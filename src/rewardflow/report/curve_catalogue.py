@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from rewardflow.report.curves import Curve, Figure, Line
+from rewardflow.report.curves import Curve, CurveLine, Figure
 from rewardflow.report.run_figures import score_of
-from rewardflow.report.steps import Judged, LimitRange, StepRow
+from rewardflow.report.steps import LimitRange, StepJudging, StepRow
 
 Name = TypeVar("Name")
 
@@ -21,12 +21,17 @@ def named(name: str) -> Figure:
     return lambda row: row.figure(name)
 
 
-def judged(of: Callable[[Judged], float | None]) -> Figure:
+def judged(of: Callable[[StepJudging], float | None]) -> Figure:
     return lambda row: None if row.judged is None else of(row.judged)
 
 
+def _line(name: str, figure: str) -> CurveLine:
+    """A curve of the step's figure of that name."""
+    return CurveLine(name=name, of=named(figure))
+
+
 def _one(title: str, name: str, *, unit: str = "", note: str = "", from_zero: bool = False) -> Curve:
-    return Curve(title=title, lines=[Line(name=title, of=named(name))], unit=unit, note=note, from_zero=from_zero)
+    return Curve(title=title, lines=[CurveLine(name=title, of=named(name))], unit=unit, note=note, from_zero=from_zero)
 
 
 def reward_time_curve() -> Curve:
@@ -36,8 +41,8 @@ def reward_time_curve() -> Curve:
         note="exposed: the device waited for verdicts; hidden: it had other work",
         from_zero=True,
         lines=[
-            Line(name="exposed", of=lambda row: None if row.trained is None else row.trained.exposed_s),
-            Line(name="hidden", of=lambda row: None if row.trained is None else row.trained.hidden_s),
+            CurveLine(name="exposed", of=lambda row: None if row.trained is None else row.trained.exposed_s),
+            CurveLine(name="hidden", of=lambda row: None if row.trained is None else row.trained.hidden_s),
         ],
     )
 
@@ -49,12 +54,12 @@ def step_time_curve() -> Curve:
 def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
     components = _names(_components(row) for row in steps)
     return [
-        Curve(title="Score", note="mean over scored rollouts", lines=[Line(name="Score", of=score_of)]),
+        Curve(title="Score", note="mean over scored rollouts", lines=[CurveLine(name="Score", of=score_of)]),
         Curve(title="Components", note="mean of each", lines=[_component(name) for name in components]),
         _one("KL from the reference", "kl"),
         Curve(
             title="KL from the policy before the step",
-            lines=[Line(name="k1", of=named("kl_old_k1")), Line(name="k3", of=named("kl_old_k3"))],
+            lines=[_line("k1", "kl_old_k1"), _line("k3", "kl_old_k3")],
         ),
         _one("Entropy", "entropy"),
         _one("Response length", "response_tokens_mean", unit="tokens"),
@@ -62,7 +67,7 @@ def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
             title="Staleness",
             note="step minus the version that generated",
             from_zero=True,
-            lines=[Line(name="mean", of=named("staleness_mean")), Line(name="max", of=named("staleness_max"))],
+            lines=[_line("mean", "staleness_mean"), _line("max", "staleness_max")],
         ),
         _one("Gradient norm", "grad_norm", note="before clipping", from_zero=True),
         _one("Policy loss", "policy_loss"),
@@ -72,33 +77,27 @@ def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
             from_zero=True,
             hides_zeros=True,
             lines=[
-                Line(name="from below", of=named("clipped_low")),
-                Line(name="from above", of=named("clipped_high")),
-                Line(name="dual", of=named("clipped_dual")),
+                _line("from below", "clipped_low"),
+                _line("from above", "clipped_high"),
+                _line("dual", "clipped_dual"),
             ],
         ),
         _one("Learning rate", "lr", from_zero=True),
         Curve(
             title="KL from the policy that generated",
-            lines=[Line(name="k1", of=named("behaviour_kl_k1")), Line(name="k3", of=named("behaviour_kl_k3"))],
+            lines=[_line("k1", "behaviour_kl_k1"), _line("k3", "behaviour_kl_k3")],
         ),
         Curve(
             title="Effective sample size",
             unit="%",
             note="share of tokens and of responses",
             from_zero=True,
-            lines=[
-                Line(name="tokens", of=named("effective_share")),
-                Line(name="responses", of=named("response_effective_share")),
-            ],
+            lines=[_line("tokens", "effective_share"), _line("responses", "response_effective_share")],
         ),
         Curve(
             title="Tokens a second",
             from_zero=True,
-            lines=[
-                Line(name="generated", of=named("generated_tokens_per_s")),
-                Line(name="trained", of=named("trained_tokens_per_s")),
-            ],
+            lines=[_line("generated", "generated_tokens_per_s"), _line("trained", "trained_tokens_per_s")],
         ),
     ]
 
@@ -129,8 +128,8 @@ def call_curves(steps: Sequence[StepRow]) -> list[Curve]:
             from_zero=True,
             note="retries included, queue not",
             lines=[
-                Line(name="median", of=judged(lambda one: one.latency_s.quantile(0.5))),
-                Line(name="99 %", of=judged(lambda one: one.latency_s.quantile(0.99))),
+                CurveLine(name="median", of=judged(lambda one: one.latency_s.quantile(0.5))),
+                CurveLine(name="99 %", of=judged(lambda one: one.latency_s.quantile(0.99))),
             ],
         ),
         Curve(
@@ -139,8 +138,8 @@ def call_curves(steps: Sequence[StepRow]) -> list[Curve]:
             from_zero=True,
             note="before the first call",
             lines=[
-                Line(name="median", of=judged(lambda one: one.waited_s.quantile(0.5))),
-                Line(name="99 %", of=judged(lambda one: one.waited_s.quantile(0.99))),
+                CurveLine(name="median", of=judged(lambda one: one.waited_s.quantile(0.5))),
+                CurveLine(name="99 %", of=judged(lambda one: one.waited_s.quantile(0.99))),
             ],
         ),
         *_limit_curves(steps),
@@ -149,11 +148,11 @@ def call_curves(steps: Sequence[StepRow]) -> list[Curve]:
             from_zero=True,
             note="429 answers, retries and hedges",
             lines=[
-                Line(
+                CurveLine(
                     name="429", of=judged(lambda one: one.outcomes.get("rate_limited", 0.0) if one.outcomes else None)
                 ),
-                Line(name="retries", of=judged(lambda one: one.retries)),
-                Line(name="hedges", of=judged(lambda one: one.hedges)),
+                CurveLine(name="retries", of=judged(lambda one: one.retries)),
+                CurveLine(name="hedges", of=judged(lambda one: one.hedges)),
             ],
         ),
         Curve(
@@ -161,9 +160,9 @@ def call_curves(steps: Sequence[StepRow]) -> list[Curve]:
             from_zero=True,
             hides_zeros=True,
             lines=[
-                Line(name="breakers that opened", of=judged(lambda one: one.breakers_opened)),
-                Line(name="open at the end", of=judged(lambda one: one.breakers_open)),
-                Line(name="outages", of=judged(lambda one: one.outages)),
+                CurveLine(name="breakers that opened", of=judged(lambda one: one.breakers_opened)),
+                CurveLine(name="open at the end", of=judged(lambda one: one.breakers_open)),
+                CurveLine(name="outages", of=judged(lambda one: one.outages)),
             ],
         ),
     ]
@@ -181,9 +180,9 @@ def _limit_curves(steps: Sequence[StepRow]) -> list[Curve]:
     return curves
 
 
-def _limit_line(account: str, held: Mapping[int, LimitRange]) -> Line:
+def _limit_line(account: str, held: Mapping[int, LimitRange]) -> CurveLine:
     none = LimitRange(low=None, high=None, last=None)
-    return Line(
+    return CurveLine(
         name=account,
         of=lambda row: held.get(row.step, none).last,
         low=lambda row: held.get(row.step, none).low,
@@ -214,26 +213,26 @@ def cost_curves(steps: Sequence[StepRow]) -> list[Curve]:
         spent_usd[row.step] = total_usd
     return [
         Curve(title="Cost so far", unit="$", from_zero=True, lines=[_from_table("Cost so far", spent_usd)]),
-        Curve(title="Cost of a step", unit="$", from_zero=True, lines=[Line(name="Cost of a step", of=cost_of)]),
+        Curve(title="Cost of a step", unit="$", from_zero=True, lines=[CurveLine(name="Cost of a step", of=cost_of)]),
         Curve(
             title="Cost of a validation",
             unit="$",
             from_zero=True,
             is_sparse=True,
             hides_zeros=True,
-            lines=[Line(name="Cost of a validation", of=lambda row: row.validation_cost_usd)],
+            lines=[CurveLine(name="Cost of a validation", of=lambda row: row.validation_cost_usd)],
         ),
         Curve(
             title="Tokens of a step",
             from_zero=True,
             note="that the service counted",
-            lines=[Line(name="Tokens of a step", of=judged(lambda one: one.tokens))],
+            lines=[CurveLine(name="Tokens of a step", of=judged(lambda one: one.tokens))],
         ),
     ]
 
 
-def _from_table(name: str, by_step: Mapping[int, float]) -> Line:
-    return Line(name=name, of=lambda row: by_step.get(row.step))
+def _from_table(name: str, by_step: Mapping[int, float]) -> CurveLine:
+    return CurveLine(name=name, of=lambda row: by_step.get(row.step))
 
 
 def cost_of(row: StepRow) -> float | None:
@@ -259,13 +258,13 @@ def failure_curves(steps: Sequence[StepRow]) -> list[Curve]:
     ]
 
 
-def _failed_line(kind: str) -> Line:
-    return Line(name=kind.replace("_", " "), of=lambda row: _failed(row).get(kind, 0.0))
+def _failed_line(kind: str) -> CurveLine:
+    return CurveLine(name=kind.replace("_", " "), of=lambda row: _failed(row).get(kind, 0.0))
 
 
-def _dropped_line(reason: str) -> Line:
+def _dropped_line(reason: str) -> CurveLine:
     name = reason.replace("_", " ")
-    return Line(name=name, of=lambda row: None if row.trained is None else row.trained.dropped.get(reason, 0.0))
+    return CurveLine(name=name, of=lambda row: None if row.trained is None else row.trained.dropped.get(reason, 0.0))
 
 
 def _failed(row: StepRow) -> Mapping[str, float]:
@@ -280,8 +279,8 @@ def _components(row: StepRow) -> Mapping[str, float]:
     return {} if row.judged is None else row.judged.component_means
 
 
-def _component(name: str) -> Line:
-    return Line(name=name, of=lambda row: _components(row).get(name))
+def _component(name: str) -> CurveLine:
+    return CurveLine(name=name, of=lambda row: _components(row).get(name))
 
 
 def _names(mappings: Iterable[Mapping[Name, object]]) -> list[Name]:

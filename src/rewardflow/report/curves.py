@@ -19,7 +19,7 @@ Figure = Callable[[StepRow], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CurveLine:
     name: str
     of: Figure
     low: Figure | None = None
@@ -29,7 +29,7 @@ class Line:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[CurveLine]
     unit: str = ""
     note: str = ""
     from_zero: bool = False

@@ -15,7 +15,7 @@ from typing import Any
 
 from rewardflow.drawing.scales import figure
 from rewardflow.observe.histogram import Histogram
-from rewardflow.report.steps import Judged, StepRow, Trained
+from rewardflow.report.steps import StepJudging, StepRow, Trained
 
 HIDDEN_WELL = 0.05  # a share of exposed time that nobody would work on
 _SLOW_QUEUE = 0.5  # waiting for a slot, against the call itself
@@ -33,7 +33,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class RunFigures:
     num_trained: int
     total_s: float
     step_s: float | None  # the median
@@ -99,7 +99,7 @@ class Figures:
 _WORK = ("generate", "log_probs", "validate", "update", "publish")
 
 
-def figures_of(steps: Sequence[StepRow]) -> Figures:
+def figures_of(steps: Sequence[StepRow]) -> RunFigures:
     trained = [row.trained for row in steps if row.trained is not None]
     judged = [row.judged for row in steps if row.judged is not None]
     scores = [score for row in steps if (score := score_of(row)) is not None]
@@ -109,7 +109,7 @@ def figures_of(steps: Sequence[StepRow]) -> Figures:
     for one in judged:
         latency_s.merge(one.latency_s)
         waited_s.merge(one.waited_s)
-    return Figures(
+    return RunFigures(
         num_trained=len(trained),
         total_s=sum(one.duration_s for one in trained),
         step_s=statistics.median(one.duration_s for one in trained) if trained else None,
@@ -146,7 +146,7 @@ def score_of(row: StepRow) -> float | None:
     return mean if mean is not None or row.judged is None else row.judged.score_mean
 
 
-def binding_of(figures: Figures) -> Binding:
+def binding_of(figures: RunFigures) -> Binding:
     """The largest share of the device's time that was not work, and why; or the work itself."""
     if not figures.total_s:
         return _binding_of_calls(figures)
@@ -174,7 +174,7 @@ _WAITS = {
 }
 
 
-def _binding_of_calls(figures: Figures) -> Binding:
+def _binding_of_calls(figures: RunFigures) -> Binding:
     latency_s, waited_s = figures.latency_s.mean, figures.waited_s.mean
     if latency_s is None or waited_s is None:
         return Binding(name="unknown", reason="no call was timed")
@@ -194,13 +194,13 @@ def _binding_of_calls(figures: Figures) -> Binding:
     return Binding(name="judge latency", reason=f"the median call takes {figure(median_s, 's')}, and few wait to start")
 
 
-def _cost_usd(trained: Sequence[Trained], judged: Sequence[Judged]) -> float:
+def _cost_usd(trained: Sequence[Trained], judged: Sequence[StepJudging]) -> float:
     if judged:
         return sum(one.cost_usd for one in judged)
     return sum(one.figures.get("cost_usd", 0.0) for one in trained)
 
 
-def _learnt_rpm(judged: Sequence[Judged]) -> float | None:
+def _learnt_rpm(judged: Sequence[StepJudging]) -> float | None:
     """The median of where each account's rate stood after the steps in which it moved."""
     rates: defaultdict[str, list[float]] = defaultdict(list)
     for one in judged:

@@ -20,12 +20,12 @@ from rewardflow.report.curve_catalogue import (
     reward_time_curve,
     step_time_curve,
 )
-from rewardflow.report.curves import Curve, Figure, Line, NamedSteps, chart_of
+from rewardflow.report.curves import Curve, CurveLine, Figure, NamedSteps, chart_of
 from rewardflow.report.detail import stretches_of, timeline_of
 from rewardflow.report.latencies import latency_shares
 from rewardflow.report.page_parts import card, charts, section, table, wide
 from rewardflow.report.run_data import RunData
-from rewardflow.report.run_figures import Figures, binding_of
+from rewardflow.report.run_figures import RunFigures, binding_of
 from rewardflow.report.steps import Spread, StepRow
 from rewardflow.report.validation_curves import other_validation_curves, validation_curves
 
@@ -34,7 +34,7 @@ _ALARMING = 0.25
 _FAILING = 0.05
 
 
-def headline(run: RunData, figures: Figures) -> Markup:
+def headline(run: RunData, figures: RunFigures) -> Markup:
     binding = binding_of(figures)
     exposed = figures.exposed_share
     failed = figures.failed_share
@@ -62,14 +62,14 @@ def headline(run: RunData, figures: Figures) -> Markup:
     return tag("div", cards, class_="cards")
 
 
-def _cost_text(figures: Figures) -> str:
+def _cost_text(figures: RunFigures) -> str:
     if not figures.validation_calls and not figures.validation_cost_usd:
         return f"{figure(figures.calls)} calls, {figure(figures.tokens)} tokens"
     calls = figures.calls + figures.validation_calls
     return f"{figure(calls)} calls; validations {figure(figures.validation_cost_usd, '$')} of it"
 
 
-def _steps_text(run: RunData, figures: Figures) -> str:
+def _steps_text(run: RunData, figures: RunFigures) -> str:
     done = figures.num_trained or len(run.steps)
     planned = run.planned_steps
     return f"{done:,}" if planned is None or planned == done else f"{done:,} of {planned:,}"
@@ -78,7 +78,7 @@ def _steps_text(run: RunData, figures: Figures) -> str:
 # -- time --
 
 
-def time_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup | None:
+def time_section(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup | None:
     drawn = [_columns(run, is_alone=len(runs) == 1) for run in runs if any(row.trained for row in run.steps)]
     if not drawn:
         return None
@@ -96,7 +96,7 @@ def time_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Mark
 
 
 def _columns(run: NamedSteps, *, is_alone: bool) -> Markup:
-    lines = [Line(name=name, of=_seconds_of(kind)) for kind, name in KINDS.items()]
+    lines = [CurveLine(name=name, of=_seconds_of(kind)) for kind, name in KINDS.items()]
     chart = chart_of(Curve(title="Device time of each step", lines=lines, unit="s"), [run])
     kinds = list(KINDS)
     series = [] if chart is None else chart.series
@@ -120,7 +120,7 @@ def _seconds_of(kind: str) -> Figure:
     return seconds_of
 
 
-def _time_table(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup:
+def _time_table(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup:
     rows: list[list[Child]] = []
     for kind, name in KINDS.items():
         if not any(one.seconds_by_kind.get(kind) for one in figures):
@@ -213,7 +213,7 @@ def warnings_section(runs: Sequence[NamedSteps]) -> Markup | None:
 # -- calls --
 
 
-def calls_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup | None:
+def calls_section(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup | None:
     if not any(one.calls or one.latency_s.count for one in figures):
         return None
     steps = [row for run in runs for row in run.steps]
@@ -232,7 +232,7 @@ def calls_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Mar
     )
 
 
-def _latency_chart(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup | None:
+def _latency_chart(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup | None:
     shares = latency_shares([one.latency_s for one in figures])
     if shares is None:
         return None
@@ -300,7 +300,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _quantile_table(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup:
+def _quantile_table(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup:
     rows: list[list[Child]] = []
     for run, one in zip(runs, figures, strict=True):
         prefix = "" if len(runs) == 1 else f"{run.name}: "
@@ -314,7 +314,7 @@ def _quantile_cells(histogram: Histogram) -> list[str]:
     return [figure(histogram.count), figure(histogram.mean, "s"), *quantiles, figure(histogram.max, "s")]
 
 
-def _outcome_table(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup:
+def _outcome_table(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup:
     names = dict.fromkeys(name for one in figures for name in one.outcomes)
     counted: dict[str, list[float]] = {
         "calls": [one.calls for one in figures],
@@ -336,7 +336,7 @@ def _ended(outcome: str) -> str:
 # -- cost and failures --
 
 
-def cost_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup | None:
+def cost_section(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup | None:
     if not any(one.cost_usd or one.tokens or one.validation_cost_usd for one in figures):
         return None
     by_run = [cost_curves(run.steps) for run in runs]
@@ -347,7 +347,7 @@ def cost_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Mark
     return section("cost", "Cost", drawn)
 
 
-def failures_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> Markup | None:
+def failures_section(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> Markup | None:
     if not any(one.failed or one.dropped or one.imputed for one in figures):
         return None
     kinds = dict.fromkeys(kind for one in figures for kind in one.failed)
@@ -370,6 +370,6 @@ def failures_section(runs: Sequence[NamedSteps], figures: Sequence[Figures]) -> 
     return section("failures", "Failures", curves, lead=lead)
 
 
-def _counted(counts: Sequence[float], figures: Sequence[Figures]) -> list[str]:
+def _counted(counts: Sequence[float], figures: Sequence[RunFigures]) -> list[str]:
     pairs = zip(counts, figures, strict=True)
     return [text for n, one in pairs for text in (figure(n), figure(n / one.rollouts if one.rollouts else None, "%"))]

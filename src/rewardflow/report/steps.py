@@ -58,7 +58,7 @@ class LimitRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class StepJudging:
     """The agent's last line about a step."""
 
     rollouts: int
@@ -91,9 +91,9 @@ class Judged:
 class StepRow:
     step: int
     trained: Trained | None = None
-    judged: Judged | None = None
+    judged: StepJudging | None = None
     measured: Mapping[str, float] = EMPTY  # on validation data, before this step was trained
-    validated: Judged | None = None  # the agent's line about that validation
+    validated: StepJudging | None = None  # the agent's line about that validation
 
     @property
     def validation_cost_usd(self) -> float | None:
@@ -153,14 +153,14 @@ def _trained(fields: Fields) -> Trained:
     )
 
 
-def _judged(step: int, fields: Fields) -> Judged:
+def _judged(step: int, fields: Fields) -> StepJudging:
     score = fields.inner("score")
     components = fields.inner("components")
     means = {name: components.inner(name).number("mean") for name in components.data}
     accounts = fields.inner("accounts")
     of_accounts = {name: accounts.inner(name) for name in accounts.data}
     breakers = [state for each in of_accounts.values() for state in each.inner("breakers").data.values()]
-    return Judged(
+    return StepJudging(
         rollouts=fields.count("rollouts"),
         scored=fields.count("scored"),
         failed=fields.inner("failed").by_name(),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rewardflow.report.curves import Curve, Line
+from rewardflow.report.curves import Curve, CurveLine
 from rewardflow.report.steps import StepRow
 
 _PASS: Final = re.compile(r"pass@\d+")
@@ -101,7 +101,7 @@ def _taken_apart(name: str) -> _Measured:
     return _Measured(name=name, source=source, family=family, line=line)
 
 
-def _line(one: _Measured) -> Line:
+def _line(one: _Measured) -> CurveLine:
     """A kind of failure is told only where it happened: elsewhere there was none."""
     absent = 0.0 if one.family is _FAILED else None
-    return Line(name=one.line, of=lambda row: row.measured.get(one.name, absent) if row.measured else None)
+    return CurveLine(name=one.line, of=lambda row: row.measured.get(one.name, absent) if row.measured else None)

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput, RewardflowError, RewardLoadError
-from rewardflow.observe.events import REWARD_SOURCE, AgentOpened, EventRelay, EventSink
-from rewardflow.observe.events import AgentClosed as AgentClosedEvent
+from rewardflow.observe.events import REWARD_SOURCE, AgentEnded, AgentOpened, EventRelay, EventSink
 from rewardflow.observe.line_file import LineFileStatistics
 from rewardflow.observe.redact import redact
 from rewardflow.reward.calls.dispatcher import Dispatcher, DispatchStatistics
@@ -35,7 +34,7 @@ from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.code.thread_pool import WorkerStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
 from rewardflow.reward.event_loop import HomeLoop, end_tasks
-from rewardflow.reward.forwarding_ticket import Outlet, Receiver
+from rewardflow.reward.forwarding_ticket import Outlet, VerdictReceiver
 from rewardflow.reward.gc_tuning import fewer_collections
 from rewardflow.reward.groups.assembly import Assembly, AssemblyStatistics
 from rewardflow.reward.groups.local_decision import Decider, DeciderStatistics
@@ -275,7 +274,7 @@ class RewardAgent:
         self._assembly.abandon()
         if self._recorder is not None:
             statistics = dataclasses.asdict(self.statistics())
-            self._recorder.emit(AgentClosedEvent(at_s=self._home.loop.time(), statistics=statistics))
+            self._recorder.emit(AgentEnded(at_s=self._home.loop.time(), statistics=statistics))
 
     def shown_settings(self) -> dict[str, Any]:
         """The settings as people may see them; `reward_kwargs` may hold keys, so they are left out."""
@@ -307,7 +306,7 @@ class RewardAgent:
 
     def outlet(
         self,
-        receiver: Receiver,
+        receiver: VerdictReceiver,
         *,
         run: str,
         share: float = 1.0,

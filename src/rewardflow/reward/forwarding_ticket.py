@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rewardflow.reward.groups.pending_group import PendingGroup
 
 
-class Receiver(Protocol):
+class VerdictReceiver(Protocol):
     """Who gets an outlet's verdicts. None of these may raise."""
 
     def verdict(self, run: str, rollout: Rollout, reward: Reward, waited_s: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class Outlet(Ticket):
         self,
         agent: TicketOwner,
         loop: asyncio.AbstractEventLoop,
-        receiver: Receiver,
+        receiver: VerdictReceiver,
         components: Sequence[Component],
         *,
         run: str,

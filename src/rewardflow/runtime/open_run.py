@@ -23,7 +23,7 @@ from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.protocols import Critic, Generator, Trainer
 from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
@@ -79,7 +79,7 @@ class OpenRun:
 
     settings: RunSettings
     agent: RunAgent
-    parts: Parts
+    parts: FlowParts
     flow: Flow
     prompts: PromptCursor
     start: Boundary
@@ -199,10 +199,10 @@ def folder_of(settings: RunSettings) -> Path:
     return Path.cwd() if settings.reward_folder is None else Path(settings.reward_folder)
 
 
-def _make_parts(settings: RunSettings, prompts: PromptCursor, agent: RunAgent, machinery: Machinery) -> Parts:
+def _make_parts(settings: RunSettings, prompts: PromptCursor, agent: RunAgent, machinery: Machinery) -> FlowParts:
     from rewardflow.algo.advantages import make_advantages
 
-    return Parts(
+    return FlowParts(
         schedule=settings.schedule,
         prompts=prompts,
         generator=machinery.generator,
@@ -223,7 +223,7 @@ def _make_parts(settings: RunSettings, prompts: PromptCursor, agent: RunAgent, m
 def _state_of(
     settings: RunSettings,
     machinery: Machinery,
-    parts: Parts,
+    parts: FlowParts,
     prompts: PromptCursor,
     prompt_sets: tuple[PromptSet, PromptSet | None],
 ) -> RunState:
@@ -258,7 +258,7 @@ def _open_checkpointer(
 
 
 def _make_flow(
-    parts: Parts,
+    parts: FlowParts,
     checks: StepChecks,
     records: RunRecords | None,
     saver: Checkpointer | None,

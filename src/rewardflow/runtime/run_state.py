@@ -16,7 +16,7 @@ from rewardflow.checkpoint.manifest import VALIDATION_FOLDER, Checkpoint
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.flow_parts import Parts
+from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.records import Boundary, SavedStep
 from rewardflow.settings.run_settings import ValidationSettings
 
@@ -82,7 +82,7 @@ class RunState:
     weights: WeightKeeper
     prompts: PromptCursor
     prompt_set: PromptSet
-    parts: Parts
+    parts: FlowParts
     validation_set: PromptSet | None = None
     validation: ValidationSettings | None = None
 

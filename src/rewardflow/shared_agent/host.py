@@ -27,7 +27,7 @@ from rewardflow.shared_agent.messages import (
     Halt,
     HostStatistics,
     Op,
-    Score,
+    ScoreRequest,
     Seal,
     Submit,
     Want,
@@ -121,7 +121,7 @@ class Host:
                 if fresh := self._samples.take_in(guest, op.rollouts):
                     self._begin(self._outlet(guest, op), fresh)
                     self._look_for_lacking(guest.run, fresh)
-            case Score():
+            case ScoreRequest():
                 if fresh := self._samples.take_in(guest, op.rollouts):
                     lone = self._agent.outlet(self, run=guest.run, share=guest.share)
                     self._begin(lone, fresh)

@@ -68,7 +68,7 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoreRequest:
     """Rollouts by serial number that were submitted one by one, and belong to no ticket of the client."""
 
     rollouts: list[tuple[int, Packed]]
@@ -103,7 +103,7 @@ class Want:
     last: int
 
 
-Op = Submit | Score | Seal | Cancel | CancelStarted | Want
+Op = Submit | ScoreRequest | Seal | Cancel | CancelStarted | Want
 
 
 @dataclass(frozen=True, slots=True)

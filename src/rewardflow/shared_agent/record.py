@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from rewardflow.observe.events import AgentClosed, AgentOpened, EventSink
+from rewardflow.observe.events import AgentEnded, AgentOpened, EventSink
 from rewardflow.reward.groups.pending_group import PendingGroup
 from rewardflow.reward.recorder import record_group, verdict_event
 from rewardflow.shared_agent.client_counts import ClientStatistics
@@ -42,7 +42,7 @@ class RunRecord:
         self._sink.emit(AgentOpened(at_s=now_s, unix_s=unix_s, rewards=[welcome.name], settings=welcome.settings))
 
     def closed(self, statistics: ClientStatistics) -> None:
-        self._sink.emit(AgentClosed(at_s=self._loop.time(), statistics=dataclasses.asdict(statistics)))
+        self._sink.emit(AgentEnded(at_s=self._loop.time(), statistics=dataclasses.asdict(statistics)))
 
     def reconnected(self) -> None:
         """Another host may be on another machine, with another clock."""

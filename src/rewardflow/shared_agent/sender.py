@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.connection import Connection
-from rewardflow.shared_agent.messages import Op, Packed, Score, Submit, pack_rollout
+from rewardflow.shared_agent.messages import Op, Packed, ScoreRequest, Submit, pack_rollout
 from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, Question, Unanswered
 
 _ROLLOUTS_A_MESSAGE = 1024  # so that packing them holds the loop for milliseconds, and both sides work at once
@@ -52,7 +52,7 @@ class Sender:
             if not ops:
                 self._has_waiting.clear()
                 continue
-            is_free = all(isinstance(op, Submit | Score) for op in ops)
+            is_free = all(isinstance(op, Submit | ScoreRequest) for op in ops)
             await self._wait_for_messages_out(fewer_than=_MESSAGES_OUT if is_free else 1)
             message = self._tasks.create_task(self._connection.post(ops, era=self._connection.num_reconnects))
             self._messages_out.add(message)
@@ -91,7 +91,7 @@ class Sender:
             Submit(number, rollouts, tickets[number].due_step, tickets[number].source)
             for number, rollouts in by_ticket.items()
         ]
-        return submits if lone is None else [*submits, Score(lone)]
+        return submits if lone is None else [*submits, ScoreRequest(lone)]
 
     def _next_others(self) -> Sequence[Op]:
         """All that stands before the next rollout, and must keep its place."""

@@ -16,7 +16,7 @@ from rewardflow.algo import aggregation
 from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.loss_terms import PassSums
-from rewardflow.train.packing import Row, left_mask
+from rewardflow.train.packing import TokenRow, left_mask
 from rewardflow.train.staleness_sums import loss_measures, off_policy_measures
 
 
@@ -41,7 +41,7 @@ class Accumulated:
     num_tokens: int = 0
     passes: list[PassSums] = field(default_factory=list)
 
-    def count(self, scored: Sequence[Row], rule: Aggregation, max_response_tokens: int) -> None:
+    def count(self, scored: Sequence[TokenRow], rule: Aggregation, max_response_tokens: int) -> None:
         """Every scored row has its share of the denominator, whether or not it needs a pass."""
         mask_BT = left_mask(torch.tensor([len(row.sampled) for row in scored], dtype=torch.long))
         is_scored_B = torch.ones(len(scored), dtype=torch.bool)

@@ -22,7 +22,7 @@ from rewardflow.flow.records import MicroBatch, UpdateReport
 from rewardflow.settings.run_settings import AlgorithmSettings, RunSettings, TrainerSettings
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.loss_terms import LossTerms
-from rewardflow.train.update_tally import Tally, TrainerStatistics
+from rewardflow.train.update_tally import TrainerStatistics, UpdateTally
 from rewardflow.types import Rollout
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class DeviceTrainer(ABC):
         self._temperature = temperature
         self._total_steps = total_steps
         self._thread = thread
-        self._tally = Tally(algorithm.aggregation, max_response_tokens)
+        self._tally = UpdateTally(algorithm.aggregation, max_response_tokens)
         self._open_step: int | None = None
 
     def statistics(self) -> TrainerStatistics:

@@ -23,7 +23,7 @@ from rewardflow.algo.token_softmax import Entropy
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample
 from rewardflow.settings.run_settings import AlgorithmSettings
-from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, rollout_name
+from rewardflow.train.packing import IDLE_ROW, PackedRows, TokenRow, rollout_name
 from rewardflow.train.staleness_sums import Compared, StalenessSums, staleness_sums
 from rewardflow.train.token_log_probs import TokenScores
 from rewardflow.types import Rollout
@@ -36,7 +36,7 @@ class TrainingRow:
     `engine` is what the engine said, for metrics; None where it said nothing.
     """
 
-    row: Row
+    row: TokenRow
     columns: Mapping[str, Tensor]
     engine: array[float] | None = None
     staleness: int = 0
@@ -94,7 +94,7 @@ class LossTerms:
         one = _advantage_of(sample)
         return one != 0 if isinstance(one, float) else bool(torch.as_tensor(one).any())
 
-    def training_row(self, sample: Sample, row: Row) -> TrainingRow:
+    def training_row(self, sample: Sample, row: TokenRow) -> TrainingRow:
         return TrainingRow(
             row=row,
             columns={name: self._column(name, sample, row) for name in self.column_names},
@@ -176,7 +176,7 @@ class LossTerms:
             found[number] = staleness_sums(looked_at.compared, sums, mask_BT)
         return found
 
-    def _column(self, name: str, sample: Sample, row: Row) -> Tensor:
+    def _column(self, name: str, sample: Sample, row: TokenRow) -> Tensor:
         values = _advantage_of(sample) if name == "advantage" else getattr(sample.taken, name)
         if values is None and name == "behaviour" and self.algorithm.behaviour == "engine":
             spoken = _engine_log_probs(sample.rollout, row)
@@ -202,7 +202,7 @@ class LossTerms:
         return "loss=decoupled" if self.algorithm.loss == "decoupled" else f"reject={self.algorithm.reject}"
 
 
-def column_of(name: str, values: Any, sample: Sample, row: Row) -> Tensor:
+def column_of(name: str, values: Any, sample: Sample, row: TokenRow) -> Tensor:
     """One float32 for each sampled token; a single number stands for all of them."""
     if isinstance(values, float):
         return torch.full((len(row.sampled),), values)  # much faster than by way of a tensor of one
@@ -240,7 +240,7 @@ def _entropy_sums(entropy_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Tenso
     return {"entropy": torch.where(mask_BT, entropy_BT.detach(), 0.0).sum(dtype=torch.float64)}
 
 
-def _engine_log_probs(rollout: Rollout, row: Row) -> array[float] | None:
+def _engine_log_probs(rollout: Rollout, row: TokenRow) -> array[float] | None:
     """Of the sampled tokens, in float32, without a loop over them; a tensor for each row would cost more than it."""
     log_probs = rollout.log_probs
     if log_probs is None:

@@ -21,14 +21,14 @@ from rewardflow.types import Rollout
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TokenRow:
     """The tokens of one rollout, and the positions of those that the policy sampled."""
 
     token_ids: Sequence[int]
     sampled: Sequence[int]
 
     @classmethod
-    def of(cls, rollout: Rollout) -> Row:
+    def of(cls, rollout: Rollout) -> TokenRow:
         token_ids, mask = rollout.token_ids, rollout.response_mask
         if token_ids is None or mask is None or len(token_ids) != len(mask):
             sizes = [None if column is None else len(column) for column in (token_ids, mask)]
@@ -50,7 +50,7 @@ class Row:
 
 
 # Computes what any row does and weighs nothing: ranks run it when others have more passes to make.
-IDLE_ROW = Row(token_ids=(0, 0), sampled=(1,))
+IDLE_ROW = TokenRow(token_ids=(0, 0), sampled=(1,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def split_passes(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
     return passes
 
 
-def pack(rows: Sequence[Row], device: torch.device) -> PackedRows:
+def pack(rows: Sequence[TokenRow], device: torch.device) -> PackedRows:
     is_token_BL = left_mask(torch.tensor([row.num_tokens for row in rows]))
     # One tensor of all tokens: a tensor for each row would take longer than what the rows then go through.
     token_ids = torch.tensor(list(itertools.chain.from_iterable(row.token_ids for row in rows)), dtype=torch.long)

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from rewardflow.train.fsdp2.sharding import Ranks
-from rewardflow.train.packing import Row, split_passes
+from rewardflow.train.packing import TokenRow, split_passes
 
 
-def even_passes(rows: Sequence[Row], token_budget: int, ranks: Ranks) -> list[list[int]]:
+def even_passes(rows: Sequence[TokenRow], token_budget: int, ranks: Ranks) -> list[list[int]]:
     """The rows of each pass, by index; none of them where other ranks have more passes to make."""
     passes = split_passes([row.num_tokens for row in rows], token_budget)
     return passes + [[] for _ in range(ranks.most(len(passes)) - len(passes))]
 
 
-def by_row(found: Sequence[Tensor], passes: Sequence[Sequence[int]], rows: Sequence[Row]) -> list[Tensor]:
+def by_row(found: Sequence[Tensor], passes: Sequence[Sequence[int]], rows: Sequence[TokenRow]) -> list[Tensor]:
     """What each pass found for its sampled tokens, as one tensor on the CPU for each row; an idle one's is nobody's."""
     columns = [torch.empty(0)] * len(rows)
     for found_N, indices in zip(found, passes, strict=True):

@@ -16,7 +16,7 @@ from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.accumulated import Accumulated, UpdateSums
 from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.loss_terms import PassSums
-from rewardflow.train.packing import Row
+from rewardflow.train.packing import TokenRow
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class TrainerStatistics:
     num_rows_without_gradient: int = 0  # that were scored and did not need to
 
 
-class Tally:
+class UpdateTally:
     """Of one rank: `take` a micro-batch, `add` its passes, `close` the update, `told` what became of it."""
 
     def __init__(self, aggregation: Aggregation, max_response_tokens: int) -> None:
@@ -45,9 +45,9 @@ class Tally:
     def statistics(self) -> TrainerStatistics:
         return self._statistics
 
-    def take(self, batch: MicroBatch) -> list[tuple[Sample, Row]]:
+    def take(self, batch: MicroBatch) -> list[tuple[Sample, TokenRow]]:
         """The samples that are scored, counted; among them those without a sampled token, which no pass is for."""
-        scored = [(sample, Row.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
+        scored = [(sample, TokenRow.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
         self._accumulated.count([row for _, row in scored], self._aggregation, self._max_response_tokens)
         return scored
 

@@ -19,7 +19,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample
 from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.loss_terms import TrainingRow, column_of
-from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, rollout_name
+from rewardflow.train.packing import IDLE_ROW, PackedRows, TokenRow, rollout_name
 
 COLUMNS = ("returns", "values")
 VARIANCE_FLOOR = 1e-5  # added to the variance of returns before it divides
@@ -40,7 +40,7 @@ class ValueTerms:
     aggregation: Aggregation
     clip: float | None
 
-    def training_row(self, sample: Sample, row: Row) -> TrainingRow:
+    def training_row(self, sample: Sample, row: TokenRow) -> TrainingRow:
         targets = sample.advantage
         if not isinstance(targets, TokenTargets) or sample.taken.values is None:
             raise InvalidInput(

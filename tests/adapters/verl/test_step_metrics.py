@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewardflow.adapters.verl.step_metrics import StepAccount
-from rewardflow.adapters.verl.training.group_board import GroupReport, Judged
+from rewardflow.adapters.verl.training.group_board import GroupJudged, GroupReport
 from rewardflow.flow.usage import UsageTotals
 from rewardflow.types import Reward
 
@@ -13,7 +13,7 @@ USAGE = UsageTotals(busy_s={"update": 3.0}, idle_s={"reward": 1.0}, hidden_s=2.0
 
 
 def group(uid: str, *rewards: Reward) -> GroupReport:
-    verdicts = tuple(Judged(index=index, reward=reward) for index, reward in enumerate(rewards))
+    verdicts = tuple(GroupJudged(index=index, reward=reward) for index, reward in enumerate(rewards))
     return GroupReport(uid=uid, step=2, size=len(rewards), verdicts=verdicts, first_generated_s=10.0, judged_s=14.0)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.reward.calls.fair_queue import Entry, FairQueue
+from rewardflow.reward.calls.fair_queue import FairQueue, QueueEntry
 
 
-def entry(run: str, sequence: int, *, step: int = 0, share: float = 1.0) -> Entry:
+def entry(run: str, sequence: int, *, step: int = 0, share: float = 1.0) -> QueueEntry:
     ticket = SimpleNamespace(run=run, share=share)
     job: Any = SimpleNamespace(group=SimpleNamespace(ticket=ticket), is_done=False)
-    return Entry(step, sequence, 0, sequence, job, False)
+    return QueueEntry(step, sequence, 0, sequence, job, False)
 
 
 def filled(shares: dict[str, float], count: int) -> FairQueue:

@@ -12,11 +12,11 @@ from journal_entries import an_entry, rows_of
 from rewardflow.errors import InvalidInput, JournalError, JournalLocked
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.reader import JournalReader, vacuum
-from rewardflow.reward.journal.verdict_rows import Entry, insert, row_of
+from rewardflow.reward.journal.verdict_rows import JournalEntry, insert, row_of
 from rewardflow.types import Reward
 
 
-def write(path: Path, *entries: Entry) -> None:
+def write(path: Path, *entries: JournalEntry) -> None:
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
         insert(connection, [row_of(entry, "full") for entry in entries])
 

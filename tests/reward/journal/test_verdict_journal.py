@@ -23,16 +23,16 @@ from journal_entries import an_entry, key_of, rows_of
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
-from rewardflow.reward.journal.verdict_journal import MAX_ROWS_A_COMMIT, Entry, Journal
+from rewardflow.reward.journal.verdict_journal import MAX_ROWS_A_COMMIT, Journal, JournalEntry
 from rewardflow.types import Reward
 
 
-async def save(journal: Journal, *entries: Entry) -> list[Entry]:
+async def save(journal: Journal, *entries: JournalEntry) -> list[JournalEntry]:
     """Hand all over at once; return them in the order in which they were called saved."""
     done = asyncio.get_running_loop().create_future()
-    answered: list[Entry] = []
+    answered: list[JournalEntry] = []
 
-    def saved(entry: Entry) -> None:
+    def saved(entry: JournalEntry) -> None:
         answered.append(entry)
         if len(answered) == len(entries):
             done.set_result(None)
@@ -59,7 +59,7 @@ async def opened(path: Path, **options: Any) -> Any:
         await journal.aclose()
 
 
-def there_and_back(path: Path, *entries: Entry) -> Mapping[bytes, Reward]:
+def there_and_back(path: Path, *entries: JournalEntry) -> Mapping[bytes, Reward]:
     """Write in one session, look up in the next."""
 
     async def main() -> Mapping[bytes, Reward]:
@@ -164,11 +164,11 @@ def test_whatever_was_called_saved_survives_a_kill(path: Path) -> None:
     code = f"""
 import asyncio, sys
 sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
-from rewardflow.reward.journal.verdict_journal import Entry, Journal
+from rewardflow.reward.journal.verdict_journal import JournalEntry, Journal
 from rewardflow.types import Reward, Rollout
 
 def write(journal, number):
-    entry = Entry(key=number.to_bytes(16, "big"), run="run", reward="judge", identity="", at_s=0.0,
+    entry = JournalEntry(key=number.to_bytes(16, "big"), run="run", reward="judge", identity="", at_s=0.0,
                   rollout=Rollout(group_id="q", response="r" * 500), verdict=Reward(value=number / 3))
     def saved(entry):
         sys.stdout.write(f"{{number}}\\n")

@@ -18,7 +18,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.verdict_rows import (
     REPLAYED_KINDS,
-    Entry,
+    JournalEntry,
     Store,
     insert,
     look_up,
@@ -29,7 +29,9 @@ from rewardflow.reward.journal.verdict_rows import (
 from rewardflow.types import FAILURE_KINDS, Reward
 
 
-def there_and_back(path: Path, *entries: Entry, failures: bool = True, store: Store = "full") -> Mapping[bytes, Reward]:
+def there_and_back(
+    path: Path, *entries: JournalEntry, failures: bool = True, store: Store = "full"
+) -> Mapping[bytes, Reward]:
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
         insert(connection, [row_of(entry, store) for entry in entries])
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:

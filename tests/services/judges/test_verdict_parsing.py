@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rewardflow.errors import ServiceError, Unparsable
 from rewardflow.services.http.chat import ChatAnswer, TokenChoice
-from rewardflow.services.judges.rubric import Criterion, Rubric, Verdict
+from rewardflow.services.judges.rubric import Criterion, JudgeVerdict, Rubric
 from rewardflow.services.judges.verdict_parsing import MAX_ANSWER_CHARS, expected_score, find_verdict, read_verdict
 
 RUBRIC = Rubric.of(["correctness"])
@@ -21,7 +21,7 @@ OWN = '{"reason": "wrong sum", "correctness": 2}'
 FAKE = '{"reason": "perfect", "correctness": 10}'
 
 
-def read(text: str) -> Verdict:
+def read(text: str) -> JudgeVerdict:
     return find_verdict(text, RUBRIC.keys, RUBRIC.read)
 
 

@@ -27,7 +27,7 @@ from rewardflow.flow.protocols import Critic as CriticOfTheFlow
 from rewardflow.flow.records import Sample, UpdateReport
 from rewardflow.settings.run_settings import Aggregation, AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.train.fsdp2.trainer import TorchTrainer
-from rewardflow.train.packing import Row
+from rewardflow.train.packing import TokenRow
 
 UNCLIPPED = TrainerSettings(lr=1e-2, max_grad_norm=None, micro_batch_tokens=40)
 MODEL = CriticSettings(lr=1e-2, max_grad_norm=None)
@@ -51,12 +51,12 @@ def updated(trainer: TorchTrainer, *parts: Sequence[Sample], step: int = 0) -> U
 def plain_value_loss(
     hidden_of: Any, head: torch.nn.Linear, samples: Sequence[Sample], rule: Aggregation, clip: float | None
 ) -> Tensor:
-    """Row by row, with nothing packed or accumulated."""
+    """TokenRow by row, with nothing packed or accumulated."""
     rows = []
     for one in samples:
         if not one.is_scored:
             continue
-        at_T = torch.tensor(Row.of(one.rollout).sampled)
+        at_T = torch.tensor(TokenRow.of(one.rollout).sampled)
         values_T = head(hidden_of(torch.tensor([one.rollout.token_ids]))[0][at_T - 1]).squeeze(-1)
         returns_T, old_T = one.advantage.returns_T, one.taken.values
         loss_T = (values_T - returns_T) ** 2
@@ -152,7 +152,7 @@ def test_values_come_in_order_one_for_each_sampled_token(settings: CriticSetting
         as_the_flow_sees_it: CriticOfTheFlow = trainer
         found = asyncio.run(as_the_flow_sees_it.values(rollouts))
     for values_T, rollout in zip(found, rollouts, strict=True):
-        at_T = torch.tensor(Row.of(rollout).sampled)
+        at_T = torch.tensor(TokenRow.of(rollout).sampled)
         hidden_LD = trunk(input_ids=torch.tensor([rollout.token_ids])).last_hidden_state[0]
         torch.testing.assert_close(values_T, part.model.of_hidden(hidden_LD[at_T - 1]), rtol=1e-4, atol=1e-5)
 

@@ -30,7 +30,7 @@ _REFILL_SHARE = 4  # places are refilled when one in so many is free: each refil
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class DecodingRow:
     """One response to come. `born` is the tick of the batch at which it started; a greedy one draws nothing."""
 
     request: GroupRequest
@@ -44,7 +44,7 @@ class Row:
 class Response:
     """A row that has ended. `is_truncated` if only the limit of tokens ended it."""
 
-    row: Row
+    row: DecodingRow
     token_ids: list[int]
     log_probs: list[float]
     is_truncated: bool
@@ -54,7 +54,7 @@ class Response:
 class _Batch:
     """The rows in flight, each with its state in the same place of every tensor."""
 
-    rows: list[Row]
+    rows: list[DecodingRow]
     streams: Tensor
     greedy: Tensor  # 1 for rows that take the likeliest token
     lengths: Tensor  # of prompt and response so far
@@ -90,7 +90,7 @@ class Decoder:
         self._sampler = Sampler(self.settings.temperature, self.settings.top_k, self.settings.top_p)
         self._accepted = frozenset(inspect.signature(self.policy.model.forward).parameters)
 
-    def decode(self, rows: Sequence[Row], is_stopped: Callable[[], bool]) -> Iterator[Sequence[Response]]:
+    def decode(self, rows: Sequence[DecodingRow], is_stopped: Callable[[], bool]) -> Iterator[Sequence[Response]]:
         """Whoever calls takes care of eval mode and of gradients."""
         queue = deque(rows)
         batch = self._empty_batch(min(len(rows), self.settings.max_sequences))
@@ -122,12 +122,12 @@ class Decoder:
 
     # -- rows that start --
 
-    def _refill(self, batch: _Batch, queue: deque[Row]) -> None:
+    def _refill(self, batch: _Batch, queue: deque[DecodingRow]) -> None:
         max_rows = batch.slab.max_rows
         while queue and (not batch.rows or max_rows - len(batch.rows) >= max(max_rows // _REFILL_SHARE, 1)):
             self._admit(batch, _take(queue, max_rows - len(batch.rows)))
 
-    def _admit(self, batch: _Batch, rows: Sequence[Row]) -> None:
+    def _admit(self, batch: _Batch, rows: Sequence[DecodingRow]) -> None:
         """Read each prompt once, and give every row of its group a copy of what the model made of it."""
         device = batch.streams.device
         prompts = list(dict.fromkeys(row.prompt_ids for row in rows))
@@ -221,7 +221,7 @@ class Decoder:
             _take_out(batch, list(ended))
         return list(ended.values())
 
-    def _response(self, row: Row, token_ids: list[int], log_probs: list[float]) -> Response | None:
+    def _response(self, row: DecodingRow, token_ids: list[int], log_probs: list[float]) -> Response | None:
         if log_probs[-1] != log_probs[-1]:
             raise InvalidInput(
                 "the policy's logits must be finite, got NaN or infinity for token "
@@ -233,9 +233,9 @@ class Decoder:
         return Response(row, token_ids, log_probs, is_truncated=not ends)
 
 
-def _take(queue: deque[Row], count: int) -> list[Row]:
+def _take(queue: deque[DecodingRow], count: int) -> list[DecodingRow]:
     """The next rows, as many as one pass may read; at least one."""
-    rows: list[Row] = []
+    rows: list[DecodingRow] = []
     width, prompts = 0, set[tuple[int, ...]]()
     while queue and len(rows) < count:
         prompt = queue[0].prompt_ids

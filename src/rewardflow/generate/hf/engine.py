@@ -18,7 +18,7 @@ from torch import nn
 
 from rewardflow.flow.device_thread import DeviceThread, Emitter
 from rewardflow.flow.records import GroupRequest
-from rewardflow.generate.hf.decoding import Decoder, Response, Row
+from rewardflow.generate.hf.decoding import Decoder, DecodingRow, Response
 from rewardflow.generate.hf.grouped_attention import grouped_attention
 from rewardflow.generate.hf.key_value_slab import check_cache_fits
 from rewardflow.generate.hf.stopping import StopRule
@@ -76,7 +76,7 @@ class HFEngine:
     def _generate(self, requests: Sequence[GroupRequest], emitter: Emitter[Rollout]) -> None:
         started_s = time.perf_counter()
         rows = [
-            Row(request, index, prompt_ids, is_greedy=request.is_baseline(index))
+            DecodingRow(request, index, prompt_ids, is_greedy=request.is_baseline(index))
             for request in requests
             for prompt_ids in (self.encoder.encode(request.prompt),)
             for index in range(request.group_size)

@@ -34,7 +34,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Completion:
     """A response, and the version that sampled each of its tokens."""
 
     ended: Ended
@@ -80,7 +80,7 @@ class Sampling:
         stream = random_streams(self._seed, [asked.request.number], [asked.index])
         return int(stream[0].item()) & _LARGEST_SEED
 
-    def answer(self, asked: Asked, completion: Any, tokenizer: PreTrainedTokenizerBase) -> Answer:
+    def answer(self, asked: Asked, completion: Any, tokenizer: PreTrainedTokenizerBase) -> Completion:
         """`completion` is vLLM's CompletionOutput."""
         if completion.finish_reason not in ("stop", "length"):
             raise FlowError(
@@ -97,7 +97,7 @@ class Sampling:
             is_truncated=completion.finish_reason == "length",
             text=str(tokenizer.decode(token_ids, skip_special_tokens=True)),
         )
-        return Answer(ended, _versions(asked, completion.weight_versions, len(token_ids)))
+        return Completion(ended, _versions(asked, completion.weight_versions, len(token_ids)))
 
 
 def _log_probs(asked: Asked, told: Any, token_ids: Sequence[int]) -> list[float]:

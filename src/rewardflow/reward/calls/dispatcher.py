@@ -23,7 +23,7 @@ from rewardflow.observe.events import CallEnded, EventSink, WorkerAbandoned
 from rewardflow.observe.histogram import Histogram
 from rewardflow.reward.calls.attempt import Attempt
 from rewardflow.reward.calls.deadlines import Deadlines
-from rewardflow.reward.calls.fair_queue import Entry, FairQueue, RunStatistics
+from rewardflow.reward.calls.fair_queue import FairQueue, QueueEntry, RunStatistics
 from rewardflow.reward.calls.faults import Fault, describe, fault_of, with_reported_headers
 from rewardflow.reward.calls.outage import OutageClock
 from rewardflow.reward.calls.retry import Backoff, RetryBudget, RetryStatistics
@@ -119,7 +119,7 @@ class Dispatcher:
         if not job.queued_s:
             job.queued_s = self._loop.time()
         self._sequence += 1
-        entry = Entry(job.group.due_step, job.group.number, first.index, self._sequence, job, is_hedge)
+        entry = QueueEntry(job.group.due_step, job.group.number, first.index, self._sequence, job, is_hedge)
         self._queue.push(entry)
         self.wake()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rewardflow.reward.groups.job import Job
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """One job that waits for a call, in the order of its run."""
 
     step: int
@@ -57,7 +57,7 @@ class _Lane:
         self.clock = 0.0
         self.slot_clock = 0.0
         self.usual_s = usual_s  # that a call takes
-        self.heap: list[Entry] = []
+        self.heap: list[QueueEntry] = []
         self.num_in_flight = 0
         self.num_started = 0
 
@@ -79,10 +79,10 @@ class FairQueue:
     def __bool__(self) -> bool:
         return any(lane.heap for lane in self._lanes.values())
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         return (entry for lane in self._lanes.values() for entry in lane.heap)
 
-    def push(self, entry: Entry) -> None:
+    def push(self, entry: QueueEntry) -> None:
         ticket = entry.job.group.ticket
         lane = self._lanes.get(ticket.run)
         if lane is None:
@@ -94,7 +94,7 @@ class FairQueue:
             lane.share = ticket.share
         heapq.heappush(lane.heap, entry)
 
-    def first(self, *, scarce_slots: int | None = None) -> Entry | None:
+    def first(self, *, scarce_slots: int | None = None) -> QueueEntry | None:
         """The entry that goes next; `scarce_slots` is how many there are, if it is given the last free one of them.
 
         Done jobs are the caller's to pop.
@@ -128,7 +128,7 @@ class FairQueue:
         assert self._next is not None
         heapq.heappop(self._next.heap)
 
-    def pop(self) -> Entry:
+    def pop(self) -> QueueEntry:
         """Take out what was first, for a call that starts now; `end` gives its slot back."""
         lane = self._next
         assert lane is not None

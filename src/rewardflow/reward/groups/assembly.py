@@ -21,7 +21,7 @@ from rewardflow.reward.code.results import apply_post_process, fail, scores_for_
 from rewardflow.reward.groups.dedupe import Sharing, free
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.groups.pending_group import Note, PendingGroup
-from rewardflow.reward.journal.verdict_journal import Entry, Journal
+from rewardflow.reward.journal.verdict_journal import Journal, JournalEntry
 from rewardflow.reward.journal.verdict_keys import asks_the_same, verdict_keys
 from rewardflow.reward.recorder import record_group
 from rewardflow.reward.settings import AgentSettings
@@ -209,7 +209,7 @@ class Assembly:
         if job.num_calls:
             self._components[job.column].dispatcher.saving()
         for rollout, reward, key in zip(job.rollouts, rewards, job.keys, strict=True):
-            entry = Entry(
+            entry = JournalEntry(
                 key=key,
                 run=job.group.ticket.run,
                 reward=name,
@@ -430,5 +430,5 @@ class Assembly:
         )
 
 
-def _ignore(_: Entry) -> None:
+def _ignore(_: JournalEntry) -> None:
     """Saved, but its group waits for the last row of the call."""

@@ -32,7 +32,7 @@ class Note(NamedTuple):
 _NO_NOTE = Note(0.0, 0.0)
 
 
-class Column:
+class VerdictColumn:
     """The verdicts of one reward on one group."""
 
     __slots__ = ("is_called", "is_closed", "is_final", "num_in", "rewards")
@@ -74,7 +74,7 @@ class PendingGroup:
         self.ticket = ticket
         self.rollouts: list[Rollout | None] = [None] * self.size
         self.num_in = 0
-        self.columns = tuple([Column(self.size, sees_group) for sees_group in judges_groups])
+        self.columns = tuple([VerdictColumn(self.size, sees_group) for sees_group in judges_groups])
         self.jobs: list[Job] = []
         self.submitted_s = now
         self.is_delivered = False
@@ -140,17 +140,17 @@ class PendingGroup:
                 if column.rewards[rollout.index] is None:
                     column.rewards[rollout.index] = reward
 
-    def land(self, column: Column, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> bool:
+    def land(self, column: VerdictColumn, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> bool:
         """Put verdicts in their places; whether that completes the column."""
         for rollout, reward in zip(rollouts, rewards, strict=True):
             column.rewards[rollout.index] = reward
         column.num_in += len(rewards)
         return self.is_whole and column.num_in == self.num_expected
 
-    def column_rewards(self, column: Column) -> tuple[Reward, ...]:
+    def column_rewards(self, column: VerdictColumn) -> tuple[Reward, ...]:
         return tuple(reward for reward in column.rewards if reward is not None)
 
-    def replace(self, column: Column, rewards: Sequence[Reward]) -> None:
+    def replace(self, column: VerdictColumn, rewards: Sequence[Reward]) -> None:
         for rollout, reward in zip(self.members(), rewards, strict=True):
             column.rewards[rollout.index] = reward
 

@@ -29,7 +29,7 @@ from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
 from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, close, explaining, open_for_writing
 from rewardflow.reward.journal.reader import JournalReader, JournalRow, vacuum
 from rewardflow.reward.journal.verdict_rows import (
-    Entry,
+    JournalEntry,
     Row,
     Store,
     insert,
@@ -40,7 +40,7 @@ from rewardflow.reward.journal.verdict_rows import (
 )
 from rewardflow.types import Reward
 
-__all__ = ["Entry", "Journal", "JournalReader", "JournalRow", "JournalStatistics", "vacuum"]
+__all__ = ["Journal", "JournalEntry", "JournalReader", "JournalRow", "JournalStatistics", "vacuum"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +75,8 @@ class _Find:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    entry: Entry
-    saved: Callable[[Entry], None]
+    entry: JournalEntry
+    saved: Callable[[JournalEntry], None]
 
     def answer(self) -> None:
         self.saved(self.entry)
@@ -150,7 +150,7 @@ class Journal:
         """
         self._hand_over(_Find(keys, failures, found))
 
-    def write(self, entry: Entry, saved: Callable[[Entry], None]) -> None:
+    def write(self, entry: JournalEntry, saved: Callable[[JournalEntry], None]) -> None:
         """Save `entry` with the next commit, then call `saved(entry)`."""
         self._hand_over(_Write(entry, saved))
         self._handed_over += 1
@@ -262,7 +262,7 @@ class Journal:
                 self._save_rows(self._unsaved)
                 close(self._connection)
 
-    def _save(self, entries: Sequence[Entry]) -> None:
+    def _save(self, entries: Sequence[JournalEntry]) -> None:
         rows = list(self._unsaved)
         for entry in entries:
             try:

@@ -44,7 +44,7 @@ _MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """One verdict with everything that is written down about it. `key` is what it will be found by."""
 
     key: bytes
@@ -97,7 +97,7 @@ def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
 # -- documents --
 
 
-def row_of(entry: Entry, store: Store) -> Row:
+def row_of(entry: JournalEntry, store: Store) -> Row:
     """In the order of `COLUMNS`."""
     rollout, reward = entry.rollout, entry.verdict
     verdict, inputs = _verdict_document(reward), _rollout_document(rollout)

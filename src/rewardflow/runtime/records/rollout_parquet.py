@@ -36,40 +36,42 @@ Value = Callable[[int, JudgedRollout], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ParquetColumn:
     """`kind` as pyarrow spells it, or `components`, a map from text to number."""
 
     kind: str
     value: Value
 
 
-COLUMNS: dict[str, Column] = {
-    "step": Column("int64", lambda step, one: step),
-    "group_id": Column("string", lambda step, one: _text(one.rollout.group_id)),
-    "index": Column("int32", lambda step, one: one.rollout.index),
-    "prompt": Column("string", lambda step, one: _text(one.rollout.prompt)),
-    "messages": Column("string", lambda step, one: _json(list(one.rollout.messages)) if one.rollout.messages else None),
-    "response": Column("string", lambda step, one: _text(one.rollout.response)),
-    "ground_truth": Column("string", lambda step, one: _text_or_json(one.rollout.ground_truth)),
-    "data_source": Column("string", lambda step, one: _text_or_json(one.rollout.data_source)),
-    "score": Column("float64", lambda step, one: one.reward.value),
-    "status": Column("string", lambda step, one: one.reward.status),
-    "kind": Column("string", lambda step, one: one.reward.kind),
-    "error": Column("string", lambda step, one: _text(one.reward.error)),
-    "imputed": Column("bool", lambda step, one: one.reward.imputed),
-    "components": Column("components", lambda step, one: _components(one)),
-    "query": Column("string", lambda step, one: _text(one.reward.query)),
-    "explanation": Column("string", lambda step, one: _text(one.reward.explanation)),
-    "latency_s": Column("float64", lambda step, one: one.reward.latency_s),
-    "cost_usd": Column("float64", lambda step, one: one.reward.cost_usd),
-    "attempts": Column("int64", lambda step, one: one.reward.attempts),
-    "cached": Column("bool", lambda step, one: one.reward.cached),
-    "advantage": Column("float64", lambda step, one: _mean(one.advantage)),
-    "policy_version": Column("int64", lambda step, one: one.rollout.policy_version),
-    "staleness": Column("int64", lambda step, one: _staleness(step, one)),
-    "num_tokens": Column("int64", lambda step, one: num_sampled_tokens(one.rollout)),
-    "trained": Column("bool", lambda step, one: one.why_not is None and one.advantage is not None),
-    "why_not": Column("string", lambda step, one: one.why_not),
+COLUMNS: dict[str, ParquetColumn] = {
+    "step": ParquetColumn("int64", lambda step, one: step),
+    "group_id": ParquetColumn("string", lambda step, one: _text(one.rollout.group_id)),
+    "index": ParquetColumn("int32", lambda step, one: one.rollout.index),
+    "prompt": ParquetColumn("string", lambda step, one: _text(one.rollout.prompt)),
+    "messages": ParquetColumn(
+        "string", lambda step, one: _json(list(one.rollout.messages)) if one.rollout.messages else None
+    ),
+    "response": ParquetColumn("string", lambda step, one: _text(one.rollout.response)),
+    "ground_truth": ParquetColumn("string", lambda step, one: _text_or_json(one.rollout.ground_truth)),
+    "data_source": ParquetColumn("string", lambda step, one: _text_or_json(one.rollout.data_source)),
+    "score": ParquetColumn("float64", lambda step, one: one.reward.value),
+    "status": ParquetColumn("string", lambda step, one: one.reward.status),
+    "kind": ParquetColumn("string", lambda step, one: one.reward.kind),
+    "error": ParquetColumn("string", lambda step, one: _text(one.reward.error)),
+    "imputed": ParquetColumn("bool", lambda step, one: one.reward.imputed),
+    "components": ParquetColumn("components", lambda step, one: _components(one)),
+    "query": ParquetColumn("string", lambda step, one: _text(one.reward.query)),
+    "explanation": ParquetColumn("string", lambda step, one: _text(one.reward.explanation)),
+    "latency_s": ParquetColumn("float64", lambda step, one: one.reward.latency_s),
+    "cost_usd": ParquetColumn("float64", lambda step, one: one.reward.cost_usd),
+    "attempts": ParquetColumn("int64", lambda step, one: one.reward.attempts),
+    "cached": ParquetColumn("bool", lambda step, one: one.reward.cached),
+    "advantage": ParquetColumn("float64", lambda step, one: _mean(one.advantage)),
+    "policy_version": ParquetColumn("int64", lambda step, one: one.rollout.policy_version),
+    "staleness": ParquetColumn("int64", lambda step, one: _staleness(step, one)),
+    "num_tokens": ParquetColumn("int64", lambda step, one: num_sampled_tokens(one.rollout)),
+    "trained": ParquetColumn("bool", lambda step, one: one.why_not is None and one.advantage is not None),
+    "why_not": ParquetColumn("string", lambda step, one: one.why_not),
 }
 
 

@@ -23,7 +23,7 @@ from rewardflow.services.judges.group_prompt import (
     texts_shown,
 )
 from rewardflow.services.judges.judge_wrapper import JudgeBehind
-from rewardflow.services.judges.rubric import REASON, Criterion, Rubric, Verdict
+from rewardflow.services.judges.rubric import REASON, Criterion, JudgeVerdict, Rubric
 from rewardflow.services.judges.verdict_parsing import read_verdict
 from rewardflow.types import Reward, Rollout
 
@@ -103,8 +103,8 @@ class ListwiseJudge(JudgeBehind):
             )
         return system_prompt(self.judge, task, f'{{"{REASON}": "<one or two sentences>", {numbers}}}')
 
-    def _read(self, shape: Rubric) -> Callable[[Mapping[str, Any]], Verdict | None]:
-        def read(found: Mapping[str, Any]) -> Verdict | None:
+    def _read(self, shape: Rubric) -> Callable[[Mapping[str, Any]], JudgeVerdict | None]:
+        def read(found: Mapping[str, Any]) -> JudgeVerdict | None:
             verdict = shape.read(found)
             if verdict is None or self.mode == "scores":
                 return verdict
@@ -113,7 +113,7 @@ class ListwiseJudge(JudgeBehind):
 
         return read
 
-    def _values(self, verdict: Verdict, shape: Rubric) -> list[float]:
+    def _values(self, verdict: JudgeVerdict, shape: Rubric) -> list[float]:
         """By the places in which the answers were shown."""
         if self.mode == "scores":
             return list(shape.normalised(verdict.scores).values())

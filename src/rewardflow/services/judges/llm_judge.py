@@ -21,7 +21,7 @@ from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.http.chat import ChatAnswer, ChatClient
 from rewardflow.services.http.endpoint import check_choice
 from rewardflow.services.judges.fencing import GUARD, Fence
-from rewardflow.services.judges.rubric import Criterion, Rubric, Verdict, default_criteria
+from rewardflow.services.judges.rubric import Criterion, JudgeVerdict, Rubric, default_criteria
 from rewardflow.services.judges.verdict_parsing import expected_score, read_verdict
 from rewardflow.services.prices import Prices
 from rewardflow.services.service_record import SettingsRecord
@@ -163,7 +163,7 @@ class LLMJudge(SettingsRecord):
     async def aclose(self) -> None:
         await self._chat.aclose()
 
-    def _scores(self, verdict: Verdict, answer: ChatAnswer) -> dict[str, float]:
+    def _scores(self, verdict: JudgeVerdict, answer: ChatAnswer) -> dict[str, float]:
         """On the rubric's scales: as written, or by probability where that is asked for and can be told."""
         scores = dict(verdict.scores)
         if self.expected_score:

@@ -52,13 +52,13 @@ _GAME_SCHEMA: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairComparison:
     """How one game ended: `share` is what the one shown first gets, 1, 0 or a half."""
 
     share: float
     reason: str
 
-    def agrees_with(self, other: Comparison) -> bool:
+    def agrees_with(self, other: PairComparison) -> bool:
         """Whether both name the same winner, for whatever reasons."""
         return self.share == other.share
 
@@ -119,11 +119,13 @@ class PairwiseJudge(JudgeBehind):
         await super().aclose()
 
     @functools.cached_property
-    def _answered(self) -> OrderedDict[bytes, dict[Game, Comparison]]:
+    def _answered(self) -> OrderedDict[bytes, dict[Game, PairComparison]]:
         """What came back for groups that are not finished."""
         return OrderedDict()
 
-    async def _play(self, games: Sequence[Game], rollouts: Sequence[Rollout], played: dict[Game, Comparison]) -> None:
+    async def _play(
+        self, games: Sequence[Game], rollouts: Sequence[Rollout], played: dict[Game, PairComparison]
+    ) -> None:
         """Every game that has no answer yet. After a failure no more are begun, but those under way are let finish."""
         slots = asyncio.Semaphore(self.parallel)
         failures: list[Exception] = []
@@ -143,7 +145,7 @@ class PairwiseJudge(JudgeBehind):
         if failures:
             raise failures[0]
 
-    async def _compare(self, game: Game, rollouts: Sequence[Rollout]) -> Comparison:
+    async def _compare(self, game: Game, rollouts: Sequence[Rollout]) -> PairComparison:
         query = self._query(game, rollouts)
         answer = await self.judge.ask(self._system, query, _GAME_SCHEMA)
         return read_verdict(answer, (REASON, "better"), _read_game, texts_shown(rollouts, game))
@@ -162,14 +164,16 @@ class PairwiseJudge(JudgeBehind):
         return system_prompt(self.judge, task, form)
 
 
-def _read_game(found: Mapping[str, Any]) -> Comparison | None:
+def _read_game(found: Mapping[str, Any]) -> PairComparison | None:
     reason, better = found.get(REASON), found.get("better")
     if len(found) != 2 or not isinstance(reason, str) or not isinstance(better, str) or better not in _SHARES:
         return None
-    return Comparison(_SHARES[better], reason)
+    return PairComparison(_SHARES[better], reason)
 
 
-def _standing(i: int, pairs: Sequence[Game], played: Mapping[Game, Comparison], rollouts: Sequence[Rollout]) -> Reward:
+def _standing(
+    i: int, pairs: Sequence[Game], played: Mapping[Game, PairComparison], rollouts: Sequence[Rollout]
+) -> Reward:
     """One rollout's share of its games, from both orders of each pair."""
     opponents = [one if other == i else other for one, other in pairs if i in (one, other)]
     shown_first = [played[i, other].share for other in opponents]

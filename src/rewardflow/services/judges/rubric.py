@@ -127,7 +127,7 @@ class Rubric:
             + f'\n\nReply with one JSON object and nothing else: {{"{REASON}": "<one or two sentences>", {example}}}'
         )
 
-    def read(self, found: Mapping[str, Any]) -> Verdict | None:
+    def read(self, found: Mapping[str, Any]) -> JudgeVerdict | None:
         """The verdict that a JSON object is, or None if it does not have exactly its shape."""
         if len(found) != len(self.criteria) + 1 or not isinstance(found.get(REASON), str):
             return None
@@ -139,7 +139,7 @@ class Rubric:
             if criterion.is_whole and not score.is_integer():
                 return None
             scores[criterion.name] = score
-        return Verdict(reason=found[REASON], scores=scores)
+        return JudgeVerdict(reason=found[REASON], scores=scores)
 
     def normalised(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Each criterion's score on 0 to 1."""
@@ -152,13 +152,13 @@ class Rubric:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgeVerdict:
     """What a judge said, on the rubric's own scales."""
 
     reason: str
     scores: Mapping[str, float]
 
-    def agrees_with(self, other: Verdict) -> bool:
+    def agrees_with(self, other: JudgeVerdict) -> bool:
         """Whether both give the same scores, for whatever reasons."""
         return self.scores == other.scores
 

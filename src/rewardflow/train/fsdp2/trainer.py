@@ -27,7 +27,7 @@ from rewardflow.train.fsdp2.optimizer import build_optimizer, fill_with_zeros, m
 from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import TrainingRow
-from rewardflow.train.packing import IDLE_ROW, PackedRows, Row, pack
+from rewardflow.train.packing import IDLE_ROW, PackedRows, TokenRow, pack
 from rewardflow.train.passes import by_row, even_passes
 from rewardflow.train.token_log_probs import TokenScores, token_log_probs
 from rewardflow.types import Rollout
@@ -144,7 +144,7 @@ class TorchTrainer(DeviceTrainer):
 
     def _look(self, rollouts: Sequence[Rollout], score: Callable[[PackedRows], Tensor]) -> list[Tensor]:
         """What `score` gives the sampled tokens of all rollouts of a pass, by rollout."""
-        rows = [Row.of(rollout) for rollout in rollouts]
+        rows = [TokenRow.of(rollout) for rollout in rollouts]
         passes = even_passes(rows, self._settings.micro_batch_tokens, self._ranks)
         found = []
         for indices in passes:
@@ -163,7 +163,7 @@ class TorchTrainer(DeviceTrainer):
             values = [terms.training_row(sample, row) for sample, row in sampled]
             self._run_passes(values, self._backward_critic, terms.idle_row, is_last=batch.is_last)
 
-    def _policy_rows(self, sampled: Sequence[tuple[Sample, Row]]) -> list[TrainingRow]:
+    def _policy_rows(self, sampled: Sequence[tuple[Sample, TokenRow]]) -> list[TrainingRow]:
         """Those that go through the policy: all of them if a critic learns from its trunk."""
         if self.critic is not None and self.critic.shares_trunk:
             terms = self.critic.terms

@@ -28,7 +28,7 @@ from rewardflow.train.megatron.layout import Axis, Layout
 from rewardflow.train.megatron.pipeline import Pipeline
 from rewardflow.train.megatron.saved_state import Saved, put_weights, read_state, state_of
 from rewardflow.train.megatron.weight_conversion import WeightSource
-from rewardflow.train.packing import IDLE_ROW, Row, pack
+from rewardflow.train.packing import IDLE_ROW, TokenRow, pack
 from rewardflow.train.passes import by_row, even_passes
 from rewardflow.train.token_log_probs import TokenScores
 from rewardflow.types import Rollout
@@ -107,7 +107,7 @@ class MegatronTrainer(DeviceTrainer):
 
     @torch.no_grad()
     def _log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> list[Tensor]:
-        rows = [Row.of(rollout) for rollout in rollouts]
+        rows = [TokenRow.of(rollout) for rollout in rollouts]
         passes = even_passes(rows, self._settings.micro_batch_tokens, self.layout.replicas)
         chosen = [[rows[index] for index in indices] or [IDLE_ROW] for indices in passes]
         device = self._device

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from rewardflow.adapters.verl.own_modes.judged_step import JudgedStep
-from rewardflow.adapters.verl.training.group_board import GroupReport, Judged
+from rewardflow.adapters.verl.training.group_board import GroupJudged, GroupReport
 from rewardflow.types import Reward
 
 TAG = {"min_global_steps": 2, "response_len": 7}
 
 
 def group(uid: str, *rewards: Reward) -> GroupReport:
-    verdicts = tuple(Judged(index=index, reward=reward) for index, reward in enumerate(rewards))
+    verdicts = tuple(GroupJudged(index=index, reward=reward) for index, reward in enumerate(rewards))
     return GroupReport(uid=uid, step=3, size=len(rewards), verdicts=verdicts)
 
 

@@ -25,7 +25,7 @@ NOT_SET = "not set"  # what is noted as before a word that was added
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TranslationNote:
     """What was made of a word, for people."""
 
     before: str
@@ -43,11 +43,13 @@ class CommandLine:
     overrides: tuple[str, ...]
     config_path: str | None = None
     config_name: str = DEFAULT_CONFIG_NAME
-    notes: tuple[Note, ...] = ()
+    notes: tuple[TranslationNote, ...] = ()
 
     def adding(self, word: str, why: str) -> CommandLine:
         """With one more word, which the user left out."""
-        return replace(self, overrides=(word, *self.overrides), notes=(*self.notes, Note(NOT_SET, word, why)))
+        return replace(
+            self, overrides=(word, *self.overrides), notes=(*self.notes, TranslationNote(NOT_SET, word, why))
+        )
 
     def leaving_out(self, word: str) -> CommandLine:
         """Without a word that was added for the user."""
@@ -88,9 +90,9 @@ def translate(
             kept.append(str(override))
         else:
             kept += rewritten.words
-            notes.append(Note(str(override), " ".join(rewritten.words) or "nothing", rewritten.why))
+            notes.append(TranslationNote(str(override), " ".join(rewritten.words) or "nothing", rewritten.why))
     added = [*more_words, *engine, *_switched_on(kept)]
-    notes += [Note(NOT_SET, word) for word in _switched_on(kept)]
+    notes += [TranslationNote(NOT_SET, word) for word in _switched_on(kept)]
     return CommandLine(overrides=(*added, *kept), config_path=path, config_name=name, notes=tuple(notes))
 
 
@@ -201,7 +203,7 @@ _IGNORED_BY_VERL: Mapping[str, str] = {
 # -- the whole line ------------------------------------------------------------------------------------------------
 
 
-def _config_name(name: str | None, given: Sequence[Override]) -> tuple[str, list[str], list[Note]]:
+def _config_name(name: str | None, given: Sequence[Override]) -> tuple[str, list[str], list[TranslationNote]]:
     """verl 0.9 has one configuration and a choice of engine; its second one is there for old command lines only."""
     plain = (name or DEFAULT_CONFIG_NAME).removesuffix(".yaml")
     is_chosen = any(override.key == "model_engine" for override in given)
@@ -210,19 +212,19 @@ def _config_name(name: str | None, given: Sequence[Override]) -> tuple[str, list
     )
     engine = "model_engine=megatron"
     if plain == MEGATRON_CONFIG_NAME:
-        notes = [Note(f"--config-name={name}", engine, "verl's one configuration, with a choice of engine")]
+        notes = [TranslationNote(f"--config-name={name}", engine, "verl's one configuration, with a choice of engine")]
         return DEFAULT_CONFIG_NAME, [] if is_chosen else [engine], notes
     if is_megatron and not is_chosen and plain == DEFAULT_CONFIG_NAME:
-        return plain, [engine], [Note("actor_rollout_ref.actor.strategy=megatron", f"and {engine}")]
+        return plain, [engine], [TranslationNote("actor_rollout_ref.actor.strategy=megatron", f"and {engine}")]
     return plain, [], []
 
 
-def _config_path(path: str | None, folder: Path) -> tuple[str | None, list[str], list[Note]]:
+def _config_path(path: str | None, folder: Path) -> tuple[str | None, list[str], list[TranslationNote]]:
     """A path to verl's configuration in somebody's checkout means verl's; the user's own may build on verl's."""
     if path is None:
         return None, [], []
     if Path(path).parts[-3:] == ("verl", "trainer", "config"):
-        return None, [], [Note(f"--config-path={path}", "the installed verl's own")]
+        return None, [], [TranslationNote(f"--config-path={path}", "the installed verl's own")]
     place = os.path.join(folder, os.path.expanduser(path))
     if not os.path.isdir(place):
         raise InvalidInput(f"--config-path must be a folder of configurations, got {path!r}")

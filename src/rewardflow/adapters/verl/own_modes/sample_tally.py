@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rewardflow.adapters.verl.training.group_board import GroupReport, Judged
+from rewardflow.adapters.verl.training.group_board import GroupJudged, GroupReport
 from rewardflow.types import Reward
 
 
@@ -21,7 +21,7 @@ class _Group:
 
     step: int
     asked_s: dict[int, float] = field(default_factory=dict)
-    verdicts: list[Judged] = field(default_factory=list)
+    verdicts: list[GroupJudged] = field(default_factory=list)
     judged_s: float = 0.0
 
 
@@ -47,7 +47,7 @@ class Tally:
         now = self._count_out(-1)
         group = self._groups.get(uid)
         if group is not None:  # else nobody waits for it any more
-            group.verdicts.append(Judged(index=index, reward=reward, asked_s=group.asked_s.get(index)))
+            group.verdicts.append(GroupJudged(index=index, reward=reward, asked_s=group.asked_s.get(index)))
             group.judged_s = now
 
     async def halt(self, reason: str) -> None:

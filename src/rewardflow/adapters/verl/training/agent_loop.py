@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rewardflow.adapters.verl.sample_rollout import GROUP_SIZE_FIELD
-from rewardflow.adapters.verl.training.group_board import BOARD_KEY, NEEDS_GROUPS_KEY, GroupReport, Judged
+from rewardflow.adapters.verl.training.group_board import BOARD_KEY, NEEDS_GROUPS_KEY, GroupJudged, GroupReport
 from rewardflow.adapters.verl.training.open_group import GroupIncomplete, GroupUnderWay
 from rewardflow.adapters.verl.verl_verdict import VerdictFailed, reward_of
 from rewardflow.errors import AgentHalted
@@ -100,7 +100,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         final.reward_score = None
         asked_s = time.time()
         reward = await self._verdict(outputs, kwargs)
-        group.verdicts.append(Judged(index=session, reward=reward, asked_s=asked_s))
+        group.verdicts.append(GroupJudged(index=session, reward=reward, asked_s=asked_s))
         if reward.value is not None:
             group.scores.update(_scores(outputs, uid, session))
 

@@ -22,7 +22,7 @@ NEEDS_GROUPS_KEY = "rewardflow_needs_groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class GroupJudged:
     """One rollout's verdict, and when it was asked for. A rollout that could not be generated has none."""
 
     index: int
@@ -37,7 +37,7 @@ class GroupReport:
     uid: str
     step: int
     size: int
-    verdicts: tuple[Judged, ...]
+    verdicts: tuple[GroupJudged, ...]
     error: str | None = None
     first_generated_s: float | None = None  # by the wall clock, as they come from several machines
     judged_s: float = 0.0

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewardflow.adapters.verl.training.group_board import Judged
+from rewardflow.adapters.verl.training.group_board import GroupJudged
 from rewardflow.errors import RewardflowError
 
 
@@ -28,7 +28,7 @@ class GroupUnderWay:
     validates: bool
     needs_all: bool
     first_generated_s: float | None = None
-    verdicts: list[Judged] = field(default_factory=list)
+    verdicts: list[GroupJudged] = field(default_factory=list)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)  # by row, to be stored when all are there
     error: str | None = None
     _generated: set[int] = field(default_factory=set)

@@ -14,8 +14,8 @@ from rich.console import Console
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.cli import demo_agent
-from rewardflow.cli.demo_judge import STEPS, Answer, FlakyJudge, grade, make_answers
+from rewardflow.cli.demo.command import agent_demo as demo_agent
+from rewardflow.cli.demo.demo_judge import STEPS, Answer, FlakyJudge, grade, make_answers
 from rewardflow.cli.main import main
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.cli.display import safe, stderr_console
-from rewardflow.cli.train_report import TrainOutcome, report_outcome, report_preflight, write_json
-from rewardflow.cli.train_view import TrainView
+from rewardflow.cli.train.closing_report import TrainOutcome, report_outcome, report_preflight, write_json
+from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import METRICS_FILE
 from rewardflow.runtime.homes import open_run

@@ -17,9 +17,9 @@ import orjson
 from rich.table import Table
 
 import rewardflow as rf
-from rewardflow.answers import BadRow, Judged
+from rewardflow.answers import BadRow, JudgedAnswer
 from rewardflow.cli.display import bar, dollars, duration, num_retries, safe, sparkline, stdout_console
-from rewardflow.cli.scoring import Scoring
+from rewardflow.cli.score.scoring import Scoring
 from rewardflow.observe.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _bins(values: Sequence[float]) -> Iterator[Bin]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ScoreOutcome:
     """All that is told."""
 
     rows: int
@@ -135,7 +135,7 @@ class Outcome:
         }
 
 
-def summarise(judged: Sequence[Judged], scoring: Scoring, *, out: Path, journal: Path | None) -> Outcome:
+def summarise(judged: Sequence[JudgedAnswer], scoring: Scoring, *, out: Path, journal: Path | None) -> ScoreOutcome:
     rewards = [one.reward for one in judged if one.reward is not None]
     latency_s = Histogram()
     for reward in rewards:
@@ -143,7 +143,7 @@ def summarise(judged: Sequence[Judged], scoring: Scoring, *, out: Path, journal:
             latency_s.add(reward.latency_s)
     statistics = scoring.statistics
     ledger = statistics.ledger
-    return Outcome(
+    return ScoreOutcome(
         rows=len(judged),
         scored=sum(reward.is_scored for reward in rewards),
         imputed=sum(reward.imputed for reward in rewards),
@@ -164,7 +164,7 @@ def summarise(judged: Sequence[Judged], scoring: Scoring, *, out: Path, journal:
     )
 
 
-def _failures(judged: Sequence[Judged]) -> dict[str, Counter[str]]:
+def _failures(judged: Sequence[JudgedAnswer]) -> dict[str, Counter[str]]:
     failures: dict[str, Counter[str]] = {}
     for one in judged:
         if isinstance(one.row, BadRow):
@@ -193,14 +193,14 @@ def _distributions(rewards: Sequence[rf.Reward]) -> dict[str, Distribution]:
 # ---- showing ------------------------------------------------------------------------------------------------------
 
 
-def report(outcome: Outcome, *, as_json: bool) -> None:
+def report(outcome: ScoreOutcome, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(orjson.dumps(outcome.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         show(outcome, stdout_console())
 
 
-def show(outcome: Outcome, console: Console) -> None:
+def show(outcome: ScoreOutcome, console: Console) -> None:
     imputed = f" ({outcome.imputed:,} of them imputed)" if outcome.imputed else ""
     console.print(
         f"\n{outcome.rows:,} rows: {outcome.scored:,} scored{imputed}, {outcome.failed:,} failed, "
@@ -216,7 +216,7 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(f"\nverdicts:  {safe(str(outcome.out))}", soft_wrap=True)
 
 
-def _score_rows(outcome: Outcome, *, ascii_only: bool) -> Iterator[tuple[str, str, str]]:
+def _score_rows(outcome: ScoreOutcome, *, ascii_only: bool) -> Iterator[tuple[str, str, str]]:
     """The score in full; of each component one line, because judges may have many criteria."""
     for name, distribution in outcome.scores.items():
         if name == "score":
@@ -233,13 +233,13 @@ def _score_rows(outcome: Outcome, *, ascii_only: bool) -> Iterator[tuple[str, st
         yield "imputed", f"{outcome.imputed:,}", "scores stand for failures, by the reward's own post_process_scores"
 
 
-def _failure_rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
+def _failure_rows(outcome: ScoreOutcome) -> Iterator[tuple[str, str, str]]:
     for number, (kind, reasons) in enumerate(outcome.failures.items()):
         examples = "\n".join(_first_clause(reason) for reason, _ in reasons.most_common(REASONS_SHOWN))
         yield "" if number else "failures", f"{kind} {reasons.total():,}", examples
 
 
-def _rest(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
+def _rest(outcome: ScoreOutcome) -> Iterator[tuple[str, str, str]]:
     quantiles = [(q, outcome.latency_s.quantile(q)) for q in QUANTILES]
     latencies = "   ".join(f"{duration(value)} (p{q * 100:g})" for q, value in quantiles if value is not None)
     if latencies:

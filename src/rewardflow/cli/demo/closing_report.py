@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rewardflow.cli.display import duration, stdout_console
-from rewardflow.cli.train_report import write_json
-from rewardflow.cli.train_totals import TrainTotals
-from rewardflow.cli.train_view import reward_curve
+from rewardflow.cli.train.closing_report import write_json
+from rewardflow.cli.train.live_view import reward_curve
+from rewardflow.cli.train.totals import TrainTotals
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from rewardflow.cli.train_view import TrainView, reward_curve
+from rewardflow.cli.train.live_view import TrainView, reward_curve
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.usage import UsageTotals
 from rewardflow.flow.validation import ValidationStatistics
-from rewardflow.flow.validation_report import Figures, PassAt, Validated, ValidationReport
+from rewardflow.flow.validation_report import PassAt, Validated, ValidationFigures, ValidationReport
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
 
 WAITING = FlowStatistics(
@@ -114,7 +114,7 @@ def test_a_warning_is_shown_from_its_step_on_and_cannot_steer_the_terminal() -> 
     assert "warning" not in shown(a_view(report()), WAITING)
 
 
-MEASURED = Figures(
+MEASURED = ValidationFigures(
     num_prompts=100,
     num_rollouts=200,
     num_scored=197,

@@ -29,8 +29,8 @@ from rewardflow.cli.display import (
     sparkline,
     waiting_for,
 )
-from rewardflow.cli.train_totals import TrainTotals
-from rewardflow.cli.validation_text import number, under_way_text, validation_text
+from rewardflow.cli.train.totals import TrainTotals
+from rewardflow.cli.train.validation_text import number, under_way_text, validation_text
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.validation_report import Validated, ValidationReport

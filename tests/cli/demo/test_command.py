@@ -10,10 +10,10 @@ import orjson
 import pytest
 from rich.console import Console
 
-from rewardflow.cli.demo import SCHEDULES
-from rewardflow.cli.demo_report import DemoOutcome, DemoRun, closing_words, show
+from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, closing_words, show
+from rewardflow.cli.demo.command import SCHEDULES
 from rewardflow.cli.main import build_parser, main
-from rewardflow.cli.train_totals import TrainTotals
+from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.usage import UsageTotals
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from rewardflow.bench.delayed_reward import LONGEST_S, MEAN_S, SHORTEST_S
 from rewardflow.bench.judge import judge_process
 from rewardflow.bench.learning import copying_settings
-from rewardflow.cli import demo_agent
-from rewardflow.cli.demo_report import DemoOutcome, DemoRun, report
+from rewardflow.cli.demo import agent_demo
+from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, report
 from rewardflow.cli.display import stderr_console
-from rewardflow.cli.train_view import TrainView
+from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.mock_judge.marking import share_right
@@ -55,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"of each of the two runs ({STEPS})")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, prompts, sampling and delays (0)")
     parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
-    demo_agent.add_parser(parser.add_subparsers(title="other demos", dest="demo", metavar="agent"))
+    agent_demo.add_parser(parser.add_subparsers(title="other demos", dest="demo", metavar="agent"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,14 +6,14 @@ Always true: failed verdicts are told wherever there are any; names that come fr
 from __future__ import annotations
 
 from rewardflow.flow.validation import ValidationStatistics
-from rewardflow.flow.validation_report import Figures, ValidationReport
+from rewardflow.flow.validation_report import ValidationFigures, ValidationReport
 
 
 def validation_text(report: ValidationReport) -> str:
     return f"version {report.version:,}: {figures_text(report.overall)}"
 
 
-def figures_text(figures: Figures) -> str:
+def figures_text(figures: ValidationFigures) -> str:
     parts = [f"score {number(figures.score_mean)}", f"{share(figures.pass_share)} passed"]
     parts += [f"pass@{one.k} {number(one.value)}" for one in figures.pass_at]
     num_failed = figures.num_rollouts - figures.num_scored

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import rewardflow as rf
-from rewardflow.answers import Answer, BadRow, Judged, check_format, first_rows, read_answers, write_verdicts
+from rewardflow.answers import Answer, BadRow, JudgedAnswer, check_format, first_rows, read_answers, write_verdicts
 from rewardflow.cli.display import safe, stderr_console
 from rewardflow.cli.options import add_agent_flags, options_of
-from rewardflow.cli.score_report import report, summarise
-from rewardflow.cli.scoring import Scoring, place_of, score_all
+from rewardflow.cli.score.closing_report import report, summarise
+from rewardflow.cli.score.scoring import Scoring, place_of, score_all
 from rewardflow.errors import InvalidInput
 from rewardflow.services.reward_file import load_reward_file
 
@@ -126,8 +126,10 @@ def _name_bad_rows(rows: Sequence[Answer | BadRow], path: Path, *, strict: bool)
 # ---- after the last call ------------------------------------------------------------------------------------------
 
 
-def _judged(rows: Sequence[Answer | BadRow], scoring: Scoring) -> list[Judged]:
-    return [Judged(row, scoring.rewards[place_of(row.rollout)] if isinstance(row, Answer) else None) for row in rows]
+def _judged(rows: Sequence[Answer | BadRow], scoring: Scoring) -> list[JudgedAnswer]:
+    return [
+        JudgedAnswer(row, scoring.rewards[place_of(row.rollout)] if isinstance(row, Answer) else None) for row in rows
+    ]
 
 
 def _tell_problems(scoring: Scoring, journal: Path | None, console: Console) -> None:

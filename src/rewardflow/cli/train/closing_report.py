@@ -16,9 +16,9 @@ import orjson
 from rich.table import Table
 
 from rewardflow.cli.display import dollars, duration, safe, stdout_console
-from rewardflow.cli.train_totals import TrainTotals
-from rewardflow.cli.train_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
-from rewardflow.cli.validation_text import number, validation_text
+from rewardflow.cli.train.live_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
+from rewardflow.cli.train.totals import TrainTotals
+from rewardflow.cli.train.validation_text import number, validation_text
 from rewardflow.flow.validation_report import ValidationReport
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rewardflow.cli.main import main
-from rewardflow.cli.score_report import Distribution
+from rewardflow.cli.score.closing_report import Distribution
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 
 ROOT = Path(__file__).resolve().parents[2]

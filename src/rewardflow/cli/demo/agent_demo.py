@@ -22,7 +22,7 @@ import orjson
 from rich.table import Table
 
 import rewardflow as rf
-from rewardflow.cli.demo_judge import TIMEOUT_S, Answer, FlakyJudge, make_answers
+from rewardflow.cli.demo.demo_judge import TIMEOUT_S, Answer, FlakyJudge, make_answers
 from rewardflow.cli.display import AgentView, bar, duration, safe, stderr_console, stdout_console
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import AgentOpened, CallEnded

@@ -1,0 +1,1 @@
+"""`rewardflow demo`: the command, the judge it asks and its closing report."""

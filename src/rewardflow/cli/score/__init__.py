@@ -1,0 +1,1 @@
+"""`rewardflow score`: the command, its scoring loop and its closing report."""

@@ -1,0 +1,1 @@
+"""`rewardflow train`: the command, its live view and its closing report."""
