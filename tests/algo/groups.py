@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewardflow.flow.records import Taken, TakenOf
+from rewardflow.flow.records import Precomputed, PrecomputedOf
 from rewardflow.types import EMPTY, Reward, Rollout, ScoredGroup
 
 
@@ -60,8 +60,8 @@ class ScoredBatch:
         return cls(groups=groups, old=old, reference=reference)
 
     @property
-    def taken_of(self) -> TakenOf:
-        return lambda rollout: Taken(
+    def precomputed_of(self) -> PrecomputedOf:
+        return lambda rollout: Precomputed(
             old=self.old[rollout.group_id, rollout.index], reference=self.reference[rollout.group_id, rollout.index]
         )
 

@@ -18,7 +18,7 @@ from rewardflow.algo.estimators.reinforce_plus_plus import WhitenedReturns
 from rewardflow.algo.reward_kl import KlInReward
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.protocols import Advantages
-from rewardflow.flow.records import Taken
+from rewardflow.flow.records import Precomputed
 from rewardflow.settings.algorithm_needs import ADVANTAGES
 from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.types import Rollout
@@ -40,8 +40,8 @@ class WithValues:
         self._estimator = estimator
         self.needs = estimator.needs
 
-    def __call__(self, groups: Any, taken_of: Any = None, penalty_of: Any = None) -> list[list[Any]]:
-        found = self._estimator(groups, lambda rollout: Taken(values=values_of(rollout)), penalty_of)
+    def __call__(self, groups: Any, precomputed_of: Any = None, penalty_of: Any = None) -> list[list[Any]]:
+        found = self._estimator(groups, lambda rollout: Precomputed(values=values_of(rollout)), penalty_of)
         return [[one.advantages_T if isinstance(one, TokenTargets) else one for one in group] for group in found]
 
 

@@ -15,7 +15,7 @@ from rewardflow.algo.earned import TokenTargets
 from rewardflow.algo.losses import policy_loss
 from rewardflow.algo.reward_kl import AdaptiveKl
 from rewardflow.algo.value_loss import value_loss
-from rewardflow.flow.records import Taken
+from rewardflow.flow.records import Precomputed
 from rewardflow.settings.run_settings import AlgorithmSettings
 from rewardflow.types import Rollout
 
@@ -26,7 +26,7 @@ CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 @pytest.mark.parametrize("name", cases.ADVANTAGES)
 def test_each_token_has_its_advantage(name: str) -> None:
     batch = cases.batch_of(name)
-    advantages = make_advantages(cases.ADVANTAGES[name])(batch.groups, batch.taken_of)
+    advantages = make_advantages(cases.ADVANTAGES[name])(batch.groups, batch.precomputed_of)
     torch.testing.assert_close(batch.tokens_of(advantages), torch.tensor(VERL["advantages"][name]), **CLOSE)
 
 
@@ -50,7 +50,7 @@ def test_values_make_the_advantages_and_returns_of_gae() -> None:
         return by_rollout[rollout.group_id, rollout.index]
 
     settings = AlgorithmSettings(advantage="gae", discount=cases.DISCOUNT, lam=cases.LAM)
-    found = make_advantages(settings)(FIXED.groups, lambda rollout: Taken(values=values_of(rollout)))
+    found = make_advantages(settings)(FIXED.groups, lambda rollout: Precomputed(values=values_of(rollout)))
     targets = [one for group in found for one in group]
     for row, target in enumerate(targets):
         assert isinstance(target, TokenTargets)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rewardflow.checkpoint.open_rollouts import LINES_FILE, TENSORS_FILE, read_rollouts, write_rollouts
 from rewardflow.errors import CheckpointError, InvalidInput
-from rewardflow.flow.records import GroupRequest, LookedAt, Prompt, SavedStep, Taken
+from rewardflow.flow.records import GroupRequest, Precomputed, PreparedRollout, Prompt, SavedStep
 from rewardflow.reward.journal.verdict_keys import verdict_keys
 from rewardflow.types import Rollout
 
@@ -30,9 +30,9 @@ def prompt_of(uid: str) -> Prompt:
     return PROMPTS[int(uid)]
 
 
-def looked_at(request: GroupRequest, index: int, **fields: Any) -> LookedAt:
+def prepared_rollout(request: GroupRequest, index: int, **fields: Any) -> PreparedRollout:
     prompt = request.prompt
-    taken = fields.pop("taken", Taken())
+    precomputed = fields.pop("precomputed", Precomputed())
     defaults: dict[str, Any] = {
         "group_id": request.group_id,
         "index": index,
@@ -49,12 +49,12 @@ def looked_at(request: GroupRequest, index: int, **fields: Any) -> LookedAt:
         "log_probs": array("f", [0.0, -0.1, -2.5]),
         "policy_version": 3,
     }
-    return LookedAt(rollout=Rollout(**{**defaults, **fields}), taken=taken)
+    return PreparedRollout(rollout=Rollout(**{**defaults, **fields}), precomputed=precomputed)
 
 
 def a_step(step: int, *fields: dict[str, Any], uid: str = "0") -> SavedStep:
     request = GroupRequest(number=7 * step, step=step, prompt=prompt_of(uid), group_size=max(1, len(fields)))
-    rollouts = tuple(looked_at(request, index, **one) for index, one in enumerate(fields))
+    rollouts = tuple(prepared_rollout(request, index, **one) for index, one in enumerate(fields))
     return SavedStep(step=step, requests=(request,), rollouts=rollouts)
 
 
@@ -67,7 +67,7 @@ def bits(values: Any) -> Any:
     return None if values is None else (type(values), values.tobytes() if isinstance(values, array) else list(values))
 
 
-def assert_same(found: LookedAt, expected: LookedAt) -> None:
+def assert_same(found: PreparedRollout, expected: PreparedRollout) -> None:
     for field in dataclasses.fields(Rollout):
         mine, theirs = getattr(found.rollout, field.name), getattr(expected.rollout, field.name)
         if field.name in ("token_ids", "response_mask", "log_probs", "token_versions"):
@@ -75,7 +75,7 @@ def assert_same(found: LookedAt, expected: LookedAt) -> None:
         else:
             assert mine == theirs
     for name in ("old", "reference", "behaviour"):
-        mine, theirs = getattr(found.taken, name), getattr(expected.taken, name)
+        mine, theirs = getattr(found.precomputed, name), getattr(expected.precomputed, name)
         assert (mine is None) == (theirs is None)
         if theirs is not None:
             torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
@@ -83,9 +83,9 @@ def assert_same(found: LookedAt, expected: LookedAt) -> None:
 
 
 def test_steps_come_back_with_requests_rollouts_and_log_probs(tmp_path: Path) -> None:
-    taken = Taken(reference=torch.tensor([-1.0, math.nan]), behaviour=torch.tensor([-0.5, -1e-30]))
+    precomputed = Precomputed(reference=torch.tensor([-1.0, math.nan]), behaviour=torch.tensor([-0.5, -1e-30]))
     steps = (
-        a_step(4, {"taken": taken}, {"response": "", "token_ids": array("i"), "log_probs": array("f")}),
+        a_step(4, {"precomputed": precomputed}, {"response": "", "token_ids": array("i"), "log_probs": array("f")}),
         a_step(5, {"extra_info": {"level": 3, "id": ODD, "truncated": True}}, {"ground_truth": "own"}, uid="1"),
         a_step(6),
         a_step(7, {"token_versions": array("i", [0, 3, 4])}),
@@ -103,14 +103,14 @@ def test_a_baseline_comes_back_as_one_and_so_do_values(tmp_path: Path) -> None:
     request = GroupRequest(number=3, step=1, prompt=prompt_of("1"), group_size=2, has_baseline=True)
     values = torch.tensor([0.25, -1.5])
     rollouts = (
-        looked_at(request, 0, extra_info=request.info_of(0), taken=Taken(values=values)),
-        looked_at(request, 1, extra_info=request.info_of(1)),
+        prepared_rollout(request, 0, extra_info=request.extra_info_of(0), precomputed=Precomputed(values=values)),
+        prepared_rollout(request, 1, extra_info=request.extra_info_of(1)),
     )
     (found,) = there_and_back(tmp_path, SavedStep(step=1, requests=(request,), rollouts=rollouts))
     assert found.requests == (request,)
     assert [one.rollout.extra_info["greedy"] for one in found.rollouts] == [False, True]
-    assert torch.equal(found.rollouts[0].taken.values, values)
-    assert found.rollouts[1].taken.values is None
+    assert torch.equal(found.rollouts[0].precomputed.values, values)
+    assert found.rollouts[1].precomputed.values is None
 
 
 def test_no_steps_are_no_steps(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_what_json_cannot_say_is_refused(tmp_path: Path) -> None:
         write_rollouts([a_step(1, {"extra_info": {"new": ODD}})], tmp_path)
 
 
-@pytest.mark.parametrize("taken", [[-1.0], torch.zeros(2, dtype=torch.float64), torch.zeros(2, 2)])
-def test_log_probs_of_another_kind_are_refused(tmp_path: Path, taken: Any) -> None:
+@pytest.mark.parametrize("precomputed", [[-1.0], torch.zeros(2, dtype=torch.float64), torch.zeros(2, 2)])
+def test_log_probs_of_another_kind_are_refused(tmp_path: Path, precomputed: Any) -> None:
     with pytest.raises(InvalidInput, match="old log-probs must be a float32 tensor"):
-        write_rollouts([a_step(1, {"taken": Taken(old=taken)})], tmp_path)
+        write_rollouts([a_step(1, {"precomputed": Precomputed(old=precomputed)})], tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_with_a_fixed_order_training_is_the_same_for_every_stream_and_whatever_t
         value = schedule.changed(order="fixed", stream=stream, placement="colocated")
         world = World(value, judge_with_delays(seed), group_size=3).run(steps=3)
         return [
-            (b.step, b.mini_batch, b.is_last, [(s.rollout.response, s.advantage, s.taken) for s in b.samples])
+            (b.step, b.mini_batch, b.is_last, [(s.rollout.response, s.advantage, s.precomputed) for s in b.samples])
             for b in world.trainer.batches
         ]
 
@@ -249,9 +249,9 @@ def test_old_log_probs_are_of_the_weights_before_the_first_update_and_behaviour_
     world = World(schedule, judge_of(3), takes_behaviour=True, takes_reference=True).run(steps=4)
     for batch in world.trainer.batches:
         for sample in batch.samples:
-            assert sample.taken.old == ("policy", 2 * batch.step)
-            assert sample.taken.behaviour == ("policy", 2 * (sample.rollout.policy_version or 0))
-            assert sample.taken.reference[0] == "reference"
+            assert sample.precomputed.old == ("policy", 2 * batch.step)
+            assert sample.precomputed.behaviour == ("policy", 2 * (sample.rollout.policy_version or 0))
+            assert sample.precomputed.reference[0] == "reference"
 
 
 def test_several_epochs_train_every_group_as_often() -> None:
@@ -265,7 +265,7 @@ def test_advantages_that_need_the_batch_see_all_of_it_and_are_refused_where_they
     seen = []
 
     class Whitened(CentredScores):
-        def __call__(self, groups: Any, taken_of: Any = None) -> Any:
+        def __call__(self, groups: Any, precomputed_of: Any = None) -> Any:
             seen.append(len(groups))
             return super().__call__(groups)
 
@@ -412,7 +412,7 @@ def test_a_run_that_goes_on_from_a_boundary_trains_what_an_undisturbed_one_would
 
 
 def test_a_run_that_goes_on_takes_the_reference_log_probs_that_were_not_taken_when_it_was_saved() -> None:
-    """With devices of their own, a step may be published while another's are being taken."""
+    """With devices of their own, a step may be published while another's are being computed."""
 
     async def note(boundary: Boundary) -> None:
         boundaries.append(boundary)
@@ -423,15 +423,17 @@ def test_a_run_that_goes_on_takes_the_reference_log_probs_that_were_not_taken_wh
     first = World(schedule, judge_of(0), generator=slow, takes_reference=True)
     first.at_boundary = note
     first.run(steps=3)
-    taken = [one.taken.reference is not None for saved in boundaries[0].open_steps for one in saved.rollouts]
-    assert set(taken) == {True, False}
+    precomputed = [
+        one.precomputed.reference is not None for saved in boundaries[0].open_steps for one in saved.rollouts
+    ]
+    assert set(precomputed) == {True, False}
     second = World(schedule, judge_of(0), takes_reference=True)
     second.prompts.num_made = 12
     second.start = boundaries[0]
     second.run(steps=3)
     samples = [sample for batch in second.trainer.batches for sample in batch.samples]
     assert len(samples) == 48
-    assert all(sample.taken.reference is not None for sample in samples)
+    assert all(sample.precomputed.reference is not None for sample in samples)
 
 
 def test_a_step_is_reported_before_its_boundary_whose_time_is_the_next_ones() -> None:
@@ -499,9 +501,9 @@ def test_advantages_of_a_mini_batch_see_the_same_groups_for_every_stream() -> No
         seen = []
 
         class Noted(CentredScores):
-            def __call__(self, groups: Any, taken_of: Any = None) -> Any:
+            def __call__(self, groups: Any, precomputed_of: Any = None) -> Any:
                 seen.append(len(groups))
-                return super().__call__(groups, taken_of)
+                return super().__call__(groups, precomputed_of)
 
         schedule = Schedule(groups_per_step=6, mini_batches=3, stream=stream, order="fixed")
         World(schedule, judge_of(0), advantages=Noted(needs="mini_batch")).run(steps=1)
@@ -605,8 +607,8 @@ def test_values_are_taken_before_a_steps_first_update_while_verdicts_are_out(str
     schedule = Schedule(groups_per_step=4, mini_batches=2, stream=stream, max_staleness=1)
     trainer = FakeTrainer(log_probs_s=0.01)
     world = World(schedule, judge_of(3), trainer=trainer, critic=trainer).run(steps=3)
-    taken = {(b.step, s.taken.values, s.taken.old) for b in world.trainer.batches for s in b.samples}
-    assert taken == {(step, ("values", 2 * step), ("policy", 2 * step)) for step in range(3)}
+    precomputed = {(b.step, s.precomputed.values, s.precomputed.old) for b in world.trainer.batches for s in b.samples}
+    assert precomputed == {(step, ("values", 2 * step), ("policy", 2 * step)) for step in range(3)}
     assert all(report.usage.hidden_s > 0 for report in world.reports)
 
 
@@ -619,14 +621,14 @@ def test_values_of_reserves_that_came_later_are_taken_too() -> None:
     trainer = FakeTrainer()
     world = World(schedule, compute_score, trainer=trainer, critic=trainer).run(steps=1)
     samples = [sample for batch in world.trainer.batches for sample in batch.samples]
-    assert {sample.taken.values for sample in samples} == {("values", 0)}
+    assert {sample.precomputed.values for sample in samples} == {("values", 0)}
     assert world.reports[0].num_groups == 4
 
 
 def test_old_log_probs_are_taken_with_one_update_a_step_where_the_advantages_ask_for_them() -> None:
     for takes_old in (False, True):
         world = World(Schedule(groups_per_step=4), judge_of(3), takes_old=takes_old).run(steps=1)
-        old = {sample.taken.old for batch in world.trainer.batches for sample in batch.samples}
+        old = {sample.precomputed.old for batch in world.trainer.batches for sample in batch.samples}
         assert old == {("policy", 0) if takes_old else None}
 
 
@@ -635,7 +637,7 @@ class AgainstLast:
 
     needs = "group"
 
-    def __call__(self, groups: Any, taken_of: Any = None) -> Any:
+    def __call__(self, groups: Any, precomputed_of: Any = None) -> Any:
         return [[(reward.value or 0.0) - group.rewards[-1].value for reward in group.rewards] for group in groups]
 
 

@@ -72,7 +72,7 @@ def test_advantages_are_those_of_verl(algorithm: dict[str, Any], kl_estimator: A
         discount=chosen.discount,
         rewards_BT=rewards_BT,
     )
-    given_BT = batch.tokens_of(make_advantages(chosen)(batch.groups, batch.taken_of))
+    given_BT = batch.tokens_of(make_advantages(chosen)(batch.groups, batch.precomputed_of))
     # Where all values are nearly equal, the root of the floor divides what float32 rounded: 1e-7 x 1e4.
     torch.testing.assert_close(given_BT, expected_BT, atol=2e-3 if "reinforce" in chosen.advantage else 1e-4, rtol=1e-4)
 
@@ -99,7 +99,7 @@ def test_the_coefficient_moves_by_the_kl_of_the_scored_rollouts_as_in_verl(
         AlgorithmSettings(reward_kl_coef=0.2, reward_kl_target=0.1, reward_kl_estimator=kl_estimator)
     )
     assert isinstance(made, KlInReward)
-    made(batch.groups, batch.taken_of)
+    made(batch.groups, batch.precomputed_of)
     seen = (verl_calls.kl_mean(batch, kl_estimator), len(batch.scored))
     [expected] = verl_calls.adapted(0.2, 0.1, 10_000, [seen])
     assert isinstance(made.controller, AdaptiveKl)

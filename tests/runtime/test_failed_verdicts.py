@@ -11,7 +11,7 @@ import torch
 
 from rewardflow.algo.advantages import make_advantages
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.records import MicroBatch, Sample, Taken
+from rewardflow.flow.records import MicroBatch, Precomputed, Sample
 from rewardflow.policy.load_policy import load_policy
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.component import Weighted
@@ -20,8 +20,8 @@ from rewardflow.train.fsdp2.trainer import TorchTrainer
 from rewardflow.types import Rollout, ScoredGroup
 
 
-def _no_log_probs(rollout: Rollout) -> Taken:
-    return Taken()
+def _no_log_probs(rollout: Rollout) -> Precomputed:
+    return Precomputed()
 
 
 SCORES = (1.0, 3.0, None, 2.0)
@@ -63,7 +63,7 @@ async def gradient_of(group: ScoredGroup, **algorithm: Any) -> torch.Tensor:
     policy = load_policy(PolicySettings(tiny_hidden=32), seed=0)
     (advantages,) = make_advantages(settings)([group], _no_log_probs)
     samples = tuple(
-        Sample(rollout=one, reward=reward, advantage=advantage, taken=Taken(reference=None))
+        Sample(rollout=one, reward=reward, advantage=advantage, precomputed=Precomputed(reference=None))
         for one, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
     )
     with DeviceThread("test") as thread:

@@ -104,7 +104,7 @@ def test_kl_in_the_reward_takes_old_log_probs_where_a_step_has_one_update(tmp_pa
     )
     batches, _ = trained(settings)
     samples = [sample for batch in batches for sample in batch.samples]
-    assert all(sample.taken.old is not None for sample in samples)
+    assert all(sample.precomputed.old is not None for sample in samples)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert all("log_probs" in line["busy_s"] for line in lines)
     assert lines[0]["reward_kl_mean"] == pytest.approx(0.0, abs=1e-6)  # the policy is still the reference

@@ -37,7 +37,7 @@ def _token_losses(model: nn.Module, sample: Sample, algorithm: AlgorithmSettings
     log_probs_T = all_LV[at_T - 1, torch.tensor(row.token_ids)[at_T]]
     entropy_T = -(all_LV.exp() * all_LV).sum(-1)[at_T - 1]
 
-    saved = sample.taken
+    saved = sample.precomputed
     advantage = sample.advantage
     ratio_T = (log_probs_T - saved.old).exp()
     loss_T = torch.maximum(

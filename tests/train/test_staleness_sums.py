@@ -73,8 +73,8 @@ def expected(samples: Sequence[Sample], *, behaviour: str) -> dict[str, float]:
     model = tiny_model()
     rows = []
     for one in samples:
-        taken = engine_of(one) if behaviour == "engine" else one.taken.behaviour.tolist()
-        held_against = one.taken.old.tolist() if behaviour == "engine" else taken
+        taken = engine_of(one) if behaviour == "engine" else one.precomputed.behaviour.tolist()
+        held_against = one.precomputed.old.tolist() if behaviour == "engine" else taken
         rows.append((present_of(model, one), taken, held_against, engine_of(one)))
     ratios = [math.exp(p - b) for present, behaved, _, _ in rows for p, b in zip(present, behaved, strict=True)]
     products = [math.exp(max(-20.0, min(20.0, sum(present) - sum(behaved)))) for present, behaved, _, _ in rows]
@@ -98,7 +98,7 @@ def clipped(samples: Sequence[Sample], *, low: float, high: float) -> tuple[floa
     model = tiny_model()
     below, above = [], []
     for one in samples:
-        for present, old in zip(present_of(model, one), one.taken.old.tolist(), strict=True):
+        for present, old in zip(present_of(model, one), one.precomputed.old.tolist(), strict=True):
             ratio = math.exp(present - old)
             below.append(one.advantage < 0 and ratio < low)
             above.append(one.advantage > 0 and ratio > high)

@@ -15,7 +15,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rewardflow.algo.earned import TokenTargets
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.records import MicroBatch, Sample, Taken
+from rewardflow.flow.records import MicroBatch, Precomputed, Sample
 from rewardflow.policy.value_model import ValueModel
 from rewardflow.settings.run_settings import AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.train.fsdp2.critic import CriticPart
@@ -43,7 +43,7 @@ def rollout(prompt: Sequence[int], response: Sequence[int], **fields: Any) -> Ro
 
 
 def sample(of: Rollout, advantage: Any = 1.0, *, value: float | None = 1.0, **log_probs: Any) -> Sample:
-    return Sample(rollout=of, reward=Reward(value=value), advantage=advantage, taken=Taken(**log_probs))
+    return Sample(rollout=of, reward=Reward(value=value), advantage=advantage, precomputed=Precomputed(**log_probs))
 
 
 def random_samples(number: int, seed: int = 0) -> list[Sample]:
@@ -79,7 +79,7 @@ def valued(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
     for one in samples:
         row = TokenRow.of(one.rollout)
         targets = TokenTargets(torch.full((len(row.sampled),), float(one.advantage)), numbers(row))
-        found.append(replace(one, advantage=targets, taken=replace(one.taken, values=numbers(row))))
+        found.append(replace(one, advantage=targets, precomputed=replace(one.precomputed, values=numbers(row))))
     return found
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import TakenOf, num_sampled_tokens
+from rewardflow.flow.records import PrecomputedOf, num_sampled_tokens
 from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.types import Rollout, ScoredGroup
 
@@ -73,7 +73,7 @@ class Estimator(Protocol):
     def __call__(
         self,
         groups: Sequence[ScoredGroup],
-        taken_of: TakenOf | None = None,
+        precomputed_of: PrecomputedOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> Sequence[Sequence[Advantage]]: ...
 
@@ -86,7 +86,7 @@ class OverScored(ABC):
     def __call__(
         self,
         groups: Sequence[ScoredGroup],
-        taken_of: TakenOf | None = None,
+        precomputed_of: PrecomputedOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> list[list[Advantage]]:
         return over_scored(groups, self.estimate, penalty_of)

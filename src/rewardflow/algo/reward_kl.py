@@ -20,7 +20,7 @@ import torch
 from rewardflow.algo.earned import Advantage, Estimator, num_sampled
 from rewardflow.algo.kl import kl_to_reference
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import TakenOf
+from rewardflow.flow.records import PrecomputedOf
 from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.settings.run_settings import KlEstimator
 from rewardflow.types import Rollout, ScoredGroup
@@ -76,16 +76,16 @@ class KlInReward:
     def needs(self) -> Needs:
         return "batch" if isinstance(self.controller, AdaptiveKl) else self.estimator.needs
 
-    def __call__(self, groups: Sequence[ScoredGroup], taken_of: TakenOf) -> Sequence[Sequence[Advantage]]:
+    def __call__(self, groups: Sequence[ScoredGroup], precomputed_of: PrecomputedOf) -> Sequence[Sequence[Advantage]]:
         coef = self.controller.coef
         means: list[float] = []
 
         def penalty_of(rollout: Rollout) -> Tensor:
-            kl_T = self._kl_of(rollout, taken_of)
+            kl_T = self._kl_of(rollout, precomputed_of)
             means.append(kl_T.mean().item() if len(kl_T) else 0.0)
             return coef * kl_T
 
-        advantages = self.estimator(groups, taken_of, penalty_of)
+        advantages = self.estimator(groups, precomputed_of, penalty_of)
         if means:
             self._paid += means
             self._coef_paid = coef
@@ -97,16 +97,18 @@ class KlInReward:
         paid, self._paid = self._paid, []
         return PaidKl(statistics.fmean(paid) if paid else None, self._coef_paid)
 
-    def _kl_of(self, rollout: Rollout, taken_of: TakenOf) -> Tensor:
+    def _kl_of(self, rollout: Rollout, precomputed_of: PrecomputedOf) -> Tensor:
         """float64, one for each sampled token."""
-        taken = taken_of(rollout)
-        missing = [name for name in ("old", "reference") if getattr(taken, name) is None]
+        precomputed = precomputed_of(rollout)
+        missing = [name for name in ("old", "reference") if getattr(precomputed, name) is None]
         if missing:
             raise InvalidInput(
                 "KL in the reward compares old and reference log-probs, "
                 f"got no {' and no '.join(missing)} for rollout {rollout.index} of group {rollout.group_id!r}"
             )
-        old_T, reference_T = (torch.as_tensor(one).detach().cpu().double() for one in (taken.old, taken.reference))
+        old_T, reference_T = (
+            torch.as_tensor(one).detach().cpu().double() for one in (precomputed.old, precomputed.reference)
+        )
         if old_T.shape != reference_T.shape or old_T.shape != (num_sampled(rollout),):
             raise InvalidInput(
                 "log-probs must have one entry for each sampled token, "

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from rewardflow.errors import CheckpointError, InvalidInput
-from rewardflow.flow.records import GroupRequest, LookedAt, Prompt, SavedStep, Taken
+from rewardflow.flow.records import GroupRequest, Precomputed, PreparedRollout, Prompt, SavedStep
 from rewardflow.reward.journal.canonical import canonical
 from rewardflow.types import Rollout
 
@@ -108,7 +108,7 @@ class _NumberWriter:
     def __init__(self) -> None:
         self._parts: defaultdict[str, list[Tensor]] = defaultdict(list)
 
-    def add(self, one: LookedAt) -> dict[str, Any]:
+    def add(self, one: PreparedRollout) -> dict[str, Any]:
         """By field the name of the tensor and how many of its entries; a field that is None is not there."""
         found = {}
         for name in _SEQUENCES:
@@ -116,7 +116,7 @@ class _NumberWriter:
             if values is not None:
                 found[name] = self._put(name, *_tensor_of(values))
         for name in _TAKEN:
-            values = getattr(one.taken, name)
+            values = getattr(one.precomputed, name)
             if values is not None:
                 found[name] = self._put(name, "f", _checked(name, values))
         return found
@@ -151,7 +151,7 @@ def _checked(name: str, values: Any) -> Tensor:
 def read_rollouts(folder: Path, prompt_of: Callable[[str], Prompt]) -> tuple[SavedStep, ...]:
     """`prompt_of` gives the prompt of a uid."""
     requests: defaultdict[int, list[GroupRequest]] = defaultdict(list)
-    rollouts: defaultdict[int, list[LookedAt]] = defaultdict(list)
+    rollouts: defaultdict[int, list[PreparedRollout]] = defaultdict(list)
     prompts: dict[str, Prompt] = {}
     try:
         numbers = _NumberReader(safetensors.torch.load((folder / TENSORS_FILE).read_bytes()))
@@ -189,7 +189,7 @@ def _request_from_json(record: Mapping[str, Any], prompt_of: Callable[[str], Pro
     )
 
 
-def _rollout_from_json(record: Mapping[str, Any], prompt: Prompt, taken: Mapping[str, Any]) -> LookedAt:
+def _rollout_from_json(record: Mapping[str, Any], prompt: Prompt, taken: Mapping[str, Any]) -> PreparedRollout:
     fields: dict[str, Any] = {name: record[name] for name in _PLAIN}
     fields |= {name: record.get(name, getattr(prompt, source)) for name, source in _FROM_PROMPT.items()}
     info = prompt.extra_info
@@ -198,7 +198,7 @@ def _rollout_from_json(record: Mapping[str, Any], prompt: Prompt, taken: Mapping
         info = {**kept, **record["added_info"]}
     fields |= {name: taken.get(name) for name in _SEQUENCES}
     rollout = Rollout(**fields, extra_info=info)
-    return LookedAt(rollout=rollout, taken=Taken(**{name: taken.get(name) for name in _TAKEN}))
+    return PreparedRollout(rollout=rollout, precomputed=Precomputed(**{name: taken.get(name) for name in _TAKEN}))
 
 
 class _NumberReader:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rewardflow.flow.records import GroupRequest, MicroBatch, Prompt, TakenOf, UpdateReport
+from rewardflow.flow.records import GroupRequest, MicroBatch, PrecomputedOf, Prompt, UpdateReport
 from rewardflow.types import Rollout, ScoredGroup
 
 
@@ -59,7 +59,7 @@ class FakeGenerator:
             step=request.step,
             prompt=request.prompt.text,
             response=f"{request.prompt.uid}.{index}",
-            extra_info=request.info_of(index),
+            extra_info=request.extra_info_of(index),
             ground_truth=request.prompt.ground_truth,
             token_ids=array("l", [0] * (length + 1)),
             response_mask=array("b", [0] + [1] * length),
@@ -116,7 +116,9 @@ class CentredScores:
 
     needs: Literal["group", "mini_batch", "batch"] = "group"
 
-    def __call__(self, groups: Sequence[ScoredGroup], taken_of: TakenOf | None = None) -> Sequence[Sequence[object]]:
+    def __call__(
+        self, groups: Sequence[ScoredGroup], precomputed_of: PrecomputedOf | None = None
+    ) -> Sequence[Sequence[object]]:
         return [self._of(group) for group in groups]
 
     def _of(self, group: ScoredGroup) -> list[float]:

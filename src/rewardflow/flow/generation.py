@@ -1,8 +1,8 @@
-"""Fills an open step: generates its rollouts and lets their reward calls start as they end.
+"""Generates an open step's rollouts; each reward call starts as soon as its rollout ends.
 
-Always true: a step and its reserves are generated as a whole, by one version of the weights, which is not older than
-the schedule allows; what is taken under these weights (behaviour log-probs) is taken before they change. A later round
-of reserves has the weights of its own day, which are newer.
+Always true: one version of the weights generates a whole step with its reserves, and it is not older than the schedule
+allows; behaviour log-probs are computed before these weights change. A later round of reserves uses the weights that
+are current then, which are newer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Sequence
 
 from rewardflow.errors import FlowError
-from rewardflow.flow.checked_generation import rollouts_asked_for
+from rewardflow.flow.checked_generation import generate_checked
 from rewardflow.flow.flow_parts import Devices, FlowParts
 from rewardflow.flow.log_prob_passes import take
 from rewardflow.flow.open_step import OpenStep
@@ -21,11 +21,11 @@ from rewardflow.types import Rollout
 
 
 async def generate_step(parts: FlowParts, devices: Devices, open_step: OpenStep, prompts: Sequence[Prompt]) -> None:
-    """The step's first generation, which was announced when the step was admitted."""
+    """Generates the step and its reserves. The loop announced this work to the device when it admitted the step."""
     async with devices.generator.lease("generate", open_step.step):
         devices.generator.retract("generate")
         if devices.are_one:
-            devices.trainer.announce("log_probs")  # or an update could come between
+            devices.trainer.announce("log_probs")  # keeps an update from getting in between
         await _generate(parts, devices, open_step, _ask(parts, open_step, prompts))
     await _take_early(parts, devices, open_step)
     if devices.are_one:
@@ -34,13 +34,13 @@ async def generate_step(parts: FlowParts, devices: Devices, open_step: OpenStep,
 
 
 async def finish_restored(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
-    """Reference log-probs may have been on their way when a step was saved; the reference is the same today."""
+    """Computes the log-probs that were missing when the step was saved; the reference has not changed since."""
     await _take_early(parts, devices, open_step)
     open_step.is_generated.set()
 
 
 async def generate_reserves(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
-    """One more round of reserves, with the weights of today."""
+    """Generates one more round of reserves, with the current weights."""
     open_step.num_rounds += 1
     prompts = take_prompts(parts.prompts, parts.schedule.refill)
     async with devices.generator.lease("generate", open_step.step):
@@ -51,7 +51,7 @@ async def generate_reserves(parts: FlowParts, devices: Devices, open_step: OpenS
 def take_prompts(source: PromptSource, count: int) -> Sequence[Prompt]:
     prompts = source.take(count)
     if len(prompts) != count:
-        raise FlowError(f"a prompt source must give as many prompts as are taken, got {len(prompts)} for {count}")
+        raise FlowError(f"a prompt source must give as many prompts as requested, got {len(prompts)} for {count}")
     return prompts
 
 
@@ -67,7 +67,7 @@ async def _take_early(parts: FlowParts, devices: Devices, open_step: OpenStep) -
 
 
 async def _generate(parts: FlowParts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:
-    async with contextlib.aclosing(rollouts_asked_for(parts.generator, requests)) as rollouts:
+    async with contextlib.aclosing(generate_checked(parts.generator, requests)) as rollouts:
         async for rollout in rollouts:
             _check_version(parts, open_step, rollout)
             devices.generator.usage.add_generated(num_sampled_tokens(rollout))

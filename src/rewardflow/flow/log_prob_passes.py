@@ -30,12 +30,12 @@ async def take_before_updates(parts: FlowParts, device: Device, open_step: OpenS
 
 async def take(kind: Kind, parts: FlowParts, device: Device, open_step: OpenStep) -> None:
     """Of every rollout that may be trained on and has none of this kind yet, a micro-batch at a time."""
-    rollouts = [one for one in open_step.trainable() if getattr(open_step.taken_of(one), kind) is None]
+    rollouts = [one for one in open_step.trainable() if getattr(open_step.precomputed_of(one), kind) is None]
     for part in split_by_tokens([num_tokens(rollout) for rollout in rollouts], parts.micro_batch_tokens):
         async with device.lease("log_probs", open_step.step):
-            taken = await _take(kind, parts, rollouts[part])
-        for rollout, one in zip(rollouts[part], taken, strict=True):
-            open_step.set_taken(rollout, replace(open_step.taken_of(rollout), **{kind: one}))
+            precomputed = await _take(kind, parts, rollouts[part])
+        for rollout, one in zip(rollouts[part], precomputed, strict=True):
+            open_step.set_precomputed(rollout, replace(open_step.precomputed_of(rollout), **{kind: one}))
 
 
 async def _take(kind: Kind, parts: FlowParts, rollouts: Sequence[Rollout]) -> Sequence[object]:

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Sequence
 
 from rewardflow.flow.group_selection import GroupSelection, Share
 from rewardflow.flow.protocols import Rewards
-from rewardflow.flow.records import DropReason, GroupRequest, LookedAt, Prompt, SavedStep, Taken, num_tokens
+from rewardflow.flow.records import (
+    DropReason,
+    GroupRequest,
+    Precomputed,
+    PreparedRollout,
+    Prompt,
+    SavedStep,
+    num_tokens,
+)
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.usage import Usage
 from rewardflow.reward.ticket import Ticket
@@ -38,7 +46,7 @@ class OpenStep:
         self._first_number = self._next_number = first_number
         self._requests: dict[int, GroupRequest] = {}
         self._rollouts: dict[int, dict[int, Rollout]] = {}
-        self._taken: dict[tuple[int, int], Taken] = {}
+        self._precomputed: dict[tuple[int, int], Precomputed] = {}
         self._in_reserve: set[int] = set()
         self._shares = GroupSelection(range(first_number, first_number + schedule.groups_per_step), schedule.order)
         self._changed = asyncio.Event()
@@ -89,7 +97,7 @@ class OpenStep:
 
     def saved(self) -> SavedStep:
         """The step as it is before its training begins."""
-        rollouts = (LookedAt(rollout=one, taken=self.taken_of(one)) for one in self.rollouts())
+        rollouts = (PreparedRollout(rollout=one, precomputed=self.precomputed_of(one)) for one in self.rollouts())
         return SavedStep(step=self.step, requests=tuple(self._requests.values()), rollouts=tuple(rollouts))
 
     def restore(self, saved: SavedStep) -> None:
@@ -98,7 +106,7 @@ class OpenStep:
         prompts = [request.prompt for request in saved.requests]
         self.ask(prompts, first.group_size, has_baseline=first.has_baseline)
         for one in saved.rollouts:
-            self.set_taken(one.rollout, one.taken)
+            self.set_precomputed(one.rollout, one.precomputed)
             self.generated(one.rollout)
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
@@ -210,11 +218,11 @@ class OpenStep:
     def take(self, count: int) -> list[Share]:
         return [self._shares.take() for _ in range(count)]
 
-    def taken_of(self, rollout: Rollout) -> Taken:
-        return self._taken.get((int(rollout.group_id), rollout.index), _NONE)
+    def precomputed_of(self, rollout: Rollout) -> Precomputed:
+        return self._precomputed.get((int(rollout.group_id), rollout.index), _NONE)
 
-    def set_taken(self, rollout: Rollout, taken: Taken) -> None:
-        self._taken[int(rollout.group_id), rollout.index] = taken
+    def set_precomputed(self, rollout: Rollout, precomputed: Precomputed) -> None:
+        self._precomputed[int(rollout.group_id), rollout.index] = precomputed
 
     def unused_prompts(self) -> list[Prompt]:
         return [self._requests[number].prompt for number in self._shares.unused()]
@@ -224,5 +232,5 @@ class OpenStep:
         return len(self._requests) - self._schedule.groups_per_step - len(self._shares.unused())
 
 
-_NONE = Taken()
+_NONE = Precomputed()
 _NOT_ASKED = Reward(kind="cancelled")

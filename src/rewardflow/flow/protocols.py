@@ -1,8 +1,8 @@
-"""The seams of the loop: what it asks of prompts, generator, reward agent, trainer and algorithm.
+"""Defines the protocols of the loop: what prompts, generator, reward agent, trainer and algorithm must do.
 
-Always true: each has at least two implementations, one of them the fake that ships (`rewardflow.flow.fakes`); none of
-them knows the schedule. A rollout's `token_ids` are prompt and response together; `response_mask` and `log_probs` have
-the same length, with 0 where the token was not sampled by the policy.
+Always true: each protocol has at least two implementations, one of them a public fake (`rewardflow.flow.fakes`); no
+implementation knows the schedule. A rollout's `token_ids` hold prompt and response together; `response_mask` and
+`log_probs` have the same length, with 0 for every token that the policy did not sample.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-from rewardflow.flow.records import GroupRequest, MicroBatch, Prompt, TakenOf, UpdateReport
+from rewardflow.flow.records import GroupRequest, MicroBatch, PrecomputedOf, Prompt, UpdateReport
 from rewardflow.observe.events import REWARD_SOURCE
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Rollout, ScoredGroup
 
 
 class PromptSource(Protocol):
-    """Prompts for ever, epoch after epoch, in an order that the seed fixes."""
+    """An endless supply of prompts, epoch after epoch, in an order that the seed fixes."""
 
     def take(self, count: int) -> Sequence[Prompt]:
-        """The next ones."""
+        """Returns the next `count` prompts."""
 
     def give_back(self, prompts: Sequence[Prompt]) -> None:
-        """Prompts that were taken and not used; they come next."""
+        """Returns unused prompts to the source, which gives them out next."""
 
 
 class Generator(Protocol):
-    """Makes rollouts with the weights that were published last."""
+    """Generates rollouts with the weights that were published last."""
 
     def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
-        """Every rollout of every request, each as soon as it has ended, stamped with the version that made it."""
+        """Yields every rollout of every request as soon as it ends, stamped with the version that generated it."""
 
     async def publish(self, version: int) -> None:
-        """From now on generate with the trainer's present weights, under this version."""
+        """Switches generation to the trainer's current weights and calls them `version`."""
 
 
 class CallCounts(Protocol):
-    """Of the calls that were made for this run."""
+    """The numbers of reward calls and retries made for this run."""
 
     @property
     def calls(self) -> int: ...
@@ -48,58 +48,58 @@ class CallCounts(Protocol):
 
 
 class Rewards(Protocol):
-    """Judges rollouts: the agent of this process, or one that several runs share."""
+    """Judges rollouts: the reward agent of this process, or a client of one that several runs share."""
 
     @property
     def is_open(self) -> bool: ...
 
     @property
     def num_rewards(self) -> int:
-        """How often a ticket's watcher is told of each rollout."""
+        """How often a ticket calls its watcher for each rollout."""
 
     @property
     def may_change_verdicts(self) -> bool:
-        """Whether a verdict that the watcher was told may be another when its group is complete."""
+        """Whether a verdict may still change between the watcher's call and the completion of its group."""
 
     def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
-        """A ticket to submit to while rollouts are generated, which queues with `due_step` if that is given."""
+        """Opens a ticket that accepts rollouts as they are generated; its calls queue like those of `due_step`."""
 
     def statistics(self) -> CallCounts: ...
 
 
 class Trainer(Protocol):
-    """Four verbs. Gradients accumulate over `forward_backward`; `optim_step` divides, clips, steps and clears them."""
+    """Trains in four verbs. `forward_backward` adds gradients up; `optim_step` divides, clips, applies, clears them."""
 
     def step(self, number: int) -> AbstractAsyncContextManager[None]:
-        """A step's lifetime: loads offloaded state on entry; offloads and advances the learning rate on exit."""
+        """Spans one step: loads offloaded state on entry; offloads and advances the learning rate on exit."""
 
     async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
-        """One entry for each rollout, in order."""
+        """Returns one entry for each rollout, in order."""
 
     async def forward_backward(self, batch: MicroBatch) -> None:
-        """Add the gradient of the batch's numerators, and its share of the denominator, to what has accumulated."""
+        """Adds the gradient of the batch's numerators, and its part of the denominator, to the accumulated ones."""
 
     async def optim_step(self) -> UpdateReport: ...
 
 
 class Critic(Protocol):
-    """Expects rewards. It learns with the trainer it belongs to, in the same verbs."""
+    """Estimates rewards. Its trainer trains it along with the policy, in the same verbs."""
 
     async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
-        """One entry for each rollout, in order."""
+        """Returns one entry for each rollout, in order."""
 
 
 class Advantages(Protocol):
-    """Gives each rollout of a group its advantage; a failed one gets 0 and has no say in the others'."""
+    """Computes the advantage of each rollout of a group. A failed one gets 0 and does not affect the others."""
 
     @property
     def needs(self) -> Literal["group", "mini_batch", "batch"]:
-        """How many groups must be known before the first advantage is."""
+        """How many groups must be scored before it can compute the first advantage."""
 
-    def __call__(self, groups: Sequence[ScoredGroup], taken_of: TakenOf) -> Sequence[Sequence[object]]:
-        """For each group one advantage per rollout: a number, one for each sampled token of the response, or what else
-        the trainer understands.
+    def __call__(self, groups: Sequence[ScoredGroup], precomputed_of: PrecomputedOf) -> Sequence[Sequence[object]]:
+        """Returns one advantage per rollout for each group.
 
-        `taken_of` gives what was taken of a rollout before, for those who put a KL term into the reward or compare
-        with a critic's values.
+        An advantage is a number, one number per sampled token of the response, or another form that the trainer
+        understands. `precomputed_of` returns a rollout's log-probs and values, for algorithms that put a KL term into
+        the reward or compare with a critic's values.
         """

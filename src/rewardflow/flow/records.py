@@ -1,7 +1,7 @@
-"""What travels through the flow: a prompt becomes a request, rollouts, a scored group, samples, an update.
+"""Holds the records of the flow: a prompt becomes a request, rollouts, a scored group, samples, an update.
 
-Always true: records are frozen, and what belongs together travels together: a sample has its rollout, its verdict, its
-advantage and what was taken of its tokens, so nothing can be put on another's tokens.
+Always true: records are frozen. A sample holds its rollout, verdict, advantage and precomputed figures in one record,
+so a number cannot end up on another rollout's tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rewardflow.types import EMPTY, Reward, Rollout
 DropReason = Literal["too_few_verdicts", "equal_scores", "no_baseline"]
 WhyNot = Literal["failed", "too_few_verdicts", "equal_scores", "no_baseline", "baseline", "not_needed"]
 
-GREEDY = "greedy"  # in the extra_info of every rollout of a group with a baseline: whether it is the baseline
+GREEDY = "greedy"  # key in a rollout's extra_info, for groups with a baseline: whether this rollout is the baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Prompt:
 
     uid: str
     messages: Sequence[Mapping[str, Any]] = ()
-    text: str = ""  # the prompt as it is, for models without a chat template; used where there are no messages
+    text: str = ""  # the raw prompt, for models without a chat template; used if `messages` is empty
     ground_truth: Any = None
     data_source: str = ""
     extra_info: Mapping[str, Any] = EMPTY
@@ -33,10 +33,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """Ask for `group_size` rollouts of one prompt. `number` counts groups over the whole run and seeds the sampling.
+    """A request for `group_size` rollouts of one prompt. `number` counts groups over the whole run and seeds sampling.
 
-    With a baseline the last of them is decoded greedily: it is judged like the others, which are compared with it, and
-    never trained on. A `prefix` keeps groups apart that are asked for besides training: they have numbers of their own.
+    With a baseline, the generator decodes the last rollout greedily. The agent judges it like the others, the
+    advantages compare the others with it, and the trainer never trains on it. Validation groups count their numbers
+    separately; their `prefix` keeps their ids apart from those of training.
     """
 
     number: int
@@ -53,47 +54,46 @@ class GroupRequest:
     def is_baseline(self, index: int) -> bool:
         return self.has_baseline and index == self.group_size - 1
 
-    def info_of(self, index: int) -> Mapping[str, Any]:
-        """The `extra_info` of a rollout."""
+    def extra_info_of(self, index: int) -> Mapping[str, Any]:
         info = self.prompt.extra_info
         return {**info, GREEDY: self.is_baseline(index)} if self.has_baseline else info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What was taken of one rollout's sampled tokens before it is trained, as the trainer keeps it.
+class Precomputed:
+    """Log-probs and values of one rollout's sampled tokens, computed by the trainer before it trains on them.
 
-    The flow only carries it. All but `values` are log-probs.
+    The flow only passes them on, in the trainer's own format. All but `values` are log-probs.
     """
 
     old: Any = None  # under the weights before the step's first update
     reference: Any = None
-    behaviour: Any = None  # under the weights that generated, if the trainer took them and not the engine
-    values: Any = None  # what a critic expects at each token, before the step's first update
+    behaviour: Any = None  # under the weights that generated, if the trainer computed them instead of the engine
+    values: Any = None  # the critic's value at each token, before the step's first update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookedAt:
-    """A rollout with what was taken of it."""
+class PreparedRollout:
+    """A rollout with its precomputed log-probs and values."""
 
     rollout: Rollout
-    taken: Taken
+    precomputed: Precomputed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedStep:
-    """A step that was generated and not trained, for a resumed run to go on with. Its verdicts are in the journal."""
+    """A step that was generated but not trained. A resumed run continues it; its verdicts are in the journal."""
 
     step: int
     requests: tuple[GroupRequest, ...]
-    rollouts: tuple[LookedAt, ...]
+    rollouts: tuple[PreparedRollout, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """Where a run stands when a step was published and the next is not admitted: nothing is half done.
+    """A run's position after it published a step and before it admits the next one: no work is half done.
 
-    `validations` are earlier versions, by their number, whose verdicts are not all in.
+    `validations` are the earlier versions whose verdicts are incomplete; `step` of each is the version.
     """
 
     next_step: int
@@ -101,17 +101,17 @@ class Boundary:
     validations: tuple[SavedStep, ...] = ()
 
 
-TakenOf = Callable[[Rollout], Taken]
+PrecomputedOf = Callable[[Rollout], Precomputed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One rollout, ready to train on. A failed one stays in its place, with advantage 0 and no weight anywhere."""
+    """One rollout, ready to train on. A failed one stays in its group, with advantage 0 and no weight in any sum."""
 
     rollout: Rollout
     reward: Reward
-    advantage: Any  # a number, one for each token of the response, or what else the trainer understands
-    taken: Taken
+    advantage: Any  # a number, one number per sampled token, or another form that the trainer understands
+    precomputed: Precomputed
 
     @property
     def is_scored(self) -> bool:
@@ -120,11 +120,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRollout:
-    """What became of a rollout that has its verdict. `why_not` is None if it was trained.
+    """A rollout with its verdict, and why the flow did not train on it; `why_not` is None if it did.
 
-    `failed`: its verdict has no number; `too_few_verdicts`, `equal_scores`, `no_baseline`: its group was dropped;
-    `baseline`: the others of its group were compared with it; `not_needed`: its group was a reserve whose place was
-    taken.
+    `failed`: the verdict has no number; `too_few_verdicts`, `equal_scores`, `no_baseline`: the flow dropped the group;
+    `baseline`: the rest of the group was compared with this rollout; `not_needed`: the group was a reserve, and other
+    groups had already filled the step.
     """
 
     rollout: Rollout
@@ -135,7 +135,7 @@ class JudgedRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """One forward and backward. With several ranks, gradients are reduced after the last one of an update."""
+    """The samples of one forward and backward pass. With several ranks, the last one of an update reduces gradients."""
 
     step: int
     mini_batch: int
@@ -145,10 +145,10 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """What one optimizer step did: sums over its samples, already divided; `metrics` by name.
+    """The result of one optimizer step. `metrics`, by name, are sums over its samples, already divided.
 
-    `by_staleness` has, for each staleness among the samples, the metrics that are known apart for it. The loop says
-    which mini-batch of which epoch it was.
+    `by_staleness` holds, for each staleness among the samples, the metrics that the trainer computes separately for
+    it. The loop sets `mini_batch` and `epoch`.
     """
 
     num_sequences: int
@@ -162,7 +162,7 @@ class UpdateReport:
 
 
 def num_sampled_tokens(rollout: Rollout) -> int:
-    """Without a loop in Python: responses may have thousands of tokens, and a step thousands of responses."""
+    """Counts without a Python loop: responses may have thousands of tokens, and a step thousands of responses."""
     mask = rollout.response_mask
     if mask is None:
         return 0
@@ -170,5 +170,5 @@ def num_sampled_tokens(rollout: Rollout) -> int:
 
 
 def num_tokens(rollout: Rollout) -> int:
-    """Prompt and response; what a forward pass has to look at."""
+    """Counts prompt and response tokens, which is the length of a forward pass."""
     return len(rollout.token_ids or ())

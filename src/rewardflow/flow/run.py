@@ -88,7 +88,7 @@ class Flow:
         for saved in start.open_steps:
             self._reopen(saved)
         for measured in start.validations:
-            self._validations.go_on(measured, self._num_steps)
+            self._validations.resume(measured, self._num_steps)
         for step in range(start.next_step, start.next_step + self._schedule.max_steps_open):
             if step not in self._open:
                 self._admit(step)
@@ -96,7 +96,7 @@ class Flow:
         for step in range(start.next_step, self._num_steps):
             await self._train(self._open[step])
         with self._devices.trainer.usage.waiting_for("validation"):
-            await self._validations.wait_until_told()
+            await self._validations.wait_until_reported()
 
     def _admit(self, step: int) -> None:
         """Let a step be generated. Its prompts are taken now, so that their order is that of the steps."""

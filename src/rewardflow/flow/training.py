@@ -137,10 +137,12 @@ class StepTraining:
         numbers = [share.number for share in shares if share.number is not None]
         new = [number for number in numbers if number not in self._samples]
         groups = [self._step.scored[number] for number in new]
-        all_advantages = self._parts.advantages(groups, self._step.taken_of)
+        all_advantages = self._parts.advantages(groups, self._step.precomputed_of)
         for number, group, advantages in zip(new, groups, all_advantages, strict=True):
             self._samples[number] = tuple(
-                Sample(rollout=rollout, reward=reward, advantage=advantage, taken=self._step.taken_of(rollout))
+                Sample(
+                    rollout=rollout, reward=reward, advantage=advantage, precomputed=self._step.precomputed_of(rollout)
+                )
                 for rollout, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
                 if not self._step.is_baseline(rollout)
             )

@@ -1,7 +1,7 @@
-"""What a run measures of its policy besides training it, and when.
+"""Says which prompts a run validates its policy on, and when.
 
-Always true: a version of the weights is measured at most once in a life of the run; what passes@k need is there,
-because k never exceeds the rollouts of a prompt.
+Always true: a run validates a version of the weights at most once between its start and its end; pass@k always has
+enough rollouts, because k never exceeds the rollouts of a prompt.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import GroupRequest, Prompt
 
-VALIDATION_SOURCE = "validation"  # of totals, of metrics, and at the start of group ids
+VALIDATION_SOURCE = "validation"  # the source in totals and metrics, and the start of group ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasions:
-    """Version 0 if `at_start`, every version that `every` divides, and the last if `at_end`."""
+    """The versions to validate: 0 if `at_start`, every version that `every` divides, and the last if `at_end`."""
 
     every: int | None = None
     at_start: bool = False
@@ -34,7 +34,7 @@ class Occasions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationPlan:
-    """`generator` has the weights that the run's generator has, and its own way of sampling.
+    """How to validate. `generator` shares the weights of the run's generator but samples in its own way.
 
     A score of at least `passes_from` is a pass; `ks` are the k of pass@k.
     """
@@ -56,16 +56,16 @@ class ValidationPlan:
             )
 
     def due_step(self, version: int, num_steps: int) -> int:
-        """The step with which a version's reward calls queue where slots are scarce.
+        """Returns the step whose place in the queue a version's reward calls get when slots are scarce.
 
-        Training up to the next validation goes first, what comes after it does not: so validation holds up no step
-        that is nearer, and training without end cannot put it off for ever.
+        Training steps before the next validation go first, later ones do not. So validation never delays a nearer
+        step, and endless training cannot postpone validation for ever.
         """
         every = self.occasions.every
         return num_steps if every is None else version + every
 
     def requests(self, version: int) -> list[GroupRequest]:
-        """The same random numbers for a prompt at every version, so that versions differ by their weights alone."""
+        """Gives a prompt the same random numbers at every version, so that versions differ only in their weights."""
         return [
             GroupRequest(
                 number=number,

@@ -1,8 +1,9 @@
-"""What a version of the policy is worth on the validation prompts: figures overall and by data source.
+"""Computes the validation figures of a version of the policy, overall and by data source.
 
-Always true: a failed verdict is no score, neither 0 nor a miss: it is left out of every mean and its number is told.
-pass@k of a prompt with n scored rollouts of which c pass is 1 - C(n - c, k) / C(n, k), the unbiased estimate of the
-chance that one of k passes; a prompt with fewer than k scored rollouts has none, and how many prompts have is told.
+Always true: a failed verdict is not a score, neither 0 nor a miss: every mean leaves it out, and the report counts it.
+pass@k of a prompt with n scored rollouts, c of which pass, is 1 - C(n - c, k) / C(n, k), the unbiased estimate of the
+chance that one of k passes; a prompt with fewer than k scored rollouts has no pass@k, and the report says how many
+prompts have one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rewardflow.types import ScoredGroup
 
 @dataclass(frozen=True, slots=True)
 class PassAt:
-    """The mean over the prompts that have k scored rollouts or more, and how many those are."""
+    """pass@k as the mean over the prompts with at least k scored rollouts, and the number of these prompts."""
 
     k: int
     value: float | None
@@ -31,25 +32,25 @@ class PassAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationFigures:
-    """Of one data source, or of all. A mean is None where nothing was scored."""
+    """The figures of one data source, or of all. A mean is None if nothing was scored."""
 
     num_prompts: int
     num_rollouts: int
     num_scored: int
     num_imputed: int  # of the scored: filled in by post-processing
-    failed: Mapping[str, int]  # by kind
+    failed: Mapping[str, int]  # counts by kind
     group_size: int
     score_mean: float | None  # over scored rollouts
-    mean_at_n: float | None  # over prompts, of the mean over each one's scored rollouts
+    mean_at_n: float | None  # over prompts, of each prompt's mean over its scored rollouts
     pass_share: float | None  # of scored rollouts
     pass_at: tuple[PassAt, ...]
     component_means: Mapping[str, float]
     response_tokens_mean: float | None
-    truncated_share: float | None  # of all rollouts: those that the limit of tokens cut off
+    truncated_share: float | None  # of all rollouts: those that the token limit cut off
     cost_usd: float
 
     def to_json(self) -> dict[str, Any]:
-        """Flat, each under the name that it has in metrics.jsonl."""
+        """Returns a flat dict with the names of metrics.jsonl."""
         found: dict[str, Any] = {
             "score_mean": self.score_mean,
             f"mean@{self.group_size}": self.mean_at_n,
@@ -74,18 +75,18 @@ class ValidationFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationReport:
-    """One version measured. `duration_s` is from its generation's start to its last verdict."""
+    """The validation of one version. `duration_s` is the time from the start of its generation to its last verdict."""
 
     version: int
     ended_s: float
     duration_s: float
-    generate_s: float  # of the device
+    generate_s: float  # how long it held the device
     overall: ValidationFigures
     by_source: Mapping[str, ValidationFigures]
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """By the names of metrics.jsonl. One data source alone is the whole, and has no names of its own."""
+        """Returns the figures by their names in metrics.jsonl; by data source only if there are several."""
         found = {f"{VALIDATION_SOURCE}/{name}": value for name, value in self.overall.to_json().items()}
         if len(self.by_source) > 1:
             for source, figures in self.by_source.items():
@@ -95,7 +96,7 @@ class ValidationReport:
 
     @property
     def stamp(self) -> dict[str, Any]:
-        """What says of which version this is, and when it was measured. `step` so many are trained."""
+        """Returns the fields that identify the version and the time. `step` is the number of trained steps."""
         return {
             "v": SCHEMA_VERSION,
             "step": self.version,
@@ -107,25 +108,25 @@ class ValidationReport:
         }
 
     def to_metrics_json(self) -> dict[str, Any]:
-        """A line of metrics.jsonl."""
+        """Returns a line of metrics.jsonl."""
         return {**self.stamp, **self.metrics}
 
     def to_json(self) -> dict[str, Any]:
-        """A line of validation.jsonl."""
+        """Returns a line of validation.jsonl."""
         by_source = {source: figures.to_json() for source, figures in self.by_source.items()}
         return {**self.stamp, "overall": self.overall.to_json(), "by_source": by_source}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """A report with the groups that it was made from, in the order of the prompts."""
+    """A report and the groups behind it, in the order of the prompts."""
 
     report: ValidationReport
     groups: tuple[ScoredGroup, ...]
 
 
 def names_of_figures(group_size: int, ks: Sequence[int]) -> frozenset[str]:
-    """Those that every validation has, whatever its reward and its failures: what a run may be judged by."""
+    """Returns the figures that every validation has, whatever its rewards and failures; a run may select by these."""
     return frozenset(figures_of((), group_size=group_size, ks=ks, passes_from=0.0).to_json())
 
 
@@ -180,5 +181,5 @@ def _pass_at(k: int, by_prompt: Sequence[Sequence[float]], passes_from: float) -
 
 
 def chance_of_a_pass(num_scored: int, num_passed: int, k: int) -> float:
-    """That a draw of k of these, without putting back, has one that passed."""
+    """Returns the chance that k of the scored rollouts, drawn without replacement, include a pass."""
     return 1.0 - math.comb(num_scored - num_passed, k) / math.comb(num_scored, k)

@@ -49,11 +49,11 @@ class Ended:
     def to_rollout(self, version: int, token_versions: Sequence[int] | None = None) -> Rollout:
         """`token_versions` are those of the response, where it has tokens of several; `version` is the oldest then.
 
-        `extra_info` says `truncated: True` of a response that was cut off, and nothing of others; see also `info_of`.
+        `extra_info` says `truncated: True` of a response that was cut off, and nothing of others; see `extra_info_of`.
         """
         request, prompt = self.request, self.request.prompt
         num_prompt, num_response = len(self.prompt_ids), len(self.token_ids)
-        extra_info: Mapping[str, Any] = request.info_of(self.index)
+        extra_info: Mapping[str, Any] = request.extra_info_of(self.index)
         return Rollout(
             group_id=request.group_id,
             index=self.index,

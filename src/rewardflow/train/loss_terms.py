@@ -177,7 +177,7 @@ class LossTerms:
         return found
 
     def _column(self, name: str, sample: Sample, row: TokenRow) -> Tensor:
-        values = _advantage_of(sample) if name == "advantage" else getattr(sample.taken, name)
+        values = _advantage_of(sample) if name == "advantage" else getattr(sample.precomputed, name)
         if values is None and name == "behaviour" and self.algorithm.behaviour == "engine":
             spoken = _engine_log_probs(sample.rollout, row)
             values = None if spoken is None else _tensor_of(spoken)

@@ -42,13 +42,13 @@ class ValueTerms:
 
     def training_row(self, sample: Sample, row: TokenRow) -> TrainingRow:
         targets = sample.advantage
-        if not isinstance(targets, TokenTargets) or sample.taken.values is None:
+        if not isinstance(targets, TokenTargets) or sample.precomputed.values is None:
             raise InvalidInput(
                 "every sample that a critic learns from needs its returns and its values before the update, got "
-                f"{type(targets).__name__} and {type(sample.taken.values).__name__} for "
+                f"{type(targets).__name__} and {type(sample.precomputed.values).__name__} for "
                 f"{rollout_name(sample.rollout)}"
             )
-        columns = {"returns": targets.returns_T, "values": sample.taken.values}
+        columns = {"returns": targets.returns_T, "values": sample.precomputed.values}
         return TrainingRow(row=row, columns={name: column_of(name, columns[name], sample, row) for name in COLUMNS})
 
     def idle_row(self) -> TrainingRow:

@@ -9,7 +9,7 @@ from algo.groups import scored_group
 from rewardflow.algo.earned import TokenTargets
 from rewardflow.algo.estimators.gae import AgainstValues, gae
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import Taken
+from rewardflow.flow.records import Precomputed
 from rewardflow.types import Rollout
 
 REWARDS_T, VALUES_T = torch.tensor([0.0, 0.5, 2.0]), torch.tensor([1.0, 0.5, -1.0])
@@ -46,21 +46,21 @@ def test_a_lambda_beyond_one_is_refused() -> None:
 def test_a_rollout_without_values_is_refused_and_a_failed_one_needs_none() -> None:
     group = scored_group(1.0, None, masks=[[1, 1, 1], [1, 1, 1]])
 
-    def taken_of(rollout: Rollout) -> Taken:
-        return Taken(values=VALUES_T if rollout.index == 0 else None)
+    def precomputed_of(rollout: Rollout) -> Precomputed:
+        return Precomputed(values=VALUES_T if rollout.index == 0 else None)
 
-    [[targets, failed]] = AgainstValues(whiten=False, lam=0.5)([group], taken_of)
+    [[targets, failed]] = AgainstValues(whiten=False, lam=0.5)([group], precomputed_of)
     assert isinstance(targets, TokenTargets)
     assert failed == 0.0
     with pytest.raises(InvalidInput, match=r"gae compares with a critic's values, .* got none for rollout 0 of group"):
-        AgainstValues()([scored_group(1.0, masks=[[1]])], lambda rollout: Taken())
+        AgainstValues()([scored_group(1.0, masks=[[1]])], lambda rollout: Precomputed())
 
 
 def test_whitened_advantages_have_mean_0_and_spread_1_and_returns_stay_as_they_are() -> None:
     groups = [scored_group(1.0, 0.0, masks=[[1, 1, 1], [1, 1, 1]]), scored_group(0.5, masks=[[1, 1, 1]])]
-    taken = {"values": VALUES_T}
+    precomputed = {"values": VALUES_T}
     plain, white = (
-        [one for group in AgainstValues(whiten=whiten)(groups, lambda _: Taken(**taken)) for one in group]
+        [one for group in AgainstValues(whiten=whiten)(groups, lambda _: Precomputed(**precomputed)) for one in group]
         for whiten in (False, True)
     )
     advantages_N = torch.cat([one.advantages_T for one in white])

@@ -58,7 +58,7 @@ def plain_value_loss(
             continue
         at_T = torch.tensor(TokenRow.of(one.rollout).sampled)
         values_T = head(hidden_of(torch.tensor([one.rollout.token_ids]))[0][at_T - 1]).squeeze(-1)
-        returns_T, old_T = one.advantage.returns_T, one.taken.values
+        returns_T, old_T = one.advantage.returns_T, one.precomputed.values
         loss_T = (values_T - returns_T) ** 2
         if clip is not None:
             loss_T = torch.maximum(loss_T, (values_T.clamp(old_T - clip, old_T + clip) - returns_T) ** 2)
@@ -180,7 +180,7 @@ def test_failed_rows_have_no_value_term_wherever_they_stand(settings: CriticSett
 
 
 def test_a_scored_row_without_returns_or_values_is_refused() -> None:
-    bare = sample(SAMPLES[0].rollout, 1.0, old=SAMPLES[0].taken.old)
+    bare = sample(SAMPLES[0].rollout, 1.0, old=SAMPLES[0].precomputed.old)
     with (
         tiny_trainer(critic=critic_part(MODEL)) as trainer,
         pytest.raises(InvalidInput, match="needs its returns and its values before the update, got float and NoneType"),

@@ -294,7 +294,7 @@ def test_an_update_in_which_nothing_was_scored_makes_no_step_and_says_so() -> No
 
 
 def test_an_update_whose_advantages_are_all_0_goes_on_with_the_momentum_it_had() -> None:
-    zero = [sample(one.rollout, 0.0, old=one.taken.old, reference=one.taken.reference) for one in SAMPLES]
+    zero = [sample(one.rollout, 0.0, old=one.precomputed.old, reference=one.precomputed.reference) for one in SAMPLES]
     nearly = AlgorithmSettings(kl_coef=1e-30)  # makes the passes that an advantage of 0 does not need
     found = []
     for algorithm in (AlgorithmSettings(), nearly):
@@ -312,7 +312,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_as_they_are_and_is_cou
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     of = SAMPLES[0]
-    bad = sample(of.rollout, math.inf, old=of.taken.old)
+    bad = sample(of.rollout, math.inf, old=of.precomputed.old)
     with tiny_trainer() as trainer:
         report = asyncio.run(one_update(trainer, [[bad, *SAMPLES[1:]]]))
         assert torch.equal(weights(trainer.model), weights(tiny_model()))

@@ -17,7 +17,7 @@ from torch import Tensor
 from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, TokenTargets, over_scored
 from rewardflow.algo.estimators.reinforce_plus_plus import whitened_tokens
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import TakenOf
+from rewardflow.flow.records import PrecomputedOf
 from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.settings.rules import within
 from rewardflow.types import Rollout, ScoredGroup
@@ -61,11 +61,11 @@ class AgainstValues:
     def __call__(
         self,
         groups: Sequence[ScoredGroup],
-        taken_of: TakenOf | None = None,
+        precomputed_of: PrecomputedOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> list[list[Advantage]]:
         def values_of(rollout: Rollout) -> Tensor:
-            values = None if taken_of is None else taken_of(rollout).values
+            values = None if precomputed_of is None else precomputed_of(rollout).values
             if values is None:
                 raise InvalidInput(
                     "gae compares with a critic's values, which are taken before a step's first update, "

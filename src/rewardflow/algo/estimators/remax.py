@@ -20,7 +20,7 @@ from torch import Tensor
 from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored, PenaltyOf
 from rewardflow.algo.estimators.reinforce_plus_plus import returns
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import GREEDY, TakenOf, num_sampled_tokens
+from rewardflow.flow.records import GREEDY, PrecomputedOf, num_sampled_tokens
 from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.types import Rollout, ScoredGroup
 
@@ -40,7 +40,7 @@ class AgainstGreedy(OverScored):
     def __call__(
         self,
         groups: Sequence[ScoredGroup],
-        taken_of: TakenOf | None = None,
+        precomputed_of: PrecomputedOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> list[list[Advantage]]:
         for group in groups:
@@ -50,7 +50,7 @@ class AgainstGreedy(OverScored):
                     'remax needs one greedy rollout in each group, marked by extra_info={"greedy": True}, '
                     f"got {num_greedy} in group {group.group_id!r}"
                 )
-        return OverScored.__call__(self, groups, taken_of, _paid_by_sampled(penalty_of))
+        return OverScored.__call__(self, groups, precomputed_of, _paid_by_sampled(penalty_of))
 
     def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
         return [_of_group(group) for group in groups]
