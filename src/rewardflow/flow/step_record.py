@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rewardflow.flow.flow_parts import Devices
 from rewardflow.flow.open_step import OpenStep
@@ -13,6 +13,59 @@ from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.reports import StepReport, mean_of
+from rewardflow.flow.usage import UsageTotals
+from rewardflow.types import Reward
+
+
+@dataclass(slots=True)
+class TrainedSoFar:
+    """What a step has trained so far, by whatever trainer; makes the part of the report that all trainers share."""
+
+    step: int
+    began_s: float
+    num_groups: int = 0
+    first_update_s: float | None = None  # since the step began
+    updates: list[UpdateReport] = field(default_factory=list)
+    staleness: list[int] = field(default_factory=list)  # of each sample that was trained
+    response_tokens: list[int] = field(default_factory=list)
+
+    def report(
+        self,
+        *,
+        version: int,
+        ended_s: float,
+        usage: UsageTotals,
+        dropped: Mapping[str, int],
+        rewards: Sequence[Reward],
+        averaged: Sequence[Reward],
+    ) -> StepReport:
+        """Counts all `rewards`; takes the means of scores and components over those in `averaged`."""
+        components: defaultdict[str, list[float]] = defaultdict(list)
+        for reward in averaged:
+            for name, value in reward.components.items():
+                if value is not None:
+                    components[name].append(value)
+        return StepReport(
+            step=self.step,
+            version=version,
+            ended_s=ended_s,
+            duration_s=usage.wall_s,  # so that its parts add up to it, however long asking for them took
+            first_update_s=self.first_update_s,
+            usage=usage,
+            updates=tuple(self.updates),
+            num_groups=self.num_groups,
+            num_reserves_used=0,
+            dropped=dropped,
+            num_scored=sum(reward.value is not None for reward in rewards),
+            failed=dict(Counter(reward.kind or "user_error" for reward in rewards if reward.value is None)),
+            score_mean=mean_of(reward.value for reward in averaged if reward.value is not None),
+            component_means={name: sum(values) / len(values) for name, values in components.items()},
+            response_tokens_mean=mean_of(self.response_tokens),
+            staleness_mean=mean_of(self.staleness),
+            staleness_max=max(self.staleness, default=None),
+            reward_latency_mean_s=mean_of(reward.latency_s for reward in rewards if not reward.cached),
+            cost_usd=sum(reward.cost_usd for reward in rewards),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,36 +85,31 @@ class _Calls:
 
 class StepRecord:
     def __init__(self, step: int, devices: Devices, agent: Rewards) -> None:
-        self._step = step
         self._devices = devices
         self._agent = agent
         self._loop = asyncio.get_running_loop()
-        self._began_s = self._loop.time()
+        self._trained = TrainedSoFar(step, began_s=self._loop.time())
         self._before = devices.trainer.usage.totals()
         self._generator_before = devices.generator.usage.totals()
         self._calls_before = _Calls.of(agent)
-        self._first_update_s: float | None = None
-        self._updates: list[UpdateReport] = []
-        self._staleness: list[int] = []
-        self._num_groups = 0
-        self._response_tokens: list[int] = []
         self._latencies_s: defaultdict[int, list[float]] = defaultdict(list)  # by mini-batch
 
     def trained(self, samples: Sequence[Sample], mini_batch: int = 0) -> None:
-        self._num_groups += len({sample.rollout.group_id for sample in samples})
+        trained = self._trained
+        trained.num_groups += len({sample.rollout.group_id for sample in samples})
         for sample in samples:
             rollout = sample.rollout
             if rollout.policy_version is not None:
-                self._staleness.append(self._step - rollout.policy_version)
+                trained.staleness.append(trained.step - rollout.policy_version)
             if rollout.response_mask is not None:
-                self._response_tokens.append(num_sampled_tokens(rollout))
+                trained.response_tokens.append(num_sampled_tokens(rollout))
             if sample.reward.attempts and not sample.reward.cached:  # what needed no call has no latency
                 self._latencies_s[mini_batch].append(sample.reward.latency_s)
 
     def updated(self, report: UpdateReport) -> None:
-        if self._first_update_s is None:
-            self._first_update_s = self._loop.time() - self._began_s
-        self._updates.append(report)
+        if self._trained.first_update_s is None:
+            self._trained.first_update_s = self._loop.time() - self._trained.began_s
+        self._trained.updates.append(report)
 
     def report(self, open_step: OpenStep, version: int) -> StepReport:
         judged = [
@@ -69,44 +117,28 @@ class StepRecord:
             for group in open_step.scored.values()
             for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
         ]
-        rewards = [reward for _, reward in judged]
         scored = [(rollout, reward) for rollout, reward in judged if reward.value is not None]
-        sampled = [reward for rollout, reward in scored if not open_step.is_baseline(rollout)]
         baselines = [reward for rollout, reward in scored if open_step.is_baseline(rollout)]
-        components: defaultdict[str, list[float]] = defaultdict(list)
-        for reward in sampled:
-            for name, value in reward.components.items():
-                if value is not None:
-                    components[name].append(value)
         now = self._loop.time()
         calls = _Calls.of(self._agent)
         usage = self._devices.trainer.usage.totals().since(self._before)
         generator = self._devices.generator.usage.totals().since(self._generator_before)
-        return StepReport(
-            step=self._step,
+        report = self._trained.report(
             version=version,
             ended_s=now,
-            duration_s=usage.wall_s,  # so that its parts add up to it, however long asking for them took
-            first_update_s=self._first_update_s,
             usage=usage,
-            updates=tuple(self._updates),
-            num_groups=self._num_groups,
-            num_reserves_used=open_step.num_reserves_used,
             dropped={str(reason): count for reason, count in open_step.dropped.items()},
-            num_scored=len(scored),
-            failed=dict(Counter(reward.kind or "user_error" for reward in rewards if reward.value is None)),
-            score_mean=mean_of(reward.value for reward in sampled if reward.value is not None),
+            rewards=[reward for _, reward in judged],
+            averaged=[reward for rollout, reward in scored if not open_step.is_baseline(rollout)],
+        )
+        return replace(
+            report,
+            num_reserves_used=open_step.num_reserves_used,
             baseline_score_mean=mean_of(reward.value for reward in baselines if reward.value is not None),
-            component_means={name: sum(values) / len(values) for name, values in components.items()},
-            response_tokens_mean=mean_of(self._response_tokens),
-            staleness_mean=mean_of(self._staleness),
-            staleness_max=max(self._staleness, default=None),
-            reward_latency_mean_s=mean_of(reward.latency_s for reward in rewards if not reward.cached),
-            cost_usd=sum(reward.cost_usd for reward in rewards),
             num_calls=calls.calls - self._calls_before.calls,
             num_retries=calls.retries - self._calls_before.retries,
             generated_tokens_per_s=generator.tokens_per_s(generator.generated_tokens, "generate"),
-            trained_tokens_per_s=usage.tokens_per_s(sum(update.num_tokens for update in self._updates), "update"),
+            trained_tokens_per_s=usage.tokens_per_s(sum(update.num_tokens for update in report.updates), "update"),
             mini_batch_latency_s=tuple(
                 Quantiles.of(self._latencies_s.get(index, ()))
                 for index in range(max(self._latencies_s, default=-1) + 1)

@@ -58,13 +58,19 @@ class UsageTotals:
 class Usage:
     """Told when work starts and ends, what is waited for, and how many verdicts are out.
 
-    `on_idle` hears of each stretch of at least a millisecond without work and with one cause, when it is over.
+    `on_idle` hears of each stretch of at least a millisecond without work and with one cause, when it is over. `now` is
+    the clock, in seconds; without one it is the running loop's.
     """
 
-    def __init__(self, on_idle: Callable[[Cause, float, float], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_idle: Callable[[Cause, float, float], None] | None = None,
+        *,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._on_idle = on_idle
+        self._now = now or asyncio.get_running_loop().time
         self._idling: tuple[Cause, float] | None = None  # the cause of doing nothing, and since when
-        self._loop = asyncio.get_running_loop()
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._idle: defaultdict[str, float] = defaultdict(float)
         self._hidden_s = 0.0
@@ -72,7 +78,7 @@ class Usage:
         self._work: Work | None = None
         self._causes: list[Cause] = []
         self._verdicts_out = 0
-        self._since_s = self._loop.time()
+        self._since_s = self._now()
 
     @property
     def work(self) -> Work | None:
@@ -125,7 +131,7 @@ class Usage:
 
     def _settle(self) -> None:
         """Book the time since the last change under the label that held."""
-        now = self._loop.time()
+        now = self._now()
         passed_s = now - self._since_s
         self._tell_idle(passed_s)
         self._since_s = now
