@@ -1,4 +1,4 @@
-"""`python -m rewardflow` is the command `rewardflow`, also where its script is not on the path."""
+"""Runs the command `rewardflow` as `python -m rewardflow`, for shells whose path lacks the script."""
 
 import sys
 

@@ -1,9 +1,10 @@
-"""A clock that jumps: an event loop whose time goes straight to the next timer when nothing else is left to do.
+"""Provides a clock that jumps: an event loop that skips straight to the next timer when nothing else is left to do.
 
 Always true: code that takes its time from the running loop cannot tell this clock from a real one, except that hours
-pass in milliseconds and every run is the same; a timer never fires before its time. Work outside the loop (a thread,
-a commit to disk) takes real time, so whoever hands work out says so with `hold(loop)`, and the clock stands still
-for it instead of jumping past it.
+pass in milliseconds and every run is the same; a timer never fires before its time.
+
+Work outside the loop (a thread, a commit to disk) takes real time. Code that starts such work wraps it in `hold(loop)`,
+and the clock stops until the work is done instead of jumping past it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of sleeping until the next timer, moves the loop's clock there."""
+    """Moves the loop's clock to the next timer instead of sleeping until then."""
 
     loop: JumpingLoop
 
@@ -54,27 +55,27 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def jump(self, duration_s: float) -> None:
-        """Move the clock. Only the loop itself does, when nothing is left to do before its next timer."""
+        """Moves the clock forward. Only the loop calls this, when nothing is left to do before its next timer."""
         self.now_s += duration_s
-        # The loop runs the timers that are due before time() + resolution. With asyncio's fixed 1 ns, timers fire up to
-        # that early, and after 194 virtual days, when floats lie further apart, one that is due now never fires.
+        # The loop runs the timers that are due before time() + resolution. With asyncio's fixed 1 ns, timers would fire
+        # up to 1 ns early; after 194 virtual days, when floats lie further apart, a timer due now would never fire.
         self._clock_resolution = math.ulp(self.now_s)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         if when == math.inf:
-            # `asyncio.sleep(math.inf)` means never: left in the heap, the clock would chase it day by day.
+            # `asyncio.sleep(math.inf)` means never. In the heap, such a timer would make the clock jump day by day.
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
-        with hold(self):  # joining threads takes real time; asyncio gives it minutes, which here pass at once
+        with hold(self):  # joining threads takes real time; asyncio's timeout of minutes would pass here at once
             await super().shutdown_default_executor(*args, **kwargs)
 
 
 def run(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
-    """Like `asyncio.run`, on a clock that jumps; with a seed, chance is the same every time too."""
+    """Works like `asyncio.run`, on a clock that jumps. With a seed, random numbers repeat in every run, too."""
     if asyncio._get_running_loop() is not None:
         main.close()
         raise InvalidInput("clock.run must not be called from a running event loop; await the coroutine instead")
@@ -83,18 +84,18 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
 
 
 def chance(loop: asyncio.AbstractEventLoop) -> random.Random:
-    """Where chance comes from, such as the jitter of retries: seeded where the clock is."""
+    """Returns the random generator of a loop, for example for the jitter of retries; seeded if the loop's clock is."""
     return random.Random(loop.seed if isinstance(loop, JumpingLoop) else None)
 
 
 def begin_hold(loop: asyncio.AbstractEventLoop) -> None:
-    """Say that real work goes on outside the loop; a jumping clock stands still until `end_hold`. Loop thread only."""
+    """Stops a jumping clock until `end_hold`, because work runs outside the loop. Call it on the loop thread only."""
     if isinstance(loop, JumpingLoop):
         loop.held += 1
 
 
 def end_hold(loop: asyncio.AbstractEventLoop) -> None:
-    """The work is done and its result is on the loop. Loop thread only, where it takes effect at once."""
+    """Lets the clock jump again: the work is done and its result is on the loop. Call it on the loop thread only."""
     if isinstance(loop, JumpingLoop):
         if loop.held <= 0:
             raise InvalidInput("every end_hold must have its begin_hold, got one more end")
@@ -103,7 +104,7 @@ def end_hold(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextlib.contextmanager
 def hold(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """`begin_hold` and `end_hold` round a block."""
+    """Calls `begin_hold` before a block and `end_hold` after it."""
     begin_hold(loop)
     try:
         yield

@@ -1,19 +1,19 @@
-"""One tree for everything rewardflow raises on purpose.
+"""Defines one tree of every error that rewardflow raises on purpose.
 
     RewardflowError
-    ├── InvalidInput (also ValueError)   a rule was broken by the caller; says the rule, then the values
+    ├── InvalidInput (also ValueError)   the caller broke a rule; the message gives the rule, then the values
     │   └── RewardLoadError              the reward cannot be found, built or called
     ├── CallError                        raised by reward code: what happened to this one attempt
     │   ├── RateLimited                  "too many requests", with how long to wait if the service said so
-    │   ├── ServiceError                 5xx, broken connection; retried unless told otherwise
+    │   ├── ServiceError                 5xx, broken connection; retried unless `retryable=False`
     │   └── Unparsable                   the service answered, but not with a score; retried
     ├── AgentError
     │   ├── AgentClosed                  submitted to an agent that is not open
-    │   ├── IncompleteGroup              a group lacks rollouts that nobody will submit; names them
+    │   ├── IncompleteGroup              a group lacks rollouts that nobody will submit; the message names them
     │   └── AgentHalted                  the agent stopped sending; carries the groups it could not finish
     │       ├── ServiceOutage            the service stayed down longer than `outage_give_up_s`
     │       ├── BudgetExhausted          the next call could pass `max_cost_usd`
-    │       └── SharedAgentGone          the agent of several runs was stopped, or stayed away
+    │       └── SharedAgentGone          the agent of several runs was stopped, or stayed unreachable
     ├── FlowError                        generator or trainer broke what the loop relies on
     ├── ClusterError                     a process of a run on a cluster failed or went away
     ├── CheckpointError                  a checkpoint cannot be written or read
@@ -23,7 +23,7 @@
         ├── JournalLocked                another process holds it
         └── JournalWriteFailed           the disk is full or gone; verdicts were delivered, not saved
 
-A bad rollout is data (a failed `Reward`); these are for mistakes and for the end of the road.
+A bad rollout is data (a failed `Reward`); these errors are for mistakes and for runs that cannot go on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class RewardflowError(Exception):
-    """Base of the tree."""
+    """The base class of the tree."""
 
 
 class InvalidInput(RewardflowError, ValueError):
@@ -48,7 +48,7 @@ class RewardLoadError(InvalidInput):
 
 
 class CallError(RewardflowError):
-    """Raised by reward code to say what happened to this attempt."""
+    """Reward code raises this to say what happened to the attempt."""
 
 
 class RateLimited(CallError):
@@ -102,7 +102,7 @@ class Unparsable(CallError):
 
 
 def _rebuild(cls: type[CallError], args: tuple[Any, ...], fields: dict[str, Any]) -> CallError:
-    """Exceptions with keyword-only fields do not survive pickling by themselves, and these cross process borders."""
+    """Rebuilds a pickled error: pickle alone loses keyword-only fields, and these errors travel between processes."""
     return cls(*args, **fields)
 
 
@@ -119,7 +119,7 @@ class IncompleteGroup(AgentError, InvalidInput):
 
 
 class AgentHalted(AgentError):
-    """The agent stopped sending. `groups` holds what it could not finish, as failed rewards: nothing is lost."""
+    """The agent stopped sending. `groups` holds the unfinished groups with failed rewards, so nothing is lost."""
 
     def __init__(self, message: str, groups: Sequence[ScoredGroup] = ()) -> None:
         super().__init__(message)
@@ -139,15 +139,15 @@ class SharedAgentGone(AgentHalted):
 
 
 class FlowError(RewardflowError):
-    """A generator or trainer broke what the loop relies on; training on would be training on something else."""
+    """A generator or trainer broke a rule that the loop relies on; continuing would train on wrong data."""
 
 
 class ClusterError(RewardflowError):
-    """A process of a run on a cluster failed or went away, and the run with it."""
+    """A process of a run on a cluster failed or went away, which ends the run."""
 
 
 class CheckpointError(RewardflowError):
-    """A checkpoint cannot be written or read; those from before are as they were."""
+    """A checkpoint cannot be written or read; earlier checkpoints are unchanged."""
 
 
 class JournalError(RewardflowError):

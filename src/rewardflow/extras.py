@@ -1,6 +1,6 @@
-"""Importing what only an extra of this package brings.
+"""Imports modules that only an optional extra of this package installs.
 
-Always true: what is not installed is named together with the command that installs it.
+Always true: an error about a missing module names the module and the command that installs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rewardflow.errors import InvalidInput
 
 
 def import_extra(module: str, extra: str, user: str) -> Any:
-    """The module; `user` says in the message who needs it."""
+    """Imports and returns the module; the error message says that `user` needs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

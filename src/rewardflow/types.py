@@ -1,4 +1,4 @@
-"""The records that travel: a rollout goes in, a reward comes out, and both leave together in a scored group.
+"""Defines the central records: a rollout goes in, a reward comes out, and a scored group holds both.
 
 Always true: records are frozen; a reward is `scored` with a finite number or `failed` with a kind, never a made-up
 number; `group.rollouts[i]` was judged by `group.rewards[i]`.
@@ -21,16 +21,16 @@ FailureKind = Literal[
     "service",  # 5xx, refused or broken connection
     "unparsable",  # an answer came, but no finite score could be read from it
     "user_error",  # the reward's own code raised
-    "cancelled",  # the caller no longer wanted it
+    "cancelled",  # the caller cancelled it
     "budget",  # the spend cap was reached first
     "outage",  # the service stayed down until we gave up
 ]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
-UNDECIDED_KINDS: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")  # we stopped, and nobody has judged it
+UNDECIDED_KINDS: tuple[FailureKind, ...] = ("cancelled", "budget", "outage")  # we stopped before anybody judged it
 
 
 class _Empty(Mapping[str, Any]):
-    """A mapping of nothing that can be a default and can be pickled, which MappingProxyType cannot."""
+    """An empty read-only mapping, fit as a default value; unlike MappingProxyType it can be pickled."""
 
     __slots__ = ()
 
@@ -69,7 +69,8 @@ class Rollout:
     """One response of the policy to one prompt.
 
     `group_id` names the prompt's group within its step; never derive it from the prompt's text, because prompts repeat.
-    `token_versions` says which version sampled each token where several did; `policy_version` is the oldest of them.
+    Where several policy versions sampled a response, `token_versions` gives the version of each token, and
+    `policy_version` is the oldest of them.
     """
 
     group_id: str
@@ -89,7 +90,7 @@ class Rollout:
     token_versions: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if self.extra_info is None:  # as data prepared for others often has it
+        if self.extra_info is None:  # common in data that was prepared for other tools
             object.__setattr__(self, "extra_info", EMPTY)
         if self.messages is None:
             object.__setattr__(self, "messages", ())
@@ -144,7 +145,7 @@ class Reward:
         return self.value is not None
 
     def _fill_measures(self, attempts: int, latency_s: float, cost_usd: float, tokens: int) -> None:
-        """For the dispatcher, on a record nobody has seen yet: building it a second time would double its cost."""
+        """Sets fields of a frozen record that nobody has seen yet. For the dispatcher: a copy would cost twice."""
         put = object.__setattr__
         put(self, "attempts", attempts)
         put(self, "latency_s", latency_s)

@@ -1,1 +1,1 @@
-"""Governors: when the next call may start, and to which endpoint, by pace, concurrency, breakers and money."""
+"""Governors: decide when the next call may start, and at which endpoint, by pace, concurrency, breakers and money."""

@@ -1,8 +1,8 @@
-"""Stops sending to an endpoint that fails, and finds out when it is back.
+"""Stops sending to an endpoint that fails, and finds out when it works again.
 
-Always true: while open, at most one call (the probe) is out at a time, and the time between probes grows; one
-success closes it. "Too many requests" means the service lives, so it opens the breaker only after a long time
-without success.
+Always true: while the breaker is open, at most one call (the probe) is in flight, and the time between probes grows;
+one success closes the breaker. "Too many requests" means that the service is alive, so it opens the breaker only after
+a long time without success.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Breaker:
         return self._open_since_s
 
     def ready_at(self, now: float) -> float:
-        """When the next call may start; infinity while a probe is out, whose end will tell."""
+        """Returns when the next call may start; infinity while a probe is in flight, because its outcome decides."""
         if self._state == "closed":
             return now
         return math.inf if self._state == "probing" else max(now, self._probe_at_s)
@@ -88,7 +88,7 @@ class Breaker:
             self._postpone(now)
 
     def rejected(self, now: float, reason: str) -> None:
-        """A 429: alive, unless nothing else has come for a long time (a spent quota answers 429 for ever)."""
+        """Records a 429: the service is alive, unless only 429s came for long (as when the quota is spent)."""
         self._num_rejected += 1
         self._last_failure = reason
         since = now if self._last_success_s is None else self._last_success_s
@@ -100,7 +100,7 @@ class Breaker:
             self._open(now)
 
     def abandoned(self, now: float) -> None:
-        """The attempt ended without telling anything (cancelled by us, a bug in reward code)."""
+        """Records an attempt that says nothing about the service (we cancelled it, or reward code has a bug)."""
         if self._state == "probing":
             self._state = "open"
             self._probe_at_s = now

@@ -1,14 +1,16 @@
-"""How many calls may be in flight: set, or found from what the service can take.
+"""Limits how many calls may be in flight: to a set number, or to a number learnt from the service.
 
 Always true: 1 <= limit <= maximum; the limit grows only while it is used, and shrinks at most once per round trip,
-so that one overload, reported by every call that was out, counts once.
+so that one overload, reported by every call in flight, counts once.
 
-Adaptive: double until the service shows strain, then add about the square root of the limit each round trip. Strain
-is an answer of 5xx, a timeout, or a latency that means queueing. Latency is the mean of a cohort, all calls that
-started in a span of time, taken when the slowest of them have ended: what has ended so far would favour short calls
-whenever the number of calls changes, as at the start and the end of every batch. If the mean doubles over the lowest
-seen, the calls above limit x lowest / mean only wait in the service's queue, and the limit returns there. If they
-were not waiting, and latency stays as it was, that latency is the service's own from then on.
+The adaptive limit doubles until the service shows strain, and then grows by about its square root each round trip.
+Strain is an answer of 5xx, a timeout, or a latency that means queueing. Latency is the mean of a cohort: all calls that
+started in one span of time, read once the slowest of them have ended. A mean over the calls that happen to have ended
+would favour short calls whenever the number of calls changes, as at the start and the end of every batch.
+
+If the mean doubles over the lowest mean seen, the calls above limit x lowest / mean only wait in the service's queue,
+and the limit returns to that number. If latency does not fall after that, the calls were not queueing, and this latency
+counts as the service's normal one from then on.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ _IN_USE_SHARE = 0.9
 _OVERLOAD_FACTOR = 0.5
 _LEAST_QUEUE_FACTOR = 0.25
 _QUEUEING_RATIO = 2.0
-_DEVIATIONS = 1.5  # by which two means must differ beyond that ratio
-_DRAIN = 0.95  # a little below where the queue ends, so that the lowest latency is seen without one
+_DEVIATIONS = 1.5  # standard errors by which two means must differ beyond that ratio
+_DRAIN = 0.95  # a little below the limit that empties the queue, to measure the lowest latency without a queue
 _LEAST_COHORT = 32
-_LOWEST_AGEING = 1.0005  # per cohort: a lucky mean is not believed for ever
+_LOWEST_AGEING = 1.0005  # per cohort, so that a lucky mean does not count for ever
 _SLOWEST_AGEING = 0.99  # per answer
 _RELIEF = 0.9  # shrinking must bring latency below this share, or it was not queueing
 _FIRST_ROUND_TRIP_S = 1.0
@@ -44,7 +46,10 @@ class ConcurrencyStatistics:
 
 
 class _Cohort:
-    """The calls that started in a span of time: `size` answers long, and read when the slowest have ended."""
+    """The calls that started in one span of time.
+
+    The span ends after `size` answers; the cohort is read once its slowest calls have ended.
+    """
 
     __slots__ = ("_num_seen", "_sum_s", "_sum_s2", "limit", "num_calls", "opened_at", "ready_at", "size")
 
@@ -70,7 +75,7 @@ class _Cohort:
 
     @property
     def is_open(self) -> bool:
-        """Calls that start now still belong to it."""
+        """Whether calls that start now still belong to the cohort."""
         return self.ready_at == math.inf
 
     @property
@@ -79,7 +84,7 @@ class _Cohort:
 
     @property
     def error_s(self) -> float:
-        """Standard error of the mean."""
+        """The standard error of the mean."""
         variance = max(0.0, self._sum_s2 / self.num_calls - self.mean_s**2)
         return math.sqrt(variance / self.num_calls)
 
@@ -87,8 +92,8 @@ class _Cohort:
 class Concurrency:
     """The number of calls that may be in flight. `in_flight` includes the call that just ended.
 
-    A call that ends makes the limit grow if the limit was used at any time while that call was out, so that answers
-    that arrive together count alike.
+    When a call ends, the limit grows if it was used at any time while that call was in flight; so answers that arrive
+    together count alike.
     """
 
     def __init__(self, limit: int | Literal["auto"], maximum: int = 1024) -> None:
@@ -105,7 +110,7 @@ class Concurrency:
         self._slowest_s = 0.0
         self._latency_s: float | None = None
         self._lowest_s = math.inf
-        self._strained_s: float | None = None  # why the limit was brought back, until it is known what that changed
+        self._strained_s: float | None = None  # the latency that made the limit shrink, until the next cohort is read
         self._shrink_again_at = -math.inf
         self._history: deque[tuple[float, int, str]] = deque(maxlen=_HISTORY)
 
@@ -114,7 +119,7 @@ class Concurrency:
         return int(self._limit)
 
     def succeeded(self, now: float, latency_s: float, in_flight: int) -> None:
-        """A call was answered."""
+        """Records a call that was answered."""
         if not self._is_adaptive:
             return
         self._slowest_s = max(latency_s, _SLOWEST_AGEING * self._slowest_s)
@@ -131,7 +136,7 @@ class Concurrency:
             cohort.add(now, latency_s, self._slowest_s)
 
     def overloaded(self, now: float, in_flight: int) -> None:
-        """A call ended in a 5xx or a timeout."""
+        """Records a call that ended in a 5xx or a timeout."""
         if self._is_adaptive and now >= self._shrink_again_at:
             self._shrink(now, _OVERLOAD_FACTOR, self._latency_s or _FIRST_ROUND_TRIP_S, "overloaded")
 
@@ -144,7 +149,7 @@ class Concurrency:
         )
 
     def _grow(self, now: float) -> None:
-        if self._is_doubling:  # and no further before the latency at that is known
+        if self._is_doubling:  # at most to twice the cohort's limit: the latency there must be known first
             self._choose(now, min(self._limit + 1.0, 2.0 * self._cohort.limit), "doubling")
         else:
             self._choose(now, self._limit + 1.0 / math.sqrt(self._limit), "in use")
@@ -163,7 +168,10 @@ class Concurrency:
             self._shrink(now, max(_DRAIN * self._lowest_s / mean_s, _LEAST_QUEUE_FACTOR), mean_s, "queueing")
 
     def _shrink(self, now: float, factor: float, round_trip_s: float, reason: str) -> None:
-        """Calls that are out now were sent under the old limit; neither failures nor latency of theirs count again."""
+        """Shrinks the limit and starts a new cohort.
+
+        The calls in flight were sent under the old limit; their failures and latencies must not shrink it again.
+        """
         self._is_doubling = False
         self._shrink_again_at = now + round_trip_s
         self._choose(now, self._limit * factor, reason)
@@ -175,7 +183,7 @@ class Concurrency:
             self._record(now, reason)
 
     def _record(self, now: float, reason: str) -> None:
-        """Growth by ones would push everything else out of the history; the last of a run stands for it."""
+        """Records a change; of consecutive growth only the last entry stays, or it would fill the whole history."""
         if self._history and self._history[-1][2] == reason and reason in ("doubling", "in use"):
             self._history.pop()
         self._history.append((now, self.limit, reason))

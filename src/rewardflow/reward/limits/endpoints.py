@@ -1,7 +1,7 @@
-"""Which of a service's endpoints gets the next call; a breaker for each.
+"""Chooses which endpoint of a service gets the next call; each endpoint has a breaker.
 
-Always true: there is at least one endpoint (a nameless one if none was given), a call goes to the least busy
-endpoint that is not broken, a retry goes elsewhere if it can, and the service is out only when every endpoint is.
+Always true: a service has at least one endpoint (a nameless one if none was given); a call goes to the least busy
+endpoint that is not broken; a retry goes to another endpoint if it can; the service is out only when every endpoint is.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ class EndpointStatistics:
 
 
 class Endpoint:
+    """One address of a service, with its breaker and its counts; `shown` is the name without credentials."""
+
     __slots__ = ("breaker", "calls", "in_flight", "name", "shown")
 
     def __init__(self, name: str | None, breaker: Breaker) -> None:
         self.name = name
-        self.shown = None if name is None else redact(name)  # addresses may hold credentials
+        self.shown = None if name is None else redact(name)
         self.breaker = breaker
         self.in_flight = 0
         self.calls = 0
@@ -36,6 +38,8 @@ class Endpoint:
 
 
 class Endpoints:
+    """All endpoints of one service."""
+
     def __init__(self, names: Sequence[str], *, window: int, share: float | None) -> None:
         self._all = tuple(Endpoint(name, Breaker(window=window, share=share)) for name in (names or (None,)))
         self._only = self._all[0] if len(self._all) == 1 else None
@@ -45,12 +49,13 @@ class Endpoints:
         return self._only is not None
 
     def ready_at(self, now: float) -> float:
+        """Returns when the first endpoint may take a call."""
         if self._only is not None:
             return self._only.breaker.ready_at(now)
         return min(endpoint.breaker.ready_at(now) for endpoint in self._all)
 
     def start(self, now: float, avoid: Endpoint | None) -> Endpoint:
-        """Take the endpoint for a call that starts now; only after `ready_at` said so."""
+        """Chooses the endpoint for a call that starts now; call it only when `ready_at` is not in the future."""
         chosen = self._only or self._choose(now, avoid)
         chosen.in_flight += 1
         chosen.calls += 1
@@ -58,7 +63,7 @@ class Endpoints:
         return chosen
 
     def outage_since_s(self) -> float | None:
-        """Since when every endpoint has been broken, or None."""
+        """Returns since when every endpoint has been broken, or None."""
         opened = [endpoint.breaker.open_since_s for endpoint in self._all]
         return None if None in opened else max(since for since in opened if since is not None)
 

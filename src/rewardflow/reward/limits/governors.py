@@ -1,7 +1,7 @@
-"""Everything that says when the next call of an account may start, and learns from how each call ended.
+"""Combines the governors of one account: they say when the next call may start, and learn from how each call ended.
 
-Always true: what an attempt holds (an endpoint, a place in the pace, a share of the budget) is taken when it starts and
-settled once, when it ends.
+Always true: an attempt takes what it holds (an endpoint, a place in the pace, a share of the budget) when it starts,
+and settles it once, when it ends.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class GovernorStatistics:
 
 
 class Governors:
+    """The pace, the concurrency, the endpoints and the budget of one account, asked and told together."""
+
     def __init__(self, account: str, limits: LimitSettings, ledger: Ledger, sink: EventSink | None) -> None:
         self._account = account
         self._ledger = ledger
@@ -38,8 +40,8 @@ class Governors:
         self._concurrency = Concurrency(limits.max_concurrency)
         self._pace = Pace(limits.rpm, limits.tpm)
         self._endpoints = Endpoints(limits.endpoints, window=limits.outage_window, share=limits.outage_share)
-        self._seen_limit = self._concurrency.limit
-        self._seen_rpm = self._pace.rpm
+        self._reported_limit = self._concurrency.limit
+        self._reported_rpm = self._pace.rpm
         self.counts_tokens = self._pace.tpm is not None  # learnt from headers, if not set
 
     @property
@@ -59,14 +61,14 @@ class Governors:
         return self._endpoints.last_failure()
 
     def start(self, attempt: Attempt, tokens: int) -> None:
-        """Let a call go that starts now, and note what it holds."""
+        """Records that a call starts now, and notes in `attempt` what it holds."""
         now = attempt.started_s
         attempt.sent = self._pace.start(now, tokens)
         attempt.endpoint = self._endpoints.start(now, attempt.job.endpoint)
         attempt.reserved_usd = self._ledger.start(self._account)
 
     def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> None:
-        """Tell every governor how a call ended: `scored`, a failure kind, or `cancelled` if nobody wanted it."""
+        """Tells every governor how a call ended: `scored`, a failure kind, or `cancelled` if its caller gave it up."""
         endpoint, breaker = attempt.endpoint, attempt.endpoint.breaker
         self._settle_money(attempt, outcome)
         endpoint.in_flight -= 1
@@ -93,9 +95,9 @@ class Governors:
             self._pace.learn_headers(headers, now)
             self.counts_tokens = self._pace.tpm is not None
         if breaker.is_open != was_open:
-            self._breaker_moved(endpoint, now)
-        if self._concurrency.limit != self._seen_limit or self._pace.rpm != self._seen_rpm:
-            self._limits_moved(outcome, now)
+            self._report_breaker(endpoint, now)
+        if self._concurrency.limit != self._reported_limit or self._pace.rpm != self._reported_rpm:
+            self._report_limits(outcome, now)
 
     def _settle_money(self, attempt: Attempt, outcome: str) -> None:
         ledger, call = self._ledger, attempt.call
@@ -113,7 +115,7 @@ class Governors:
             self._concurrency.statistics(), self._pace.statistics(now), self._endpoints.statistics()
         )
 
-    def _breaker_moved(self, endpoint: Endpoint, now: float) -> None:
+    def _report_breaker(self, endpoint: Endpoint, now: float) -> None:
         state = "open" if endpoint.breaker.is_open else "closed"
         name = endpoint.shown or "the only endpoint"
         reason = endpoint.breaker.statistics().last_failure
@@ -121,17 +123,17 @@ class Governors:
         if self._sink is not None:
             self._sink.emit(BreakerChanged(at_s=now, account=self._account, endpoint=endpoint.shown, state=state))
 
-    def _limits_moved(self, reason: str, now: float) -> None:
+    def _report_limits(self, reason: str, now: float) -> None:
         limit, rpm = self._concurrency.limit, self._pace.rpm
         if self._sink is not None:
-            if limit != self._seen_limit:
+            if limit != self._reported_limit:
                 self._sink.emit(
                     LimitChanged(
                         at_s=now, account=self._account, governor="concurrency", value=float(limit), reason=reason
                     )
                 )
-            if rpm != self._seen_rpm:
+            if rpm != self._reported_rpm:
                 self._sink.emit(
                     LimitChanged(at_s=now, account=self._account, governor="pace", value=rpm, reason=reason)
                 )
-        self._seen_limit, self._seen_rpm = limit, rpm
+        self._reported_limit, self._reported_rpm = limit, rpm

@@ -1,29 +1,34 @@
-"""Learning a service's rate from its 429s alone.
+"""Learns a service's rate from its 429s alone.
 
-Always true: a 429 changes the rate only if it answers a call sent since the rate was last chosen; a late one merely
-sharpens the measurement it belongs to.
+Always true: a 429 changes the rate only if it answers a call sent since the rate was last chosen; a late 429 only
+refines the measurement that its call belongs to.
 
-Two measurements, and neither needs to be told what was accepted: what was sent and not refused was.
+Two measurements find the rate. Both take a call that was sent and not refused as accepted.
 
-By count: a service that refuses a call has nothing left to give, so between two refused calls it accepted just what
-its rate allowed: accepted / elapsed is the rate, whatever the burst and however we sent, as long as we sent faster
-than it. By sweep: a service that saves up nothing (a burst of one) is the exception. Asked a little too fast it
-refuses every second call, and the count comes out up to twice too low. A short run of calls that come faster and
-faster finds its rate: that of the last call before the first refusal. A service with a burst refuses little of a
-sweep, or nothing.
+By count: a service that refuses a call has no allowance left. So between two refused calls it accepted exactly what its
+rate allowed: accepted / elapsed is the rate, for any burst and any way of sending, as long as we sent faster than it.
 
-A burst also hides the limit. Since it last refused a call, the service may have saved up what its rate allowed and we
-did not send: by holding a little below the rate, and in idle time. Until all of that is spent, a call that is not
-refused proves nothing about a higher limit.
+By sweep: the count fails for a service without an allowance to save up (a burst of one). Asked a little too fast, it
+refuses every second call, and the count comes out up to twice too low. A sweep is a short run of calls that come faster
+and faster; the rate of the last call before the first refusal is the service's rate. A service with a burst refuses few
+calls of a sweep, or none.
+
+A burst also hides the limit. Since its last refusal, the service may have saved up allowance that we did not use: while
+we held a little below the rate, and in idle time. Until that allowance is spent, an accepted call proves nothing about
+a higher limit.
 
     free -> searching -> listening -> sweeping -> listening -> climbing -> holding -> sweeping ...
 
-free: no limit known. searching: the rate doubles every two seconds. sweeping: as above. listening: back at the rate
-before, until what was sent too fast would have been refused. climbing: above the best estimate, further every few
-seconds but not far while there may be something saved up, so that this is spent and a raised limit is found; a
-refusal begins a count. holding: just below a measured rate, for one minute and 200 calls, and twice as long each time
-the same rate is found again, up to five; refusals so rare that they may be chance change nothing. Idle time counts
-for nothing: only calls sent as fast as the rate allowed move any of these on.
+free: no limit is known.
+searching: the rate doubles every two seconds.
+sweeping: as above.
+listening: the rate goes back to the one before, until refusals of the calls that were sent too fast must have arrived.
+climbing: the rate is above the best estimate and grows every few seconds, but not far while the service may have saved
+    up allowance. This spends the allowance and finds a raised limit. A refusal begins a count.
+holding: the rate stays just below a measured one, for one minute and 200 calls, and twice as long each time the same
+    rate is found again, up to five minutes. Refusals so rare that they may be chance change nothing.
+
+Idle time does not count: only calls sent as fast as the rate allowed make a state go on to the next.
 """
 
 from __future__ import annotations
@@ -36,56 +41,56 @@ from rewardflow.reward.limits.refusals import Refusals
 
 RateState = Literal["free", "searching", "listening", "sweeping", "climbing", "holding"]
 
-_FIRST_RATE = 1.0  # calls per second that a search begins with
-_LEAST_RATE = 1 / 30  # and goes back to while everything is refused
+_FIRST_RATE = 1.0  # calls per second at the start of a search
+_LEAST_RATE = 1 / 30  # calls per second, the least while everything is refused
 _SEARCH_DOUBLING_S = 2.0
-_SEARCH_CALLS = 3  # and not before this many calls
+_SEARCH_CALLS = 3  # the least number of calls before the rate doubles
 _SEARCH_DOUBLINGS = 6
 _LISTEN_ECHOES = 1.25
-_ECHO_WEIGHT = 0.01  # of each refusal; a slower one counts at once
+_ECHO_WEIGHT = 0.01  # of each refusal in the mean; a slower refusal replaces the mean at once
 _ROUNDING = 1e-6
 
 _HOLD_SHARE = 0.97
 _FIRST_HOLD_S = 60.0
 _LONGEST_HOLD_S = 300.0
-_LEAST_HOLD_CALLS = 200  # looking again costs a few refusals
-_SAME_RATE = 0.10  # two measurements this close found nothing new
+_LEAST_HOLD_CALLS = 200  # each new measurement costs a few refusals
+_SAME_RATE = 0.10  # two measurements this close count as the same rate
 
-_NARROW_SWEEP = 1.1  # how far it goes, as a factor: more would tell little of a service with a small burst
-_NARROW_SWEEP_CALLS = 12  # of which half may be refused before the first refusal is heard
-_WIDE_SWEEP = 2.0  # as far as a count can be wrong
+_NARROW_SWEEP = 1.1  # the last rate by the first; a wider sweep would say little about a service with a small burst
+_NARROW_SWEEP_CALLS = 12  # half of them may be refused before the first refusal arrives
+_WIDE_SWEEP = 2.0  # the largest error of a count, as a factor
 _WIDE_SWEEP_CALLS = 24
 
 _LEAST_EXCESS = 0.01
 _MOST_FIRST_EXCESS = 0.10
-_CLIMB_REFUSALS = 10  # refusals on their way when the first one arrives, if a climb begins right above the limit
-_CLIMB_DOUBLING_S = 8.0  # or, if that is longer, this many echoes or calls
+_CLIMB_REFUSALS = 10  # refusals in flight when the first one arrives, if a climb begins right above the limit
+_CLIMB_DOUBLING_S = 8.0  # or the time of this many echoes or calls, if that is longer
 _CLIMB_ECHOES = 2.5
 _CLIMB_CALLS = 40
-_CLIMB_CALLS_S = 120.0  # calls of slow services are not waited for longer
-_SPENDING_EXCESS = 0.4  # as far as a climb goes while the service may still have something saved up
-_MOST_SAVED_S = 60.0  # limits are per minute: no service saves up more
+_CLIMB_CALLS_S = 120.0  # the longest time to wait for these calls, for slow services
+_SPENDING_EXCESS = 0.4  # the most that a climb adds while the service may have allowance saved up
+_MOST_SAVED_S = 60.0  # limits are per minute, so no service saves up more
 
-_ENOUGH_ACCEPTED = 20  # between refusals, for a count to act on: 5 % exact
-_GOOD_ACCEPTED = 100  # to hold at it: 1 % exact
-_LEAST_ELAPSED_S = 0.5  # in less, chance and the loop's own timing decide
-_ENOUGH_ELAPSED_S = 10.0  # slow services: act on fewer after this long
+_ENOUGH_ACCEPTED = 20  # accepted calls between refusals that make a count usable: 5 % exact
+_GOOD_ACCEPTED = 100  # accepted calls that make a count good enough to hold at: 1 % exact
+_LEAST_ELAPSED_S = 0.5  # over a shorter time, chance and the loop's own timing decide
+_ENOUGH_ELAPSED_S = 10.0  # after this long, fewer accepted calls are enough: slow services
 _ENOUGH_REFUSED = 8
-_DOUBTFUL_SHARE = 0.4  # refused this often, the count may be half of the rate
-_DOUBTFUL_STOPS = 0.1  # stopped for this share of the time, it may be lower still
-_PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below that has lost much in stops
-_LESS_PROVEN = 0.85  # each time a proven rate is relied on and refused again
+_DOUBTFUL_SHARE = 0.4  # if this share was refused, the count may be half of the rate
+_DOUBTFUL_STOPS = 0.1  # if sending was stopped for this share of the time, the count may be lower still
+_PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below this lost much of its time in stops
+_LESS_PROVEN = 0.85  # factor for a proven rate, each time it is relied on and refused again
 _FURTHEST_TRIAL = 1.25
-_MANY_REFUSED = 6  # and this share of what was sent: halve without waiting for a count
+_MANY_REFUSED = 6  # this many refusals, and this share of the calls: halve the rate without waiting for a count
 _MOSTLY_REFUSED = 0.6
-_CHANCE_REFUSALS = 3  # while holding: so many, and this share of what was accepted, may be chance
+_CHANCE_REFUSALS = 3  # while holding, this many refusals plus this share of the accepted calls may be chance
 _CHANCE_SHARE = 0.02
 _HISTORY = 64
-_NEWS = 0.01  # smaller changes of rate stay out of the history
+_NEWS = 0.01  # the history leaves out smaller changes of the rate
 
 
 class LearntRate:
-    """Calls per second that a service accepts, in `rate` (None while no limit is known)."""
+    """Learns how many calls per second a service accepts: `rate`, None while no limit is known."""
 
     def __init__(self) -> None:
         self.state: RateState = "free"
@@ -95,14 +100,14 @@ class LearntRate:
         self._previous = Refusals()
         self._echo_s = 0.0  # how long a refusal takes to come back
         self._quiet_s = 0.0  # time spent sending at full rate without a refusal
-        self._quiet_calls = 0  # calls sent in it
+        self._quiet_calls = 0  # calls sent in that time
         self._search_from = _FIRST_RATE
         self._doublings = 0
         self._listen_until = math.inf
         self._sweep: Refusals | None = None
         self._sweep_growth = 1.0  # from call to call
         self._sweep_from = self._sweep_end = 0.0
-        self._base = 0.0  # the best estimate: what sweep and climb start from
+        self._base = 0.0  # the best estimate: sweeps and climbs start from it
         self._saved = 0.0  # calls that the service may have saved up since it last refused one
         self._saved_at = 0.0
         self._excess = 0.0
@@ -117,7 +122,7 @@ class LearntRate:
         self._last_refused = -math.inf
 
     def sent(self, now: float, spent_s: float) -> None:
-        """A call starts. `spent_s`: time for which the rate held it back, 0 if it came late for other reasons."""
+        """Records that a call starts. `spent_s` is how long the rate delayed it, 0 if other reasons did."""
         self._spend(now)
         if spent_s > 0.0:
             self._quiet_s += spent_s
@@ -141,7 +146,7 @@ class LearntRate:
             self._end_listening(now)
 
     def refused(self, refusals: Refusals, sent_at: float, index: int, sent_rate: float, now: float) -> None:
-        """The call sent as number `index` of `refusals`, at `sent_rate`, was answered 429."""
+        """Records a 429 for the call sent as number `index` of `refusals`, at `sent_rate`."""
         refusals.add(sent_at, index, sent_rate)
         latency_s = now - sent_at
         self._echo_s = max(latency_s, self._echo_s + _ECHO_WEIGHT * (latency_s - self._echo_s))
@@ -155,7 +160,7 @@ class LearntRate:
         if self.state == "free":
             self._search(now, _FIRST_RATE, "first 429")
         elif refusals is self._sweep:
-            if self.state == "sweeping":  # refusals of slower calls may still be on their way
+            if self.state == "sweeping":  # refusals of slower calls may still be in flight
                 self._listen(now, _HOLD_SHARE * self._base)
             elif self.state != "listening":
                 self._hold(now, self._swept(refusals), refusals, "measured by sweep")
@@ -163,18 +168,18 @@ class LearntRate:
             self._judge(refusals, now)
 
     def stopped(self, stopped_s: float) -> None:
-        """A Retry-After stops all sending. Meanwhile the service may lose what it cannot save up."""
+        """Records that a Retry-After stops all sending. Meanwhile the service may lose allowance it cannot save up."""
         if self.current.num_heard > 0:
             self.current.stopped_s += stopped_s
 
     def hint(self, rate: float, now: float) -> None:
-        """The service announced a rate. Believed once for each value, and then until refusals measure another."""
+        """Takes over a rate that the service announced: once for each value, and until refusals measure another."""
         if rate == self._hint:
             return
         self._hint = rate
         self._renew()
         self._known = self._base = rate
-        self._hold_s = math.inf  # announced again with every answer: nothing to find by sweeping
+        self._hold_s = math.inf  # every answer announces the rate again, so sweeping would find nothing
         self._choose(now, "holding", _HOLD_SHARE * rate, "announced by the service")
 
     def _search(self, now: float, rate: float, reason: str) -> None:
@@ -198,13 +203,16 @@ class LearntRate:
         self._saved_at = now
 
     def _hush(self, now: float) -> None:
-        """A service that refuses has nothing left, and what was sent before the refusal was heard proves nothing."""
+        """Resets the saved allowance: a service that refuses has none left.
+
+        Calls sent before the refusal arrived prove nothing, so the quiet time restarts one echo later.
+        """
         self._saved, self._saved_at = 0.0, now
         self._quiet_s = -self._echo_s
         self._quiet_calls = 0
 
     def _prove(self) -> None:
-        """Nothing was refused at this rate for a while, so the service had something left: an older count ends here."""
+        """Records that nothing was refused at this rate for a while. The service had allowance left: a count ends."""
         assert self.rate is not None
         self._proven = self.rate if self._saved <= 0.0 else min(self.rate, self._base)
         self._quiet_s = 0.0
@@ -242,7 +250,10 @@ class LearntRate:
         self._choose(now, "sweeping", base, reason)
 
     def _sweep_between(self, now: float, at_least: float, refused: float) -> None:
-        """A doubtful count is a lower bound. So is a proven rate, if it is below the one that was refused."""
+        """Sweeps from a lower bound up to the refused rate.
+
+        A doubtful count is a lower bound; so is a proven rate, if it is below the refused one.
+        """
         if at_least < self._proven < refused:
             at_least = self._proven
         span = min(max(refused / at_least, _NARROW_SWEEP), _WIDE_SWEEP)
@@ -263,14 +274,17 @@ class LearntRate:
         self._choose(now, "climbing", base * (1.0 + excess), reason)
 
     def _climb_on(self, now: float) -> None:
-        """Nothing refused at this rate proves a higher limit only when all that may have been saved up is spent."""
+        """Raises the rate further, but little until the service's saved-up allowance must be spent.
+
+        Before that, a rate without refusals does not prove a higher limit.
+        """
         excess = max(2.0 * self._excess, self._excess_step)
         if self._saved > 0.0:
             excess = min(excess, max(self._excess, _SPENDING_EXCESS))
         self._climb(now, self._base, excess, "no refusals")
 
     def _climb_doubling_s(self) -> float:
-        # Right above the limit one call in 1 / excess is refused; wait twice that long for it.
+        # Right above the limit, one call in 1 / excess is refused; wait for twice as many calls.
         num_calls = max(_CLIMB_CALLS, 2.0 / (self._excess + self._excess_step)) if self._excess_step else _CLIMB_CALLS
         calls_s = min(num_calls / self._base, _CLIMB_CALLS_S)
         return max(_CLIMB_DOUBLING_S, _CLIMB_ECHOES * self._echo_s, calls_s)
@@ -279,16 +293,18 @@ class LearntRate:
         is_late = refusals is self._previous and self.state == "holding"
         if not is_late:
             is_same = self._known is not None and abs(measured / self._known - 1.0) < _SAME_RATE
-            was_looking = self.state != "holding"  # and not held too fast
+            was_looking = self.state != "holding"  # if it was holding, the held rate was too fast
             self._hold_s = min(2.0 * self._hold_s, _LONGEST_HOLD_S) if is_same and was_looking else _FIRST_HOLD_S
             self._renew(refusals)
         self._known = self._base = measured
         self._choose(now, "holding", _HOLD_SHARE * measured, reason)
 
     def _halve_if_mostly_refused(self, index: int, now: float) -> bool:
-        """Far more than half refused means more than twice the rate, so that half of it can still be counted.
+        """Halves the rate if most calls are refused, and says whether it did.
 
-        The share is that since the first refusal: what was accepted before may have been saved up.
+        Far more than half refused means that we send at more than twice the service's rate, so half of our rate is
+        still fast enough to count at. The share is taken since the first refusal, because allowance may have been
+        saved up before.
         """
         assert self.rate is not None
         if index < self._watched_from:
@@ -310,7 +326,7 @@ class LearntRate:
         return True
 
     def _judge(self, refusals: Refusals, now: float) -> None:
-        """Act on a count as soon as it is good enough to act on."""
+        """Adopts a count as soon as it is good enough."""
         slow_but_enough = refusals.elapsed_s >= _ENOUGH_ELAPSED_S and refusals.num_refused >= _ENOUGH_REFUSED
         is_enough = refusals.num_accepted >= _ENOUGH_ACCEPTED or slow_but_enough or refusals.stopped_s > 0.0
         if refusals.elapsed_s >= _LEAST_ELAPSED_S and is_enough:
@@ -334,8 +350,8 @@ class LearntRate:
         if accepted >= _GOOD_ACCEPTED:
             self._hold(now, accepted / elapsed_s, refusals, "measured by count")
             return
-        # One more than was counted bounds the rate from above: at that the service keeps refusing a little, and the
-        # count goes on until it is good.
+        # One more accepted call than was counted bounds the rate from above. At that bound the service keeps refusing
+        # a little, and the count goes on until it is good.
         bound = (accepted + 1) / elapsed_s
         if refusals is self.current:
             assert self.rate is not None
@@ -346,13 +362,13 @@ class LearntRate:
         self._climb(now, bound, _LEAST_EXCESS, "counted roughly")
 
     def _is_known(self, counted: float) -> bool:
-        """A climb that ends at the rate it began with needs no better count, which would cost more refusals."""
+        """Whether a climb ended at the rate it began with; then a better count is not worth its refusals."""
         if self.state != "climbing" or self._known is None or self.rate is None or self.rate < self._known:
             return False
         return abs(counted / self._known - 1.0) <= 1.0 / _ENOUGH_ACCEPTED
 
     def _narrow(self, now: float, at_least: float, refusals: Refusals) -> None:
-        """Stops leave only bounds: try between what was accepted, or proven, and the lowest rate refused."""
+        """Tries a rate between the accepted (or proven) one and the lowest refused one: stops leave only bounds."""
         if at_least < _PLAUSIBLE_SHARE * self._proven:
             at_least = self._proven
             self._proven *= _LESS_PROVEN
@@ -360,7 +376,7 @@ class LearntRate:
         self._hold(now, trial / _HOLD_SHARE, refusals, "between bounds")
 
     def _renew(self, previous: Refusals | None = None) -> None:
-        """Calls sent from here on are measured by themselves; late refusals still count for `previous`."""
+        """Starts a new measurement for the calls sent from now on; late refusals still count for `previous`."""
         self._previous = previous or self.current
         self.current = Refusals()
         self._quiet_s = 0.0
@@ -368,7 +384,7 @@ class LearntRate:
         self._watch_from(0)
 
     def _watch_from(self, index: int) -> None:
-        """Whether most of the calls are refused is asked of those from `index` on."""
+        """Starts the count of mostly refused calls anew, at call `index`."""
         self._watched_from = index
         self._num_watched = 0
         self._first_refused = math.inf
@@ -383,6 +399,6 @@ class LearntRate:
 
 
 def _is_chance(refusals: Refusals) -> bool:
-    """Refusals this rare cost less than looking for the limit again would. A Retry-After is meant."""
+    """Whether refusals are so rare that a new search would cost more. A Retry-After is never chance."""
     is_rare = refusals.num_refused < _CHANCE_REFUSALS + _CHANCE_SHARE * refusals.num_accepted
     return is_rare and refusals.stopped_s == 0.0

@@ -1,10 +1,11 @@
-"""What the calls cost: per step, per run, and a cap that stops before it is passed.
+"""Counts what calls cost, per step and per run, and stops calls before they can pass the cap.
 
-Always true: spent + uncertain + reserved <= cap, as long as no call costs more than it reserved. A call reserves
-`call_cost_usd` if that is set, else the largest cost seen on its account; until a call of the account has been answered
-only one is out at a time, so that an unknown price cannot be paid a thousand times. A call that was made and told no
-cost counts as `call_cost_usd`; one that ended without an answer keeps its reservation as uncertain, because the service
-may charge for it all the same.
+Always true: spent + uncertain + reserved <= cap, as long as no call costs more than it reserved.
+
+A call reserves `call_cost_usd` if that is set, else the largest cost seen on its account. Until the account's first
+answer only one of its calls is in flight, so that an unknown price cannot be paid a thousand times. A call that was
+made and reported no cost counts as `call_cost_usd`. A call that ended without an answer keeps its reservation as
+uncertain, because the service may still charge for it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class LedgerStatistics:
 
 
 class _Account:
-    """What is known of one account's prices."""
+    """What the ledger knows about the prices of one account."""
 
     __slots__ = ("largest_usd", "num_out", "was_answered")
 
@@ -36,7 +37,7 @@ class _Account:
 
 
 class Ledger:
-    """One for an agent; prices are kept apart by account, so that a free rule does not reserve the judge's."""
+    """The costs of one agent. Each account has its own prices, so a free rule does not reserve the judge's price."""
 
     def __init__(self, *, cap_usd: float | None, call_cost_usd: float | None, already_spent_usd: float = 0.0) -> None:
         self.cap_usd = cap_usd
@@ -61,11 +62,11 @@ class Ledger:
             return False
         room_usd = self.cap_usd - self._spent_usd - self._uncertain_usd - self._reserved_usd
         rounding_usd = 1e-9 * self.cap_usd  # three times 0.1 must fit into 0.3
-        # A cap already reached stops even calls whose price is not known yet.
+        # A cap that is already reached also stops calls of unknown price.
         return room_usd >= self._price_usd(known) - rounding_usd and room_usd > rounding_usd
 
     def start(self, account: str) -> float:
-        """Reserve for one call; give the returned amount back to `settle`."""
+        """Reserves money for one call and returns the amount; pass it to `settle`."""
         known = self._accounts[account]
         price_usd = self._price_usd(known)
         known.num_out += 1
@@ -74,7 +75,7 @@ class Ledger:
         return price_usd
 
     def cost_of(self, reported_usd: float) -> float:
-        """What a call that was answered has cost: what it told, or else `call_cost_usd`."""
+        """Returns the cost of an answered call: the reported cost, or else `call_cost_usd`."""
         return reported_usd or self._fixed_usd or 0.0
 
     def settle(
@@ -93,7 +94,7 @@ class Ledger:
             known.largest_usd = max(known.largest_usd, cost_usd)
 
     def doubt(self, reserved_usd: float) -> None:
-        """A call ended without telling: what it reserved may have been spent."""
+        """Records a call that ended without reporting a cost: its reservation may have been spent."""
         self._uncertain_usd += reserved_usd
 
     def statistics(self) -> LedgerStatistics:

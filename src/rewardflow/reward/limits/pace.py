@@ -1,12 +1,13 @@
-"""When may the next call start, by requests and tokens a minute?
+"""Says when the next call may start, by requests and tokens a minute.
 
 Always true: with a set rate no two calls start closer together than it allows; nothing starts before a Retry-After
 has passed; `ready_at` is never infinite, so no call waits for ever. The state machine never waits itself: the caller
-passes `now` in and sleeps on the answer.
+passes `now` and sleeps until the time it gets back.
 
-rpm: a number is kept exactly; "auto" is unlimited until the service refuses or announces a limit, then learnt (see
-`learnt_rate`); None never limits. tpm: a number is a token bucket; "auto" learns from headers only, because a 429
-does not say which limit was met, and the learnt request rate covers it either way.
+rpm: a number is kept exactly; "auto" is unlimited until the service refuses a call or announces a limit, and then
+learnt (see `learnt_rate`); None never limits.
+tpm: a number makes a token bucket; "auto" learns from headers only, because a 429 does not say which limit was reached,
+and the learnt request rate covers both; None never limits.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from rewardflow.reward.limits.learnt_rate import LearntRate
 from rewardflow.reward.limits.rate_limit_headers import read_limits
 from rewardflow.reward.limits.refusals import Refusals
 
-# Timers wake a loop late by up to this much. Rates with shorter intervals may make up for it; slower ones lose nothing
-# worth a refusal by a service that allows no burst.
+# Timers may wake a loop late by up to this much. Rates with shorter intervals may catch up. Slower rates do not: they
+# lose little, and a service without a burst would refuse a call that catches up.
 _WAKE_UP_S = 0.020
 _TOKEN_BURST_S = 6.0
 _TOKEN_ROUNDING = 1e-6
@@ -30,7 +31,7 @@ _USAGE_WEIGHT = 0.02
 
 
 class Start:
-    """One send, to be handed back when it ends."""
+    """The record of a call that started; the caller passes it back to `Pace` when the call ends."""
 
     __slots__ = ("at", "index", "interval_s", "refusals", "tokens")
 
@@ -55,14 +56,14 @@ class PaceStatistics:
 class TokenBudget:
     """A bucket of tokens that refills evenly and may go into debt.
 
-    It holds a few seconds' worth only, so that the first minute spends no more than any other. A call larger than the
-    bucket starts when the bucket is full and leaves a debt that the next ones wait for.
+    It holds only a few seconds' worth, so that the first minute spends no more than any other. A call larger than the
+    bucket starts when the bucket is full; the next calls wait until its debt is refilled.
     """
 
     __slots__ = ("_at", "_level", "_per_s", "capacity", "tpm")
 
     def __init__(self, tpm: float) -> None:
-        self._level = math.inf  # full, whatever the capacity
+        self._level = math.inf  # full at any capacity
         self._at = 0.0
         self.allow(tpm)
 
@@ -77,7 +78,7 @@ class TokenBudget:
         return now + missing / self._per_s if missing > _TOKEN_ROUNDING else now
 
     def spend(self, now: float, tokens: float) -> None:
-        """Negative: gives back."""
+        """Takes tokens out of the bucket; a negative number puts them back."""
         self._refill(now)
         self._level -= tokens
 
@@ -87,7 +88,7 @@ class TokenBudget:
 
 
 class Pace:
-    """Requests and tokens a minute, set or learnt, for one service account."""
+    """The pace of one service account: requests and tokens a minute, set or learnt."""
 
     def __init__(
         self, rpm: float | Literal["auto"] | None = "auto", tpm: float | Literal["auto"] | None = "auto"
@@ -117,7 +118,7 @@ class Pace:
         return self._budget.tpm if self._budget is not None else None
 
     def ready_at(self, now: float, tokens: int = 0) -> float:
-        """The earliest time worth asking again; at most `now` when a call of about `tokens` may start at once."""
+        """Returns the earliest time to ask again; at most `now` when a call of about `tokens` may start at once."""
         at = self._next_at
         if self._stopped_until > at:
             at = self._stopped_until
@@ -126,8 +127,11 @@ class Pace:
         return at
 
     def start(self, now: float, tokens: int = 0) -> Start:
-        """Record that a call starts now, reserving `tokens`. Hand the result to one of the three methods below."""
-        interval_s, refusals = self._interval_s, self._refusals  # what it was sent by, whatever is chosen next
+        """Records that a call starts now and reserves `tokens`.
+
+        When the call ends, pass the result to `succeeded`, `limited` or `abandoned`.
+        """
+        interval_s, refusals = self._interval_s, self._refusals  # as the call is sent; `_space` may change both
         if interval_s > 0.0:
             self._space(now)
         if self._budget is not None:
@@ -136,7 +140,7 @@ class Pace:
         return Start(now, tokens, interval_s, refusals, refusals.num_sent)
 
     def succeeded(self, start: Start, now: float, tokens_used: int = 0) -> None:
-        """The call was answered. `tokens_used` as the service reported it; 0: not reported, the reservation stands."""
+        """Records an answered call. `tokens_used` is what the service reported; 0: no report, keep the reservation."""
         if tokens_used <= 0:
             return
         self._num_usages += 1
@@ -146,7 +150,7 @@ class Pace:
             self._budget.spend(now, tokens_used - start.tokens)
 
     def limited(self, start: Start, now: float, retry_after_s: float | None = None) -> None:
-        """The call was answered 429. What it reserved was not used."""
+        """Records a call that was answered 429; its reserved tokens were not used."""
         self._num_limited += 1
         if self._budget is not None:
             self._budget.spend(now, -start.tokens)
@@ -158,15 +162,15 @@ class Pace:
             self._stop(now, now + retry_after_s)
 
     def pause(self, now: float, seconds: float) -> None:
-        """The service asked for time: nothing starts until it has passed."""
+        """Starts nothing for this long, because the service asked for time."""
         if 0.0 < seconds < math.inf:
             self._stopped_until = max(self._stopped_until, now + seconds)
 
     def abandoned(self, start: Start, now: float) -> None:
-        """The call ended without an answer. The service may have done the work, so nothing is given back."""
+        """Records a call without an answer. The service may have done the work, so its tokens are not put back."""
 
     def learn_headers(self, headers: Mapping[str, str], now: float) -> None:
-        """Take announced limits as a hint that later 429s overrule. Set limits stand."""
+        """Takes announced limits as a hint that later 429s overrule. Limits that the user set do not change."""
         if not headers or (self._learnt is None and not self._learns_tokens):
             return
         limits = read_limits(headers)
@@ -179,7 +183,7 @@ class Pace:
             self._budget.allow(limits.tpm)
 
     def estimate_tokens(self) -> int:
-        """The running mean of reported usage; 0 before any report."""
+        """Returns the running mean of reported usage; 0 before any report."""
         return round(self._mean_tokens)
 
     def statistics(self, now: float) -> PaceStatistics:
@@ -214,7 +218,7 @@ class Pace:
         self._next_at = due_at + self._interval_s
 
     def _follow(self, now: float) -> None:
-        """Take over the learnt rate."""
+        """Takes over the learnt rate."""
         assert self._learnt is not None
         self._refusals = self._learnt.current
         if self._learnt.rate is None:

@@ -1,7 +1,7 @@
-"""Reading what a service says about its limits: Retry-After and the x-ratelimit-* family.
+"""Reads the headers in which a service announces its limits: Retry-After and the x-ratelimit-* family.
 
-Always true: these functions never raise on what a service sent. A header that is missing, malformed or of unknown
-meaning reads as None, so that a strange proxy can slow nothing down and break nothing.
+Always true: these functions never raise, whatever a service sent. A header that is missing, malformed or of unknown
+meaning reads as None, so a strange proxy can neither slow calls down nor break them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# The two vendors' spellings in use; most others copy the first.
+# The spellings of two vendors; most other vendors copy the first.
 _REQUESTS = ("x-ratelimit-limit-requests", "anthropic-ratelimit-requests-limit")
 _TOKENS = ("x-ratelimit-limit-tokens", "anthropic-ratelimit-tokens-limit")
 _RESET = {
@@ -24,7 +24,7 @@ _RESET = {
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _UNIT_S = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
-# A limit per minute is whole again within a minute; the slack is for services that round up.
+# A limit per minute resets within a minute; the extra second is for services that round up.
 _LONGEST_RESET_S = 61.0
 
 
@@ -37,20 +37,20 @@ class HeaderLimits:
 
 
 def read_limits(headers: Mapping[str, str]) -> HeaderLimits:
-    """The announced limits per minute.
+    """Returns the announced limits per minute.
 
-    The headers do not name their period. A reset further away than a minute gives a daily limit away, which is no pace
-    and is left out.
+    The headers do not name their period. A reset further away than a minute means a daily limit; that says nothing
+    about the pace and reads as None.
     """
     lowered = {name.lower(): value for name, value in headers.items()}
     return HeaderLimits(rpm=_limit_per_minute(lowered, _REQUESTS), tpm=_limit_per_minute(lowered, _TOKENS))
 
 
 def read_retry_after_s(headers: Mapping[str, str], unix_now_s: float | None = None) -> float | None:
-    """How long the service asks us to wait: `retry-after-ms`, or `Retry-After` in seconds or as an HTTP date.
+    """Returns how long the service asks us to wait: `retry-after-ms`, or `Retry-After` in seconds or as an HTTP date.
 
     A date is a moment on the service's clock. Without `unix_now_s` it is compared with the response's own `Date`, which
-    is free of clock skew, and failing that with this machine's clock.
+    avoids clock skew, or else with this machine's clock.
     """
     lowered = {name.lower(): value for name, value in headers.items()}
     milliseconds = _number(lowered.get("retry-after-ms"))
@@ -69,7 +69,7 @@ def read_retry_after_s(headers: Mapping[str, str], unix_now_s: float | None = No
 
 
 def read_duration_s(text: str) -> float | None:
-    """Seconds in a duration as vendors write it: `12`, `1.5s`, `6m0s`, `20ms`, `1h2m3s`."""
+    """Returns the seconds of a duration as vendors write it: `12`, `1.5s`, `6m0s`, `20ms`, `1h2m3s`."""
     plain = _number(text)
     if plain is not None:
         return plain
@@ -90,7 +90,7 @@ def _limit_per_minute(lowered: Mapping[str, str], names: tuple[str, ...]) -> flo
 
 
 def _number(text: str | None) -> float | None:
-    """A finite number of at least 0, or None."""
+    """Returns a finite number of at least 0, or None."""
     if text is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""How much a service accepted between the first and the last call it refused.
+"""Counts the calls that a service accepted between the first and the last call it refused.
 
-Always true: `num_accepted` counts the calls sent strictly between the two that were not refused themselves, so that
-`num_accepted / elapsed_s` is the service's rate while it was being asked for more. Only calls sent long enough ago
-count, because of younger ones it is not known yet which were refused: refusals may come back in any order.
+Always true: `num_accepted` counts the calls sent strictly between those two and not refused, so that
+`num_accepted / elapsed_s` is the service's rate while we sent faster than it allows. Only calls sent long enough ago
+count: refusals may arrive in any order, so for younger calls it is not yet known which were refused.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 import math
 
-# Refusals further apart than this many calls are chance, not a limit: the count begins anew.
+# Refusals further apart than this many calls are chance, not a limit: the count starts again.
 _LONGEST_GAP = 200
 
 
 class Refusals:
-    """Calls sent under one choice of rate, by number, and which of them were refused."""
+    """The calls sent at one chosen rate, by number, and which of them were refused."""
 
     __slots__ = (
         "_first_at",
@@ -32,11 +32,11 @@ class Refusals:
 
     def __init__(self) -> None:
         self.num_sent = 0
-        self.num_heard = 0  # refusals, counted yet or not
-        self.num_refused = 0  # refusals in the count
-        self.lowest_rate = math.inf  # at which a call was refused
-        self.stopped_s = 0.0  # since the first refusal, by Retry-After
-        self._young: list[tuple[int, float]] = []  # a heap: too young to be counted
+        self.num_heard = 0  # all refusals that arrived
+        self.num_refused = 0  # the refusals that are in the count
+        self.lowest_rate = math.inf  # the lowest rate at which a call was refused
+        self.stopped_s = 0.0  # time that Retry-After stopped sending, since the first refusal
+        self._young: list[tuple[int, float]] = []  # a heap of refusals that are too young to count
         self._first_at = self._last_at = 0.0
         self._first_index = self._last_index = 0
 
@@ -49,13 +49,13 @@ class Refusals:
         return max(0, self._last_index - self._first_index - (self.num_refused - 1))
 
     def add(self, sent_at: float, index: int, sent_rate: float) -> None:
-        """Call number `index` was refused."""
+        """Records that call number `index` was refused."""
         self.num_heard += 1
         self.lowest_rate = min(self.lowest_rate, sent_rate)
         heapq.heappush(self._young, (index, sent_at))
 
     def settle(self, sent_before: float) -> None:
-        """Count what was sent until then: by now all of its refusals are in."""
+        """Counts the calls sent until then; all of their refusals have arrived."""
         while self._young and self._young[0][1] <= sent_before:
             index, sent_at = heapq.heappop(self._young)
             self._count(sent_at, index)
