@@ -1,1 +1,1 @@
-"""What happened in a run: events, the run directory, files of JSON lines, totals, and redaction."""
+"""Records what happens in a run: events, the run directory, files of JSON lines, totals, and redaction."""

@@ -1,6 +1,7 @@
-"""What an account's limits and breakers did during a step, in a record that does not grow with how often they moved.
+"""Sums up what an account's limits and breakers did during a step, in a record of constant size.
 
-Always true: every change is counted once; `last` is how the step left it, `min` and `max` are over what it was set to.
+Always true: every change counts once; `last` is the value at the end of the step, `min` and `max` are over all values
+that were set during the step.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from rewardflow.observe.events import BreakerChanged, LimitChanged, OutageChange
 
 
 class LimitTotals:
-    """Of one learnt limit. None is no limit at all, and no number to take an extreme of."""
+    """The totals of one learnt limit. A value of None means no limit, and does not count for `min` and `max`."""
 
     __slots__ = ("changes", "last", "max", "min")
 
@@ -33,14 +34,14 @@ class LimitTotals:
 
 
 class AccountTotals:
-    """Of one account: its limits by governor, how often breakers opened, how often calls had to wait for an outage."""
+    """The totals of one account: its limits by governor, opened breakers, and outages that made calls wait."""
 
     __slots__ = ("breakers", "limits", "opened", "outages")
 
     def __init__(self) -> None:
         self.limits: dict[str, LimitTotals] = {}
         self.opened = 0
-        self.breakers: dict[str, str] = {}  # the last state of each endpoint whose breaker moved
+        self.breakers: dict[str, str] = {}  # the last state of each endpoint whose breaker changed
         self.outages = 0
 
     def changed(self, event: LimitChanged | BreakerChanged | OutageChanged) -> None:

@@ -1,7 +1,7 @@
-"""How many calls were in flight over time, in a few dozen bins however many calls there were and however long it took.
+"""Counts how many calls were in flight over time, in at most a few dozen bins for any number of calls and any duration.
 
-Always true: the bins hold exactly the seconds that the calls lasted, each in the bin where it passed; a bin's width is
-a power of two of a second and bins lie on the clock's multiples of it, so that those of several steps line up.
+Always true: the bins hold exactly the seconds that the calls lasted, each second in the bin of its time; a bin's width
+is a power of two of a second, and bins begin at the clock's multiples of it, so that the bins of several steps line up.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ LEAST_WIDTH_S = 2.0**-7
 
 
 class CallLoad:
-    """Not thread-safe: one writer. A call costs the same whether it lasted one bin or all of them."""
+    """The bins. Not thread-safe: one writer. Adding a call takes the same time whether it lasted one bin or all."""
 
     __slots__ = ("_areas", "_changes", "_first", "_last", "_width_s")
 
     def __init__(self) -> None:
         self._width_s = LEAST_WIDTH_S
-        # Of each bin: how many more calls began than ended in it, and the seconds from those changes to its end.
+        # For each bin: how many more calls began than ended in it, and the seconds from those changes to its end.
         self._changes: dict[int, int] = {}
         self._areas: dict[int, float] = {}
         self._first = self._last = 0
 
     def add(self, started_s: float, ended_s: float) -> None:
-        """A call was in flight from here to there. Times that cannot be are left out: what has happened has."""
+        """Adds a call. Ignores intervals that end before they start, or that are not finite."""
         if started_s <= ended_s and math.isfinite(ended_s - started_s):
             self._change(started_s, 1)
             self._change(ended_s, -1)
@@ -43,7 +43,7 @@ class CallLoad:
         self._areas[index] = self._areas.get(index, 0.0) + change * ((index + 1) * self._width_s - at_s)
 
     def _widen(self) -> None:
-        """Join neighbours. What changed in the earlier one lasts to the end of the later one, too."""
+        """Joins pairs of neighbouring bins. A change in the earlier bin also lasts to the end of the later one."""
         changes, areas = self._changes, self._areas
         self._changes, self._areas = {}, {}
         for index, change in changes.items():
@@ -56,7 +56,7 @@ class CallLoad:
         self._last >>= 1
 
     def to_json(self) -> dict[str, Any]:
-        """When the first bin begins, how wide bins are, and the mean number of calls in flight in each."""
+        """Returns when the first bin begins, how wide bins are, and the mean number of calls in flight in each."""
         calls: list[float] = []
         in_flight = 0
         for index in range(self._first, self._last + 1) if self._changes else ():

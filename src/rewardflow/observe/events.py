@@ -1,9 +1,11 @@
-"""Events: what happened, as records. Reports, metrics and dashboards are made from this one stream.
+"""Defines events: records of what happened. Reports, metrics and dashboards read this one stream.
 
 Always true: a record is frozen, carries `at_s` on the run's clock, and survives `from_json(to_json(event))`; `to_json`
-gives nothing but JSON, whatever a record was given. A new kind of event is one more class here and nothing else: the
-class registers itself under its name, or under `written_as` if it has another name on disk. Within a schema version
-fields may be added, with a default; removing one or changing a meaning is a new version.
+returns only JSON types, whatever values a record holds.
+
+To add a kind of event, add a class here: it registers itself under its name, or under `written_as` if it has another
+name on disk. Within a schema version, fields may be added, with a default; removing a field or changing its meaning
+needs a new version.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.types import EMPTY, FailureKind, Reward, Status
 
 SCHEMA_VERSION = 1
-REWARD_SOURCE = "reward"  # whose totals a call counts in, unless whoever submitted said otherwise
+REWARD_SOURCE = "reward"  # the source whose totals a call counts in, unless its caller names another
 
 E = TypeVar("E", bound="Event")
 
@@ -34,7 +36,7 @@ class Event:
     by_name: ClassVar[dict[str, type[Event]]] = {}
 
     def __init_subclass__(cls) -> None:
-        # A slotted dataclass is built twice, the second time for good; hence the last of one module wins.
+        # The decorator of a slotted dataclass builds the class a second time; hence the last one of a module wins.
         name = name_on_disk(cls)
         known = Event.by_name.get(name)
         if known is not None and known.__module__ != cls.__module__:
@@ -43,13 +45,13 @@ class Event:
 
 
 def name_on_disk(event: type[Event]) -> str:
-    """The class's name, or the one that it had when the first files were written."""
+    """Returns the class's name, or the older name that files already use."""
     return str(vars(event).get("written_as", event.__name__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded(Event):
-    """One attempt at one call ended; it was paid for whatever its outcome."""
+    """One attempt at one call ended. It was paid for, whatever its outcome."""
 
     step: int
     group_id: str
@@ -68,7 +70,7 @@ class CallEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictReached(Event):
-    """One rollout's one verdict, told when its group is complete. `waited_s` is its time in the queue before a call."""
+    """The one verdict on one rollout, sent when its group is complete. `waited_s` is its time in the queue."""
 
     step: int
     group_id: str
@@ -122,7 +124,7 @@ class VerdictReached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDelivered(Event):
-    """All verdicts of a group were in, and it was handed to the caller."""
+    """All verdicts of a group had arrived, and the caller got the group."""
 
     step: int
     group_id: str
@@ -134,7 +136,7 @@ class GroupDelivered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitChanged(Event):
-    """A learnt limit changed: `value` requests a minute (pace) or calls (concurrency). `reason`: how a call ended."""
+    """A learnt limit changed. `value`: requests a minute (pace) or calls (concurrency); `reason`: how a call ended."""
 
     account: str
     governor: Literal["pace", "concurrency"]
@@ -153,7 +155,7 @@ class BreakerChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageChanged(Event):
-    """Calls wait that cannot start (`began`), or no longer do (`over`)."""
+    """Calls that cannot start began to wait (`began`), or no longer wait (`over`)."""
 
     account: str
     state: str
@@ -162,7 +164,7 @@ class OutageChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAbandoned(Event):
-    """A call timed out in a thread that cannot be stopped; `num_abandoned` counts those that are stuck now."""
+    """A call timed out in a thread that cannot be stopped; `num_abandoned` counts the threads that are stuck now."""
 
     reward: str
     num_abandoned: int
@@ -170,9 +172,9 @@ class WorkerAbandoned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOpened(Event):
-    """An agent opened: the start of a session, and of its clock. `settings` holds no secrets.
+    """An agent opened: a session and its clock start. `settings` holds no secrets.
 
-    `unix_s` is the wall clock at `at_s`, so that the other events of the session can be placed in the day.
+    `unix_s` is the wall clock at `at_s`; it gives the other events of the session their time of day.
     """
 
     unix_s: float = 0.0
@@ -182,7 +184,7 @@ class AgentOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnded(Event):
-    """The agent closed: the end of a session, with its last statistics."""
+    """An agent closed: its session ended, with these statistics."""
 
     written_as: ClassVar = "AgentClosed"
 
@@ -191,7 +193,7 @@ class AgentEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWorked(Event):
-    """A device was held for one piece of work (`generate`, `validate`, `update`, ...) until `at_s`."""
+    """One piece of work (`generate`, `validate`, `update`, ...) held a device until `at_s`."""
 
     device: str
     work: str
@@ -201,7 +203,7 @@ class DeviceWorked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceIdled(Event):
-    """A device did nothing until `at_s`, and why: it waited for `reward`, `generation`, a `checkpoint`, or `other`."""
+    """A device was idle until `at_s`. `cause`: it waited for `reward`, `generation`, a `checkpoint`, or `other`."""
 
     device: str
     cause: str
@@ -209,14 +211,14 @@ class DeviceIdled(Event):
 
 
 class EventSink(Protocol):
-    """Where events go."""
+    """Receives events."""
 
     def emit(self, event: Event) -> None:
         """Never blocks, never raises. The event must not change afterwards: it may be encoded later, elsewhere."""
 
 
 class EventRelay:
-    """A sink that tells others, who may come at any time."""
+    """A sink that passes events on to other sinks, which may be added at any time."""
 
     def __init__(self) -> None:
         self._sinks: list[EventSink] = []
@@ -239,7 +241,7 @@ class EventList:
         self.events.append(event)
 
     def of(self, kind: type[E]) -> list[E]:
-        """The events of one kind, in the order they came."""
+        """Returns the events of one kind, in the order they came."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def counts(self) -> Counter[str]:
@@ -247,7 +249,7 @@ class EventList:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """`{"v": 1, "event": "CallEnded", "at_s": ..., ...}`, fit for any JSON encoder."""
+    """Returns `{"v": 1, "event": "CallEnded", "at_s": ..., ...}`, which any JSON encoder can write."""
     data: dict[str, Any] = {"v": SCHEMA_VERSION, "event": name_on_disk(type(event))}
     for name in _fields(type(event)):
         data[name] = plain(getattr(event, name))
@@ -255,7 +257,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Event:
-    """The record again. Fields that a later rewardflow added within the version are left out."""
+    """Returns the record. Ignores fields that a later rewardflow added within the version."""
     version, name = data.get("v"), data.get("event")
     if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
         raise InvalidInput(f"an event must have a schema version of 1 to {SCHEMA_VERSION}, got v={version!r}")
@@ -272,11 +274,11 @@ def from_json(data: Mapping[str, Any]) -> Event:
     return kind(**known)
 
 
-_ALREADY_PLAIN = frozenset({type(None), bool, int, str})  # nearly every value; the rest is slow to tell apart
+_ALREADY_PLAIN = frozenset({type(None), bool, int, str})  # nearly every value; checking the other types is slow
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's own types: NaN and infinity become None, and what JSON has no form for becomes its text."""
+    """Returns the value in JSON's own types: NaN and infinity become None, and objects unknown to JSON their text."""
     if type(value) in _ALREADY_PLAIN or isinstance(value, str):
         return value
     if isinstance(value, float):
@@ -296,7 +298,7 @@ _FIELDS: dict[type[Event], dict[str, bool]] = {}
 
 
 def _fields(kind: type[Event]) -> dict[str, bool]:
-    """The names of a record's fields, and whether each must be given. Kept, because every event asks."""
+    """Returns the names of a record's fields, and whether each is required. Cached, because every event needs them."""
     fields = _FIELDS.get(kind)
     if fields is None:
         required = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(kind)}

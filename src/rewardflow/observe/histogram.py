@@ -1,7 +1,7 @@
-"""A sketch of many non-negative numbers: quantiles to within 1 %, in a few hundred counters however many were added.
+"""Summarises many non-negative numbers: quantiles to within 1 %, in a few hundred counters for any number of values.
 
 Always true: count, sum, min and max are exact; a quantile is within `RELATIVE_ERROR` of the exact one; merging
-sketches gives the sketch of all their numbers, in any order.
+histograms, in any order, gives the histogram of all their numbers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from rewardflow.errors import InvalidInput
 RELATIVE_ERROR = 0.01
 
 # Bucket i holds (gamma^(i-1), gamma^i]; its estimate is the point whose relative distance to both ends is the same.
-# The width aims a little below the promise, so that rounding in log and exp cannot break it.
+# The width aims at a slightly smaller error, so that rounding in log and exp cannot exceed RELATIVE_ERROR.
 _WIDTH_ERROR = RELATIVE_ERROR * 0.999
 _LOG_GAMMA = log((1 + _WIDTH_ERROR) / (1 - _WIDTH_ERROR))
 _PER_LOG = 1 / _LOG_GAMMA
 _LOG_CENTRE = math.log1p(-_WIDTH_ERROR)
 _MAX_LOG = log(sys.float_info.max)
 _LARGEST = sys.float_info.max
-_SMALLEST = sys.float_info.min  # below it floats lose precision, and nothing that is measured is that small
+_SMALLEST = sys.float_info.min  # smaller floats lose precision, and no measured value is that small
 
 
 class Histogram:
-    """Log-sized buckets of non-negative numbers. Not thread-safe: one writer."""
+    """Counts non-negative numbers in buckets of logarithmic size. Not thread-safe: one writer."""
 
     __slots__ = ("_buckets", "_max", "_min", "_zeros", "count", "sum")
 
@@ -69,7 +69,7 @@ class Histogram:
         return self.sum / self.count if self.count else None
 
     def quantile(self, q: float) -> float | None:
-        """The smallest number that at least a share `q` of all do not exceed; None when there are none."""
+        """Returns the smallest number that at least a share `q` of all do not exceed; None for an empty histogram."""
         if not 0.0 <= q <= 1.0:
             raise InvalidInput(f"a quantile must lie in [0, 1], got {q!r}")
         if not self.count:
@@ -87,14 +87,14 @@ class Histogram:
         raise AssertionError("the buckets hold fewer numbers than were counted")
 
     def points(self) -> Iterator[tuple[float, int]]:
-        """Numbers in growing order, each with how many were so large, to within the error."""
+        """Yields numbers in ascending order, each with how many values lie within the error of it."""
         if self._zeros:
             yield self._min, self._zeros
         for bucket in sorted(self._buckets):
             yield min(max(_estimate(bucket), self._min), self._max), self._buckets[bucket]
 
     def merge(self, other: Histogram) -> None:
-        """Take in all of the other's numbers."""
+        """Adds all numbers of the other histogram."""
         for bucket, count in other._buckets.items():
             self._buckets[bucket] = self._buckets.get(bucket, 0) + count
         self._zeros += other._zeros
@@ -139,7 +139,7 @@ class Histogram:
     def __eq__(self, other: object) -> bool:
         return self.to_json() == other.to_json() if isinstance(other, Histogram) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # a histogram is mutable
 
     def __repr__(self) -> str:
         return f"Histogram(count={self.count}, min={self.min}, p50={self.quantile(0.5)}, max={self.max})"

@@ -1,8 +1,8 @@
-"""Files of JSON lines that grow at their end: writing them from any thread, reading them back.
+"""Writes append-only files of JSON lines from any thread, and reads them back.
 
-Always true: a file holds whole lines of valid JSON, except for a last one that a crash cut short, which `read_lines`
-skips and the next `LineFile` repairs; what was appended is written, waiting or counted as failed, never dropped in
-silence; appending neither waits for the disk nor raises.
+Always true: a file holds whole lines of valid JSON, except for a last line that a crash cut short, which `read_lines`
+skips and the next `LineFile` repairs; every appended record is written, waiting or counted as failed, never dropped
+silently; appending neither waits for the disk nor raises.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(","
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFileStatistics:
-    """Every line that was appended is in exactly one of these."""
+    """Counts each appended line in exactly one of these fields."""
 
     written: int
     waiting: int
@@ -46,10 +46,10 @@ class LineFileStatistics:
 
 
 class LineFile(Generic[T]):
-    """A file of JSON lines that grows at its end, written by a thread of its own. One writer a file.
+    """An append-only file of JSON lines with its own writer thread. A file has one writer.
 
-    `to_json` runs on that thread, so a record must not change once it is appended. The queue has no bound: what is not
-    yet on disk waits in memory, because dropping it would lie and waiting would stop training.
+    `to_json` runs on that thread, so a record must not change once it is appended. The queue has no bound: records that
+    are not yet on disk wait in memory, because dropping them would falsify the file and waiting would stop training.
     """
 
     def __init__(self, path: str | PathLike[str], to_json: Callable[[T], Mapping[str, Any]]) -> None:
@@ -58,11 +58,11 @@ class LineFile(Generic[T]):
         self._to_json = to_json
         self._written = 0
         self._queue: deque[T] = deque()
-        self._some = threading.Event()  # there is something to write
-        self._enough = threading.Event()  # there is enough to write it now, or this is the end
+        self._has_records = threading.Event()
+        self._write_now = threading.Event()  # a full batch waits, or the file is closing
         self._closed = False
-        self._complained = False
-        self._draining = threading.Lock()
+        self._has_logged_loss = False
+        self._drain_lock = threading.Lock()
         try:
             self._file: int | None = _open_for_append(self.path)
         except OSError as error:
@@ -72,33 +72,33 @@ class LineFile(Generic[T]):
         atexit.register(self.close)
 
     def append(self, record: T) -> None:
-        """Hand over a record from any thread; never waits, never raises."""
+        """Queues a record, from any thread; never waits, never raises."""
         if self._closed:
             self._fail(1, "it was appended after close")
             return
         self._queue.append(record)
-        if not self._some.is_set():
-            self._some.set()
-        elif len(self._queue) >= BATCH_LINES and not self._enough.is_set():
-            self._enough.set()
+        if not self._has_records.is_set():
+            self._has_records.set()
+        elif len(self._queue) >= BATCH_LINES and not self._write_now.is_set():
+            self._write_now.set()
 
     def statistics(self) -> LineFileStatistics:
         return LineFileStatistics(written=self._written, waiting=len(self._queue), failed=self.failed)
 
     def flush(self) -> None:
-        """Return when everything appended so far is in the file, or counted as failed. Waits for the disk."""
+        """Waits for the disk until every record appended so far is in the file or counted as failed."""
         self._drain()
 
     def close(self) -> None:
-        """Write what is waiting, then let go of the file. Waits for the disk; closing twice is fine."""
+        """Writes the waiting records and closes the file. Waits for the disk; closing twice is fine."""
         if self._closed:
             return
         self._closed = True
-        self._some.set()
-        self._enough.set()
+        self._has_records.set()
+        self._write_now.set()
         self._thread.join()
         atexit.unregister(self.close)
-        self._drain()  # whatever another thread appended during the last batch
+        self._drain()  # another thread may have appended records during the last batch
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -115,15 +115,15 @@ class LineFile(Generic[T]):
 
     def _run(self) -> None:
         while not self._closed:
-            self._some.wait()
-            self._enough.wait(FLUSH_S)
+            self._has_records.wait()
+            self._write_now.wait(FLUSH_S)
             # Cleared before the queue is read: a record that comes later sets them again.
-            self._some.clear()
-            self._enough.clear()
+            self._has_records.clear()
+            self._write_now.clear()
             self._drain()
 
     def _drain(self) -> None:
-        with self._draining:  # lines stay in order, and whoever comes second sees the first one's written
+        with self._drain_lock:  # keeps lines in order; a second caller returns after the first has written its lines
             while self._queue:
                 self._write_batch()
 
@@ -149,7 +149,7 @@ class LineFile(Generic[T]):
             num_written = bytes(data[: len(data) - len(left)]).count(b"\n")
             self._written += num_written
             self._fail(num_lines - num_written, f"{error}")
-            # A line may be cut short; opening again repairs that before anything follows it.
+            # The last line may be cut short; opening the file again repairs it before the next line.
             if self._file is not None:
                 with contextlib.suppress(OSError):
                     os.close(self._file)
@@ -159,16 +159,16 @@ class LineFile(Generic[T]):
 
     def _fail(self, num_lines: int, reason: str) -> None:
         self.failed += num_lines
-        if not self._complained:
-            self._complained = True
-            logger.error("%s lost lines, which are counted from here on without another word: %s", self.path, reason)
+        if not self._has_logged_loss:
+            self._has_logged_loss = True
+            logger.error("%s lost lines; further losses are counted but not logged: %s", self.path, reason)
 
 
 # -- lines --
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbered lines. A run that has not written any has no file yet; a last line without an end was cut short."""
+    """Yields the lines with their numbers. Yields nothing without a file, and skips a last line that was cut short."""
     try:
         lines = file.open("rb")
     except FileNotFoundError:
@@ -191,7 +191,7 @@ def _decode(line: bytes) -> dict[str, Any] | None:
 
 
 def encode_line(data: Mapping[str, Any]) -> bytes:
-    """One line of JSON in UTF-8, with what JSON or UTF-8 cannot hold replaced."""
+    """Returns one line of JSON in UTF-8; replaces values that JSON or UTF-8 cannot hold."""
     try:
         text = _encoder.encode(data)
     except (TypeError, ValueError):
@@ -200,14 +200,14 @@ def encode_line(data: Mapping[str, Any]) -> bytes:
 
 
 def _open_for_append(path: Path) -> int:
-    """Open the file, made if missing, and repair its last line if a crash cut it short."""
+    """Opens or creates the file, and repairs its last line if a crash cut it short."""
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         tail = _unfinished_line(file)
         if tail and _decode(tail) is not None:
             os.write(file, b"\n")
         elif tail:
-            logger.warning("%s ended in a line that was cut short; its %d bytes are removed", path, len(tail))
+            logger.warning("%s ended in an incomplete line; removed its %d bytes", path, len(tail))
             os.ftruncate(file, os.fstat(file).st_size - len(tail))
     except OSError:
         os.close(file)
@@ -216,7 +216,7 @@ def _open_for_append(path: Path) -> int:
 
 
 def _unfinished_line(file: int) -> bytes:
-    """The bytes after the last line end."""
+    """Returns the bytes after the last line end."""
     start = os.fstat(file).st_size
     tail = b""
     while start > 0 and b"\n" not in tail:

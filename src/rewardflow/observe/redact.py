@@ -1,8 +1,8 @@
-"""Takes secrets out of text before it is logged, stored or shown.
+"""Removes secrets from text before it is logged, stored or shown.
 
-Always true: what looks like a key, and every secret that the environment holds, leaves as `[redacted]`; redacting
-twice changes nothing more; the time is linear in the length of the text, whatever it says. When in doubt it takes
-out too much: a lost word in an error message is cheap, a key in a log is not.
+Always true: everything that looks like a key, and every secret in the environment, becomes `[redacted]`; redacting
+twice changes nothing more; the time is linear in the length of any text. When in doubt, it removes too much: a lost
+word in an error message is cheap, a key in a log is not.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 REDACTED = "[redacted]"
-MIN_SECRET_LENGTH = 8  # a shorter value from the environment would be found inside ordinary words
+MIN_SECRET_LENGTH = 8  # a shorter value from the environment may be part of ordinary words
 
 _SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)S?(?:_?\d+)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    """What a secret looks like, and two quick looks at the text in lower case that can rule it out: markers, a hint."""
+class _SecretPattern:
+    """A pattern that finds secrets. `markers` and `hint` are quick checks of the lower-case text that rule it out."""
 
     markers: tuple[str, ...]
     pattern: re.Pattern[str]
@@ -36,13 +36,13 @@ class _Shape:
         return True
 
 
-# Linear time: a repetition that can fail after it has run far never starts again inside the stretch it ran over.
+# Linear time: a repetition that can fail late never starts again inside the text it has already scanned.
 _QUOTE = r"\\{0,3}[\"']?"  # also inside JSON that is itself a JSON string
 _IS = rf"{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}(?:b(?=[\"']))?{_QUOTE}"  # between a name and its value
 _NEXT = r"[\"'],\s{0,4}b?[\"']"  # the same in a list of header pairs
 _SCHEME = r"(?:basic|bearer|digest|token|apikey|key|negotiate|aws4-hmac-sha256)[ \t]{1,4}"
 _VALUE = r"(?!\[redacted\])(?:(?<=\")[^\"\n]+|(?<=')[^'\n]+|(?!(?:none|null|true|false)\b)[^\s\"'\\&,;<>()\[\]{}]{4,})"
-# Each name begins with its own letters, which lets the search skip ahead; what must precede them is checked after.
+# Each name begins with fixed letters, so the search can skip ahead; lookbehinds then check what precedes them.
 _SECRET = (
     r"key(?:(?<=apikey)|(?<=api[ _-]key)|(?<=accesskey)|(?<=(?:access|secret)[_-]key)|(?<=private[_-]key)"
     r"|(?<=subscription[_-]key))(?:[ _-](?:id|provided))?"
@@ -50,21 +50,21 @@ _SECRET = (
 )
 
 
-def _prefixed(*prefixes: str, pattern: str, before: str = "A-Za-z0-9") -> _Shape:
-    """Keys that a service marks with a prefix; after one of the characters `before` it is part of a word."""
+def _prefixed(*prefixes: str, pattern: str, before: str = "A-Za-z0-9") -> _SecretPattern:
+    """Finds keys with a service's prefix. A prefix after one of the characters `before` is part of a word."""
     start = "|".join(re.escape(prefix) for prefix in prefixes)
     markers = tuple(prefix.lower() for prefix in prefixes)
-    return _Shape(markers, re.compile(rf"(?<![{before}])(?:{start}){pattern}"))
+    return _SecretPattern(markers, re.compile(rf"(?<![{before}])(?:{start}){pattern}"))
 
 
-def _named(*markers: str, pattern: str) -> _Shape:
-    """Values that follow something, group 1, which stays. It may be in any case, which is slow to search for."""
+def _named(*markers: str, pattern: str) -> _SecretPattern:
+    """Finds values that follow a name. The name is group 1 and stays; upper or lower case is slow to search for."""
     hint = re.compile(pattern, re.ASCII)
-    return _Shape(markers, re.compile(pattern, re.ASCII | re.IGNORECASE), rf"\g<1>{REDACTED}", hint)
+    return _SecretPattern(markers, re.compile(pattern, re.ASCII | re.IGNORECASE), rf"\g<1>{REDACTED}", hint)
 
 
-_SHAPES = (
-    _Shape(
+_PATTERNS = (
+    _SecretPattern(
         ("private key-----",),
         re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}-----|\Z)", re.DOTALL),
     ),
@@ -82,7 +82,9 @@ _SHAPES = (
         *("key", "token", "secret", "passw", "signature", "credential"),
         pattern=rf"((?:{_SECRET})(?:{_IS}|{_NEXT})){_VALUE}",
     ),
-    _Shape(("_key=",), re.compile(rf"(?<=[A-Z0-9])(_KEY=[\"']?){_VALUE}"), rf"\g<1>{REDACTED}"),  # as shells write it
+    _SecretPattern(  # as shells write it
+        ("_key=",), re.compile(rf"(?<=[A-Z0-9])(_KEY=[\"']?){_VALUE}"), rf"\g<1>{REDACTED}"
+    ),
     _named("token", pattern=rf"(token(?:=|[\"']\s{{0,4}}[:=]\s{{0,4}}){_QUOTE}){_VALUE}"),  # "token: x" is prose
     _named("key=", "sig=", "token=", "code=", pattern=r"([?&](?:key|sig|token|code)=)[^&#\s\"'<>]+"),
     _named("://", pattern=r"(://)[^\s/?#\"'<>]+(?=@)"),  # user:password@host
@@ -90,7 +92,7 @@ _SHAPES = (
 
 
 class Redactor:
-    """Redacts the shapes above and the secrets of one environment, read when it is built."""
+    """Redacts what the patterns above find, and the secrets of one environment, which it reads when it is built."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._literals = _secrets_of(environ)
@@ -100,20 +102,20 @@ class Redactor:
             if literal in text:
                 text = text.replace(literal, REDACTED)
         lowered = text.lower()
-        for shape in _SHAPES:
-            if not shape.is_absent(lowered):
-                text = shape.pattern.sub(shape.replacement, text)
+        for secret in _PATTERNS:
+            if not secret.is_absent(lowered):
+                text = secret.pattern.sub(secret.replacement, text)
                 lowered = text.lower()
         return text
 
 
-_READ_EVERY_S = 1.0  # keys are set after import, in notebooks above all
+_READ_EVERY_S = 1.0  # users set keys after the import, above all in notebooks
 _process: Redactor | None = None
 _read_at_s = 0.0
 
 
 def redact(text: str) -> str:
-    """The text without secrets; those of this process's environment are read anew about once a second."""
+    """Returns the text without secrets. Reads this process's environment again about once a second."""
     global _process, _read_at_s
     now_s = time.monotonic()
     if _process is None or now_s - _read_at_s > _READ_EVERY_S:
@@ -122,7 +124,7 @@ def redact(text: str) -> str:
 
 
 def _secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Longest first: one secret may begin with another."""
+    """Returns the secrets of the environment, longest first, because one secret may begin with another."""
     values = {value.strip() for name, value in environ.items() if _SECRET_NAME.search(name)}
     secrets = {value for value in values if len(value) >= MIN_SECRET_LENGTH and value not in REDACTED}
     return tuple(sorted(secrets | {urllib.parse.quote(value, safe="") for value in secrets}, key=len, reverse=True))

@@ -1,21 +1,21 @@
-"""A run's directory: who the run is, what happened, one line per step, and a place for its journal.
+"""Creates, opens and reads a run's directory: its name, its events, one line per step, and its journal.
 
     run.json        the run's name, start and schema version
     events.jsonl    one event a line, in order; a resumed run appends
-    steps.jsonl     totals of a step, one line each; the last line of a step and source counts
-    metrics.jsonl   one line for each step that was trained, and for each version that was measured
-    validation.jsonl, validation_rollouts.jsonl   what versions were worth on validation data, and on what grounds
+    steps.jsonl     the totals of one step and source a line; their last line counts
+    metrics.jsonl   one line for each trained step, and for each measured version
+    validation.jsonl, validation_rollouts.jsonl   results of policy versions on validation data, and their rollouts
     devices.jsonl   what the devices did, as events
     settings.json   the settings of a training run
-    journal.db      paid verdicts, if the run is told to keep its journal here
-    checkpoints/    where a training run can go on from
+    journal.db      paid verdicts, if the run keeps its journal here
+    checkpoints/    checkpoints from which a training run can resume
     rollouts/       rollouts of a training run with their verdicts, a parquet file for each step
     tensorboard/    the figures of metrics.jsonl for TensorBoard, if it is installed
-    wandb/          what Weights & Biases keeps, if it is asked for; wandb.json says which run it is there
-    eval/           what models were worth that `rewardflow eval` measured, also before the run began
+    wandb/          files of Weights & Biases, if it is used; wandb.json names the run there
+    eval/           results of `rewardflow eval`, also from before the run began
 
-Always true: a directory holds one run, and one that holds anything else is refused and left alone; `run.json` is whole
-or not there; what a later rewardflow wrote is refused. The files of lines keep what `line_file` promises.
+Always true: a directory holds one run, and one that holds other files is refused and left alone; `run.json` is complete
+or absent; a directory of a later schema version is refused. The files of lines keep what `line_file` promises.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ TENSORBOARD_FOLDER = "tensorboard"
 EVALUATIONS_FOLDER = "eval"
 WANDB_FILE = "wandb.json"
 
-_DRAFT = f".{RUN_FILE}.tmp"  # run.json before it is whole; all that a crash in `create` leaves behind
-# What a directory may hold before it is a run's: the journal may be older than the wish for one, and SQLite keeps
-# files beside it; people measure a model before they train it.
+_DRAFT = f".{RUN_FILE}.tmp"  # the unfinished run.json, the only file that a crash in `create` leaves behind
+# A directory may hold these before a run starts in it: a journal may be older than the run directory, SQLite keeps
+# files beside it, and people evaluate a model before they train it.
 _ALLOWED_BEFORE = frozenset(
     {_DRAFT, EVALUATIONS_FOLDER, *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))}
 )
@@ -60,7 +60,7 @@ _ALLOWED_BEFORE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDirectory:
-    """An existing run's directory."""
+    """The directory of an existing run."""
 
     path: Path
     name: str
@@ -69,9 +69,9 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | PathLike[str], *, name: str | None = None) -> RunDirectory:
-        """Make the directory of a new run, named like the directory unless told otherwise."""
+        """Creates the directory of a new run. Without `name`, the run gets the directory's name."""
         directory = Path(path)
-        refuse_what_is_in_the_way(directory)
+        check_free_for_new_run(directory)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             run = {
@@ -87,7 +87,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> RunDirectory:
-        """Open the directory of a run that was started before."""
+        """Opens the directory of an existing run."""
         directory = Path(path)
         file = directory / RUN_FILE
         try:
@@ -110,7 +110,7 @@ class RunDirectory:
 
     @classmethod
     def at(cls, path: str | PathLike[str], *, name: str | None = None) -> RunDirectory:
-        """Open the run that is there, or create one. A run that exists keeps its name."""
+        """Opens the run in this directory, or creates one. An existing run keeps its name."""
         return cls.open(path) if (Path(path) / RUN_FILE).exists() else cls.create(path, name=name)
 
     @property
@@ -126,24 +126,24 @@ class RunDirectory:
         return self.path / METRICS_FILE
 
     def open_metrics(self) -> LineFile[Mapping[str, Any]]:
-        """For appending one line a trained step; close it."""
+        """Opens the file that gets one line for each trained step; close it."""
         return LineFile(self.metrics_path, dict)
 
     def open_device_events(self) -> EventFile:
-        """For what devices do, apart from the agent's events because a file has one writer; close it."""
+        """Opens the file for device events, apart from the agent's events because a file has one writer; close it."""
         return EventFile(self.path / DEVICES_FILE)
 
     def open_events(self) -> EventFile:
-        """For writing; close it."""
+        """Opens the file of events for writing; close it."""
         return EventFile(self.events_path)
 
     def open_steps(self) -> LineFile[Mapping[str, Any]]:
-        """For appending `StepTotals.to_json()`; close it."""
+        """Opens the file for lines of `StepTotals.to_json()`; close it."""
         return LineFile(self.steps_path, dict)
 
 
 class EventFile:
-    """The event sink on disk."""
+    """An event sink that writes to a file."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self._lines: LineFile[Event] = LineFile(path, to_json)
@@ -154,7 +154,7 @@ class EventFile:
 
     @property
     def failed(self) -> int:
-        """How many events could not be written."""
+        """The number of events that could not be written."""
         return self._lines.failed
 
     def emit(self, event: Event) -> None:
@@ -164,7 +164,7 @@ class EventFile:
         return self._lines.statistics()
 
     def close(self) -> None:
-        """Write what is waiting. Waits for the disk; closing twice is fine."""
+        """Writes the waiting events and closes the file. Waits for the disk; closing twice is fine."""
         self._lines.close()
 
     def __enter__(self) -> Self:
@@ -180,7 +180,7 @@ class EventFile:
 
 
 def read_events(path: str | PathLike[str]) -> Iterator[Event]:
-    """The events of a run directory, or of one events.jsonl, one at a time."""
+    """Yields the events of a run directory, or of one events.jsonl."""
     file = _file_in(path, EVENTS_FILE)
     for number, data in read_lines(file):
         try:
@@ -191,7 +191,7 @@ def read_events(path: str | PathLike[str]) -> Iterator[Event]:
 
 
 def read_steps(path: str | PathLike[str]) -> dict[int, dict[str, dict[str, Any]]]:
-    """The totals of every step, by step and source: `read_steps(path)[7]["reward"]["cost_usd"]`."""
+    """Returns the totals of every step, by step and source: `read_steps(path)[7]["reward"]["cost_usd"]`."""
     file = _file_in(path, STEPS_FILE)
     steps: dict[int, dict[str, dict[str, Any]]] = {}
     for number, data in read_lines(file):
@@ -225,8 +225,8 @@ def _write_atomically(path: Path, data: bytes) -> None:
     os.replace(draft, path)
 
 
-def refuse_what_is_in_the_way(directory: Path) -> None:
-    """Of a new run."""
+def check_free_for_new_run(directory: Path) -> None:
+    """Raises `InvalidInput` if the path holds something that a new run must not share its directory with."""
     if not directory.exists():
         return
     if not directory.is_dir():

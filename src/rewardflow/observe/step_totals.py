@@ -1,7 +1,7 @@
-"""One step in one small record, so that a reader of a run never loads its millions of events.
+"""Sums up one step in one small record, so that readers of a run need not load its millions of events.
 
-Always true: what is counted here is what the step's events say, each taken in once; `scored + failed == rollouts`;
-money is counted by the call, because retries, hedges and failures are paid for too.
+Always true: the totals count each event of the step once; `scored + failed == rollouts`; money is counted per call,
+because retries, hedges and failures cost money, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rewardflow.observe.histogram import Histogram
 
 
 class ScoreTotals:
-    """Count, sum, extremes and mean of finite numbers of any sign."""
+    """The count, sum, minimum, maximum and mean of finite numbers of any sign."""
 
     __slots__ = ("count", "max", "min", "sum")
 
@@ -52,7 +52,7 @@ class ScoreTotals:
 
 
 class StepTotals:
-    """The running totals of one step, as one source sees it. `to_json()` is a line of steps.jsonl."""
+    """The running totals of one step and one source. `to_json()` is a line of steps.jsonl."""
 
     def __init__(self, step: int, source: str = REWARD_SOURCE) -> None:
         self.step = step
@@ -79,7 +79,7 @@ class StepTotals:
         self.last_delivered_s: float | None = None
 
     def carry_over(self, earlier: Mapping[str, Any]) -> None:
-        """Add what an earlier session paid for this step; its verdicts come again by replay, its calls do not."""
+        """Adds the calls and costs of an earlier session; its verdicts come again by replay, its calls do not."""
         self.calls += earlier["calls"]
         self.retries += earlier["retries"]
         self.hedges += earlier["hedges"]
@@ -116,7 +116,7 @@ class StepTotals:
             if value is not None and math.isfinite(value):
                 self.components.setdefault(name, ScoreTotals()).add(value)
         self.cached += event.cached
-        if event.attempts and not event.cached:  # where no call was made, its times would make the service look fast
+        if event.attempts and not event.cached:  # verdicts without a call would make the service look fast
             _add_time(self.latency_s, event.latency_s)
             _add_time(self.waited_s, event.waited_s)
 
@@ -156,7 +156,7 @@ class StepTotals:
 
 
 def _add_time(histogram: Histogram, time_s: float) -> None:
-    """What has happened is not refused here: a time that cannot be one is left out instead."""
+    """Adds a time; ignores an impossible one, because totals must not fail on an event."""
     if math.isfinite(time_s) and time_s >= 0:
         histogram.add(time_s)
 

@@ -30,7 +30,7 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
-from rewardflow.observe.run_directory import RUN_FILE, RunDirectory, refuse_what_is_in_the_way
+from rewardflow.observe.run_directory import RUN_FILE, RunDirectory, check_free_for_new_run
 from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
 from rewardflow.runtime.records.metrics_sinks import check_sinks
 from rewardflow.runtime.records.run_records import RunRecords, open_records
@@ -191,7 +191,7 @@ def check_run_dir(settings: RunSettings, *, resumes: bool = False) -> None:
         RunDirectory.open(settings.run_dir)  # for its mistakes
         refuse_if_in_use(Path(settings.run_dir))
     else:
-        refuse_what_is_in_the_way(Path(settings.run_dir))
+        check_free_for_new_run(Path(settings.run_dir))
 
 
 def folder_of(settings: RunSettings) -> Path:
