@@ -29,7 +29,7 @@ from rewardflow.reward.calls.faults import describe
 from rewardflow.reward.code.contract import load_reward
 from rewardflow.reward.code.hooks import Hooks
 from rewardflow.reward.code.reward_forms import RewardLike
-from rewardflow.reward.code.scorer import Scorer, make_workers
+from rewardflow.reward.code.scorer import Scorer, make_worker_pool
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.code.thread_pool import WorkerStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
@@ -200,7 +200,7 @@ class RewardAgent:
     def _load(self, part: Weighted) -> Scorer:
         source = RewardSource.of(part.reward, part.reward_kwargs)
         loaded = load_reward(source)
-        return Scorer(part_name(part), loaded, make_workers(source, loaded, self._limits_of(part)))
+        return Scorer(part_name(part), loaded, make_worker_pool(source, loaded, self._limits_of(part)))
 
     def _check_cap_can_be_kept(self, scorer: Scorer) -> None:
         """A cap on what nobody counts would hold nothing back."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.journal.verdict_keys import asks_the_same
+from rewardflow.reward.journal.verdict_keys import has_same_inputs
 from rewardflow.shared_agent.host_clients import Guest, SampleKey
 from rewardflow.shared_agent.incomplete_groups import GroupKey
 from rewardflow.shared_agent.messages import Packed, pack_reward, unpack_rollout
@@ -47,7 +47,7 @@ class Samples:
                 guest.serials[serial] = key
                 self._samples[key] = _Sample(rollout, [(guest, serial)])
                 fresh.append(rollout)
-            elif asks_the_same(sample.rollout, rollout):
+            elif has_same_inputs(sample.rollout, rollout):
                 guest.serials[serial] = key
                 sample.wanted_by.append((guest, serial))
             else:

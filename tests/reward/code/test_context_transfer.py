@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rewardflow.reward.code.context_transfer import ordinary, pack, run_call, unpack
+from rewardflow.reward.code.context_transfer import as_ordinary_exception, pack_context, run_call, unpack_context
 from rewardflow.reward.code.current_call import Call, current_call, enter_call
 
 if TYPE_CHECKING:
@@ -39,35 +39,35 @@ def context_with(variable: contextvars.ContextVar[object], value: object) -> con
 
 
 def test_a_variable_of_a_module_travels_by_value(tenancy: ModuleType) -> None:
-    arrived = unpack(pack(context_with(tenancy.tenant, {"id": 7})), contextvars.Context())
+    arrived = unpack_context(pack_context(context_with(tenancy.tenant, {"id": 7})), contextvars.Context())
 
     assert arrived[tenancy.tenant] == {"id": 7}
 
 
 def test_an_empty_context_packs_to_nothing() -> None:
-    assert pack(contextvars.Context()) == b""
+    assert pack_context(contextvars.Context()) == b""
 
 
 def test_a_variable_that_no_module_holds_stays_behind() -> None:
-    assert pack(context_with(contextvars.ContextVar("hidden"), 1)) == b""
+    assert pack_context(context_with(contextvars.ContextVar("hidden"), 1)) == b""
 
 
 def test_a_value_that_cannot_be_pickled_stays_behind(tenancy: ModuleType) -> None:
-    assert pack(context_with(tenancy.tenant, threading.Lock())) == b""
+    assert pack_context(context_with(tenancy.tenant, threading.Lock())) == b""
 
 
 def test_the_current_call_stays_behind() -> None:
     context = contextvars.Context()
     context.run(enter_call, Call(()))
 
-    assert pack(context) == b""
+    assert pack_context(context) == b""
 
 
 def test_what_the_receiving_side_had_set_is_kept(tenancy: ModuleType) -> None:
     own: contextvars.ContextVar[str] = contextvars.ContextVar("own")
     base = context_with(own, "built")  # type: ignore[arg-type]
 
-    arrived = unpack(pack(context_with(tenancy.tenant, "acme")), base)
+    arrived = unpack_context(pack_context(context_with(tenancy.tenant, "acme")), base)
 
     assert (arrived[own], arrived[tenancy.tenant]) == ("built", "acme")
     assert tenancy.tenant not in base
@@ -76,12 +76,12 @@ def test_what_the_receiving_side_had_set_is_kept(tenancy: ModuleType) -> None:
 def test_a_variable_is_found_by_importing_its_module_in_a_fresh_interpreter(
     tenancy: ModuleType, tmp_path: Path
 ) -> None:
-    (tmp_path / "packed").write_bytes(pack(context_with(tenancy.tenant, "acme")))
+    (tmp_path / "packed").write_bytes(pack_context(context_with(tenancy.tenant, "acme")))
     script = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "import contextvars, pathlib\n"
-        "from rewardflow.reward.code.context_transfer import unpack\n"
-        f"context = unpack(pathlib.Path({str(tmp_path / 'packed')!r}).read_bytes(), contextvars.Context())\n"
+        "from rewardflow.reward.code.context_transfer import unpack_context\n"
+        f"context = unpack_context(pathlib.Path({str(tmp_path / 'packed')!r}).read_bytes(), contextvars.Context())\n"
         "print([variable.name + '=' + value for variable, value in context.items()])"
     )
 
@@ -97,11 +97,11 @@ def test_a_variable_whose_module_is_missing_on_the_other_side_stays_behind(tenan
 
     context = context_with(gone_sample.gone, 1)
     context.run(tenancy.tenant.set, "acme")
-    packed = pack(context)
+    packed = pack_context(context)
     sys.path.remove(str(tmp_path))
     del sys.modules["gone_sample"]
 
-    arrived = unpack(packed, contextvars.Context())
+    arrived = unpack_context(packed, contextvars.Context())
 
     assert dict(arrived) == {tenancy.tenant: "acme"}
 
@@ -124,7 +124,7 @@ def test_a_call_runs_in_a_copy_of_its_context(tenancy: ModuleType) -> None:
 
 @pytest.mark.parametrize("raised", [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(3)])
 def test_what_must_not_be_raised_in_a_coroutine_becomes_an_ordinary_error(raised: BaseException) -> None:
-    error = ordinary(raised)
+    error = as_ordinary_exception(raised)
 
     assert isinstance(error, RuntimeError)
     assert type(raised).__name__ in str(error)

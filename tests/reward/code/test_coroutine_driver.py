@@ -13,7 +13,7 @@ import pytest
 from rewardflow import clock
 from rewardflow.reward.calls.deadlines import Deadline, Deadlines
 from rewardflow.reward.code import coroutine_driver as drive
-from rewardflow.reward.code.coroutine_driver import begin
+from rewardflow.reward.code.coroutine_driver import begin_coroutine
 
 colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
@@ -21,7 +21,7 @@ colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="
 async def driven(coroutine, name: str = "judge", deadline: Deadline | None = None) -> object:
     if deadline is None:
         deadline = Deadline(Deadlines(asyncio.get_running_loop()))
-    is_done, answer = begin(coroutine, contextvars.copy_context(), name, deadline)
+    is_done, answer = begin_coroutine(coroutine, contextvars.copy_context(), name, deadline)
     return answer if is_done else await answer
 
 
@@ -36,7 +36,7 @@ def test_an_answer_that_is_there_at_once_needs_no_waiting() -> None:
 
     async def main() -> None:
         deadline = Deadline(Deadlines(asyncio.get_running_loop()))
-        assert begin(quick(), contextvars.copy_context(), "judge", deadline) == (True, 7)
+        assert begin_coroutine(quick(), contextvars.copy_context(), "judge", deadline) == (True, 7)
 
     clock.run(main())
 

@@ -15,7 +15,7 @@ import pytest
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RateLimited, RewardLoadError, ServiceError
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_pool import MAX_FAILED_STARTS, ProcessWorkers
+from rewardflow.reward.code.process_pool import MAX_FAILED_STARTS, ProcessPool
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
@@ -190,8 +190,8 @@ def fifo(tmp_path: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def running(source: Any, *, processes: int = 1, threads: int = 1) -> AsyncIterator[ProcessWorkers]:
-    workers = ProcessWorkers(source, processes=processes, threads_per_process=threads)
+async def running(source: Any, *, processes: int = 1, threads: int = 1) -> AsyncIterator[ProcessPool]:
+    workers = ProcessPool(source, processes=processes, threads_per_process=threads)
     workers.start(asyncio.get_running_loop())
     try:
         yield workers
@@ -199,7 +199,7 @@ async def running(source: Any, *, processes: int = 1, threads: int = 1) -> Async
         await workers.aclose(20.0)
 
 
-async def score(workers: ProcessWorkers, call: Call | None = None, **kwargs: Any) -> Any:
+async def score(workers: ProcessPool, call: Call | None = None, **kwargs: Any) -> Any:
     return await workers.call(kwargs, call or Call(()), contextvars.copy_context())
 
 
@@ -207,7 +207,7 @@ async def read(fifo: Path) -> int:
     return int(await asyncio.to_thread(fifo.read_text))
 
 
-async def get_stuck(workers: ProcessWorkers, fifo: Path, **kwargs: Any) -> int:
+async def get_stuck(workers: ProcessPool, fifo: Path, **kwargs: Any) -> int:
     """Make a call, wait until it hangs, cancel it; gives the process id that it told."""
     task = asyncio.ensure_future(score(workers, **kwargs))
     pid = await read(fifo)
@@ -452,7 +452,7 @@ def test_a_call_cancelled_while_it_waits_for_a_process_just_leaves_the_queue(sam
 
 def test_closing_with_stuck_calls_returns_and_fails_them(samples: Any, fifo: Path) -> None:
     async def main() -> None:
-        workers = ProcessWorkers(samples.Named("hang"), processes=1, threads_per_process=1)
+        workers = ProcessPool(samples.Named("hang"), processes=1, threads_per_process=1)
         workers.start(asyncio.get_running_loop())
         stuck = asyncio.ensure_future(score(workers, path=str(fifo)))
         pid = await read(fifo)
@@ -470,7 +470,7 @@ def test_closing_with_stuck_calls_returns_and_fails_them(samples: Any, fifo: Pat
 
 def test_closing_before_the_processes_are_up_leaves_none_behind(samples: Any) -> None:
     async def main() -> None:
-        workers = ProcessWorkers(samples.Named("pid"), processes=4, threads_per_process=1)
+        workers = ProcessPool(samples.Named("pid"), processes=4, threads_per_process=1)
         workers.start(asyncio.get_running_loop())
         await workers.aclose(20.0)
         assert workers.num_usable == 0
@@ -546,7 +546,7 @@ def test_a_source_that_cannot_be_pickled_is_refused_by_name() -> None:
             return print
 
     with pytest.raises(InvalidInput, match=r"reward judge cannot be sent to a process: .*; name it as 'file.py:name'"):
-        ProcessWorkers(Local(), processes=1, threads_per_process=1, name="judge")
+        ProcessPool(Local(), processes=1, threads_per_process=1, name="judge")
 
 
 def test_a_script_without_a_main_guard_works_and_what_it_defines_itself_is_refused(samples: Any, folder: Path) -> None:
@@ -556,16 +556,16 @@ def test_a_script_without_a_main_guard_works_and_what_it_defines_itself_is_refus
 import asyncio, contextvars
 from process_samples import Named
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_pool import ProcessWorkers
+from rewardflow.reward.code.process_pool import ProcessPool
 class Own:
     def build(self):
         return print
 async def main():
-    workers = ProcessWorkers(Named("count_primes"), processes=1, threads_per_process=1)
+    workers = ProcessPool(Named("count_primes"), processes=1, threads_per_process=1)
     workers.start(asyncio.get_running_loop())
     print(await workers.call({"limit": 100}, Call(()), contextvars.copy_context()))
     await workers.aclose(20)
-    ProcessWorkers(Own(), processes=1, threads_per_process=1)
+    ProcessPool(Own(), processes=1, threads_per_process=1)
 asyncio.run(main())
 """,
     )
@@ -582,11 +582,11 @@ def test_a_process_dies_with_its_parent_even_when_both_cannot_react(samples: Any
 import asyncio, contextvars, os, signal, tempfile
 from process_samples import Named
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_pool import ProcessWorkers
+from rewardflow.reward.code.process_pool import ProcessPool
 path = os.path.join(tempfile.mkdtemp(), "fifo")
 os.mkfifo(path)
 async def main():
-    workers = ProcessWorkers(Named("hang_in_c"), processes=1, threads_per_process=1)
+    workers = ProcessPool(Named("hang_in_c"), processes=1, threads_per_process=1)
     workers.start(asyncio.get_running_loop())
     call = asyncio.ensure_future(workers.call({"path": path}, Call(()), contextvars.copy_context()))
     await asyncio.to_thread(lambda: open(path).read())
@@ -612,4 +612,4 @@ def test_a_jumping_clock_stands_still_while_processes_start_and_work(samples: An
 
 def test_sizes_that_make_no_sense_are_refused(samples: Any) -> None:
     with pytest.raises(InvalidInput, match="processes=0"):
-        ProcessWorkers(samples.Named("pid"), processes=0, threads_per_process=1)
+        ProcessPool(samples.Named("pid"), processes=0, threads_per_process=1)

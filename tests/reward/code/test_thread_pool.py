@@ -14,7 +14,7 @@ import pytest
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, AgentError, InvalidInput
 from rewardflow.reward.code.current_call import Call, report_headers, report_usage
-from rewardflow.reward.code.thread_pool import ThreadWorkers
+from rewardflow.reward.code.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,10 +23,8 @@ tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="
 
 
 @contextlib.asynccontextmanager
-async def running(
-    function: Callable[..., Any], *, size: int = 4, max_abandoned: int = 4
-) -> AsyncIterator[ThreadWorkers]:
-    workers = ThreadWorkers(function, size=size, max_abandoned=max_abandoned)
+async def running(function: Callable[..., Any], *, size: int = 4, max_abandoned: int = 4) -> AsyncIterator[ThreadPool]:
+    workers = ThreadPool(function, size=size, max_abandoned=max_abandoned)
     workers.start(asyncio.get_running_loop())
     try:
         yield workers
@@ -34,7 +32,7 @@ async def running(
         await workers.aclose(10.0)
 
 
-async def score(workers: ThreadWorkers, call: Call | None = None, **kwargs: Any) -> Any:
+async def score(workers: ThreadPool, call: Call | None = None, **kwargs: Any) -> Any:
     return await workers.call(kwargs, call or Call(()), contextvars.copy_context())
 
 
@@ -58,7 +56,7 @@ class Gate:
         for event in self.opened.values():
             event.set()
 
-    async def get_stuck(self, workers: ThreadWorkers, name: str) -> None:
+    async def get_stuck(self, workers: ThreadPool, name: str) -> None:
         """Make a call, wait until it hangs in its thread, and cancel it."""
         task = asyncio.ensure_future(score(workers, name=name))
         await asyncio.to_thread(self.entered[name].wait)
@@ -134,7 +132,7 @@ def test_usage_reported_before_an_exception_is_kept() -> None:
 
 def test_calls_made_before_the_threads_are_up_wait_for_them() -> None:
     async def main() -> None:
-        workers = ThreadWorkers(lambda: 1.0, size=2, max_abandoned=0)
+        workers = ThreadPool(lambda: 1.0, size=2, max_abandoned=0)
         workers.start(asyncio.get_running_loop())
         assert workers.num_usable == 2
         assert await asyncio.gather(*(score(workers) for _ in range(10))) == [1.0] * 10
@@ -145,7 +143,7 @@ def test_calls_made_before_the_threads_are_up_wait_for_them() -> None:
 
 def test_a_thousand_threads_start_while_the_loop_goes_on_ticking() -> None:
     async def main() -> None:
-        workers = ThreadWorkers(lambda: 1.0, size=1024, max_abandoned=0)
+        workers = ThreadPool(lambda: 1.0, size=1024, max_abandoned=0)
         workers.start(asyncio.get_running_loop())
         num_seen: set[int] = set()
         while (num_started := workers.statistics().started) < 1024:
@@ -242,7 +240,7 @@ def test_closing_with_stuck_calls_returns_and_fails_the_ones_still_awaited() -> 
     gate = Gate("given up", "awaited")
 
     async def main() -> None:
-        workers = ThreadWorkers(gate, size=2, max_abandoned=0)
+        workers = ThreadPool(gate, size=2, max_abandoned=0)
         workers.start(asyncio.get_running_loop())
         await gate.get_stuck(workers, "given up")
         awaited = asyncio.ensure_future(score(workers, name="awaited"))
@@ -263,7 +261,7 @@ def test_a_thread_that_comes_back_after_the_loop_is_gone_ends() -> None:
     gate = Gate("given up", "awaited")
 
     async def main() -> None:
-        workers = ThreadWorkers(gate, size=2, max_abandoned=0, name="late")
+        workers = ThreadPool(gate, size=2, max_abandoned=0, name="late")
         workers.start(asyncio.get_running_loop())
         await gate.get_stuck(workers, "given up")
         awaited = asyncio.ensure_future(score(workers, name="awaited"))
@@ -284,9 +282,9 @@ def test_a_stuck_thread_does_not_keep_the_interpreter_alive() -> None:
     script = """
 import asyncio, contextvars, threading
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.thread_pool import ThreadWorkers
+from rewardflow.reward.code.thread_pool import ThreadPool
 async def main():
-    workers = ThreadWorkers(lambda: threading.Event().wait(), size=1, max_abandoned=0)
+    workers = ThreadPool(lambda: threading.Event().wait(), size=1, max_abandoned=0)
     workers.start(asyncio.get_running_loop())
     try:
         async with asyncio.timeout(0.2):
@@ -314,7 +312,7 @@ def test_a_jumping_clock_stands_still_while_a_call_is_in_a_thread() -> None:
 
 def test_sizes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InvalidInput, match="size=0"):
-        ThreadWorkers(print, size=0, max_abandoned=0)
+        ThreadPool(print, size=0, max_abandoned=0)
 
 
 def test_when_no_thread_can_be_started_calls_that_wait_fail_and_cancelled_ones_stay_cancelled() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Home = tuple[str, str]  # module, attribute
+Location = tuple[str, str]  # module, attribute
 Outcome = tuple[Any, Exception | None]
 
 
@@ -36,10 +36,10 @@ def run_call(
     try:
         return context.copy().run(_enter_and_run, function, kwargs, call), None  # a copy: hedges share a context
     except BaseException as error:
-        return None, ordinary(error)
+        return None, as_ordinary_exception(error)
 
 
-def ordinary(error: BaseException) -> Exception:
+def as_ordinary_exception(error: BaseException) -> Exception:
     """The exception as one that may be raised in a coroutine.
 
     SystemExit and KeyboardInterrupt would end the program, CancelledError would look like the caller's own cancel, and
@@ -52,30 +52,30 @@ def ordinary(error: BaseException) -> Exception:
     return wrapped
 
 
-def pack(context: contextvars.Context) -> bytes:
+def pack_context(context: contextvars.Context) -> bytes:
     """The part of the context that can travel; empty when there is none."""
-    entries: list[tuple[tuple[Home, ...], bytes]] = []
+    entries: list[tuple[tuple[Location, ...], bytes]] = []
     for variable, value in context.items():
         if variable is _current_call:
             continue
-        homes = _homes(variable)
-        if homes:
+        locations = _locations(variable)
+        if locations:
             try:
-                entries.append((homes, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)))
+                entries.append((locations, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)))
             except Exception as error:
                 logger.debug("%s stays behind: its value cannot be pickled: %s", variable.name, error)
     return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL) if entries else b""
 
 
-def unpack(packed: bytes, base: contextvars.Context) -> contextvars.Context:
+def unpack_context(packed: bytes, base: contextvars.Context) -> contextvars.Context:
     """A copy of `base` with the packed variables set."""
     context = base.copy()
     if packed:
-        for homes, value in pickle.loads(packed):
+        for locations, value in pickle.loads(packed):
             try:
-                context.run(_find(homes).set, pickle.loads(value))
+                context.run(_find_variable(locations).set, pickle.loads(value))
             except Exception as error:
-                logger.debug("%s stays behind: %s", homes[0], error)
+                logger.debug("%s stays behind: %s", locations[0], error)
     return context
 
 
@@ -85,7 +85,7 @@ def _enter_and_run(function: Callable[..., Any], kwargs: Mapping[str, Any], call
 
 
 @functools.lru_cache(maxsize=1024)  # bounded, because a ContextVar cannot be referenced weakly
-def _homes(variable: contextvars.ContextVar[Any]) -> tuple[Home, ...]:
+def _locations(variable: contextvars.ContextVar[Any]) -> tuple[Location, ...]:
     """Every module attribute that holds the variable: the other process may have imported any of them."""
     return tuple(
         (module_name, attribute)
@@ -96,9 +96,9 @@ def _homes(variable: contextvars.ContextVar[Any]) -> tuple[Home, ...]:
     )
 
 
-def _find(homes: tuple[Home, ...]) -> contextvars.ContextVar[Any]:
+def _find_variable(locations: tuple[Location, ...]) -> contextvars.ContextVar[Any]:
     """The variable in this process, through a module that is already here if there is one: imports may be heavy."""
-    module_name, attribute = next((home for home in homes if home[0] in sys.modules), homes[0])
+    module_name, attribute = next((location for location in locations if location[0] in sys.modules), locations[0])
     variable = getattr(importlib.import_module(module_name), attribute)
     if not isinstance(variable, contextvars.ContextVar):
         raise TypeError(f"{module_name}.{attribute} is not a ContextVar here")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from rewardflow.errors import RewardLoadError
 from rewardflow.reward.code.results import parse_result, parse_results
-from rewardflow.reward.code.source import Found, RewardSource, scoring_function
+from rewardflow.reward.code.source import FoundReward, RewardSource, scoring_function
 from rewardflow.types import Reward, Rollout
 
 Unit = Literal["rollout", "group"]
@@ -170,7 +170,7 @@ class _Plan:
     positional: tuple[str, ...]  # those of `fills` that go to positional-only parameters, in order
 
 
-def _plan(scoring: Callable[..., Any], found: Found, name: str) -> _Plan:
+def _plan(scoring: Callable[..., Any], found: FoundReward, name: str) -> _Plan:
     """Decide once what every call will pass."""
     parameters = _parameters(scoring, name)
     sees_group = scoring == getattr(found.target, "score_group", None)

@@ -23,7 +23,7 @@ GRACE_S = 2.0
 _BLOCKING_S = 0.5
 
 
-def begin(
+def begin_coroutine(
     coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str, deadline: Deadline
 ) -> tuple[bool, Any]:
     """Take the first step: True and the result if it was the only one, else False and what to await for the result."""
@@ -80,7 +80,7 @@ def _step(name: str, context: contextvars.Context, advance: Callable[[Any], Any]
         return context.run(advance, value)
     finally:
         if time.perf_counter() - began_s > _BLOCKING_S:
-            _name_blocking(name, time.perf_counter() - began_s)
+            _warn_blocking(name, time.perf_counter() - began_s)
 
 
 def _close(coroutine: Coroutine[Any, Any, Any], name: str) -> None:
@@ -114,12 +114,12 @@ def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:
     return bool(awaited.done())
 
 
-_named_blocking: set[str] = set()
+_warned_blocking: set[str] = set()
 
 
-def _name_blocking(name: str, blocked_s: float) -> None:
-    if name not in _named_blocking:
-        _named_blocking.add(name)
+def _warn_blocking(name: str, blocked_s: float) -> None:
+    if name not in _warned_blocking:
+        _warned_blocking.add(name)
         logger.warning(
             "reward %s is async but blocked the event loop for %.1f s, which stops every other call; "
             "make it a plain function (it will run in threads) or await what it waits for",

@@ -16,9 +16,9 @@ from typing import Any
 from rewardflow.reward.calls.deadlines import Deadline, Deadlines
 from rewardflow.reward.calls.faults import describe
 from rewardflow.reward.code.contract import is_coroutine_function
-from rewardflow.reward.code.coroutine_driver import begin
+from rewardflow.reward.code.coroutine_driver import begin_coroutine
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.thread_pool import ThreadWorkers
+from rewardflow.reward.code.thread_pool import ThreadPool
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,10 @@ class Hooks:
 
     def __init__(self, *, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
-        self._threads: ThreadWorkers | None = None
-        self._places = asyncio.Semaphore(_THREADS)
+        self._threads: ThreadPool | None = None
+        self._slots = asyncio.Semaphore(_THREADS)
         self._running: set[Deadline] = set()
-        self._told: set[str] = set()
+        self._logged_problems: set[str] = set()
         self._is_expired = False
 
     async def run(
@@ -43,7 +43,7 @@ class Hooks:
         loop = asyncio.get_running_loop()
         limit_s = timeout_s or self._timeout_s
         num_requests = _num_cancel_requests()
-        async with self._places:
+        async with self._slots:
             if self._is_expired and timeout_s is None:
                 return None, f"{name} failed: the agent was closed before it could run"
             deadline = Deadline(Deadlines(loop), None if limit_s is None else loop.time() + limit_s)
@@ -52,11 +52,11 @@ class Hooks:
                 with deadline:
                     return await self._call(name, hook, arguments, deadline), None
             except BaseException as error:
-                if not _is_the_hooks_own(error, num_requests):
+                if not _came_from_hook(error, num_requests):
                     raise
                 problem = f"{name} failed: {describe(error)}"
-                if problem not in self._told:  # it may fail for every group alike
-                    self._told.add(problem)
+                if problem not in self._logged_problems:  # it may fail for every group alike
+                    self._logged_problems.add(problem)
                     logger.error("%s", problem)
                 return None, problem
             finally:
@@ -74,19 +74,19 @@ class Hooks:
 
     async def _call(self, name: str, hook: Callable[..., Any], arguments: tuple[Any, ...], deadline: Deadline) -> Any:
         if is_coroutine_function(hook):
-            return await _drive(name, hook(*arguments), deadline)
+            return await _run_coroutine(name, hook(*arguments), deadline)
         kwargs = {"hook": hook, "arguments": arguments}
         result = await self._started_threads().call(kwargs, Call(()), contextvars.copy_context())
-        return await _drive(name, result, deadline) if inspect.iscoroutine(result) else result
+        return await _run_coroutine(name, result, deadline) if inspect.iscoroutine(result) else result
 
-    def _started_threads(self) -> ThreadWorkers:
+    def _started_threads(self) -> ThreadPool:
         if self._threads is None:
-            self._threads = ThreadWorkers(_call, size=_THREADS, max_abandoned=_THREADS, name="hooks")
+            self._threads = ThreadPool(_call, size=_THREADS, max_abandoned=_THREADS, name="hooks")
             self._threads.start(asyncio.get_running_loop())
         return self._threads
 
 
-def _is_the_hooks_own(error: BaseException, num_requests: int) -> bool:
+def _came_from_hook(error: BaseException, num_requests: int) -> bool:
     """Whether an error came from the hook's code, and not to end the task it runs in."""
     if isinstance(error, asyncio.CancelledError):
         return _num_cancel_requests() <= num_requests
@@ -98,8 +98,8 @@ def _num_cancel_requests() -> int:
     return 0 if task is None else task.cancelling()
 
 
-async def _drive(name: str, coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Any:
-    is_done, answer = begin(coroutine, contextvars.copy_context(), name, deadline)
+async def _run_coroutine(name: str, coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Any:
+    is_done, answer = begin_coroutine(coroutine, contextvars.copy_context(), name, deadline)
     return answer if is_done else await answer
 
 

@@ -4,7 +4,7 @@ Always true: every call that is read gets exactly one reply, whatever the functi
 the first call runs in the main thread, so that code which needs it (`signal.alarm`) works; the process never
 outlives its parent.
 
-A frame is a header (body length, call number) and a pickled body. Number 0 is the parent's greeting and the child's
+A frame is a header (body length, call number) and a pickled body. Number 0 is the parent's handshake and the child's
 answer to it; the others are calls and their replies. Kept light to import: this is most of what a new process loads.
 """
 
@@ -28,25 +28,25 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from rewardflow.errors import InvalidInput, RewardLoadError
-from rewardflow.reward.code.context_transfer import ordinary, run_call, unpack
+from rewardflow.reward.code.context_transfer import as_ordinary_exception, run_call, unpack_context
 from rewardflow.reward.code.current_call import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 HEADER = struct.Struct("!QQ")
-GREETING = 0
-LEAVE_WITHIN_S = 5.0  # for `atexit` handlers and buffers, once the parent has said goodbye
+HANDSHAKE = 0
+EXIT_GRACE_S = 5.0  # for `atexit` handlers and buffers, once the parent has said goodbye
 
 
-class Source(Protocol):
+class FunctionSource(Protocol):
     """Where a process gets the reward function from; must be picklable."""
 
     def build(self) -> Callable[..., Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class Handshake:
     source: bytes
     num_threads: int
 
@@ -87,16 +87,19 @@ def type_name(value: object) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def describe_failure(error: Exception) -> Failure:
+def pack_exception(error: Exception) -> Failure:
     """Pack an exception so that as much of it as possible arrives.
 
     Many exceptions of HTTP clients pickle but do not unpickle (their constructors need more than `args`), and those of
     the user's own file may not exist in the parent. The nearest base class with the same attributes still says what
     happened: a status, a time to wait.
     """
-    kept = {name: value for name, value in vars(error).items() if _readable(value)}
+    kept = {name: value for name, value in vars(error).items() if _pickle_if_readable(value)}
     relatives = [cls for cls in type(error).__mro__ if issubclass(cls, Exception) and cls is not Exception]
-    candidates = [_readable(error), *(_readable(_Remains(cls, error.args, kept)) for cls in relatives)]
+    candidates = [
+        _pickle_if_readable(error),
+        *(_pickle_if_readable(_ExceptionState(cls, error.args, kept)) for cls in relatives),
+    ]
     return Failure(
         candidates=tuple(filter(None, candidates)),
         summary=f"{type_name(error)}: {error}",
@@ -104,7 +107,7 @@ def describe_failure(error: Exception) -> Failure:
     )
 
 
-def revive_failure(failure: Failure) -> Exception:
+def unpack_exception(failure: Failure) -> Exception:
     """The exception again, as near to the original as this process can read it."""
     error: Exception = RuntimeError(failure.summary)
     for candidate in failure.candidates:
@@ -137,7 +140,7 @@ def _read_only(mapping: dict[str, Any]) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Remains:
+class _ExceptionState:
     """An exception without its constructor: unpickles to an instance of `cls` with these attributes."""
 
     cls: type[Exception]
@@ -145,17 +148,17 @@ class _Remains:
     attributes: dict[str, Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _revive, (self.cls, self.arguments, self.attributes)
+        return _rebuild, (self.cls, self.arguments, self.attributes)
 
 
-def _revive(cls: type[Exception], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Exception:
+def _rebuild(cls: type[Exception], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Exception:
     error = cls.__new__(cls, *arguments)
     error.args = arguments
     vars(error).update(attributes)
     return error
 
 
-def _readable(value: object) -> bytes | None:
+def _pickle_if_readable(value: object) -> bytes | None:
     """The pickle of something that can also be unpickled, and then works well enough to be asked for an attribute."""
     try:
         body = dumps(value)
@@ -180,18 +183,18 @@ class _Child:
         first = self._read_frame()
         if first is None:
             return
-        greeting: Greeting = pickle.loads(first[1])
-        threading.Thread(target=self._read, args=(greeting.num_threads,), name="reward-reader", daemon=True).start()
+        handshake: Handshake = pickle.loads(first[1])
+        threading.Thread(target=self._read, args=(handshake.num_threads,), name="reward-reader", daemon=True).start()
         try:
-            function = pickle.loads(greeting.source).build()
+            function = pickle.loads(handshake.source).build()
         except BaseException as error:
-            self._write(GREETING, dumps(describe_failure(_load_error(error))))
+            self._write(HANDSHAKE, dumps(pack_exception(_load_error(error))))
             return
         base = contextvars.copy_context()  # what building the reward set is there for every call
-        for number in range(1, greeting.num_threads):
+        for number in range(1, handshake.num_threads):
             thread = threading.Thread(target=self._work, args=(function, base), name=f"reward-{number}", daemon=True)
             thread.start()
-        self._write(GREETING, dumps(None))
+        self._write(HANDSHAKE, dumps(None))
         self._work(function, base)
 
     def _work(self, function: Callable[..., Any], base: contextvars.Context) -> None:
@@ -204,7 +207,7 @@ class _Child:
         """Pass calls on until the parent closes its end; then leave, by force if something does not let us."""
         while (item := self._read_frame()) is not None:
             self._inbox.put(item)
-        timer = threading.Timer(LEAVE_WITHIN_S, _kill_own_group)
+        timer = threading.Timer(EXIT_GRACE_S, _kill_own_group)
         timer.daemon = True
         timer.start()
         for _ in range(num_threads):
@@ -234,15 +237,15 @@ def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context
         kwargs, call, packed = pickle.loads(body)
     except Exception as error:
         refused = InvalidInput(f"the arguments of a reward must be readable in its process, got {error!r}")
-        return _reply(b"", "", describe_failure(refused), Call(()))
-    value, raised = run_call(function, kwargs, call, unpack(packed, base))
+        return _reply(b"", "", pack_exception(refused), Call(()))
+    value, raised = run_call(function, kwargs, call, unpack_context(packed, base))
     if raised is not None:
-        return _reply(b"", "", describe_failure(raised), call)
+        return _reply(b"", "", pack_exception(raised), call)
     try:
         return _reply(dumps(value), type_name(value), None, call)
     except Exception as error:
         unsendable = TypeError(f"the result of a reward must be picklable, got a {type_name(value)}: {error}")
-        return _reply(b"", "", describe_failure(unsendable), call)
+        return _reply(b"", "", pack_exception(unsendable), call)
 
 
 def _reply(value: bytes, type_name: str, failure: Failure | None, call: Call) -> Reply:
@@ -253,7 +256,7 @@ def _load_error(error: BaseException) -> RewardLoadError:
     if isinstance(error, RewardLoadError):
         return error
     wrapped = RewardLoadError(f"the reward could not be built in its process: {type_name(error)}: {error}")
-    wrapped.__cause__ = ordinary(error)
+    wrapped.__cause__ = as_ordinary_exception(error)
     return wrapped
 
 

@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, Any
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RewardLoadError, ServiceError
 from rewardflow.observe.redact import redact
-from rewardflow.reward.code.context_transfer import pack
+from rewardflow.reward.code.context_transfer import pack_context
 from rewardflow.reward.code.process_channel import Channel, Child, start_child
 from rewardflow.reward.code.process_child import (
-    GREETING,
+    HANDSHAKE,
     Failure,
-    Greeting,
+    FunctionSource,
+    Handshake,
     RecordPickler,
     Reply,
-    Source,
     dumps,
-    revive_failure,
+    unpack_exception,
 )
 from rewardflow.reward.code.thread_pool import WorkerStatistics
 
@@ -70,8 +70,8 @@ class _Process:
     channel: Channel
     lifeline: int
     jobs: dict[int, _Job] = field(default_factory=dict)
-    num_given_up: int = 0
-    has_answered: bool = False  # the greeting: it has built the reward, or says why it cannot
+    num_abandoned: int = 0
+    has_answered: bool = False  # the handshake: it has built the reward, or says why it cannot
     is_open: bool = False  # takes calls
     is_ending: bool = False
 
@@ -82,10 +82,12 @@ class _Process:
                 os.killpg(self.popen.pid, signal.SIGKILL)
 
 
-class ProcessWorkers:
+class ProcessPool:
     """Runs a reward in `processes` children, `threads_per_process` calls at a time in each."""
 
-    def __init__(self, source: Source, *, processes: int, threads_per_process: int, name: str = "reward") -> None:
+    def __init__(
+        self, source: FunctionSource, *, processes: int, threads_per_process: int, name: str = "reward"
+    ) -> None:
         if processes < 1 or threads_per_process < 1:
             raise InvalidInput(
                 "processes and threads_per_process must be at least 1, "
@@ -94,7 +96,7 @@ class ProcessWorkers:
         if os.name != "posix":
             raise InvalidInput(f"reward processes need a POSIX system, got {sys.platform}")
         self.on_usable: Callable[[], None] | None = None
-        self._greeting = dumps(Greeting(_pickle_source(source, name), threads_per_process))
+        self._handshake = dumps(Handshake(_pickle_source(source, name), threads_per_process))
         self._num_wanted = processes
         self._threads = threads_per_process
         self._name = name
@@ -106,7 +108,7 @@ class ProcessWorkers:
         self._processes: set[_Process] = set()  # every child that is not reaped yet
         self._open: list[_Process] = []  # those that take calls
         self._waiting: deque[_Job] = deque()
-        self._numbers = itertools.count(GREETING + 1)
+        self._numbers = itertools.count(HANDSHAKE + 1)
         self._num_spawning = 0
         self._num_failed_starts = 0
         self._num_started = 0
@@ -136,11 +138,11 @@ class ProcessWorkers:
         job = _Job(next(self._numbers), self._encode(kwargs, call, context), call, self._loop.create_future())
         with clock.hold(self._loop):
             self._waiting.append(job)
-            self._hand_out()
+            self._assign_jobs()
             try:
                 reply = await job.future
             except asyncio.CancelledError:
-                self._give_up(job)
+                self._abandon_job(job)
                 raise
         if isinstance(reply, Exception):
             raise reply
@@ -172,7 +174,7 @@ class ProcessWorkers:
             size=self._num_wanted * self._threads,
             started=self._num_started,
             busy=sum(len(process.jobs) for process in self._processes),
-            abandoned=sum(process.num_given_up for process in self._processes),
+            abandoned=sum(process.num_abandoned for process in self._processes),
             replaced=self._num_replaced,
             killed=self._num_killed,
         )
@@ -181,11 +183,11 @@ class ProcessWorkers:
 
     def _encode(self, kwargs: Mapping[str, Any], call: Call, context: contextvars.Context) -> bytes:
         try:
-            return dumps((dict(kwargs), call, pack(context)))
+            return dumps((dict(kwargs), call, pack_context(context)))
         except Exception as error:
             raise InvalidInput(f"the arguments of reward {self._name} must be picklable, got {error}") from error
 
-    def _hand_out(self) -> None:
+    def _assign_jobs(self) -> None:
         while self._waiting and self._open:
             process = min(self._open, key=lambda process: len(process.jobs))
             if len(process.jobs) >= self._threads:
@@ -198,7 +200,7 @@ class ProcessWorkers:
             process.channel.send(job.number, job.payload)
             job.payload = b""
 
-    def _give_up(self, job: _Job) -> None:
+    def _abandon_job(self, job: _Job) -> None:
         process = job.process
         if process is None:
             with contextlib.suppress(ValueError):
@@ -206,7 +208,7 @@ class ProcessWorkers:
             return
         if process.is_ending or process.jobs.pop(job.number, None) is None:
             return  # it was closed or has died, or the reply had arrived already
-        process.num_given_up += 1
+        process.num_abandoned += 1
         if process.is_open:
             self._open.remove(process)
             process.is_open = False
@@ -220,18 +222,18 @@ class ProcessWorkers:
             self._end(process)
 
     def _on_frame(self, process: _Process, number: int, body: bytes) -> None:
-        if number == GREETING:
+        if number == HANDSHAKE:
             self._on_answered(process, pickle.loads(body))
             return
         if process.is_ending:
             return  # the rest of what it had written before it was killed
         job = process.jobs.pop(number, None)
         if job is None:
-            process.num_given_up -= 1
+            process.num_abandoned -= 1
         elif not job.future.done():
             job.future.set_result(pickle.loads(body))
         if process.is_open:
-            self._hand_out()
+            self._assign_jobs()
         else:
             self._kill_if_retired(process)
 
@@ -242,7 +244,7 @@ class ProcessWorkers:
         self._num_spawning += count
         for _ in range(count):
             clock.begin_hold(self._loop)  # until it has answered, or will not
-        self._off_loop(self._start_children, count)
+        self._run_in_thread(self._start_children, count)
 
     def _on_spawned(self, child: Child) -> None:
         assert self._loop is not None
@@ -255,7 +257,7 @@ class ProcessWorkers:
             self._end(process)
             return
         channel.open(functools.partial(self._on_frame, process), functools.partial(self._on_lost, process))
-        channel.send(GREETING, self._greeting)
+        channel.send(HANDSHAKE, self._handshake)
 
     def _on_not_spawned(self, count: int, error: Exception | None) -> None:
         assert self._loop is not None
@@ -272,13 +274,13 @@ class ProcessWorkers:
         clock.end_hold(self._loop)
         if failure is not None:
             self._end(process, by_force=False)
-            self._on_cannot_load(str(revive_failure(failure)), failure.traceback_text)
+            self._on_cannot_load(str(unpack_exception(failure)), failure.traceback_text)
             return
         process.is_open = True
         self._open.append(process)
         self._num_failed_starts = 0
         self._load_error = None
-        self._hand_out()
+        self._assign_jobs()
         if self.on_usable is not None:
             self.on_usable()
 
@@ -319,7 +321,7 @@ class ProcessWorkers:
         if process.is_ending:
             return
         process.is_ending = True
-        process.num_given_up = 0
+        process.num_abandoned = 0
         if process.is_open:
             self._open.remove(process)
             process.is_open = False
@@ -328,7 +330,7 @@ class ProcessWorkers:
         if by_force:
             process.kill()
         process.channel.close()
-        self._off_loop(self._reap, process)
+        self._run_in_thread(self._reap, process)
 
     def _on_reaped(self, process: _Process, exit_code: int) -> None:
         self._processes.discard(process)
@@ -350,10 +352,10 @@ class ProcessWorkers:
 
     # Off the loop's thread.
 
-    def _off_loop(self, target: Callable[..., None], *arguments: Any) -> None:
+    def _run_in_thread(self, target: Callable[..., None], *arguments: Any) -> None:
         threading.Thread(target=target, args=arguments, name=f"{self._name}-keeper", daemon=True).start()
 
-    def _post(self, handle: Callable[..., None], *arguments: Any) -> bool:
+    def _call_on_loop(self, handle: Callable[..., None], *arguments: Any) -> bool:
         """Have the loop run this, if it still runs anything."""
         assert self._loop is not None
         try:
@@ -365,14 +367,14 @@ class ProcessWorkers:
     def _start_children(self, count: int) -> None:
         for num_done in range(count):
             if self._is_closed:
-                self._post(self._on_not_spawned, count - num_done, None)
+                self._call_on_loop(self._on_not_spawned, count - num_done, None)
                 return
             try:
                 child = start_child()
             except OSError as error:
-                self._post(self._on_not_spawned, 1, error)
+                self._call_on_loop(self._on_not_spawned, 1, error)
                 continue
-            if not self._post(self._on_spawned, child):
+            if not self._call_on_loop(self._on_spawned, child):
                 child.connection.close()
                 os.close(child.lifeline)
                 child.popen.wait()
@@ -380,7 +382,7 @@ class ProcessWorkers:
     def _reap(self, process: _Process) -> None:
         exit_code = process.popen.wait()
         os.close(process.lifeline)
-        self._post(self._on_reaped, process, exit_code)
+        self._call_on_loop(self._on_reaped, process, exit_code)
 
 
 class _SourcePickler(RecordPickler):
@@ -391,7 +393,7 @@ class _SourcePickler(RecordPickler):
             raise pickle.PicklingError(f"{value.__qualname__} is defined in __main__")
 
 
-def _pickle_source(source: Source, name: str) -> bytes:
+def _pickle_source(source: FunctionSource, name: str) -> bytes:
     buffer = io.BytesIO()
     try:
         _SourcePickler(buffer).dump(source)
@@ -410,7 +412,7 @@ def _open_reply(reply: Reply, call: Call) -> Any:
     call.cost_usd, call.tokens = reply.cost_usd, reply.tokens
     call.headers = reply.headers
     if reply.failure is not None:
-        raise revive_failure(reply.failure)
+        raise unpack_exception(reply.failure)
     try:
         return pickle.loads(reply.value)
     except Exception as error:

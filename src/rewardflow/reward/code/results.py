@@ -78,7 +78,7 @@ def describe(value: Any) -> str:
 def _parse(result: Any) -> Reward:
     match result:
         case Reward():
-            return _in_plain_terms(result)
+            return _sanitized_copy(result)
         case Mapping():
             return _parse_mapping(result)
         case tuple() | list() if 1 <= len(result) <= 3:
@@ -162,7 +162,7 @@ def _text(value: Any) -> str | None:
         return describe(value)
 
 
-def _in_plain_terms(reward: Reward) -> Reward:
+def _sanitized_copy(reward: Reward) -> Reward:
     """A copy, because users may return one object for many rollouts, and one whose fields hold what they say.
 
     Nobody checked them when the record was made, and an odd one must not cost the score: it is left out.

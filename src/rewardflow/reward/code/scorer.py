@@ -15,21 +15,21 @@ from typing import Any
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.calls.attempt import Attempt
 from rewardflow.reward.code.contract import LoadedReward
-from rewardflow.reward.code.coroutine_driver import begin
+from rewardflow.reward.code.coroutine_driver import begin_coroutine
 from rewardflow.reward.code.current_call import enter_call
-from rewardflow.reward.code.process_pool import ProcessWorkers
+from rewardflow.reward.code.process_pool import ProcessPool
 from rewardflow.reward.code.source import RewardSource
-from rewardflow.reward.code.thread_pool import ThreadWorkers
+from rewardflow.reward.code.thread_pool import ThreadPool
 from rewardflow.reward.settings import AUTO, MAX_THREADS, LimitSettings
 from rewardflow.types import Rollout
 
-Workers = ThreadWorkers | ProcessWorkers
+WorkerPool = ThreadPool | ProcessPool
 
 
 class Scorer:
     """What the dispatcher calls."""
 
-    def __init__(self, name: str, loaded: LoadedReward, workers: Workers | None) -> None:
+    def __init__(self, name: str, loaded: LoadedReward, workers: WorkerPool | None) -> None:
         self.name = name
         self.loaded = loaded
         self.workers = workers
@@ -60,14 +60,14 @@ class Scorer:
         if self.workers is not None:
             return False, self.workers.call(kwargs, attempt.call, context)
         context.run(enter_call, attempt.call)
-        return begin(context.run(self.loaded.function, **kwargs), context, self.name, attempt)
+        return begin_coroutine(context.run(self.loaded.function, **kwargs), context, self.name, attempt)
 
     async def aclose(self, timeout_s: float) -> None:
         if self.workers is not None:
             await self.workers.aclose(timeout_s)
 
 
-def make_workers(source: RewardSource, loaded: LoadedReward, limits: LimitSettings) -> Workers | None:
+def make_worker_pool(source: RewardSource, loaded: LoadedReward, limits: LimitSettings) -> WorkerPool | None:
     """Choose the home: the loop for async rewards, threads up to 1024, processes above that or when asked."""
     if loaded.is_async:
         if limits.workers == "process":
@@ -76,9 +76,9 @@ def make_workers(source: RewardSource, loaded: LoadedReward, limits: LimitSettin
     wanted = MAX_THREADS if limits.max_concurrency == AUTO else limits.max_concurrency
     if limits.workers == "process":
         processes = limits.processes or min(wanted, os.cpu_count() or 1)
-        return ProcessWorkers(source, processes=processes, threads_per_process=1, name=loaded.name)
+        return ProcessPool(source, processes=processes, threads_per_process=1, name=loaded.name)
     if wanted > MAX_THREADS:
         processes = limits.processes or -(-wanted // MAX_THREADS)
         threads = -(-wanted // processes)
-        return ProcessWorkers(source, processes=processes, threads_per_process=threads, name=loaded.name)
-    return ThreadWorkers(loaded.function, size=wanted, max_abandoned=limits.max_abandoned, name=loaded.name)
+        return ProcessPool(source, processes=processes, threads_per_process=threads, name=loaded.name)
+    return ThreadPool(loaded.function, size=wanted, max_abandoned=limits.max_abandoned, name=loaded.name)

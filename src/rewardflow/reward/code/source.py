@@ -34,7 +34,7 @@ _import_lock = threading.RLock()  # re-entrant, because a reward's file may load
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundReward:
     """A reward that was imported and, if it is a class, built."""
 
     target: Any
@@ -72,12 +72,12 @@ class RewardSource:
         place, name = split_name(self.spec)
         return f"{PurePath(place).name if _is_path(place) else place}:{name}"
 
-    def find(self) -> Found:
+    def find(self) -> FoundReward:
         """Import the reward and, if it is a class, build it."""
         found, source_text = self._import()
         is_class = isinstance(found, type)
         target = _build(found, self.kwargs, self.name) if is_class else found
-        return Found(
+        return FoundReward(
             target=target,
             call_kwargs={} if is_class else self.kwargs,
             identity=identity_of(

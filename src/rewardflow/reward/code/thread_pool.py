@@ -1,6 +1,6 @@
 """Threads for plain (blocking) reward functions, which can be given up when they hang.
 
-Always true: all bookkeeping happens on the loop's thread; a worker thread sees only its mailbox and the list of
+Always true: all bookkeeping happens on the loop's thread; a worker thread sees only its inbox and the list of
 results. A call that is cancelled ends at once for its caller: its thread is counted as abandoned and replaced, up to
 `max_abandoned`, and whatever it returns later is thrown away.
 
@@ -57,12 +57,12 @@ class _Job:
 class _Worker:
     """One thread, as the loop sees it."""
 
-    mailbox: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
+    inbox: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
     job: _Job | None = None
     is_abandoned: bool = False
 
 
-class ThreadWorkers:
+class ThreadPool:
     """Runs one function in up to `size` daemon threads."""
 
     def __init__(self, function: Callable[..., Any], *, size: int, max_abandoned: int, name: str = "reward") -> None:
@@ -89,8 +89,8 @@ class ThreadWorkers:
         self._num_alive = 0  # with the starter
 
         # The only state that threads share with the loop: orders to the starter, and everyone's letters to the loop.
-        self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._letters: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._start_requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._callbacks: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_wake_pending = False
 
     @property
@@ -102,7 +102,7 @@ class ThreadWorkers:
         """Have the threads started by a thread of their own: from the loop, a thousand would freeze it for seconds."""
         self._loop = loop
         self._num_alive = 1
-        self._orders.put(self._size)
+        self._start_requests.put(self._size)
         threading.Thread(target=self._run_starter, name=f"{self._name}-starter", daemon=True).start()
 
     async def call(self, kwargs: Mapping[str, Any], call: Call, context: contextvars.Context) -> Any:
@@ -114,11 +114,11 @@ class ThreadWorkers:
         job = _Job(kwargs, call, context, self._loop.create_future())
         with clock.hold(self._loop):
             self._waiting.append(job)
-            self._hand_out()
+            self._assign_jobs()
             try:
                 value, error = await job.future
             except asyncio.CancelledError:
-                self._give_up(job)
+                self._abandon_job(job)
                 raise
         if error is not None:
             raise error
@@ -129,13 +129,13 @@ class ThreadWorkers:
         if self._loop is None or self._is_closed:
             return
         self._is_closed = True
-        self._orders.put(None)
+        self._start_requests.put(None)
         for job in (*self._waiting, *(worker.job for worker in self._busy)):
             if job is not None and not job.future.done():
                 job.future.set_result((None, AgentClosed(f"reward {self._name} was closed during the call")))
         self._waiting.clear()
         for worker in self._idle:
-            worker.mailbox.put(None)
+            worker.inbox.put(None)
         for worker in self._busy:
             worker.is_abandoned = True
         self._num_abandoned += len(self._busy)
@@ -161,7 +161,7 @@ class ThreadWorkers:
 
     # On the loop's thread.
 
-    def _hand_out(self) -> None:
+    def _assign_jobs(self) -> None:
         while self._waiting and self._idle:
             job = self._waiting.popleft()
             if job.future.done():
@@ -169,9 +169,9 @@ class ThreadWorkers:
             worker = self._idle.pop()
             job.worker, worker.job = worker, job
             self._busy.add(worker)
-            worker.mailbox.put(job)
+            worker.inbox.put(job)
 
-    def _give_up(self, job: _Job) -> None:
+    def _abandon_job(self, job: _Job) -> None:
         worker = job.worker
         if worker is None:
             with contextlib.suppress(ValueError):
@@ -183,7 +183,7 @@ class ThreadWorkers:
         self._busy.discard(worker)
         if self._num_abandoned < self._max_abandoned:
             self._num_replaced += 1
-            self._orders.put(1)
+            self._start_requests.put(1)
         else:
             self._num_usable -= 1
             logger.warning(
@@ -196,10 +196,10 @@ class ThreadWorkers:
         self._num_started += 1
         self._num_alive += 1
         if self._is_closed:
-            worker.mailbox.put(None)
+            worker.inbox.put(None)
             return
         self._idle.append(worker)
-        self._hand_out()
+        self._assign_jobs()
 
     def _on_start_failed(self, num_missing: int, error: Exception) -> None:
         self._num_usable -= num_missing
@@ -219,18 +219,18 @@ class ThreadWorkers:
         self._idle.append(worker)
         if job is not None and not job.future.done():
             job.future.set_result(outcome)
-        self._hand_out()
+        self._assign_jobs()
 
     def _on_recovered(self, worker: _Worker) -> None:
         """A stuck thread came back. It fills the gap of one that was not replaced, or ends."""
         self._num_abandoned -= 1
         if self._is_closed or self._num_usable == self._size:
-            worker.mailbox.put(None)
+            worker.inbox.put(None)
             return
         worker.is_abandoned = False
         self._num_usable += 1
         self._idle.append(worker)
-        self._hand_out()
+        self._assign_jobs()
         if self.on_usable is not None:
             self.on_usable()
 
@@ -242,25 +242,25 @@ class ThreadWorkers:
         if self._is_closed and self._num_alive == self._num_abandoned:
             self._ended.set()
 
-    def _read_letters(self) -> None:
+    def _run_callbacks(self) -> None:
         self._is_wake_pending = False  # before reading: a letter written from now on asks for another wake-up
-        while self._letters:
-            handle, arguments = self._letters.popleft()
+        while self._callbacks:
+            handle, arguments = self._callbacks.popleft()
             handle(*arguments)
 
     # On other threads.
 
-    def _post(self, handle: Callable[..., None], *arguments: Any) -> None:
+    def _call_on_loop(self, handle: Callable[..., None], *arguments: Any) -> None:
         """Have the loop run this. One wake-up carries all letters: one each is dear with a thousand threads."""
-        self._letters.append((handle, arguments))
+        self._callbacks.append((handle, arguments))
         if not self._is_wake_pending and self._loop is not None:
             self._is_wake_pending = True
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
-                self._loop.call_soon_threadsafe(self._read_letters)
+                self._loop.call_soon_threadsafe(self._run_callbacks)
 
     def _run_starter(self) -> None:
         number = 0
-        while (num_ordered := self._orders.get()) is not None:
+        while (num_ordered := self._start_requests.get()) is not None:
             for num_done in range(num_ordered):
                 if self._is_closed:
                     break
@@ -269,17 +269,17 @@ class ThreadWorkers:
                 try:
                     threading.Thread(target=self._run_worker, args=(worker,), name=name, daemon=True).start()
                 except RuntimeError as error:  # the system allows no more threads
-                    self._post(self._on_start_failed, num_ordered - num_done, error)
+                    self._call_on_loop(self._on_start_failed, num_ordered - num_done, error)
                     break
                 number += 1
-                self._post(self._on_started, worker)
-        self._post(self._on_ended)
+                self._call_on_loop(self._on_started, worker)
+        self._call_on_loop(self._on_ended)
 
     def _run_worker(self, worker: _Worker) -> None:
-        while (job := worker.mailbox.get()) is not None:
+        while (job := worker.inbox.get()) is not None:
             outcome = run_call(self._function, job.kwargs, job.call, job.context)
-            self._post(self._on_finished, worker, outcome)
+            self._call_on_loop(self._on_finished, worker, outcome)
             del job, outcome  # an idle thread must not keep a rollout alive
             if self._is_closed:
                 break  # the loop may be gone by now, and could not tell us to end
-        self._post(self._on_ended)
+        self._call_on_loop(self._on_ended)

@@ -22,7 +22,7 @@ from rewardflow.reward.groups.dedupe import Sharing, free
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.groups.pending_group import Note, PendingGroup
 from rewardflow.reward.journal.verdict_journal import Journal, JournalEntry
-from rewardflow.reward.journal.verdict_keys import asks_the_same, verdict_keys
+from rewardflow.reward.journal.verdict_keys import has_same_inputs, verdict_keys
 from rewardflow.reward.recorder import record_group
 from rewardflow.reward.settings import AgentSettings
 from rewardflow.types import UNDECIDED_KINDS, FailureKind, Reward, Rollout, ScoredGroup
@@ -360,7 +360,7 @@ class Assembly:
         """The verdict that a rollout of an open group has, if it is this rollout and the verdict can be known."""
         group = self._groups.get((run, rollout.step, rollout.group_id))
         known = None if group is None or group.size != rollout.group_size else group.rollouts[rollout.index]
-        if group is None or known is None or not asks_the_same(known, rollout):
+        if group is None or known is None or not has_same_inputs(known, rollout):
             return None
         return group.verdict_on(rollout.index, self._components)
 

@@ -20,7 +20,7 @@ from rewardflow.reward.calls.deadlines import Deadline, Deadlines
 from rewardflow.reward.calls.faults import describe
 from rewardflow.reward.code.current_call import Call
 from rewardflow.reward.code.results import parse_result
-from rewardflow.reward.code.thread_pool import ThreadWorkers
+from rewardflow.reward.code.thread_pool import ThreadPool
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.settings import LimitSettings
 from rewardflow.types import Rollout
@@ -63,7 +63,7 @@ class Decider:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()  # for runners: whose rollouts they decide has no part in it
         self._deadlines = Deadlines(self._loop)
-        self._threads: ThreadWorkers | None = None
+        self._threads: ThreadPool | None = None
         self._queue: list[tuple[int, int, int, int, Job]] = []
         self._sequence = 0
         self._is_pump_due = False
@@ -149,9 +149,9 @@ class Decider:
         finally:
             self._num_runners -= 1
 
-    def _started_threads(self) -> ThreadWorkers:
+    def _started_threads(self) -> ThreadPool:
         if self._threads is None:
-            self._threads = ThreadWorkers(
+            self._threads = ThreadPool(
                 _run_in, size=_THREADS, max_abandoned=self._limits.max_abandoned, name=f"{self._name}-decide"
             )
             self._threads.start(self._loop)

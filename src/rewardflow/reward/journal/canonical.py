@@ -28,12 +28,12 @@ _MAX_DEPTH = 100  # of what is spelled out, so that it does not depend on the ca
 def canonical(value: Any) -> bytes:
     """Equal for equal values, different for different ones as far as they can be told apart."""
     try:
-        return orjson.dumps(value, default=_in_one_piece, option=_OPTIONS)
+        return orjson.dumps(value, default=_contiguous_copy, option=_OPTIONS)
     except TypeError:  # an odd object, broken unicode, an integer beyond 64 bits, a cycle
         return _spell(value, ()).encode("ascii")
 
 
-def _in_one_piece(value: Any) -> Any:
+def _contiguous_copy(value: Any) -> Any:
     """A numpy array that is a view with gaps, as orjson can read it: how it lies in memory must not count."""
     if getattr(value, "flags", None) is None or value.flags.c_contiguous:
         raise TypeError

@@ -63,7 +63,7 @@ _NETWORK_FILE_SYSTEMS: Final = re.compile(
 def open_for_writing(path: Path, lock_timeout_s: float, *, exclusive: bool | None = None) -> sqlite3.Connection:
     """Open or create; for any one thread. `exclusive` locks all others out; None does so on network file systems."""
     _create_private(path)
-    with explaining(path), contextlib.ExitStack() as undo:
+    with translated_errors(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(
             path,
             timeout=lock_timeout_s,
@@ -84,7 +84,7 @@ def open_for_writing(path: Path, lock_timeout_s: float, *, exclusive: bool | Non
 def open_for_reading(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
     require_file(path)
     uri = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=ro"
-    with explaining(path), contextlib.ExitStack() as undo:
+    with translated_errors(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(uri, uri=True, timeout=lock_timeout_s, isolation_level=None)
         undo.callback(connection.close)
         if not _check(connection, path):
@@ -123,15 +123,15 @@ def require_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def explaining(path: Path) -> Iterator[None]:
+def translated_errors(path: Path) -> Iterator[None]:
     """Errors of SQLite leave this block as ours."""
     try:
         yield
     except sqlite3.Error as error:
-        raise _explained(path, error) from error
+        raise _translated(path, error) from error
 
 
-def _explained(path: Path, error: sqlite3.Error) -> JournalError:
+def _translated(path: Path, error: sqlite3.Error) -> JournalError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest a detail of it
     if code == sqlite3.SQLITE_NOTADB:
         return NotAJournal(f"the journal must be a file that rewardflow made, got something else: {path}")

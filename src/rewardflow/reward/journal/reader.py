@@ -21,10 +21,10 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.database import (
     LOCK_TIMEOUT_S,
     close,
-    explaining,
     open_for_reading,
     open_for_writing,
     require_file,
+    translated_errors,
 )
 from rewardflow.reward.journal.verdict_rows import COLUMNS, SCORED, as_text
 from rewardflow.types import FailureKind
@@ -89,7 +89,7 @@ class JournalReader:
 
     def last_id(self) -> int:
         """0 for an empty journal. Ids count up in the order of writing."""
-        with explaining(self.path):
+        with translated_errors(self.path):
             (last_id,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM verdicts").fetchone()
         return int(last_id)
 
@@ -99,7 +99,7 @@ class JournalReader:
         return self._select(f"id BETWEEN ? AND ?{also}", (first_id, last_id), "ORDER BY id")
 
     def _select(self, where: str, values: Sequence[object], tail: str) -> list[JournalRow]:
-        with explaining(self.path):
+        with translated_errors(self.path):
             rows = self._connection.execute(f"SELECT id, {COLUMNS} FROM verdicts WHERE {where} {tail}", values)
             return [_journal_row(row) for row in rows]
 
@@ -116,7 +116,7 @@ def _journal_row(row: Sequence[Any]) -> JournalRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vacuumed:
+class VacuumResult:
     rows_deleted: int
     rows_left: int
     bytes_before: int
@@ -129,7 +129,7 @@ def vacuum(
     keep_runs: Sequence[str] = (),
     older_than_s: float | None = None,
     lock_timeout_s: float = LOCK_TIMEOUT_S,
-) -> Vacuumed:
+) -> VacuumResult:
     """Delete rows older than `older_than_s`, or all, but never those of `keep_runs`; then shrink the file.
 
     Without either, nothing is deleted. Takes the file for itself, so it is refused while a run has it open.
@@ -139,12 +139,15 @@ def vacuum(
     if older_than_s is not None and not older_than_s >= 0:
         raise InvalidInput(f"older_than_s must be a number of at least 0, got {older_than_s!r}")
     bytes_before = _num_bytes(path)
-    with explaining(path), contextlib.closing(open_for_writing(path, lock_timeout_s, exclusive=True)) as connection:
+    with (
+        translated_errors(path),
+        contextlib.closing(open_for_writing(path, lock_timeout_s, exclusive=True)) as connection,
+    ):
         rows_deleted = _delete(connection, path, [as_text(run) for run in keep_runs], older_than_s)
         connection.execute("VACUUM")
         (rows_left,) = connection.execute("SELECT count(*) FROM verdicts").fetchone()
         close(connection)
-    return Vacuumed(
+    return VacuumResult(
         rows_deleted=rows_deleted, rows_left=rows_left, bytes_before=bytes_before, bytes_after=_num_bytes(path)
     )
 

@@ -26,12 +26,12 @@ from typing import Final, get_args
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
-from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, close, explaining, open_for_writing
+from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, close, open_for_writing, translated_errors
 from rewardflow.reward.journal.reader import JournalReader, JournalRow, vacuum
 from rewardflow.reward.journal.verdict_rows import (
     JournalEntry,
-    Row,
     Store,
+    TableRow,
     insert,
     look_up,
     max_rows_a_statement,
@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 MAX_ROWS_A_COMMIT: Final = 1000
 MAX_KEYS_A_LOOKUP: Final = 200  # keeps one lookup's answer small: parsing it holds the GIL
 MAX_PENDING: Final = 10_000
-MAKE_WAY_EVERY_S: Final = 0.002
-MAKE_WAY_FOR_S: Final = 0.00005
+YIELD_GIL_EVERY_S: Final = 0.002
+YIELD_GIL_FOR_S: Final = 0.00005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Journal:
         self._connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
         self._max_rows = min(MAX_ROWS_A_COMMIT, max_rows_a_statement(self._connection))
         try:
-            with explaining(self.path):
+            with translated_errors(self.path):
                 self._spent_usd = spent_usd(self._connection, run)
         except JournalError:  # a damaged file may only show when its rows are read
             self._connection.close()
@@ -125,11 +125,11 @@ class Journal:
         self._inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._handed_over = 0
+        self._num_submitted = 0
         self._unanswered = 0
-        self._make_way_timer: asyncio.TimerHandle | None = None
+        self._yield_timer: asyncio.TimerHandle | None = None
         # Below: written by the writer thread alone once it runs.
-        self._unsaved: list[Row] = []
+        self._unsaved: list[TableRow] = []
         self._rows_written = self._commits = self._found = self._lost = self._failed_writes = 0
         self._errors_logged: set[str] = set()
         self._last_error: str | None = None
@@ -139,7 +139,7 @@ class Journal:
         if self._loop is not None or self._closed:
             raise JournalError(f"a journal is started once, before it is closed: {self.path}")
         self._loop = loop
-        threading.Thread(target=self._work, args=(loop,), name="rewardflow-journal", daemon=True).start()
+        threading.Thread(target=self._run_writer, args=(loop,), name="rewardflow-journal", daemon=True).start()
 
     def find(
         self, keys: Sequence[bytes], found: Callable[[Mapping[bytes, Reward]], None], *, failures: bool = True
@@ -148,12 +148,12 @@ class Journal:
 
         `failures=False` leaves failed verdicts out. A lookup that fails is logged and finds nothing.
         """
-        self._hand_over(_Find(keys, failures, found))
+        self._submit(_Find(keys, failures, found))
 
     def write(self, entry: JournalEntry, saved: Callable[[JournalEntry], None]) -> None:
         """Save `entry` with the next commit, then call `saved(entry)`."""
-        self._hand_over(_Write(entry, saved))
-        self._handed_over += 1
+        self._submit(_Write(entry, saved))
+        self._num_submitted += 1
 
     async def aclose(self, timeout_s: float = 10.0) -> None:
         """Write what is left, fold the WAL into the file and stop; all callbacks have run when this returns."""
@@ -164,19 +164,19 @@ class Journal:
             self._connection.close()
             return
         stopped = self._loop.create_future()
-        self._hand_over(_Stop(stopped))
+        self._submit(_Stop(stopped))
         self._closed = True
         try:
             async with asyncio.timeout(timeout_s):
                 await stopped
         except TimeoutError:
             raise JournalWriteFailed(
-                f"the journal must be written within timeout_s={timeout_s}: {self._handed_over - self._rows_written} "
+                f"the journal must be written within timeout_s={timeout_s}: {self._num_submitted - self._rows_written} "
                 f"delivered verdicts are not yet in {self.path}"
             ) from None
-        if self._handed_over > self._rows_written:
+        if self._num_submitted > self._rows_written:
             raise JournalWriteFailed(
-                f"{self._handed_over - self._rows_written} verdicts were delivered but could not be saved in "
+                f"{self._num_submitted - self._rows_written} verdicts were delivered but could not be saved in "
                 f"{self.path}: {self._last_error}"
             )
 
@@ -189,22 +189,22 @@ class Journal:
             rows_written=self._rows_written,
             commits=self._commits,
             found=self._found,
-            pending=self._handed_over - self._rows_written - self._lost,
+            pending=self._num_submitted - self._rows_written - self._lost,
             lost=self._lost,
             failed_writes=self._failed_writes,
             last_error=self._last_error,
         )
 
-    def _hand_over(self, job: _Job) -> None:
+    def _submit(self, job: _Job) -> None:
         if self._loop is None or self._closed:
             raise JournalError(f"the journal must be open and started to be used: {self.path}")
         clock.begin_hold(self._loop)
         self._inbox.put(job)
         self._unanswered += 1
-        if self._make_way_timer is None:
-            self._make_way_timer = self._loop.call_later(MAKE_WAY_EVERY_S, self._make_way, self._loop)
+        if self._yield_timer is None:
+            self._yield_timer = self._loop.call_later(YIELD_GIL_EVERY_S, self._yield_gil, self._loop)
 
-    def _make_way(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _yield_gil(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give the writer thread the GIL now and then, while anything waits for an answer.
 
         Why: a saturated loop lets go of the GIL once per round, for the microsecond that its select(0) takes. That is
@@ -214,14 +214,14 @@ class Journal:
         Cost: a pause is longer than asked for, 0.2 ms measured, so that a loop that is never idle loses 5 to 10 % of
         its time while verdicts are being saved. A loop with time to spare pays with that.
         """
-        time.sleep(MAKE_WAY_FOR_S)
-        self._make_way_timer = loop.call_later(MAKE_WAY_EVERY_S, self._make_way, loop)
+        time.sleep(YIELD_GIL_FOR_S)
+        self._yield_timer = loop.call_later(YIELD_GIL_EVERY_S, self._yield_gil, loop)
 
-    def _hand_back(self, loop: asyncio.AbstractEventLoop, jobs: Sequence[_Job]) -> None:
+    def _deliver(self, loop: asyncio.AbstractEventLoop, jobs: Sequence[_Job]) -> None:
         self._unanswered -= len(jobs)
-        if self._unanswered == 0 and self._make_way_timer is not None:
-            self._make_way_timer.cancel()
-            self._make_way_timer = None
+        if self._unanswered == 0 and self._yield_timer is not None:
+            self._yield_timer.cancel()
+            self._yield_timer = None
         for job in jobs:
             try:
                 job.answer()
@@ -232,7 +232,7 @@ class Journal:
 
     # From here on: the writer thread.
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_writer(self, loop: asyncio.AbstractEventLoop) -> None:
         stopping = False
         while not stopping:
             jobs = self._take()
@@ -240,9 +240,9 @@ class Journal:
             try:
                 self._serve(jobs)
             except Exception as error:  # whatever happens here, the callers get their answers
-                self._note(error, "the journal's writer failed")
+                self._log_error(error, "the journal's writer failed")
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits, but rows are still written
-                loop.call_soon_threadsafe(self._hand_back, loop, jobs)
+                loop.call_soon_threadsafe(self._deliver, loop, jobs)
 
     def _take(self) -> list[_Job]:
         """Everything that waits, at most one commit's worth. While one commit runs, the next one gathers."""
@@ -269,11 +269,11 @@ class Journal:
                 rows.append(row_of(entry, self._store))
             except Exception as error:  # one entry of impossible types must not cost the others their commit
                 self._lost += 1
-                self._note(error, "an entry could not be written")
+                self._log_error(error, "an entry could not be written")
         if entries:
             self._save_rows(rows)
 
-    def _save_rows(self, rows: list[Row]) -> None:
+    def _save_rows(self, rows: list[TableRow]) -> None:
         """Commit in order; what fails, and all after it, is kept for the next time, up to a bound."""
         num_saved = 0
         try:
@@ -285,7 +285,7 @@ class Journal:
                 self._commits += 1
         except sqlite3.Error as error:
             self._failed_writes += 1
-            self._note(error, "verdicts are delivered but NOT saved; they are kept and tried again")
+            self._log_error(error, "verdicts are delivered but NOT saved; they are kept and tried again")
         unsaved = rows[num_saved:]
         self._unsaved = unsaved[:MAX_PENDING]
         self._lost += len(unsaved) - len(self._unsaved)
@@ -298,12 +298,12 @@ class Journal:
                 some = keys[start : start + MAX_KEYS_A_LOOKUP]
                 known.update(look_up(self._connection, some, failures=failures))
         except (sqlite3.Error, ValueError) as error:
-            self._note(error, "a lookup failed; its verdicts are asked for again")
+            self._log_error(error, "a lookup failed; its verdicts are asked for again")
         for find in finds:
             find.rewards = {key: known[key] for key in find.keys if key in known}
             self._found += len(find.rewards)
 
-    def _note(self, error: Exception, consequence: str) -> None:
+    def _log_error(self, error: Exception, consequence: str) -> None:
         message = f"{type(error).__name__}: {error}"
         self._last_error = message
         if message not in self._errors_logged:

@@ -32,7 +32,7 @@ def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None)
     return tuple(keys)
 
 
-def asks_the_same(one: Rollout, other: Rollout) -> bool:
+def has_same_inputs(one: Rollout, other: Rollout) -> bool:
     """Whether two rollouts of one place ask about the same thing; `==` fails for the arrays that datasets hold."""
     return one is other or _inputs(one) == _inputs(other)
 

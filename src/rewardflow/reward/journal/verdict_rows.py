@@ -25,7 +25,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.types import EMPTY, FailureKind, Reward, Rollout
 
 Store = Literal["full", "hash"]
-Row = tuple[bytes | str | float | int | None, ...]
+TableRow = tuple[bytes | str | float | int | None, ...]
 
 COLUMNS: Final = (
     "key, at_s, run, step, group_id, sample_index, reward, identity, value, kind, attempts, latency_s, cost_usd, "
@@ -63,7 +63,7 @@ def max_rows_a_statement(connection: sqlite3.Connection) -> int:
     return connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // _NUM_COLUMNS
 
 
-def insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+def insert(connection: sqlite3.Connection, rows: Sequence[TableRow]) -> None:
     """One statement is one transaction: all rows are on disk when this returns, and none is when it raises."""
     places = f"({', '.join('?' * _NUM_COLUMNS)})"
     connection.execute(
@@ -97,12 +97,12 @@ def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
 # -- documents --
 
 
-def row_of(entry: JournalEntry, store: Store) -> Row:
+def row_of(entry: JournalEntry, store: Store) -> TableRow:
     """In the order of `COLUMNS`."""
     rollout, reward = entry.rollout, entry.verdict
     verdict, inputs = _verdict_document(reward), _rollout_document(rollout)
     if store == "hash":
-        verdict, inputs = _without(verdict, _VERDICT_TEXTS), _without(inputs, _ROLLOUT_TEXTS)
+        verdict, inputs = _with_digests(verdict, _VERDICT_TEXTS), _with_digests(inputs, _ROLLOUT_TEXTS)
         verdict["error"] = None if reward.error is None else TEXT_NOT_STORED
     return (
         bytes(entry.key),
@@ -169,7 +169,7 @@ def _reward(document: Mapping[str, Any]) -> Reward:
     )
 
 
-def _without(document: Mapping[str, Any], private: Sequence[str]) -> dict[str, Any]:
+def _with_digests(document: Mapping[str, Any], private: Sequence[str]) -> dict[str, Any]:
     """The document with digests in place of its private texts: equal texts can still be told, nothing can be read."""
     kept = {name: value for name, value in document.items() if name not in private}
     digests = {name: _digest(document[name]) for name in private if document[name] is not None}
@@ -192,23 +192,23 @@ def _int64(value: int) -> int:
 
 def as_text(value: object) -> str:
     """Policies emit halves of surrogate pairs, which no encoding takes."""
-    text = value if isinstance(value, str) else _printed(value)
+    text = value if isinstance(value, str) else _safe_repr(value)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _json(value: object) -> str:
     try:
-        return orjson.dumps(value, default=_known, option=_JSON_OPTIONS).decode()
+        return orjson.dumps(value, default=_to_json_type, option=_JSON_OPTIONS).decode()
     except (TypeError, ValueError):  # broken unicode, numbers beyond 64 bits, cycles, odd keys
         return orjson.dumps(_plain(value, ())).decode()
 
 
-def _known(value: object) -> object:
+def _to_json_type(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray | memoryview):
         return list(value)
-    return _printed(value)
+    return _safe_repr(value)
 
 
 def _plain(value: object, outer: tuple[int, ...]) -> object:
@@ -227,10 +227,10 @@ def _plain(value: object, outer: tuple[int, ...]) -> object:
     try:
         return orjson.Fragment(orjson.dumps(value, option=_JSON_OPTIONS))
     except (TypeError, ValueError):
-        return as_text(_printed(value))
+        return as_text(_safe_repr(value))
 
 
-def _printed(value: object) -> str:
+def _safe_repr(value: object) -> str:
     try:
         return repr(value)
     except Exception:  # a user's __repr__
