@@ -18,7 +18,7 @@ from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, Fak
 from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.records import GroupRequest
 from rewardflow.flow.schedule import Schedule
-from rewardflow.plan.original_recipe import OneBatchAtATime, WholeBatch
+from rewardflow.plan.original_recipe import OneBatchReward, WholeBatchGenerator
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Rollout
 
@@ -151,12 +151,12 @@ def run_loop(schedule: Schedule, *, seed: int, slots: int, group_size: int, as_o
     scattered = Scattered(FakeGenerator(rollout_s=rng.uniform(0.0, 1.0)), rng)
 
     async def main() -> ObservedRun:
-        held_back = OneBatchAtATime(reward, calls_per_step=calls_per_step) if as_original else reward
+        held_back = OneBatchReward(reward, calls_per_step=calls_per_step) if as_original else reward
         async with RewardAgent(held_back, max_concurrency=slots, timeout_s=None) as agent:
             parts = FlowParts(
                 schedule=schedule,
                 prompts=FakePrompts(),
-                generator=WholeBatch(scattered) if as_original else scattered,
+                generator=WholeBatchGenerator(scattered) if as_original else scattered,
                 agent=agent,
                 trainer=FakeTrainer(
                     log_probs_s=rng.uniform(0.0, 1.0), forward_backward_s=rng.uniform(0.0, 4.0), optim_s=rng.random()

@@ -83,7 +83,7 @@ def test_a_run_says_all_that_a_plan_needs(tmp_path: Path) -> None:
     assert plan.service.slots == 32
     assert plan.service.price_usd == pytest.approx(0.01)
     assert plan.service.failures == 0.0
-    latency = plan.service.latency_of_luck()
+    latency = plan.service.latency_function()
     assert [latency(luck) for luck in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 5.0, 9.0], rel=0.05)
 
 

@@ -8,7 +8,7 @@ import pytest
 from rewardflow import clock
 from rewardflow.flow.fakes import FakeGenerator, FakePrompts
 from rewardflow.flow.records import GroupRequest
-from rewardflow.plan.original_recipe import OneBatchAtATime, OriginalPool, WholeBatch
+from rewardflow.plan.original_recipe import OneBatchReward, OriginalThreadPool, WholeBatchGenerator
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Rollout
 
@@ -37,7 +37,7 @@ def requests(count: int, group_size: int) -> list[GroupRequest]:
 def test_a_whole_batch_is_handed_over_at_the_end_of_its_generation_with_groups_side_by_side() -> None:
     async def main() -> list[tuple[float, str, int]]:
         loop = asyncio.get_running_loop()
-        batch = WholeBatch(FakeGenerator(rollout_s=1.0))
+        batch = WholeBatchGenerator(FakeGenerator(rollout_s=1.0))
         backwards = requests(12, 2)[::-1]
         return [(loop.time(), r.group_id, r.index) async for r in batch.generate(backwards)]
 
@@ -46,7 +46,7 @@ def test_a_whole_batch_is_handed_over_at_the_end_of_its_generation_with_groups_s
 
 def test_publishing_goes_through_to_the_generator() -> None:
     fake = FakeGenerator()
-    clock.run(WholeBatch(fake).publish(3))
+    clock.run(WholeBatchGenerator(fake).publish(3))
     assert fake.version == 3
 
 
@@ -61,7 +61,7 @@ def test_no_call_of_a_step_starts_before_the_last_of_the_step_before_has_ended(s
             for group in range(4)
             for index in range(2)
         ]
-        reward = OneBatchAtATime(diary, calls_per_step=8)
+        reward = OneBatchReward(diary, calls_per_step=8)
         async with RewardAgent(reward, max_concurrency=slots, timeout_s=None) as agent:
             await agent.submit(rollouts).all()
 
@@ -105,7 +105,7 @@ def judged_by_the_pool(slots: int, num_groups: int = 4) -> Diary:
             for group in range(num_groups)
             for index in range(2)
         ]
-        reward = OriginalPool(diary, slots=slots, calls_per_step=2 * num_groups)
+        reward = OriginalThreadPool(diary, slots=slots, calls_per_step=2 * num_groups)
         async with RewardAgent(reward, max_concurrency=1000, timeout_s=None) as agent:
             await agent.submit(rollouts).all()
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rewardflow.plan.plan_page import page_of
+from rewardflow.plan.plan_page import plan_page
 from rewardflow.plan.planner import Plan, make_plan
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, PublishedRun, ServiceSettings
 
@@ -49,7 +49,7 @@ def plan() -> Plan:
 
 
 def test_every_schedule_has_its_row_and_its_picture(plan: Plan) -> None:
-    page = page_of(plan, title="A plan")
+    page = plan_page(plan, title="A plan")
     tags = Tags()
     tags.feed(page)
     assert tags.unclosed == []
@@ -58,14 +58,14 @@ def test_every_schedule_has_its_row_and_its_picture(plan: Plan) -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(plan: Plan) -> None:
-    page = page_of(plan, title=HOSTILE)
+    page = plan_page(plan, title=HOSTILE)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert re.search(r"(src|href)=|https?:|url\(|@import|\son\w+=", page) is None
 
 
 def test_pictures_have_one_scale_and_show_the_calls(plan: Plan) -> None:
-    page = page_of(plan, title="A plan")
+    page = plan_page(plan, title="A plan")
     widths = [float(width) for width in re.findall(r'x="0" y="0" width="([0-9.]+)"', page)]
     durations = [timeline.duration_s for timeline in plan.timelines]
     assert len(widths) == len(durations)
@@ -83,4 +83,4 @@ def test_a_plan_in_which_nothing_takes_time_can_be_shown() -> None:
         simulated_steps=11,
     )
     plan = make_plan(replace(nothing, schedules=("pipeline",)))
-    assert "<svg" in page_of(plan, title="Nothing")
+    assert "<svg" in plan_page(plan, title="Nothing")

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.plan.named_schedules import OF_THE_ORIGINAL, SCHEDULES
+from rewardflow.plan.named_schedules import SCHEDULES, SCHEDULES_OF_ORIGINAL
 from rewardflow.plan.plan_file import load_plan
 from rewardflow.plan.planner import Plan, make_plan
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
@@ -35,7 +35,7 @@ def small() -> Plan:
 @pytest.fixture(scope="module")
 def original() -> Plan:
     """The example with an eighth of the prompts and of the slots, so that each slot has as many calls."""
-    schedules = f"schedules=[{', '.join(OF_THE_ORIGINAL)}]"
+    schedules = f"schedules=[{', '.join(SCHEDULES_OF_ORIGINAL)}]"
     return make_plan(load_plan(ORIGINAL, ["prompts=128", "service.slots=32", "simulated_steps=5", schedules]))
 
 
@@ -113,7 +113,7 @@ def test_several_processes_give_the_same_plan() -> None:
 
 def test_as_the_original_the_two_fitted_rows_are_met(original: Plan) -> None:
     by_name = {row.schedule: row.step_s for row in original.as_original}
-    assert list(by_name) == list(OF_THE_ORIGINAL)
+    assert list(by_name) == list(SCHEDULES_OF_ORIGINAL)
     assert by_name["synchronous"] == pytest.approx(613.1, rel=0.02)
     assert by_name["pipeline"] == pytest.approx(537.7, rel=0.02)
 
@@ -134,7 +134,7 @@ def test_our_own_loop_is_faster_than_the_original_under_every_schedule(original:
 
 def test_the_log_probs_of_the_example_are_a_guess_that_changes_nothing() -> None:
     example = load_plan(ORIGINAL, ["prompts=64", "service.slots=16"])
-    for name in OF_THE_ORIGINAL:
+    for name in SCHEDULES_OF_ORIGINAL:
         ends = [
             simulate(replace(example, device=device), name, steps=3, as_original=True).reports[-1].ended_s
             for device in (example.device, replace(example.device, log_probs_s=0.0))

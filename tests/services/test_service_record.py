@@ -6,11 +6,11 @@ import pickle
 from dataclasses import dataclass
 from functools import cached_property
 
-from rewardflow.services.service_record import SettingsRecord
+from rewardflow.services.service_record import ServiceRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting(SettingsRecord):
+class Counting(ServiceRecord):
     words: str
 
     @cached_property

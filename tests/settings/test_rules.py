@@ -1,4 +1,4 @@
-"""Rules of numbers and choices."""
+"""Rules of numbers, choices and names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.settings.rules import at_least, choices_of, within
+from rewardflow.settings.rules import at_least, choices_of, closest, did_you_mean, within
 
 
 @pytest.mark.parametrize("value", [0, 1.0, True, None, "1"])
@@ -38,3 +38,10 @@ def test_a_number_outside_its_range_or_of_another_type_is_refused(value: Any) ->
 )
 def test_choices_are_those_of_a_type_that_takes_nothing_else(hint: Any, choices: tuple[Any, ...]) -> None:
     assert choices_of(hint) == choices
+
+
+def test_a_misspelt_name_is_answered_with_the_closest_known_one() -> None:
+    assert closest("pipelin", ["one_step", "pipeline"]) == "pipeline"
+    assert closest("xyz", ["one_step", "pipeline"]) is None
+    assert did_you_mean("pipelin", ["one_step", "pipeline"], otherwise="there are two") == "did you mean 'pipeline'?"
+    assert did_you_mean("xyz", ["one_step", "pipeline"], otherwise="there are two") == "there are two"

@@ -226,7 +226,7 @@ def test_text_that_may_be_a_path_is_one_only_if_it_starts_like_one(tmp_path: Pat
         ({"trainer": {"weigth_decay": 1}},
          "there is no setting 'trainer.weigth_decay'; did you mean 'trainer.weight_decay'?"),
         ({"trainer": 3}, "trainer must be a mapping, got 3"),
-        ({"trainer.lr": 3}, "a key of the file must stand in its section, without dots, got 'trainer.lr'"),
+        ({"trainer.lr": 3}, "a key of the file must be inside its section, without dots, got 'trainer.lr'"),
         ({"lr": 3}, "there is no setting 'lr'; did you mean 'trainer.lr'?"),
         ({"shedule": {}}, "there is no setting 'shedule'; did you mean 'schedule'?"),
         ({1: 2}, "there is no setting '1'; there are reward, steps, "),
@@ -247,7 +247,7 @@ def test_text_that_may_be_a_path_is_one_only_if_it_starts_like_one(tmp_path: Pat
         ({"reward": "gsm8"}, "reward must be a reward file ending in .yaml, 'file.py:name' or 'package.module:name', "
                              "got 'gsm8'; did you mean 'gsm8k'?"),
         ({"reward": {"model": "m"}}, "reward must have either `reward` or `rewards` inside, got the keys model"),
-        ({"trainer": {"lr": {"reward": "gsm8k"}}}, "trainer.lr: a reward cannot stand here"),
+        ({"trainer": {"lr": {"reward": "gsm8k"}}}, "trainer.lr: a reward is not allowed here"),
     ],
 )  # fmt: skip
 def test_a_mistake_names_the_dotted_key_the_rule_and_the_value(
@@ -273,7 +273,7 @@ def test_a_mistake_names_the_dotted_key_the_rule_and_the_value(
         ("trainer=3", "trainer must be a mapping, got 3 (from the command line)"),
         ("generation.stop=[a", "the value of the override generation.stop must be valid YAML: "),
         ("reward.model=m", "reward must be a mapping to have 'model' inside, got 'judge.py:compute_score' (from the"),
-        ("reward_kwargs..x=1", "a key must have a name between its dots, got reward_kwargs..x (from the command line)"),
+        ("reward_kwargs..x=1", "the key of an override must have a name between its dots, got reward_kwargs..x"),
     ],
 )  # fmt: skip
 def test_a_mistake_of_the_command_line_says_so(override: str, problem: str, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_mistakes_are_told_together(tmp_path: Path) -> None:
         (None, "the file must exist"),
         ("[1]", "a run file must be a mapping, got [1]"),
         ("", "a run file must be a mapping, got None"),
-        ("steps: 1\nsteps: 2\n", "the file must be valid YAML: 'steps' stands twice (line 2)"),
+        ("steps: 1\nsteps: 2\n", "the file must be valid YAML: 'steps' is given twice (line 2)"),
     ],
 )
 def test_a_file_that_is_none_is_refused(text: str | None, problem: str, tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def test_nothing_is_taken_from_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("model: a\nmodel: b", r"'model' stands twice \(line 2\)"),
-        ("a: {b: 1, b: 2}", "'b' stands twice"),
+        ("model: a\nmodel: b", r"'model' is given twice \(line 2\)"),
+        ("a: {b: 1, b: 2}", "'b' is given twice"),
         ("a: !!python/object/apply:os.system [true]", "could not determine a constructor"),
         ("a: !custom x", "could not determine a constructor"),
         ("a: [", r"\(line 1\)"),

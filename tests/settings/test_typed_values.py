@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.settings.typed_values import Fitting, at
+from rewardflow.settings.typed_values import ValueFitter, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Service:
 
 
 def build(**values: Any) -> Tree:
-    tree = Fitting(Path("/data"), lambda entry: ("reward", entry)).build(Tree, values)
+    tree = ValueFitter(Path("/data"), lambda entry: ("reward", entry)).build(Tree, values)
     assert isinstance(tree, Tree)
     return tree
 
@@ -120,7 +120,7 @@ def test_a_value_takes_the_form_of_its_field(name: str, value: Any, fitted: Any)
 )
 def test_what_does_not_fit_is_named_with_its_rule(values: dict[Any, Any], problem: str) -> None:
     with pytest.raises(InvalidInput) as raised:
-        Fitting(Path("/data"), lambda entry: entry).build(Tree, values)
+        ValueFitter(Path("/data"), lambda entry: entry).build(Tree, values)
     assert str(raised.value).startswith(problem)
 
 
@@ -142,5 +142,5 @@ def test_where_is_said_from_outside_in() -> None:
 )
 def test_what_may_be_a_secret_is_not_shown(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="must be") as caught:
-        Fitting(Path("/data"), lambda entry: entry).build(Service, values)
+        ValueFitter(Path("/data"), lambda entry: entry).build(Service, values)
     assert "correct-horse" not in str(caught.value)

@@ -25,14 +25,14 @@ from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.schedule import Schedule
-from rewardflow.plan.named_schedules import OF_THE_ORIGINAL
 from rewardflow.plan.named_schedules import SCHEDULES as PLANNED
-from rewardflow.plan.original_recipe import OneBatchAtATime, WholeBatch
+from rewardflow.plan.named_schedules import SCHEDULES_OF_ORIGINAL
+from rewardflow.plan.original_recipe import OneBatchReward, WholeBatchGenerator
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
 from rewardflow.settings.run_settings import RunSettings
 
-SCHEDULES = {name: PLANNED[name] for name in (*OF_THE_ORIGINAL, "stream_0", "stream_1")}
+SCHEDULES = {name: PLANNED[name] for name in (*SCHEDULES_OF_ORIGINAL, "stream_0", "stream_1")}
 SEEDS = (0,)
 ORIGINAL_COMPUTE_S = 177.0  # a step, without log-probs
 _MIN_STEPS = 3  # one fills, one drains, and one is left
@@ -166,12 +166,12 @@ async def _train_on_loop(variant: _Variant, size: BenchSize, seed: int, scale: f
     reward = DelayedReward(
         seed=seed, scale=scale, steps=size.steps, groups_per_step=size.groups_per_step, group_size=size.group_size
     )
-    held_back = OneBatchAtATime(reward, calls_per_step=size.calls_per_step) if variant.as_original else reward
+    held_back = OneBatchReward(reward, calls_per_step=size.calls_per_step) if variant.as_original else reward
     agent = RewardAgent(held_back, max_concurrency=variant.slots, timeout_s=None)
     async with embedded(_settings(variant, size, seed), agent=agent) as run:
         parts: FlowParts = run.parts
         if variant.as_original:
-            parts = replace(parts, generator=WholeBatch(parts.generator))
+            parts = replace(parts, generator=WholeBatchGenerator(parts.generator))
         return await observe(parts, steps=size.steps, delay_of=reward.delay_s)
 
 

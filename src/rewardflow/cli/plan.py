@@ -17,9 +17,17 @@ from rich.table import Table
 
 from rewardflow.cli.display import safe, stdout_console
 from rewardflow.errors import InvalidInput
-from rewardflow.plan.formatting import COMPARED_HEADINGS, HEADINGS, Cells, compared, floors_told, gained, lines_of
+from rewardflow.plan.formatting import (
+    COMPARED_HEADINGS,
+    HEADINGS,
+    TableLine,
+    comparison_line,
+    floors_text,
+    gain_text,
+    schedule_lines,
+)
 from rewardflow.plan.plan_file import load_plan
-from rewardflow.plan.plan_page import page_of
+from rewardflow.plan.plan_page import plan_page
 from rewardflow.plan.planner import Plan, make_plan
 
 if TYPE_CHECKING:
@@ -81,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         _show(plan, stdout_console())
     if args.html is not None:
         title = f"Plan: {plan_file or args.measured or 'a training run'}"
-        Path(args.html).write_text(page_of(plan, title=title), "utf-8")
+        Path(args.html).write_text(plan_page(plan, title=title), "utf-8")
     return 0
 
 
@@ -109,21 +117,21 @@ def _from_flags(args: argparse.Namespace) -> list[str]:
 
 
 def _show(plan: Plan, console: Console) -> None:
-    console.print(_table(HEADINGS, lines_of(plan.rows, plan.recommended.schedule)))
+    console.print(_table(HEADINGS, schedule_lines(plan.rows, plan.recommended.schedule)))
     if plan.as_original:
         console.print("\nAs the original did it:")
-        console.print(_table(HEADINGS, lines_of(plan.as_original)))
+        console.print(_table(HEADINGS, schedule_lines(plan.as_original)))
     if plan.published:
         console.print("\nBeside published runs, a step and its change:")
-        console.print(_table(COMPARED_HEADINGS, [compared(one) for one in plan.published]))
-    console.print(f"\n{floors_told(plan.floors)}")
+        console.print(_table(COMPARED_HEADINGS, [comparison_line(one) for one in plan.published]))
+    console.print(f"\n{floors_text(plan.floors)}")
     console.print(f"\nWhat one more unit would buy {plan.recommended.schedule}:")
     for gain in plan.gains:
-        console.print(f"  {gained(gain, plan.recommended.step_s)}")
+        console.print(f"  {gain_text(gain, plan.recommended.step_s)}")
     console.print(f"\n{plan.recommendation}")
 
 
-def _table(headings: Sequence[str], lines: Sequence[Cells]) -> Table:
+def _table(headings: Sequence[str], lines: Sequence[TableLine]) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)

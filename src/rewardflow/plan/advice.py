@@ -80,7 +80,7 @@ def with_more(settings: PlanSettings) -> Iterator[tuple[str, str, PlanSettings]]
     if service.tpm is not None:
         tpm = service.tpm * _MORE
         yield "token_limit", f"{tpm:g} tokens a minute instead of {service.tpm:g}", _with_service(settings, tpm=tpm)
-    latency = service.latency_of_luck()
+    latency = service.latency_function()
     points = [latency(i / (_NUM_QUANTILES - 1)) for i in range(_NUM_QUANTILES)]
     yield (
         "latency",

@@ -63,7 +63,7 @@ def floors_of(settings: PlanSettings) -> Floors:
 
 
 def mean_latency_s(settings: PlanSettings) -> float:
-    latency = settings.service.latency_of_luck()
+    latency = settings.service.latency_function()
     return fmean(latency((number + 0.5) / _NUM_LUCKS) for number in range(_NUM_LUCKS))
 
 

@@ -37,15 +37,15 @@ _WORTH_TELLING: Final = 0.005  # of a step
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class TableLine:
     """One line of a table."""
 
     texts: tuple[str, ...]
     is_emphasised: bool = False
 
 
-def lines_of(rows: Sequence[ScheduleRow], recommended: str | None = None) -> list[Cells]:
-    return [Cells(_texts(row), row.schedule == recommended) for row in rows]
+def schedule_lines(rows: Sequence[ScheduleRow], recommended: str | None = None) -> list[TableLine]:
+    return [TableLine(_texts(row), row.schedule == recommended) for row in rows]
 
 
 def _texts(row: ScheduleRow) -> tuple[str, ...]:
@@ -64,8 +64,8 @@ def _texts(row: ScheduleRow) -> tuple[str, ...]:
     )
 
 
-def compared(one: ScheduleComparison) -> Cells:
-    return Cells(
+def comparison_line(one: ScheduleComparison) -> TableLine:
+    return TableLine(
         (
             one.name,
             one.schedule,
@@ -78,14 +78,14 @@ def compared(one: ScheduleComparison) -> Cells:
     )
 
 
-def gained(gain: Gain, step_s: float) -> str:
+def gain_text(gain: Gain, step_s: float) -> str:
     """What it buys; what is within chance is nothing."""
     share = gain.saved_s / step_s if step_s else 0.0
     saved = f"{seconds(gain.saved_s)} a step (-{share:.1%})" if share >= _WORTH_TELLING else "nothing"
     return f"{gain.unit}: {saved}"
 
 
-def floors_told(floors: Floors) -> str:
+def floors_text(floors: Floors) -> str:
     rate = f", rate {seconds(floors.rate_s)}" if floors.rate_s else ""
     parts = f"compute {seconds(floors.compute_s)}, slots {seconds(floors.slots_s)}{rate}"
     return f"Floor of a step: {seconds(floors.floor_s)} ({parts})"

@@ -1,17 +1,16 @@
-"""The schedules that a plan compares, by name.
+"""Names the schedules that a plan compares.
 
-Always true: `synchronous`, which the others are held to, is the first; of two that are as fast the one that stands
-first is the simpler.
+Always true: `synchronous`, the baseline, comes first; a simpler schedule comes before a more complex one.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Final
 
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.schedule import Stream
+from rewardflow.settings.rules import did_you_mean
 
 SYNCHRONOUS: Final = "synchronous"
 SCHEDULES: Final[dict[str, tuple[Stream, int]]] = {
@@ -24,19 +23,18 @@ SCHEDULES: Final[dict[str, tuple[Stream, int]]] = {
     "staleness_2": ("mini_batch", 2),
     "staleness_4": ("mini_batch", 4),
 }
-OF_THE_ORIGINAL: Final = (SYNCHRONOUS, "pipeline", "one_step", "pipeline_one_step")
+SCHEDULES_OF_ORIGINAL: Final = (SYNCHRONOUS, "pipeline", "one_step", "pipeline_one_step")
 
 
 def check_schedules(names: Sequence[str]) -> None:
     for name in names:
         if name not in SCHEDULES:
-            close = difflib.get_close_matches(name, SCHEDULES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(SCHEDULES)}"
+            hint = did_you_mean(name, SCHEDULES, otherwise=f"there are {', '.join(SCHEDULES)}")
             raise InvalidInput(f"there is no schedule {name!r}; {hint}")
 
 
 def num_edge_steps(name: str) -> int:
-    """Steps that fill the pipeline, and again as many that drain it: they say nothing of the others."""
+    """Returns how many steps fill the pipeline; as many drain it. Neither is typical of the other steps."""
     return SCHEDULES[name][1] + 1
 
 

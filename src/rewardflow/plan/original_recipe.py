@@ -2,7 +2,7 @@
 
 Always true: the loop and the agent are ours, unchanged; the wrappers only hold things back. Its reward calls start when
 the whole batch is generated; its agent works on one batch at a time: no call of the next starts before the last of this
-one has ended; and within a batch it does not finish one group after another (`OriginalPool`).
+one has ended; and within a batch it does not finish one group after another (`OriginalThreadPool`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ScoresRollouts(Protocol):
     async def compute_score(self, rollout: Rollout) -> float: ...
 
 
-class WholeBatch:
+class WholeBatchGenerator:
     """A generator that hands rollouts over when the last has ended, the responses to a prompt side by side."""
 
     def __init__(self, generator: Generator) -> None:
@@ -40,7 +40,7 @@ class WholeBatch:
         await self._generator.publish(version)
 
 
-class OneBatchAtATime:
+class OneBatchReward:
     """A reward that starts nothing of a step before the step before is over. It holds its slot meanwhile.
 
     That costs nothing: calls of a later step get slots only when all of the earlier one have theirs.
@@ -63,7 +63,7 @@ class OneBatchAtATime:
                 self._is_over[rollout.step].set()
 
 
-class OriginalPool:
+class OriginalThreadPool:
     """The original's pool of threads: one batch at a time, and its calls in an order that knows nothing of groups.
 
     It needs an agent that lets every call through, because it has slots of its own. A batch starts when the last of its

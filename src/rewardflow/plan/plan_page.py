@@ -13,12 +13,12 @@ from typing import Final
 from rewardflow.plan.formatting import (
     COMPARED_HEADINGS,
     HEADINGS,
-    Cells,
-    compared,
-    floors_told,
-    gained,
-    lines_of,
+    TableLine,
+    comparison_line,
+    floors_text,
+    gain_text,
     long_time,
+    schedule_lines,
     seconds,
 )
 from rewardflow.plan.planner import Plan
@@ -48,19 +48,19 @@ ul{margin:6px 0;padding-left:20px}
 """
 
 
-def page_of(plan: Plan, *, title: str) -> str:
+def plan_page(plan: Plan, *, title: str) -> str:
     """The whole document."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_shape(plan))}</p>',
         f'<div class="card"><p><b>{escape(plan.recommendation)}</b></p></div>',
         "<h2>Schedules</h2>",
-        _table(HEADINGS, lines_of(plan.rows, plan.recommended.schedule)),
+        _table(HEADINGS, schedule_lines(plan.rows, plan.recommended.schedule)),
         "<h2>Two steps of each</h2>",
         _legend(),
         *_timelines(plan.rows, plan.timelines),
         f"<h2>What one more unit would buy {escape(plan.recommended.schedule)}</h2>",
-        _list([gained(gain, plan.recommended.step_s) for gain in plan.gains]),
+        _list([gain_text(gain, plan.recommended.step_s) for gain in plan.gains]),
         *_original(plan),
     ]
     return (
@@ -74,7 +74,7 @@ def _shape(plan: Plan) -> str:
     settings = plan.settings
     return (
         f"{settings.prompts:,} prompts x {settings.responses} responses a step, {settings.mini_batches} mini-batches, "
-        f"{settings.service.slots:,} slots. {floors_told(plan.floors)}. "
+        f"{settings.service.slots:,} slots. {floors_text(plan.floors)}. "
         f"Times and costs of a run are for {settings.steps:,} steps; {settings.simulated_steps} were simulated."
     )
 
@@ -82,22 +82,22 @@ def _shape(plan: Plan) -> str:
 def _original(plan: Plan) -> list[str]:
     if not plan.as_original:
         return []
-    parts = ["<h2>As the original did it</h2>", _table(HEADINGS, lines_of(plan.as_original))]
+    parts = ["<h2>As the original did it</h2>", _table(HEADINGS, schedule_lines(plan.as_original))]
     if plan.published:
         parts += [
             "<h2>Beside published runs</h2>",
-            _table(COMPARED_HEADINGS, [compared(one) for one in plan.published]),
+            _table(COMPARED_HEADINGS, [comparison_line(one) for one in plan.published]),
         ]
     return parts
 
 
-def _table(headings: Sequence[str], lines: Sequence[Cells]) -> str:
+def _table(headings: Sequence[str], lines: Sequence[TableLine]) -> str:
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join(_line(line) for line in lines)
     return f'<div class="card"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _line(line: Cells) -> str:
+def _line(line: TableLine) -> str:
     cells = "".join(f"<td>{escape(text)}</td>" for text in line.texts)
     return f"<tr{' class=best' if line.is_emphasised else ''}>{cells}</tr>"
 

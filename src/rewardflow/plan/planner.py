@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rewardflow.plan.advice import Gain, recommended, sentence, with_more
 from rewardflow.plan.floors import Binding, Floors, floors_of
-from rewardflow.plan.named_schedules import OF_THE_ORIGINAL, SYNCHRONOUS, min_steps
+from rewardflow.plan.named_schedules import SCHEDULES_OF_ORIGINAL, SYNCHRONOUS, min_steps
 from rewardflow.plan.settings import PlanSettings, PublishedRun
 from rewardflow.plan.simulate import simulate
 from rewardflow.plan.simulated_figures import PlannedTimeline, ScheduleFigures, ScheduleRow, figures_of
@@ -118,7 +118,7 @@ def _make_plan(settings: PlanSettings, processes: int) -> Plan:
     floors = floors_of(settings)
     names = dict.fromkeys([SYNCHRONOUS, *settings.schedules])
     tasks = [_Task(settings=settings, name=name, steps=settings.simulated_steps) for name in names]
-    tasks += _as_original(settings, OF_THE_ORIGINAL if settings.as_original else ())
+    tasks += _as_original(settings, SCHEDULES_OF_ORIGINAL if settings.as_original else ())
     figures = _simulated(tasks, processes)
     rows = _with_changes([one.row for one in figures[: len(names)]])
     original = _with_changes([one.row for one in figures[len(names) :]])

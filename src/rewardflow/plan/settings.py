@@ -73,9 +73,9 @@ class ServiceSettings:
             raise InvalidInput(f"tpm limits tokens, so tokens must say how many a call has, got tpm={self.tpm:g}")
         within("failures", self.failures, 0.0, 1.0)
         within("price_usd", self.price_usd, 0.0, math.inf)
-        self.latency_of_luck()
+        self.latency_function()
 
-    def latency_of_luck(self) -> Latency:
+    def latency_function(self) -> Latency:
         """From a number in [0, 1) to seconds."""
         if isinstance(self.latency, str):
             return parse_latency(self.latency)

@@ -18,9 +18,9 @@ from rewardflow.flow.protocols import Generator
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.observe.events import DeviceWorked, EventList
-from rewardflow.plan.original_recipe import OriginalPool, WholeBatch
+from rewardflow.plan.original_recipe import OriginalThreadPool, WholeBatchGenerator
 from rewardflow.plan.settings import PlanSettings
-from rewardflow.plan.simulated_parts import CallLog, TimedGenerator, TimedReward, TimedTrainer
+from rewardflow.plan.simulated_parts import CallLog, SimulatedGenerator, SimulatedReward, SimulatedTrainer
 from rewardflow.reward.agent import RewardAgent
 
 
@@ -48,14 +48,14 @@ def simulate(settings: PlanSettings, name: str, *, steps: int, as_original: bool
 
 
 async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: bool) -> SimulatedRun:
-    reward = TimedReward(settings)
+    reward = SimulatedReward(settings)
     schedule = settings.schedule(name)
-    generator: Generator = TimedGenerator(settings.device)
-    judge: TimedReward | OriginalPool = reward
+    generator: Generator = SimulatedGenerator(settings.device)
+    judge: SimulatedReward | OriginalThreadPool = reward
     options = _agent_options(settings)
     if as_original:
-        generator = WholeBatch(generator)
-        judge = OriginalPool(
+        generator = WholeBatchGenerator(generator)
+        judge = OriginalThreadPool(
             reward, slots=settings.service.slots, calls_per_step=settings.calls_per_step, seed=settings.seed
         )
         options |= {"max_concurrency": settings.calls_per_step * schedule.max_steps_open + 1, "max_attempts": 1}
@@ -66,7 +66,7 @@ async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: 
             prompts=FakePrompts(),
             generator=generator,
             agent=agent,
-            trainer=TimedTrainer(settings.device, calls_per_step=settings.calls_per_step),
+            trainer=SimulatedTrainer(settings.device, calls_per_step=settings.calls_per_step),
             advantages=CentredScores(),
             group_size=settings.responses,
             micro_batch_tokens=_rollouts_in_micro_batch(settings),

@@ -31,7 +31,7 @@ _BURST_S: Final = 1.0  # of its rate, a service lets through at once what it all
 
 
 @dataclass(slots=True)
-class TimedGenerator:
+class SimulatedGenerator:
     device: DeviceSettings
     version: int = 0
 
@@ -69,7 +69,7 @@ def _rollout(request: GroupRequest, index: int, version: int) -> Rollout:
     )
 
 
-class TimedTrainer:
+class SimulatedTrainer:
     """Each rollout of a step takes its share of what the step takes."""
 
     def __init__(self, device: DeviceSettings, *, calls_per_step: int) -> None:
@@ -120,7 +120,7 @@ class CallLog:
         return zip(self.started_s, self.ended_s, strict=True)
 
 
-class TimedReward:
+class SimulatedReward:
     """A reward whose calls go to a simulated service."""
 
     def __init__(self, settings: PlanSettings) -> None:
@@ -128,7 +128,7 @@ class TimedReward:
         # Slots are the agent's to keep, so that the service needs none of its own.
         burst = 1 if service.rpm is None else max(1, round(service.rpm / 60.0 * _BURST_S))
         self._service = SimulatedService(rpm=service.rpm, burst=burst)
-        self._latency = service.latency_of_luck()
+        self._latency = service.latency_function()
         self._failures = service.failures
         self._tokens = service.tokens
         self._seed = settings.seed

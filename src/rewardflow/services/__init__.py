@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rewardflow.services.reward_file import load_reward_file
     from rewardflow.services.reward_model import RewardModel
 
-_HOMES = {
+_MODULES = {
     "Cascade": "cascade",
     "Criterion": "judges.rubric",
     "JsonScorer": "json_scorer",
@@ -53,9 +53,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "rules":
         return importlib.import_module(f"{__name__}.rules")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = found
     return found
 

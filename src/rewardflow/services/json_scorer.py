@@ -22,15 +22,15 @@ from rewardflow.services.http.endpoint import (
     headers_to_send,
     read_addresses,
 )
-from rewardflow.services.http.reachability import look_for
+from rewardflow.services.http.reachability import check_reachability
 from rewardflow.services.request_template import as_text, check_template, fill, fill_batch
-from rewardflow.services.scored_answer import follow, read_score, report_call
-from rewardflow.services.service_record import HttpRecord
+from rewardflow.services.score_parsing import follow, read_score, report_call
+from rewardflow.services.service_record import HttpServiceRecord
 from rewardflow.types import EMPTY, Reward, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonScorer(HttpRecord):
+class JsonScorer(HttpServiceRecord):
     """Posts `request` with its placeholders filled, and reads the score at `score_path` of the JSON that comes back.
 
     Placeholders: {prompt}, {response}, {ground_truth}, {data_source}, {messages}, {group_id}, {index}, {step} and
@@ -81,7 +81,7 @@ class JsonScorer(HttpRecord):
         Whether it scores cannot be asked without a rollout: any answer at all is a sign of life.
         """
         headers = headers_to_send(EMPTY, self.api_key_env, self.api_key_header)
-        await look_for(self._http, {one: one for one in self.endpoints}, headers)
+        await check_reachability(self._http, {one: one for one in self.endpoints}, headers)
 
     def price_problem(self) -> str | None:
         return None if self.call_cost_usd is not None else UNPRICED

@@ -1,8 +1,8 @@
-"""A reward described in YAML: which service, its settings, and the agent's limits, without code.
+"""Loads a reward from YAML: which service, its settings, and the agent's limits, without code.
 
-Always true: a `RewardFile` that exists can be given to the agent as it is; an unknown key is refused with the nearest
-known one, a wrong value with its rule. Relative paths are relative to the file. Services are imported when a file names
-them, so that nobody needs the packages of a service that they do not use.
+Always true: the agent accepts a `RewardFile` as it is. The error about an unknown key suggests the nearest known one,
+the error about a wrong value names the rule. Relative paths start at the file's folder. A service is imported only when
+a file names it, so users need only the packages of the services they use.
 
     reward: llm_judge
     model: gpt-5-mini
@@ -16,7 +16,6 @@ or, for a weighted sum, `rewards:` with a list of such mappings, each with `weig
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Mapping
@@ -30,8 +29,10 @@ from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.component import Weighted, as_parts
 from rewardflow.reward.settings import LIMIT_NAMES, LimitSettings, check_names, split_options
 from rewardflow.settings.reward_kinds import KINDS
+from rewardflow.settings.reward_shape import placed_code
+from rewardflow.settings.rules import did_you_mean
 from rewardflow.settings.strict_yaml import read_yaml
-from rewardflow.settings.typed_values import Fitting, at, shown
+from rewardflow.settings.typed_values import ValueFitter, at, shown
 from rewardflow.types import EMPTY
 
 _PART_KEYS = ("reward", "weight", "name", "account", "limits")
@@ -40,14 +41,14 @@ _PATH_OPTIONS = ("journal", "run_dir")
 
 @dataclass(frozen=True, slots=True)
 class RewardFile:
-    """What a file says: `RewardAgent(file.parts, **file.options)`."""
+    """The contents of a file, ready for `RewardAgent(file.parts, **file.options)`."""
 
     parts: tuple[Weighted, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
 
 def load_reward_file(path: str | PathLike[str], *, kinds: Mapping[str, str] = KINDS) -> RewardFile:
-    """Read a file and build its rewards. `kinds` says which class (`package.module:Name`) each kind stands for."""
+    """Reads a file and builds its rewards. `kinds` maps each kind to its class (`package.module:Name`)."""
     path = Path(path)
     with at(str(path)):
         return _Loader(path.absolute().parent, kinds).load(read_yaml(path))
@@ -56,14 +57,15 @@ def load_reward_file(path: str | PathLike[str], *, kinds: Mapping[str, str] = KI
 def load_reward_contents(
     contents: Mapping[str, Any], *, folder: str | PathLike[str], kinds: Mapping[str, str] = KINDS
 ) -> RewardFile:
-    """The same for what would stand in a file; relative paths start at the folder."""
+    """Builds rewards from the contents of a reward file; relative paths start at the folder."""
     return _Loader(Path(folder).absolute(), kinds).load(contents)
 
 
 class _Loader:
     def __init__(self, folder: Path, kinds: Mapping[str, str]) -> None:
+        self._folder = folder
         self._kinds = kinds
-        self._fitting = Fitting(folder, self._nested)
+        self._fitter = ValueFitter(folder, self._nested)
 
     def load(self, document: Any) -> RewardFile:
         if not isinstance(document, Mapping) or ("reward" in document) == ("rewards" in document):
@@ -90,12 +92,12 @@ class _Loader:
         return parts
 
     def _part(self, entry: Mapping[str, Any]) -> Weighted:
-        kind = self._fitting.fit("reward", entry["reward"], str)
+        kind = self._fitter.fit("reward", entry["reward"], str)
         settings = {key: value for key, value in entry.items() if key not in _PART_KEYS}
         common = {
-            "weight": self._fitting.fit("weight", entry.get("weight", 1.0), float),
-            "name": self._fitting.fit("name", entry.get("name"), str | None),
-            "account": self._fitting.fit("account", entry.get("account"), str | None),
+            "weight": self._fitter.fit("weight", entry.get("weight", 1.0), float),
+            "name": self._fitter.fit("name", entry.get("name"), str | None),
+            "account": self._fitter.fit("account", entry.get("account"), str | None),
             "limits": _limits(entry.get("limits")),
         }
         if kind in self._kinds:
@@ -109,20 +111,17 @@ class _Loader:
         except ImportError as error:
             raise RewardLoadError(f"{kind} cannot be imported: {error}") from error
         with at(kind):
-            return self._fitting.build(service, settings, beside=_PART_KEYS)
+            return self._fitter.build(service, settings, beside=_PART_KEYS)
 
     def _spec(self, kind: str) -> str:
-        """`file.py:name`, with the file found from this file's folder, or `package.module:name`."""
-        place, colon, name = (kind, "", "") if kind.endswith(".py") else kind.rpartition(":")
-        if not place:
-            nearest = difflib.get_close_matches(kind, self._kinds, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(self._kinds)}"
+        """Resolves the file of `file.py:name` against this file's folder; accepts `package.module:name` as it is."""
+        if not kind.endswith(".py") and not kind.rpartition(":")[0]:
+            hint = did_you_mean(kind, self._kinds, otherwise=f"known: {', '.join(self._kinds)}")
             raise InvalidInput(f"reward must be a known kind or named 'file.py:name', got {kind!r}; {hint}")
-        is_file = place.endswith(".py") or "/" in place
-        return f"{self._fitting.path(place)}{colon}{name}" if is_file else kind
+        return placed_code(kind, self._folder)
 
     def _nested(self, entry: Mapping[str, Any] | str) -> Any:
-        """A reward inside another's settings: as an object, or by its name where that is all there is."""
+        """Builds a reward inside the settings of another; a name of user code stays a name."""
         if isinstance(entry, str):
             return self._build(entry, {}) if entry in self._kinds else self._spec(entry)
         kind, settings = entry["reward"], {key: value for key, value in entry.items() if key != "reward"}
@@ -132,18 +131,18 @@ class _Loader:
         return functools.partial(found.target, **found.call_kwargs) if found.call_kwargs else found.target
 
     def _options(self, limits: Any) -> dict[str, Any]:
-        """The agent's options, checked by the records that hold them."""
+        """Returns the agent's options, checked by the agent's own records."""
         options = _mapping("limits", limits)
         for name in _PATH_OPTIONS:
             if isinstance(options.get(name), str):
-                options[name] = self._fitting.path(options[name])
+                options[name] = self._fitter.path(options[name])
         with at("limits"):
             split_options(options)
         return options
 
 
 def _limits(limits: Any) -> Any:
-    """Of one reward of several; None where it has none of its own."""
+    """Returns the limits of one reward among several; None if it sets none."""
     own = _mapping("limits", limits)
     with at("limits"):
         check_names(own, LIMIT_NAMES)

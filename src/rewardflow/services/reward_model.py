@@ -16,18 +16,18 @@ from rewardflow.errors import InvalidInput, Unparsable
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.http.endpoint import (
     UNPRICED,
-    check_choice,
     check_cost,
     check_variable,
     endpoint_of_call,
     headers_to_send,
     read_addresses,
 )
-from rewardflow.services.http.reachability import look_for
+from rewardflow.services.http.reachability import check_reachability
 from rewardflow.services.judges.fencing import inside_one_turn
 from rewardflow.services.request_template import check_template, conversation, fill, prompt_text
-from rewardflow.services.scored_answer import follow, read_score, report_call
-from rewardflow.services.service_record import HttpRecord
+from rewardflow.services.score_parsing import follow, read_score, report_call
+from rewardflow.services.service_record import HttpServiceRecord
+from rewardflow.settings.rules import check_choice
 from rewardflow.types import EMPTY, Reward, Rollout
 
 RewardModelApi = Literal["pooling", "classify", "score", "sglang"]
@@ -38,7 +38,7 @@ _WRITTEN_BY_OTHERS = ("assistant", "tool")  # roles whose messages come from the
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardModel(HttpRecord):
+class RewardModel(HttpServiceRecord):
     """A reward model served by vLLM (`pooling`, `classify`, `score`) or by SGLang (`sglang`, its native `/classify`).
 
     Sent as `messages`, prompt and response go through the server's chat template; as `text`, they fill `template`,
@@ -82,7 +82,7 @@ class RewardModel(HttpRecord):
         """Raise `InvalidInput` if the key's variable is missing; log an address or a model that seems not there."""
         headers = headers_to_send(EMPTY, self.api_key_env)
         lists = {one: f"{one.removesuffix('/v1')}/v1/models" for one in self.endpoints}
-        await look_for(self._http, lists, headers, model=self.model)
+        await check_reachability(self._http, lists, headers, model=self.model)
 
     def price_problem(self) -> str | None:
         return None if self.call_cost_usd is not None else UNPRICED

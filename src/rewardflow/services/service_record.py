@@ -14,7 +14,7 @@ from rewardflow.services.http.client import HttpClient
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SettingsRecord:
+class ServiceRecord:
     """What is made of the settings is a `cached_property`."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -22,7 +22,7 @@ class SettingsRecord:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HttpRecord(SettingsRecord):
+class HttpServiceRecord(ServiceRecord):
     """A service with connections of its own, which are made again after `aclose`."""
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""What a setting means, in one line: the comment that stands by it in the source.
+"""Reads the explanation of each setting from the comment beside its field in the source.
 
-Always true: the explanation that people read in the reference is the one that programmers read beside the field.
+Always true: the reference page shows users the same text that programmers read beside the field.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from rewardflow.flow.schedule import Schedule
 
-# The flow's record explains itself in prose; here is the same by field.
-_IN_PROSE: Mapping[type[Any], Mapping[str, str]] = {
+# The docstring of `Schedule` explains its fields in prose, so they have no comments; these are its texts by field.
+_WITHOUT_COMMENTS: Mapping[type[Any], Mapping[str, str]] = {
     Schedule: {
         "groups_per_step": "prompts of one step, each with a group of rollouts",
         "mini_batches": "optimizer steps of a step; must divide `groups_per_step`",
@@ -35,11 +35,11 @@ _IN_PROSE: Mapping[type[Any], Mapping[str, str]] = {
 
 
 def explanations(record: type[Any]) -> Mapping[str, str]:
-    """By field: the comment behind it, or the lines of comment right above it."""
-    if record in _IN_PROSE:
-        return _IN_PROSE[record]
+    """Returns, for each field, the comment on its line or the comment lines directly above it."""
+    if record in _WITHOUT_COMMENTS:
+        return _WITHOUT_COMMENTS[record]
     bases = (base for base in record.__bases__ if base is not object)
-    found = {name: told for base in bases for name, told in explanations(base).items()}
+    found = {name: text for base in bases for name, text in explanations(base).items()}
     source = textwrap.dedent(inspect.getsource(record))
     comments, alone = _comments(source)
     (definition,) = ast.parse(source).body
@@ -55,7 +55,7 @@ def explanations(record: type[Any]) -> Mapping[str, str]:
 
 
 def _comments(source: str) -> tuple[dict[int, str], set[int]]:
-    """The text of every comment by line, and which lines have nothing else."""
+    """Returns the text of every comment by line, and the lines that hold only a comment."""
     comments, alone = {}, set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

@@ -1,7 +1,7 @@
-"""The JSON schema of a run file, for editors and for programs that write run files.
+"""Builds the JSON schema of a run file, for editors and for programs that write run files.
 
-Always true: it has every key of the tree and no other, with type, default and explanation. Rules that no type can say,
-such as "divisible by", are checked when a file is loaded and not here.
+Always true: the schema has exactly the keys of `RunSettings`, each with its type, default and explanation. It does not
+hold rules that a type cannot express, such as "divisible by": the loader checks those.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAMES: Mapping[Any, str] = {
 
 
 def json_schema() -> dict[str, Any]:
-    """As plain data."""
+    """Returns the schema as plain data."""
     top = _object(keys_of(TOP), _first_line(RunSettings))
     for section, records in sections().items():
         if section != TOP:
@@ -41,8 +41,8 @@ def json_schema() -> dict[str, Any]:
             place["properties"][field.name] = _section(_object(keys_of(section), explained), field)
             if place is not top and field.default is dataclasses.MISSING:
                 place["required"].append(field.name)
-    top["properties"]["runtime"]["type"] = ["object", "string"]  # a kind or an address, in short
-    # In the order of the record: what it needs, sections too.
+    top["properties"]["runtime"]["type"] = ["object", "string"]  # the short form: a kind or an address
+    # Required keys and sections, in the order of the record.
     top["required"] = [
         field.name
         for field in dataclasses.fields(RunSettings)
@@ -52,7 +52,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _section(schema: dict[str, Any], field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """`null` is a section that is left out, where it may be."""
+    """Also allows `null` for an optional section, which means that the section is left out."""
     return {**schema, "type": ["object", "null"]} if field.default is None else schema
 
 
@@ -73,7 +73,7 @@ def _property(key: Key) -> dict[str, Any]:
 
 
 def type_schema(hint: Any) -> dict[str, Any]:
-    """What values of a type look like in JSON."""
+    """Returns the schema of the values of a type."""
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin in _NAMES:
         return {"type": _NAMES[origin]}
@@ -92,7 +92,7 @@ def type_schema(hint: Any) -> dict[str, Any]:
 
 
 def _any_of(choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Choices of plain types together say no more than their names."""
+    """Combines the choices; choices of plain types become one list of type names."""
     different = [choice for i, choice in enumerate(choices) if choice not in choices[:i]]
     if len(different) == 1:
         return different[0]

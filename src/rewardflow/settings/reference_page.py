@@ -1,6 +1,6 @@
-"""The reference of every key, in Markdown: what docs/configuration.md has below its introduction.
+"""Writes the Markdown reference of every key, which is the part of docs/configuration.md below the introduction.
 
-Always true: the page is written from the records, so that it cannot name a key, a type or a default that is not so.
+Always true: the reference is generated from the records, so its keys, types and defaults are correct.
 
     python -m rewardflow.settings.reference_page docs/configuration.md     # rewrites the part between the two marks
 """
@@ -33,12 +33,12 @@ _WORDS: dict[Any, str] = {
 
 
 def reference() -> str:
-    """A table for each section."""
+    """Returns one table for each section."""
     return "\n".join(_section(name) for name in sections() if name != LIMITS)
 
 
 def with_reference(page: str) -> str:
-    """The page with the reference as it is now between the marks."""
+    """Returns the page with the current reference between the two marks."""
     if page.count(START) != 1 or page.count(END) != 1:
         raise InvalidInput(f"a page must have the line {START.strip()!r} and later {END.strip()!r}, each once")
     before, _, rest = page.partition(START)
@@ -61,7 +61,7 @@ def _row(key: Key) -> str:
 def type_in_words(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        # `str | PathLike[str]` is how a path is written.
+        # Path fields are written `str | PathLike[str]`.
         words = [type_in_words(one) for one in arguments if not (one is str and PathLike[str] in arguments)]
         return " or ".join(dict.fromkeys(words))
     if origin is Literal:
@@ -76,7 +76,7 @@ def type_in_words(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """As it would stand in YAML, of which JSON is a part."""
+    """Formats a value as YAML, of which JSON is a subset."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,6 +1,6 @@
-"""The shipped rewards by the names that reward files and run files use.
+"""The names that reward files and run files use for the shipped rewards.
 
-Always true: this is a table of names; importing it imports no reward.
+Always true: importing this table imports no reward.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ KINDS: Mapping[str, str] = {
     "length": f"{_SERVICES}.rules:Length",
     "cascade": f"{_SERVICES}:Cascade",
 }
-"""From a kind to its class, as `package.module:Name`."""
+"""Maps a kind to its class, written as `package.module:Name`."""

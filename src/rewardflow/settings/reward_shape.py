@@ -1,13 +1,11 @@
-"""What the setting `reward` may look like, without building a reward.
+"""Checks the form of the setting `reward`, without building a reward.
 
-Always true: nothing of the user's is imported here; what passes can be handed to the agent's loader, which checks the
+Always true: nothing here imports the user's code. A value that passes can go to the agent's loader, which checks the
 rest.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,14 @@ from typing import Any
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.settings import check_names
 from rewardflow.settings.reward_kinds import KINDS
-from rewardflow.settings.typed_values import shown
+from rewardflow.settings.rules import did_you_mean
+from rewardflow.settings.typed_values import resolve_path, shown
 
 _FILE_ENDINGS = (".yaml", ".yml")
 
 
 def check_reward(reward: Any, reward_kwargs: Mapping[str, Any]) -> None:
-    """A name, a reward file, or the contents of one."""
+    """Accepts the name of a reward, a reward file, or the contents of one."""
     if isinstance(reward, str):
         _check_name("reward", reward)
     elif isinstance(reward, Mapping):
@@ -36,22 +35,26 @@ def check_reward(reward: Any, reward_kwargs: Mapping[str, Any]) -> None:
 
 
 def is_named(reward: str | Mapping[str, Any]) -> bool:
-    """Whether it is the user's own code, and neither a reward file nor the contents of one."""
+    """Whether the value names the user's own code, instead of a reward file or the contents of one."""
     return isinstance(reward, str) and not reward.endswith(_FILE_ENDINGS)
 
 
 def placed(reward: Any, folder: Path) -> Any:
-    """With paths from the folder, and a kind alone as the contents of a reward file."""
+    """Resolves paths against the folder, and turns the name of a kind into the contents of a reward file."""
     if not isinstance(reward, str):
         return reward
     if reward in KINDS:
         return {"reward": reward}
     if reward.endswith(_FILE_ENDINGS):
-        return os.path.join(folder, os.path.expanduser(reward))
-    place, colon, name = (reward, "", "") if reward.endswith(".py") else reward.rpartition(":")
-    if not place.endswith(".py") and "/" not in place:
-        return reward
-    return f"{os.path.join(folder, os.path.expanduser(place))}{colon}{name}"
+        return resolve_path(folder, reward)
+    return placed_code(reward, folder)
+
+
+def placed_code(spec: str, folder: Path) -> str:
+    """Resolves the file of `file.py:name` or `file.py` against the folder; leaves `package.module:name` as it is."""
+    place, colon, name = (spec, "", "") if spec.endswith(".py") else spec.rpartition(":")
+    is_file = place.endswith(".py") or "/" in place
+    return f"{resolve_path(folder, place)}{colon}{name}" if is_file else spec
 
 
 def _check_name(key: str, name: str, *, with_kinds: bool = False) -> None:
@@ -59,14 +62,13 @@ def _check_name(key: str, name: str, *, with_kinds: bool = False) -> None:
     if is_code or (with_kinds and name in KINDS) or (not with_kinds and name.endswith(_FILE_ENDINGS)):
         return
     rule = f"{key} must be " + ("a known kind, " if with_kinds else "a reward file ending in .yaml, ")
-    raise InvalidInput(f"{rule}'file.py:name' or 'package.module:name', got {shown(key, name)}{_nearest(name)}")
+    raise InvalidInput(f"{rule}'file.py:name' or 'package.module:name', got {shown(key, name)}{_hint(name)}")
 
 
-def _nearest(name: str) -> str:
+def _hint(name: str) -> str:
     if name in KINDS:
         return f"; the kind is written as a mapping, {{reward: {name}}}"
-    nearest = difflib.get_close_matches(name, KINDS, n=1)
-    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known kinds: {', '.join(KINDS)}"
+    return "; " + did_you_mean(name, KINDS, otherwise=f"known kinds: {', '.join(KINDS)}")
 
 
 def _check_contents(contents: Mapping[str, Any]) -> None:

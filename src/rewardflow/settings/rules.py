@@ -1,10 +1,12 @@
-"""The rules that numbers among the settings obey, with errors that say the rule and the value."""
+"""Rules for single settings, with errors that name the rule and the value, and hints for misspelt names."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import typing
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput
@@ -16,7 +18,7 @@ def at_least(name: str, value: int, least: int) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """What torch and JSON can hold."""
+    """Refuses a seed that torch or JSON cannot hold."""
     at_least("seed", seed, 0)
     if seed >= 2**63:
         raise InvalidInput(f"seed must be below 2**63, got seed={seed}")
@@ -33,18 +35,22 @@ def within(
 
 
 def check_choices(record: Any) -> None:
-    """Every field of a dataclass that names its choices (`Literal`, or `Literal | None`) must hold one of them."""
+    """Checks every field of a dataclass whose type lists its choices (`Literal`, or `Literal | None`)."""
     hints = typing.get_type_hints(type(record))
     for field in dataclasses.fields(record):
         choices = choices_of(hints[field.name])
-        value = getattr(record, field.name)
-        if choices and value not in choices:
-            named = ", ".join("null" if choice is None else str(choice) for choice in choices)
-            raise InvalidInput(f"{field.name} must be one of {named}, got {value!r}")
+        if choices:
+            check_choice(field.name, getattr(record, field.name), choices)
+
+
+def check_choice(name: str, value: object, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        named = ", ".join("null" if choice is None else str(choice) for choice in choices)
+        raise InvalidInput(f"{name} must be one of {named}, got {value!r}")
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:
-    """None of a type that takes more than its literals."""
+    """Returns the choices that a type lists; nothing if the type also takes other values."""
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     alternatives = typing.get_args(hint)
@@ -53,3 +59,14 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
         return ()
     nothing = (None,) if type(None) in alternatives else ()
     return (*(choice for one in literals for choice in typing.get_args(one)), *nothing)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that `name` may be a misspelling of."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
+    """Returns the end of an error about an unknown name: the closest known name, or `otherwise` if none is close."""
+    found = closest(name, known)
+    return otherwise if found is None else f"did you mean {found!r}?"

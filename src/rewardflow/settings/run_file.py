@@ -1,8 +1,9 @@
-"""Reads a run file and `key=value` from the command line into one `RunSettings`.
+"""Loads a run file and `key=value` overrides from the command line into one `RunSettings`.
 
-Always true: an override goes before the file and a later one before an earlier one; a relative path of the file starts
-at its folder and one of the command line where the command runs; nothing is built that the settings only name. All the
-mistakes that can be seen at once are told at once, each with its dotted key, the rule and the value.
+Always true: an override wins over the file, and a later override over an earlier one. A relative path in the file is
+resolved against the file's folder, a relative path in an override against the working directory. Loading builds only
+the settings, never what they name. One error lists all mistakes found, each with its dotted key, the rule and the
+value.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.settings import split_options
+from rewardflow.settings.loading import parse_override, read_mapping
 from rewardflow.settings.reward_kinds import KINDS
 from rewardflow.settings.reward_shape import check_reward, placed
 from rewardflow.settings.run_keys import FREE, LIMITS, TOP, Key, field_of, keys, keys_of, nearest, outer_of, sections
 from rewardflow.settings.run_settings import RunSettings
-from rewardflow.settings.strict_yaml import parse_yaml, read_yaml
-from rewardflow.settings.typed_values import Fitting, at, shown
+from rewardflow.settings.typed_values import ValueFitter, shown
 
-# Text that may name a file or something else; it is taken for a path if it starts like one.
+# These texts name a file or something else. A text that starts like a path is a path.
 _MAYBE_PATHS = (
     "policy.model",
     "policy.tokenizer",
@@ -36,59 +37,52 @@ _PATH_STARTS = ("./", "../", "~/")
 
 
 def load_run(path: str | PathLike[str], overrides: Sequence[str] = ()) -> RunSettings:
-    """The settings of a run. An override is `section.key=value` with a value in YAML, such as `trainer.lr=1e-5`."""
+    """Loads the settings of a run. An override is `section.key=value` with a YAML value, such as `trainer.lr=1e-5`."""
     path = Path(path)
-    reading = _Reading()
-    with at(str(path)):
-        document = read_yaml(path)
-        if not isinstance(document, Mapping):
-            raise InvalidInput(f"a run file must be a mapping, got {shown('', document)}")
-    reading.take_file(document, path.absolute().parent)
+    loader = _RunLoader()
+    loader.add_file(read_mapping(path, what="a run file"), path.absolute().parent)
     for override in overrides:
-        reading.take_override(override)
-    run = reading.build()
+        loader.add_override(override)
+    run = loader.build()
     if run is None:
-        raise InvalidInput(_told(path, reading.problems))
+        raise InvalidInput(_message(path, loader.problems))
     return run
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
+    """A value and where it came from; relative paths in it start at `folder`."""
+
     value: Any
     folder: Path
-    is_override: bool = False  # else it stands in the file
+    is_override: bool = False  # otherwise it is from the file
 
 
-class _Reading:
-    """Gathers values by dotted key, then fits and builds them; what is wrong goes to `problems`."""
+class _RunLoader:
+    """Gathers values by dotted key, then converts them and builds the records. Collects mistakes in `problems`."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._given: dict[str, _Given] = {}
-        self._opened: set[str] = set()  # sections that were given as such, if only with nothing inside
+        self._opened: set[str] = set()  # sections given as a mapping, also as an empty one
 
-    def take_file(self, document: Mapping[Any, Any], folder: Path) -> None:
+    def add_file(self, document: Mapping[Any, Any], folder: Path) -> None:
         for name, value in document.items():
             if "." in str(name):
-                self.problems.append(f"a key of the file must stand in its section, without dots, got {name!r}")
+                self.problems.append(f"a key of the file must be inside its section, without dots, got {name!r}")
             else:
                 self._set(str(name), _Given(value, folder))
 
-    def take_override(self, override: str) -> None:
-        name, equals, text = override.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            self.problems.append(f"an override must be key=value, got {shown('', override)}")
-            return
+    def add_override(self, text: str) -> None:
         try:
-            value = parse_yaml(text, what=f"the value of the override {name}")
+            override = parse_override(text)
         except InvalidInput as error:
             self.problems.append(str(error))
         else:
-            self._set(name, _Given(value, Path.cwd(), is_override=True))
+            self._set(override.key, _Given(override.value, Path.cwd(), is_override=True))
 
     def build(self) -> RunSettings | None:
-        """None if there are problems."""
+        """Returns None if there are problems."""
         if (reward := self._given.get("reward")) is not None:
             self._given.setdefault("reward_folder", _Given(str(reward.folder), reward.folder))
         values = self._values(TOP)
@@ -112,7 +106,7 @@ class _Reading:
             self.problems.append(f"there is no setting {name!r}{_source(given)}; {nearest(name)}")
 
     def _set_section(self, section: str, given: _Given) -> None:
-        """All of it: what was given before is gone. A section with nothing in it is one without settings."""
+        """Replaces the whole section, with everything given for it before. An empty section has no settings."""
         if section == "runtime" and isinstance(given.value, str):
             given = dataclasses.replace(given, value=_runtime_in_short(given.value))
         if given.value is not None and not isinstance(given.value, Mapping):
@@ -127,7 +121,7 @@ class _Reading:
             self._set(f"{section}.{name}", dataclasses.replace(given, value=value))
 
     def _set_inside(self, key: str, name: str, given: _Given) -> None:
-        """Into a mapping of the user's own, such as `reward_kwargs.temperature`."""
+        """Sets a key inside a mapping whose keys are the user's own, such as `reward_kwargs.temperature`."""
         before = self._given.get(key, dataclasses.replace(given, value=None))
         is_kind = key == "reward" and isinstance(before.value, str) and before.value in KINDS
         outer = {"reward": before.value} if is_kind else before.value
@@ -141,7 +135,7 @@ class _Reading:
     # ---- from values to records ----
 
     def _values(self, section: str) -> dict[str, Any] | None:
-        """What the section's record is made of, the sections inside it too; None if something of it is wrong."""
+        """Returns the fields of the section's record, with the sections inside it; None if one has a problem."""
         values = self._fitted(section)
         num_problems = len(self.problems)
         for inner in sections():
@@ -154,7 +148,7 @@ class _Reading:
         return values if len(self.problems) == num_problems else None
 
     def _is_left_out(self, section: str) -> bool:
-        """A section that may be missing is, where nothing of it is given; one that must not be is told of."""
+        """Whether the section is optional and nothing in it is given. Reports a required section that is missing."""
         if any(f"{name}.".startswith(f"{section}.") for name in (*self._given, *self._opened)):
             return False
         field = field_of(section)
@@ -166,7 +160,7 @@ class _Reading:
         return is_inside
 
     def _fitted(self, section: str) -> dict[str, Any] | None:
-        """The values of a section by field, each of its type; None if one is wrong or missing."""
+        """Returns the section's values by field, converted to their types; None if one is wrong or missing."""
         num_problems = len(self.problems)
         values = {}
         for key in keys_of(section):
@@ -195,34 +189,28 @@ class _Reading:
 
 
 def _runtime_in_short(text: str) -> Mapping[str, Any]:
-    """A kind of runtime, or the address of a cluster."""
+    """Reads the short form of `runtime`: a kind of runtime, or the address of a cluster."""
     return {"kind": text} if text in ("embedded", "ray") else {"kind": "ray", "address": text}
 
 
 def _fit(key: Key, given: _Given) -> Any:
-    fitting = Fitting(given.folder, _no_reward)
-    value = fitting.fit(key.name, given.value, key.hint)
+    fitter = ValueFitter(given.folder)
+    value = fitter.fit(key.name, given.value, key.hint)
     if key.name == "reward":
         value = placed(value, given.folder)
         check_reward(value, {})
     if key.name in _MAYBE_PATHS and isinstance(value, str) and value.startswith(_PATH_STARTS):
-        return str(Path(fitting.path(value)))
+        return str(Path(fitter.path(value)))
     return value
 
 
-def _no_reward(_: Mapping[str, Any] | str) -> NoReturn:
-    raise InvalidInput("a reward cannot stand here")
-
-
 def _with_inside(key: str, outer: Any, names: Sequence[str], value: Any) -> Any:
-    """`outer` with the value at the path of names inside it, which is made where it is not there."""
+    """Returns a copy of `outer` with the value at this path of names; creates the mappings that are missing."""
     if not names:
         return value
     if outer is not None and not isinstance(outer, Mapping):
         raise InvalidInput(f"{key} must be a mapping to have {names[0]!r} inside, got {shown(key, outer)}")
     first, *rest = names
-    if not first:
-        raise InvalidInput(f"a key must have a name between its dots, got {key}.{'.'.join(names)}")
     inside = dict(outer or {})
     inside[first] = _with_inside(f"{key}.{first}", inside.get(first), rest, value)
     return inside
@@ -232,7 +220,7 @@ def _source(given: _Given) -> str:
     return " (from the command line)" if given.is_override else ""
 
 
-def _told(path: Path, problems: Sequence[str]) -> str:
+def _message(path: Path, problems: Sequence[str]) -> str:
     if len(problems) == 1:
         return f"{path}: {problems[0]}"
     return "\n".join([f"{path}: {len(problems)} mistakes", *(f"  - {problem}" for problem in problems)])

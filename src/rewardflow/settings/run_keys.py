@@ -1,13 +1,12 @@
-"""Every key of a run file, by its dotted name, as the records of the tree have them.
+"""Lists every key of a run file by its dotted name, from the records in `run_settings.py`.
 
-Always true: loading, schema and reference all go through this one list, so that a field added to a record is a key
-everywhere.
+Always true: the loader, the JSON schema and the reference page all use this list, so a field added to a record becomes
+a key in all three.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import typing
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,12 @@ from typing import Any, Final
 
 from rewardflow.reward.settings import AgentSettings, LimitSettings
 from rewardflow.settings.explanations import explanations
+from rewardflow.settings.rules import closest
 from rewardflow.settings.run_settings import RunSettings
 
-TOP: Final = ""  # the section of keys that are in none
+TOP: Final = ""  # the section of keys outside every section
 LIMITS: Final = "limits"
-FREE: Final = ("reward", "reward_kwargs")  # keys whose values have keys of the user's own
+FREE: Final = ("reward", "reward_kwargs")  # keys whose values are mappings with the user's own keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Key:
 
 @functools.cache
 def sections() -> Mapping[str, tuple[type[Any], ...]]:
-    """The records behind each section, in the tree's order; the agent's settings are two records.
+    """Returns the records of each section in the order of `RunSettings`; `limits` has two records.
 
-    A section inside another has a dotted name.
+    The name of a section inside another is dotted.
     """
     return {TOP: (RunSettings,), **_inside(TOP, RunSettings)}
 
 
 def _inside(section: str, record: type[Any]) -> dict[str, tuple[type[Any], ...]]:
-    """The sections that a record has as fields, each followed by those inside it."""
+    """Returns the sections among a record's fields, each followed by the sections inside it."""
     found: dict[str, tuple[type[Any], ...]] = {}
     for name, hint in typing.get_type_hints(record).items():
         inner = next((one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one)), None)
@@ -68,19 +68,19 @@ def _inside(section: str, record: type[Any]) -> dict[str, tuple[type[Any], ...]]
 
 
 def outer_of(section: str) -> str:
-    """The section that a section stands in."""
+    """Returns the section that contains this section."""
     return section.rpartition(".")[0]
 
 
 def field_of(section: str) -> dataclasses.Field[Any]:
-    """Of the record that a section stands in; its default says whether the section may be left out."""
+    """Returns the field that holds a section; its default says whether the section is optional."""
     (record,) = sections()[outer_of(section)]
     return next(field for field in dataclasses.fields(record) if field.name == section.rpartition(".")[2])
 
 
 @functools.cache
 def keys() -> Mapping[str, Key]:
-    """All of them by name, section by section; a section itself is none."""
+    """Returns all keys by name, section by section. A section itself is not a key."""
     return {
         key.name: key for section, records in sections().items() for record in records for key in _of(section, record)
     }
@@ -91,9 +91,9 @@ def keys_of(section: str) -> list[Key]:
 
 
 def nearest(name: str) -> str:
-    """What somebody may have meant who wrote this: for messages."""
+    """Returns a hint for an unknown key: the key that was probably meant, or the keys that exist."""
     section, _, field = name.rpartition(".")
-    everywhere = {key.field: key.name for key in reversed(list(keys().values()))}  # the first of a name counts
+    everywhere = {key.field: key.name for key in reversed(list(keys().values()))}  # of equal field names the first wins
     own = {key.field: key.name for key in keys_of(section)}
     if section == TOP:
         own |= {name: name for name in sections() if name}
@@ -108,15 +108,16 @@ def nearest(name: str) -> str:
 
 
 def _close(name: str, known: Mapping[str, str]) -> str | None:
-    return next((known[match] for match in difflib.get_close_matches(name, known, n=1)), None)
+    found = closest(name, known)
+    return None if found is None else known[found]
 
 
 def _of(section: str, record: type[Any]) -> Sequence[Key]:
     hints = typing.get_type_hints(record)
     prefix = f"{section}." if section else ""
-    told = {} if section == LIMITS else explanations(record)
+    explained = {} if section == LIMITS else explanations(record)
     return [
-        Key(prefix + field.name, hints[field.name], _default(field), told.get(field.name, ""))
+        Key(prefix + field.name, hints[field.name], _default(field), explained.get(field.name, ""))
         for field in dataclasses.fields(record)
         if prefix + field.name not in sections()
     ]

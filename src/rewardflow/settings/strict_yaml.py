@@ -1,8 +1,8 @@
-"""Reads YAML, a file or a text, as plain data.
+"""Reads YAML from a file or a text as plain data.
 
-Always true: only plain values come out (no tag builds an object, nothing is expanded from the environment); a key that
-stands twice is an error, where YAML would keep the last in silence; 1e-3 is a number, where YAML 1.1 sees text. No
-error quotes a line of the file, which may hold a key.
+Always true: the result holds only plain values (no tag builds an object, nothing is expanded from the environment); a
+repeated key is an error, although YAML would silently keep the last; 1e-3 is a number, although YAML 1.1 reads it as
+text. No error quotes a line of the file, because the line may hold a secret.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, *, what: str = "the file") -> Any:
-    """The same of a text; `what` it is is for messages."""
+    """Parses a text as `read_yaml` parses a file. `what` names the text in errors."""
     yaml, loader = _yaml_and_loader()
     try:
         return yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
-        problem = _told(error, text)
+        problem = _problem_and_line(error, text)
     except yaml.reader.ReaderError as error:
         problem = f"{error.reason} (character {error.position + 1})"
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = f"a value cannot be read ({type(error).__name__})"
-    raise InvalidInput(f"{what} must be valid YAML: {problem}")  # not from the error, which quotes the line
+    raise InvalidInput(f"{what} must be valid YAML: {problem}")  # without `from`: the YAML error quotes the line
 
 
-def _told(error: Any, text: str) -> str:
-    """What is wrong and where; without its words if they may be from the value of a key."""
+def _problem_and_line(error: Any, text: str) -> str:
+    """Says what is wrong and in which line. Omits YAML's own words where they may quote a secret."""
     if error.problem_mark is None:
         return redact(str(error.problem))
     number = error.problem_mark.line
@@ -56,7 +56,7 @@ def _told(error: Any, text: str) -> str:
 
 @functools.cache
 def _yaml_and_loader() -> tuple[Any, Any]:
-    """Made late, because the class that it builds on is in a package that is imported late."""
+    """Imports YAML and builds the strict loader on first use, because most imports of this package read no YAML."""
     yaml = importlib.import_module("yaml")
 
     def construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
@@ -65,7 +65,7 @@ def _yaml_and_loader() -> tuple[Any, Any]:
             if not isinstance(key.value, str):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a name", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
             seen.add(key.value)
         return yaml.SafeLoader.construct_mapping(loader, node, deep)
 

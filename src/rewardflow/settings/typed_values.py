@@ -1,8 +1,8 @@
-"""Fits plain data, as YAML gives it, into dataclasses by the types of their fields.
+"""Converts plain data from YAML into dataclasses, by the types of their fields.
 
-Always true: a record that comes out has only known fields, each of the type it is annotated with; what does not fit is
-an `InvalidInput` that names the field, the rule and the value, unless that may be a secret. Lists become tuples where
-the field allows it, so that frozen records stay frozen; relative paths become paths from the file's folder.
+Always true: a built record has only known fields, each of its annotated type. A value that does not fit raises
+`InvalidInput` with the field, the rule and the value; the value is hidden if it may be a secret. Lists become tuples
+where the field allows it, so that frozen records stay frozen. Relative paths are resolved against the file's folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, Union
+from typing import Any, Literal, NoReturn, Union
 
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.redact import redact
@@ -37,22 +37,34 @@ _WORDS: dict[Any, str] = {
 
 @contextlib.contextmanager
 def at(where: str) -> Iterator[None]:
-    """Say where a value that does not fit was found."""
+    """Puts `where: ` before the message of an `InvalidInput` from the block."""
     try:
         yield
     except InvalidInput as error:
         raise type(error)(f"{where}: {error}") from error
 
 
+def resolve_path(folder: Path, path: str) -> str:
+    """Expands `~` and resolves a relative path against the folder."""
+    return os.path.join(folder, os.path.expanduser(path))
+
+
+def _no_reward(_: Mapping[str, Any] | str) -> NoReturn:
+    raise InvalidInput("a reward is not allowed here")
+
+
 @dataclass(frozen=True, slots=True)
-class Fitting:
-    """How to fit values of one file. `reward` builds a reward from its name or from a mapping with `reward: name`."""
+class ValueFitter:
+    """Converts the values of one file.
+
+    `reward` builds a reward from its name or from a mapping with `reward: name`; by default no field takes a reward.
+    """
 
     folder: Path
-    reward: Callable[[Mapping[str, Any] | str], Any]
+    reward: Callable[[Mapping[str, Any] | str], Any] = _no_reward
 
     def build(self, cls: type[Any], values: Mapping[str, Any], *, beside: Sequence[str] = ()) -> Any:
-        """An instance of a dataclass from its fields' values. `beside` are names that a typing error may have meant."""
+        """Builds a dataclass from the values of its fields. `beside` lists more names to suggest for a misspelt one."""
         if odd := [key for key in values if not isinstance(key, str)]:
             raise InvalidInput(f"settings must have names as keys, got {odd[0]!r}")
         fields = [field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")]
@@ -64,7 +76,7 @@ class Fitting:
         return cls(**{name: self.fit(name, value, hints.get(name, Any)) for name, value in values.items()})
 
     def fit(self, name: str, value: Any, hint: Any) -> Any:
-        """The value as the type wants it."""
+        """Returns the value converted to the type, or raises."""
         origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
         if isinstance(value, Mapping) and isinstance(value.get("reward"), str) and not _takes_any_mapping(hint):
             with at(name):
@@ -83,16 +95,16 @@ class Fitting:
                 return self.build(hint, value)
         if _is_path(hint):
             return self.path(value)
-        return value  # a whole number stays one where any number may stand: scales of whole numbers are told by it
+        return value  # an int stays an int in a float field: criteria recognise a whole-number scale by it
 
     def path(self, value: str) -> str:
-        return os.path.join(self.folder, os.path.expanduser(value))
+        return resolve_path(self.folder, value)
 
     def _fit_union(self, name: str, value: Any, alternatives: tuple[Any, ...]) -> Any:
         if isinstance(value, str) and any(typing.get_origin(hint) is Callable for hint in alternatives):
             with at(name):
-                return self.reward(value)  # a field that takes functions takes rewards
-        # Text for a field that takes a path is a path: `str | PathLike[str]` is how such fields are written.
+                return self.reward(value)  # a field that takes functions also takes rewards by name
+        # Path fields are written `str | PathLike[str]`; text for them is a path, so paths are tried first.
         for hint in sorted(alternatives, key=lambda hint: not _is_path(hint)):
             if _has_shape(value, hint):
                 return self.fit(name, value, hint)
@@ -112,12 +124,12 @@ class Fitting:
 
 
 def may_be_secret(name: str) -> bool:
-    """By the name of a setting, or by a path of names such as `headers.x-title`."""
+    """Judges by the name of a setting, or by a path of names such as `headers.x-title`."""
     return _SECRET_NAME.search(name) is not None
 
 
 def shown(name: str, value: Any) -> str:
-    """A value for a message: not if it may be a secret, and of a mapping only the names."""
+    """Formats a value for a message. Hides possible secrets, and shows only the keys of a mapping."""
     if may_be_secret(name):
         return f"a {type(value).__name__}, which is not shown because it may be a secret"
     if isinstance(value, Mapping) and value:
@@ -128,7 +140,7 @@ def shown(name: str, value: Any) -> str:
 
 
 def rule(hint: Any) -> str:
-    """What a type asks for, in words."""
+    """Says in words what a type asks for."""
     origin = typing.get_origin(hint) or hint
     if origin in _WORDS:
         return _WORDS[origin]
@@ -142,7 +154,7 @@ def rule(hint: Any) -> str:
 
 
 def _has_shape(value: Any, hint: Any) -> bool:
-    """Whether the value is of the type as far as it shows from outside; what is inside is checked later."""
+    """Whether the outermost type matches; `fit` checks the items inside later."""
     origin = typing.get_origin(hint) or hint
     if origin is Any or origin is object:
         return True
@@ -161,7 +173,7 @@ def _has_shape(value: Any, hint: Any) -> bool:
 
 
 def _takes_any_mapping(hint: Any) -> bool:
-    """Such as a template of a request, in which `reward` is the user's own word."""
+    """Whether `reward` inside may be the user's own key, as in the template of a request."""
     origin = typing.get_origin(hint) or hint
     if origin in (Union, types.UnionType):
         return any(_takes_any_mapping(one) for one in typing.get_args(hint))
@@ -178,6 +190,6 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _quotes(value: Any, hint: Any) -> str:
-    """YAML reads 1.0, no and 2026-01-31 as something else than text."""
+    """Suggests quotes where YAML read 1.0, no or 2026-01-31 as another type than text."""
     is_scalar = not isinstance(value, str | list | Mapping) and value is not None
     return "; put it in quotes to make it text" if hint is str and is_scalar else ""

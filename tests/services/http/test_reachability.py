@@ -11,7 +11,7 @@ from scripted_server import ScriptedServer, raw_server
 
 from rewardflow import clock
 from rewardflow.services.http.client import HttpClient
-from rewardflow.services.http.reachability import look_for
+from rewardflow.services.http.reachability import check_reachability
 
 
 def found(look: Any, model: str | None = "m") -> list[str]:
@@ -19,7 +19,9 @@ def found(look: Any, model: str | None = "m") -> list[str]:
         async with ScriptedServer(lambda _: {}, look=lambda _: look) as server:
             http = HttpClient()
             try:
-                odd = await look_for(http, {server.url: f"{server.url}/v1/models"}, {"X-Key": "k"}, model=model)
+                odd = await check_reachability(
+                    http, {server.url: f"{server.url}/v1/models"}, {"X-Key": "k"}, model=model
+                )
             finally:
                 await http.aclose()
             assert [(one.path, one.headers["X-Key"]) for one in server.looks] == [("/v1/models", "k")]
@@ -62,7 +64,7 @@ def test_of_several_addresses_only_the_dead_one_is_told_of(caplog: pytest.LogCap
             http = HttpClient()
             try:
                 dead = "http://127.0.0.1:9"
-                return await look_for(http, {server.url: server.url, dead: f"{dead}/v1/models"}, {})
+                return await check_reachability(http, {server.url: server.url, dead: f"{dead}/v1/models"}, {})
             finally:
                 await http.aclose()
 
@@ -79,7 +81,7 @@ def test_a_server_that_never_answers_is_not_waited_for() -> None:
         async with raw_server(never) as url:
             http = HttpClient()
             try:
-                return await look_for(http, {url: url}, {})
+                return await check_reachability(http, {url: url}, {})
             finally:
                 await http.aclose()
 

@@ -12,14 +12,14 @@ import pytest
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.contract import load_reward
 from rewardflow.reward.code.source import RewardSource
-from rewardflow.services.judges.judge_wrapper import JudgeBehind
+from rewardflow.services.judges.judge_wrapper import JudgeWrapper
 from rewardflow.services.judges.listwise import ListwiseJudge
 from rewardflow.services.judges.llm_judge import LLMJudge
 from rewardflow.services.judges.pairwise import PairwiseJudge
 from rewardflow.services.retrieval.retrieval_judge import RetrievalJudge
 
 URL = "http://127.0.0.1:9/v1"
-Make = Callable[[LLMJudge], JudgeBehind]
+Make = Callable[[LLMJudge], JudgeWrapper]
 
 
 @pytest.fixture(params=["listwise", "pairwise", "retrieval"])
@@ -49,7 +49,7 @@ def test_what_the_judge_lacks_the_service_lacks(make: Make, monkeypatch: pytest.
 
 
 def test_another_judge_is_another_service_and_one_that_travelled_is_not(make: Make) -> None:
-    def identity(service: JudgeBehind) -> str:
+    def identity(service: JudgeWrapper) -> str:
         return load_reward(RewardSource.of(service)).identity
 
     service = make(LLMJudge(model="m", base_urls=[URL]))

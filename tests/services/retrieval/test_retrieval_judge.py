@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.contract import load_reward
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.services.judges.llm_judge import LLMJudge
-from rewardflow.services.retrieval.retrieval_judge import RetrievalJudge, clip
+from rewardflow.services.retrieval.retrieval_judge import Once, RetrievalJudge, clip
 
 PRICES = {"input_usd_per_million": 1.0, "output_usd_per_million": 2.0}
 FACTS = {
@@ -225,3 +226,43 @@ def test_a_clipped_query_keeps_both_ends(text: str, max_chars: int) -> None:
         assert text.startswith(clipped[: max_chars // 2])
         assert text.endswith(clipped[max_chars // 2 + 1 :])
         assert len(clipped) == max_chars + 1
+
+
+# -- a value made once --
+
+
+def test_of_many_threads_one_makes_the_value_and_all_get_it() -> None:
+    made: list[object] = []
+    may_end = threading.Event()
+
+    def make() -> object:
+        assert may_end.wait(10)
+        made.append(object())
+        return made[-1]
+
+    once = Once(make)
+    got: list[object] = []
+    threads = [threading.Thread(target=lambda: got.append(once())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert got == made * 8
+
+
+def test_none_counts_as_a_made_value() -> None:
+    calls: list[int] = []
+    once = Once(lambda: calls.append(1))
+    once()
+    once()
+    assert calls == [1]
+
+
+def test_a_failure_is_told_and_the_next_one_tries_again() -> None:
+    outcomes = iter([0, 1])
+    once = Once(lambda: 1 // next(outcomes))
+    with pytest.raises(ZeroDivisionError):
+        once()
+    assert once() == 1

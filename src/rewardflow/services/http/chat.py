@@ -29,7 +29,7 @@ from rewardflow.services.http.endpoint import (
     endpoint_of_call,
     headers_to_send,
 )
-from rewardflow.services.http.reachability import look_for
+from rewardflow.services.http.reachability import check_reachability
 from rewardflow.services.prices import Prices, known_prices, warn_of_no_price
 from rewardflow.types import EMPTY
 
@@ -115,7 +115,9 @@ class ChatClient:
         """
         headers = self._headers_to_send()
         if self._http is not None:
-            await look_for(self._http, {one: models_url(one) for one in self.endpoints}, headers, model=self._model)
+            await check_reachability(
+                self._http, {one: models_url(one) for one in self.endpoints}, headers, model=self._model
+            )
 
     def price_problem(self) -> str | None:
         """Why what a call costs cannot be told, and what to set; None if it can."""

@@ -28,11 +28,6 @@ _PLAIN_HEADERS = frozenset(
 )
 
 
-def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-
-
 def check_cost(name: str, cost_usd: float | None) -> None:
     is_number = isinstance(cost_usd, int | float) and not isinstance(cost_usd, bool)
     if cost_usd is not None and not (is_number and 0 <= cost_usd < math.inf):

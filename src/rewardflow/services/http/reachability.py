@@ -23,7 +23,7 @@ _REFUSED = frozenset({401, 403})
 _MAX_MODELS_SHOWN = 5
 
 
-async def look_for(
+async def check_reachability(
     http: HttpClient, addresses: Mapping[str, str], headers: Mapping[str, str], *, model: str | None = None
 ) -> list[str]:
     """What is odd about a service, one line each, also logged; `addresses` says which URL to get for each of its own.

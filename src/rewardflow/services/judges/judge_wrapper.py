@@ -10,11 +10,11 @@ from typing import Any
 
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.services.judges.llm_judge import LLMJudge
-from rewardflow.services.service_record import SettingsRecord
+from rewardflow.services.service_record import ServiceRecord
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class JudgeBehind(SettingsRecord):
+class JudgeWrapper(ServiceRecord):
     """A service that asks `judge`."""
 
     judge: LLMJudge

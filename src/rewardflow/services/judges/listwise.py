@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
-from rewardflow.services.http.endpoint import check_choice
 from rewardflow.services.judges.group_prompt import (
     CHARS_PER_TOKEN,
     check_positive,
@@ -22,16 +21,17 @@ from rewardflow.services.judges.group_prompt import (
     system_prompt,
     texts_shown,
 )
-from rewardflow.services.judges.judge_wrapper import JudgeBehind
+from rewardflow.services.judges.judge_wrapper import JudgeWrapper
 from rewardflow.services.judges.rubric import REASON, Criterion, JudgeVerdict, Rubric
 from rewardflow.services.judges.verdict_parsing import read_verdict
+from rewardflow.settings.rules import check_choice
 from rewardflow.types import Reward, Rollout
 
 ListwiseMode = Literal["scores", "ranking"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ListwiseJudge(JudgeBehind):
+class ListwiseJudge(JudgeWrapper):
     """Shows `judge` all answers at once and asks for a score of each, or for their order from best to worst.
 
     Scores from `low` to `high` are given on 0 to 1. A ranking gives 1 to the best, 0 to the worst and equal steps

@@ -7,7 +7,6 @@ needs to run (connections) is made when first used and again after `aclose`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +18,12 @@ import orjson
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.http.chat import ChatAnswer, ChatClient
-from rewardflow.services.http.endpoint import check_choice
 from rewardflow.services.judges.fencing import GUARD, Fence
 from rewardflow.services.judges.rubric import Criterion, JudgeVerdict, Rubric, default_criteria
 from rewardflow.services.judges.verdict_parsing import expected_score, read_verdict
 from rewardflow.services.prices import Prices
-from rewardflow.services.service_record import SettingsRecord
+from rewardflow.services.service_record import ServiceRecord
+from rewardflow.settings.rules import check_choice, closest
 from rewardflow.types import EMPTY, Reward, Rollout
 
 Structured = Literal["auto", "schema", "prompt"]
@@ -46,7 +45,7 @@ def _default_sampling() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LLMJudge(SettingsRecord):
+class LLMJudge(ServiceRecord):
     """Scores one answer by a rubric. `docs/judges.md` explains each setting."""
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -226,8 +225,8 @@ def _check_template(template: str) -> None:
     names = [found[1] for found in _PLACE.finditer(template) if found[1]]
     for name in names:
         if name not in _PLACES:
-            nearest = difflib.get_close_matches(name, _PLACES, n=1)
-            hint = f"did you mean {{{nearest[0]}}}?" if nearest else f"the places are {', '.join(_PLACES)}"
+            nearest = closest(name, _PLACES)
+            hint = f"did you mean {{{nearest}}}?" if nearest else f"the places are {', '.join(_PLACES)}"
             raise InvalidInput(
                 f"there is no place {{{name}}} in a template; {hint} Write {{{{{name}}}}} to mean the text"
             )

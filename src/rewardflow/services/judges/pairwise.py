@@ -30,7 +30,7 @@ from rewardflow.services.judges.group_prompt import (
     system_prompt,
     texts_shown,
 )
-from rewardflow.services.judges.judge_wrapper import JudgeBehind
+from rewardflow.services.judges.judge_wrapper import JudgeWrapper
 from rewardflow.services.judges.rubric import REASON
 from rewardflow.services.judges.verdict_parsing import read_verdict
 from rewardflow.types import Reward, Rollout
@@ -64,7 +64,7 @@ class PairComparison:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PairwiseJudge(JudgeBehind):
+class PairwiseJudge(JudgeWrapper):
     """Lets answers meet in pairs, each pair in both orders; the score is the share of comparisons won, a tie half.
 
     Up to 6 answers everyone meets everyone; of more, each meets `opponents` others (an even number), drawn by the seed.

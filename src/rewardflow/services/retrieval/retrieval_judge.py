@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
-from rewardflow.services.judges.judge_wrapper import JudgeBehind
+from rewardflow.services.judges.judge_wrapper import JudgeWrapper
 from rewardflow.services.judges.llm_judge import question_of
+from rewardflow.services.retrieval.chunking import cut_into_passages
 from rewardflow.services.retrieval.collection import Collection
-from rewardflow.services.retrieval.cutting import cut_into_passages
-from rewardflow.services.retrieval.once import Once
 from rewardflow.services.retrieval.passage_index import Evidence, PassageIndex, merge
 from rewardflow.types import Reward, Rollout
 
@@ -35,7 +35,7 @@ _CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RetrievalJudge(JudgeBehind):
+class RetrievalJudge(JudgeWrapper):
     """Shows `judge` the `k` passages that fit question and answer best.
 
     `passages` is a JSONL or parquet file with the text in `text_field` (and perhaps a name in `id_field`), or a folder
@@ -128,6 +128,24 @@ class RetrievalJudge(JudgeBehind):
             for text in (question_of(rollout) or "", rollout.response)
         )
         return merge(question, answer, self.k), index.digest
+
+
+class Once(Generic[T]):
+    """Makes a slow value once: the first thread that asks makes it, and the others wait.
+
+    An error goes to the thread that tried; the next thread tries again.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+
+    def __call__(self) -> T:
+        with self._lock:
+            if not self._made:
+                self._made.append(self._make())
+            return self._made[0]
 
 
 def clip(text: str, max_chars: int) -> str:

@@ -11,9 +11,9 @@ from typing import ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
-from rewardflow.services.http.endpoint import check_choice
 from rewardflow.services.rules.numbers import read_last_number, read_marked_number, read_number_answer
 from rewardflow.services.rules.rule import AnswerWorth, shown
+from rewardflow.settings.rules import check_choice
 from rewardflow.types import Reward, Rollout
 
 GSM8KMethod = Literal["strict", "flexible"]

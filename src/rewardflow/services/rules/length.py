@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
-from rewardflow.services.http.endpoint import check_choice
+from rewardflow.settings.rules import check_choice
 from rewardflow.types import Reward, Rollout
 
 LengthUnit = Literal["characters", "words", "tokens"]

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardflow.services.retrieval.chunking import cut, cut_into_passages
 from rewardflow.services.retrieval.collection import Passage
-from rewardflow.services.retrieval.cutting import cut, cut_into_passages
 
 
 def test_long_texts_are_cut_between_paragraphs_and_overlap() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rewardflow as rf
 from rewardflow.reward.code.current_call import Call, enter_call
-from rewardflow.services.scored_answer import follow, read_score, report_call
+from rewardflow.services.score_parsing import follow, read_score, report_call
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
