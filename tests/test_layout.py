@@ -94,7 +94,7 @@ COVERED_BY: dict[str, str] = {
     "flow.checked_generation": "flow/test_run.py",
     "flow.fakes": "flow/test_run.py",
     "flow.generation": "flow/test_run.py",
-    "flow.log_prob_passes": "flow/test_run.py",
+    "flow.precompute": "flow/test_run.py",
     "flow.open_step": "flow/test_run.py",
     "flow.flow_parts": "flow/test_run.py",
     "flow.records": "flow/test_run.py",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow.algo.advantages import ESTIMATORS, make_advantages
-from rewardflow.algo.earned import Estimator, TokenTargets
+from rewardflow.algo.estimator import Estimator, TokenTargets
 from rewardflow.algo.estimators.gae import AgainstValues
 from rewardflow.algo.estimators.grpo import GroupRelative
 from rewardflow.algo.estimators.reinforce_plus_plus import WhitenedReturns

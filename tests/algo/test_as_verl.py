@@ -11,7 +11,7 @@ from algo.groups import FIXED
 
 from rewardflow.algo.advantages import make_advantages
 from rewardflow.algo.diagnostics import off_policy_sums
-from rewardflow.algo.earned import TokenTargets
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.algo.losses import policy_loss
 from rewardflow.algo.reward_kl import AdaptiveKl
 from rewardflow.algo.value_loss import value_loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -11,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.data.cursor import PromptCursor
+from rewardflow.data.cursor import PromptCursor, epoch_order
+from rewardflow.data.generated_tasks import GeneratedTask
 from rewardflow.data.prompt_set import PromptList
-from rewardflow.data.shuffling import epoch_order
-from rewardflow.data.tasks import GeneratedTask
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.protocols import PromptSource
 from rewardflow.flow.records import Prompt
@@ -33,6 +33,23 @@ def through_json(state: dict[str, Any]) -> Any:
 
 
 # -- order --
+
+
+@given(size=st.integers(0, 300), seed=st.integers(-5, 10**12), epoch=st.integers(0, 10**6))
+def test_an_order_is_a_permutation_sorted_by_the_documented_digest(size: int, seed: int, epoch: int) -> None:
+    order = epoch_order(size, seed, epoch)
+    assert sorted(order) == list(range(size))
+    digests = [hashlib.blake2b(f"{seed}/{epoch}/{i}".encode(), digest_size=8).digest() for i in order]
+    assert digests == sorted(digests)
+
+
+def test_the_order_is_the_same_on_every_machine() -> None:
+    assert epoch_order(8, 0, 0) == [0, 4, 2, 3, 7, 6, 5, 1]
+
+
+def test_epochs_and_seeds_have_their_own_orders() -> None:
+    orders = {tuple(epoch_order(30, seed, epoch)) for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25
 
 
 def test_epochs_follow_each_other_for_ever_each_in_its_own_order() -> None:

@@ -1,14 +1,17 @@
-"""Tables of rows: what is read, and how bad files are refused."""
+"""Tables of rows: which rows are read, and how bad files and data sets are refused."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rewardflow.answers.row_files import write_rows
-from rewardflow.data.table import names_shown, read_file, table_of
+from rewardflow.data.table import names_shown, read_dataset, read_file, table_of
 from rewardflow.errors import InvalidInput
 
 
@@ -63,3 +66,32 @@ def test_of_very_many_columns_only_some_are_named() -> None:
     table = table_of("wide", [(1, {f"c{i}": 1 for i in range(23)})])
     assert names_shown(table.columns).endswith("c19 and 3 more")
     assert names_shown(()) == "no columns"
+
+
+# -- data sets of the `datasets` package --
+
+
+def load(path: str, name: str | None, *, split: str) -> Iterator[dict[str, Any]]:
+    if path == "nowhere":
+        raise FileNotFoundError("no such data set")
+    return iter([{"prompt": f"{path} {name} {split} {i}"} for i in range(3)])
+
+
+def test_rows_are_those_of_the_split_and_configuration() -> None:
+    table = read_dataset("openai/gsm8k:main", "train", limit=2, load=load)
+    assert [(row.line, row.columns["prompt"]) for row in table.rows] == [
+        (1, "openai/gsm8k main train 0"),
+        (2, "openai/gsm8k main train 1"),
+    ]
+    assert read_dataset("squad", "test", load=load).rows[0].columns == {"prompt": "squad None test 0"}
+
+
+def test_a_data_set_that_cannot_be_loaded_is_named() -> None:
+    with pytest.raises(InvalidInput, match="datasets can load, got nowhere: no such data set"):
+        read_dataset("nowhere", "train", load=load)
+
+
+def test_without_the_package_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # how Python marks what cannot be imported
+    with pytest.raises(InvalidInput, match=r"data.dataset=squad needs datasets: pip install 'rewardflow\[datasets\]'"):
+        read_dataset("squad", "train")

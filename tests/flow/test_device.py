@@ -6,7 +6,7 @@ import pytest
 
 from rewardflow import clock
 from rewardflow.flow.device import Device
-from rewardflow.flow.usage import Work
+from rewardflow.flow.device_usage import Work
 from rewardflow.observe.events import DeviceIdled, DeviceWorked, EventList
 
 

@@ -17,7 +17,7 @@ from rewardflow.errors import FlowError, InvalidInput, ServiceError, ServiceOuta
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
 from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.records import Boundary, GroupRequest, JudgedRollout, Prompt
-from rewardflow.flow.reports import StepReport, taken_together
+from rewardflow.flow.reports import StepReport, combined_metrics
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
 from rewardflow.observe.events import DeviceWorked, EventList
@@ -271,7 +271,7 @@ def test_advantages_that_need_the_batch_see_all_of_it_and_are_refused_where_they
 
     World(Schedule(groups_per_step=6, mini_batches=3), judge_of(0), advantages=Whitened(needs="batch")).run(steps=2)
     assert [count for count in seen if count] == [6, 6]
-    with pytest.raises(InvalidInput, match="need a whole batch before the first, which stream=mini_batch"):
+    with pytest.raises(InvalidInput, match="need a whole batch before the first one, which stream=mini_batch"):
         World(
             Schedule(groups_per_step=6, stream="mini_batch"), judge_of(0), advantages=CentredScores(needs="batch")
         ).run(steps=1)
@@ -595,8 +595,8 @@ def test_calls_and_retries_of_the_steps_add_up_to_those_of_the_run() -> None:
 
 def test_figures_are_taken_together_by_their_mean_and_extremes_by_the_most_extreme() -> None:
     parts = [{"kl": 1.0, "a_max": 3.0, "a_min": 2.0}, {"kl": 3.0, "a_max": 1.0, "a_min": 1.0, "only_here": 5.0}]
-    assert taken_together(parts) == {"kl": 2.0, "a_max": 3.0, "a_min": 1.0, "only_here": 5.0}
-    assert taken_together([]) == {}
+    assert combined_metrics(parts) == {"kl": 2.0, "a_max": 3.0, "a_min": 1.0, "only_here": 5.0}
+    assert combined_metrics([]) == {}
 
 
 # ---- critics and baselines -----------------------------------------------------------------------------------------

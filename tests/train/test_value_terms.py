@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_training import rollout, sample
 
-from rewardflow.algo.earned import TokenTargets
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.train.packing import TokenRow, pack
 from rewardflow.train.value_terms import NUM_SUMS, ValueTerms, value_metrics
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rewardflow.algo.earned import TokenTargets
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, Precomputed, Sample
 from rewardflow.policy.value_model import ValueModel

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rewardflow.algo.earned import Estimator
+from rewardflow.algo.estimator import Estimator
 from rewardflow.algo.estimators.gae import AgainstValues
 from rewardflow.algo.estimators.gpg import NonzeroScaled
 from rewardflow.algo.estimators.grpo import GroupRelative
@@ -16,8 +16,8 @@ from rewardflow.algo.estimators.opo import LengthWeighted
 from rewardflow.algo.estimators.reinforce_plus_plus import WhitenedOutcomes, WhitenedReturns
 from rewardflow.algo.estimators.remax import AgainstGreedy
 from rewardflow.algo.estimators.rloo import LeaveOneOut
+from rewardflow.algo.lookup import look_up
 from rewardflow.algo.reward_kl import AdaptiveKl, FixedKl, KlInReward
-from rewardflow.algo.tables import choose
 from rewardflow.flow.protocols import Advantages
 from rewardflow.settings.run_settings import AlgorithmSettings
 
@@ -25,7 +25,7 @@ __all__ = ["ESTIMATORS", "GroupRelative", "make_advantages"]
 
 
 def make_advantages(settings: AlgorithmSettings) -> Advantages:
-    estimator = choose("advantage", settings.advantage, ESTIMATORS)(settings)
+    estimator = look_up("advantage", settings.advantage, ESTIMATORS)(settings)
     if settings.reward_kl_coef == 0:
         return estimator
     return KlInReward(estimator, controller=_controller(settings), kl_estimator=settings.reward_kl_estimator)

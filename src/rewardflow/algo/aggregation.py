@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewardflow.algo.tables import choose
+from rewardflow.algo.lookup import look_up
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.run_settings import Aggregation
 
@@ -49,7 +49,7 @@ def trained_mask(sampled_BT: Tensor, scored_B: Tensor) -> Tensor:
 def token_weights(aggregation: Aggregation, mask_BT: Tensor) -> Tensor:
     """float32 weights for `numerator`. `mask_BT` is the trained mask."""
     weights_BT = mask_BT.bool().float()
-    if choose("aggregation", aggregation, _RULES).divides_rows:
+    if look_up("aggregation", aggregation, _RULES).divides_rows:
         return weights_BT / weights_BT.sum(dim=-1, keepdim=True).clamp(min=1)
     return weights_BT
 
@@ -64,5 +64,5 @@ def denominator(aggregation: Aggregation, mask_BT: Tensor, scored_B: Tensor, max
 
     A scored rollout counts even if none of its tokens train.
     """
-    count = choose("aggregation", aggregation, _RULES).count
+    count = look_up("aggregation", aggregation, _RULES).count
     return count(trained_mask(mask_BT, scored_B), scored_B.bool(), max_response_tokens).to(torch.float64)

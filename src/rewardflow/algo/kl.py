@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from rewardflow.algo.log_ratio import bounded, log_ratio
-from rewardflow.algo.tables import choose
+from rewardflow.algo.lookup import look_up
 from rewardflow.settings.run_settings import LossKlEstimator
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def kl_to_reference(
     log_probs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, estimator: LossKlEstimator = "k3"
 ) -> Tensor:
     """The estimate of each token, with the estimator's own gradient."""
-    return choose("estimator", estimator, ESTIMATORS)(log_ratio(log_probs_BT, reference_BT, mask_BT))
+    return look_up("estimator", estimator, ESTIMATORS)(log_ratio(log_probs_BT, reference_BT, mask_BT))
 
 
 def _k1(log_ratio_BT: Tensor) -> Tensor:

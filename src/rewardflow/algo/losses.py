@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rewardflow.algo.correction import correction
 from rewardflow.algo.log_ratio import bounded, log_ratio
-from rewardflow.algo.tables import choose
+from rewardflow.algo.lookup import look_up
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.run_settings import AlgorithmSettings
 
@@ -85,7 +85,7 @@ def policy_loss(
 
     Where the old policy is the present one, because nothing was updated since, `old_BT` may be `log_probs_BT` itself.
     """
-    kind = choose("loss", settings.loss, LOSSES)
+    kind = look_up("loss", settings.loss, LOSSES)
     if behaviour_BT is None and settings.needs_behaviour:
         raise InvalidInput(
             f"loss={settings.loss} with behaviour_weights={settings.weigh_by}, reject={settings.reject} compares "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rewardflow.algo.earned import Advantage, Estimator, num_sampled
+from rewardflow.algo.estimator import Advantage, Estimator, num_sampled
 from rewardflow.algo.kl import kl_to_reference
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import PrecomputedOf

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from rewardflow.cli.display import safe
-from rewardflow.data.gsm8k_files import convert_gsm8k
+from rewardflow.data.convert_gsm8k import convert_gsm8k
 from rewardflow.errors import InvalidInput
 
 

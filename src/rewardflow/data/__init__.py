@@ -5,9 +5,9 @@ prompts = source.take(128)
 """
 
 from rewardflow.data.cursor import CursorStatistics, PromptCursor
+from rewardflow.data.generated_tasks import GeneratedTask
 from rewardflow.data.open_prompts import open_prompts, open_source
 from rewardflow.data.prompt_set import PromptList, PromptSet
-from rewardflow.data.tasks import GeneratedTask
 
 __all__ = [
     "CursorStatistics",

@@ -10,6 +10,7 @@ fingerprint, the seed, and whether it is shuffled.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow.data.prompt_set import PromptSet
-from rewardflow.data.shuffling import epoch_order
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
 from rewardflow.settings.rules import at_least
@@ -158,6 +158,17 @@ class PromptCursor:
         if changed:
             told = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)
             raise InvalidInput(f"a state can only be restored onto the prompts it belongs to, but {told}")
+
+
+def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
+    start = hashlib.blake2b(f"{seed}/{epoch}/".encode(), digest_size=8)
+
+    def place(number: int) -> bytes:
+        digest = start.copy()
+        digest.update(str(number).encode())
+        return digest.digest()
+
+    return sorted(range(size), key=place)
 
 
 def _whole(state: Mapping[str, Any], name: str, *, at_most: int | None = None) -> int:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 from rewardflow.data.columns import Columns, prompts_of
 from rewardflow.data.cursor import PromptCursor
-from rewardflow.data.hugging_face import read_dataset
+from rewardflow.data.generated_tasks import GeneratedTask
 from rewardflow.data.prompt_set import PromptList, PromptSet
-from rewardflow.data.table import Table, read_file
-from rewardflow.data.tasks import GeneratedTask
+from rewardflow.data.table import Table, read_dataset, read_file
 from rewardflow.flow.records import Prompt
 from rewardflow.settings.run_settings import DataSettings
 

@@ -7,7 +7,7 @@ used is refused with the lines and what is wrong with each.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from rewardflow.answers.row_files import Unreadable, read_rows
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import import_extra
 
 _MAX_LINES_NAMED = 5
 _MAX_COLUMNS_NAMED = 20
@@ -46,6 +47,20 @@ def read_file(path: str | PathLike[str], *, limit: int | None = None) -> Table:
     if not Path(path).is_file():
         raise InvalidInput(f"the file of prompts must exist, got {path}")
     return table_of(str(path), itertools.islice(read_rows(path), limit))
+
+
+def read_dataset(name: str, split: str, *, limit: int | None = None, load: Callable[..., Any] | None = None) -> Table:
+    """`name` is a data set of the hub or a folder, with `:configuration` behind it where it has several.
+
+    `load` stands in for `datasets.load_dataset`.
+    """
+    load = load or import_extra("datasets", "datasets", f"data.dataset={name}").load_dataset
+    place, _, configuration = name.partition(":")
+    try:
+        rows = load(place, configuration or None, split=split)
+    except (OSError, ValueError) as error:  # as datasets tells a wrong name, configuration or split
+        raise InvalidInput(f"data.dataset must be one that datasets can load, got {name}: {error}") from error
+    return table_of(f"{name} ({split})", enumerate(itertools.islice(rows, limit), start=1))
 
 
 def table_of(name: str, lines: Iterable[tuple[int, Any]]) -> Table:

@@ -1,11 +1,11 @@
-"""The lease on a device: who may compute on it, one at a time, in order of importance.
+"""Leases a device to one piece of work at a time, in order of priority.
 
-Always true: at most one holder; of those who wait, generating goes first, then log-probs, then validation, then
-updates; work that was announced goes before anything less important, even if it has not asked yet; between a step's
-first update and its publishing nothing is generated, for training or validation, because the weights are no version
-then.
+Always true: a device has at most one holder; among waiting work, generation goes first, then log-probs, then
+validation, then updates; announced work goes before work of lower priority, even before it requests the lease; between
+a step's first update and its publishing nothing is generated, for training or validation, because the weights belong
+to no version then.
 
-Where generation and training share a device they share one `Device`; where they do not, each has its own.
+Generation and training use one `Device` together if they share the hardware, and one each if they do not.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import heapq
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-from rewardflow.flow.usage import Cause, Usage, Work
+from rewardflow.flow.device_usage import Cause, DeviceUsage, Work
 from rewardflow.observe.events import DeviceIdled, DeviceWorked, EventSink
 
-_IMPORTANCE: dict[Work, int] = {"generate": 0, "log_probs": 1, "validate": 2, "update": 3, "publish": 3}
+_PRIORITY: dict[Work, int] = {"generate": 0, "log_probs": 1, "validate": 2, "update": 3, "publish": 3}
 
 
 class Device:
+    """A lock with priorities that records what the device did and why it was idle."""
+
     def __init__(self, name: str, *, sink: EventSink | None = None) -> None:
         self.name = name
         self._sink = sink
-        self.usage = Usage(on_idle=self._idled)
+        self.usage = DeviceUsage(on_idle=self._idled)
         self._loop = asyncio.get_running_loop()
         self._is_held = False
         self._num_updating = 0
@@ -36,7 +38,7 @@ class Device:
 
     @contextlib.asynccontextmanager
     async def lease(self, work: Work, step: int) -> AsyncIterator[None]:
-        """Hold the device for one piece of work."""
+        """Waits for the device and holds it for one piece of work."""
         await self._acquire(work)
         started_s = self._loop.time()
         try:
@@ -50,17 +52,17 @@ class Device:
             self._grant()
 
     def announce(self, work: Work, count: int = 1) -> None:
-        """This work will be asked for; what is less important waits for it until then."""
+        """Reserves the next turn for this work: work of lower priority waits until `retract` is called."""
         self._announced[work] += count
 
     def retract(self, work: Work) -> None:
-        """Announced work was asked for, or will not be."""
+        """Ends an announcement, because the work holds the device now or will never come."""
         self._announced[work] -= 1
         self._grant()
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        """From a step's first update to its publishing."""
+        """Spans the time from a step's first update to its publishing."""
         self._num_updating += 1
         try:
             yield
@@ -75,7 +77,7 @@ class Device:
     async def _acquire(self, work: Work) -> None:
         ticket: asyncio.Future[None] = self._loop.create_future()
         self._num_asked += 1
-        heapq.heappush(self._waiting, (_IMPORTANCE[work], self._num_asked, work, ticket))
+        heapq.heappush(self._waiting, (_PRIORITY[work], self._num_asked, work, ticket))
         self._grant()
         try:
             await ticket
@@ -105,4 +107,4 @@ class Device:
     def _may_start(self, work: Work) -> bool:
         if work in ("generate", "validate") and self._num_updating:
             return False
-        return not any(count > 0 and _IMPORTANCE[due] < _IMPORTANCE[work] for due, count in self._announced.items())
+        return not any(count > 0 and _PRIORITY[due] < _PRIORITY[work] for due, count in self._announced.items())

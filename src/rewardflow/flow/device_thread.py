@@ -1,7 +1,7 @@
-"""One thread that computes, so that the event loop never waits for a device.
+"""Runs computations on one thread, so that the event loop never blocks on a device.
 
-Always true: what is handed in runs one after another, in order; whoever waits for it is told its result or its error;
-a cancelled wait ends only when the computation has ended too, so that nothing computes behind anybody's back.
+Always true: computations run one after another, in order; the caller gets the result or the error; a cancelled call
+returns only after its computation has ended, so nothing computes unnoticed.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class DeviceThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Nothing can be running by now: whoever waited for it has seen it end."""
+        """Ends the thread. Nothing can be running by now, because every caller has waited for its computation."""
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()
 
     async def run(self, compute: Callable[[], T]) -> T:
-        """Compute on the thread. A cancellation is passed on when the computation has ended."""
+        """Computes on the thread. A cancellation takes effect only after the computation has ended."""
         loop = asyncio.get_running_loop()
         with hold(loop):
             return await _outlast(self._begin(loop, compute))
 
     async def stream(self, compute: Callable[[Emitter[T]], None]) -> AsyncGenerator[T]:
-        """What `compute` emits, as it does; `compute` should end soon after `emitter.is_stopped`. Close the stream."""
+        """Yields what `compute` emits. `compute` should end soon after `emitter.is_stopped`. Close the stream."""
         loop = asyncio.get_running_loop()
         emitter: Emitter[T] = Emitter(loop)
         with hold(loop):
@@ -58,7 +58,7 @@ class DeviceThread:
                 while (results := await emitter.results.get()) is not None:
                     for result in results:
                         yield result
-            except BaseException:  # the caller left; what became of the computation is nobody's concern any more
+            except BaseException:  # the caller left and no longer needs the outcome of the computation
                 emitter.is_stopped = True
                 await _wait_to_the_end(ended)
                 raise
@@ -72,12 +72,12 @@ class DeviceThread:
         def job() -> None:
             try:
                 result = compute()
-            except (StopIteration, asyncio.CancelledError) as error:  # these mean something else to whoever awaits
-                _tell(loop, ended.set_exception, _wrapped(error))
+            except (StopIteration, asyncio.CancelledError) as error:  # both have another meaning to an awaiting task
+                _call_soon(loop, ended.set_exception, _wrapped(error))
             except BaseException as error:
-                _tell(loop, ended.set_exception, error)
+                _call_soon(loop, ended.set_exception, error)
             else:
-                _tell(loop, ended.set_result, result)
+                _call_soon(loop, ended.set_result, result)
 
         self._jobs.put(job)
         return ended
@@ -88,34 +88,34 @@ class DeviceThread:
 
 
 class Emitter(Generic[T]):
-    """Given to a computation that has results on its way."""
+    """Sends results from a running computation to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.is_stopped = False  # nobody wants more
+        self.is_stopped = False  # the caller needs no more results
         self.results: asyncio.Queue[tuple[T, ...] | None] = asyncio.Queue()
         self._loop = loop
 
     def emit(self, *results: T) -> None:
-        """What is there at the same time is told at once: waking the loop costs more than most results."""
-        _tell(self._loop, self.results.put_nowait, results)
+        """Sends results in one batch: waking the loop costs more than most results."""
+        _call_soon(self._loop, self.results.put_nowait, results)
 
 
 async def _outlast(ended: asyncio.Future[T]) -> T:
-    """Wait to the end, and only then be cancelled."""
+    """Waits for the end, and raises a cancellation only then."""
     if await _wait_to_the_end(ended):
         raise asyncio.CancelledError
     return ended.result()
 
 
 async def _wait_to_the_end(ended: asyncio.Future[T]) -> bool:
-    """Whether somebody wished to cancel the wait meanwhile."""
+    """Waits for the end. Returns whether the wait was cancelled meanwhile."""
     is_cancelled = False
     while not ended.done():
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
             is_cancelled = True
-    ended.exception()  # seen, whoever looks at it
+    ended.exception()  # marks an error as retrieved, so that asyncio does not log it
     return is_cancelled
 
 
@@ -125,6 +125,6 @@ def _wrapped(error: BaseException) -> RuntimeError:
     return wrapped
 
 
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
     with suppress(RuntimeError):  # the loop was closed meanwhile
         loop.call_soon_threadsafe(callback, *args)

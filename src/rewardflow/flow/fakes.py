@@ -1,6 +1,6 @@
-"""A generator, a trainer and prompts that take time and make nothing: for tests, docs and simulations of the real loop.
+"""Fakes a generator, a trainer and prompts, which only take time: for tests, docs and simulations of the real loop.
 
-Always true: they keep every promise of the seams, take their time from the running loop, and remember what they did.
+Always true: they keep every promise of the protocols, take their time from the running loop, and record what they did.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rewardflow.types import Rollout, ScoredGroup
 
 
 class FakePrompts:
-    """Prompts that are numbers."""
+    """Prompts whose text is their number."""
 
     def __init__(self) -> None:
         self.num_made = 0
@@ -35,7 +35,7 @@ class FakePrompts:
 
 @dataclass(slots=True, kw_only=True)
 class FakeGenerator:
-    """Ends one rollout after another, `rollout_s` apart; `num_tokens` says how long each is."""
+    """Finishes one rollout every `rollout_s` seconds; `num_tokens` gives its length."""
 
     rollout_s: float = 0.0
     num_tokens: Callable[[GroupRequest, int], int] = lambda request, index: 4
@@ -73,7 +73,7 @@ class FakeGenerator:
 
 @dataclass(slots=True, kw_only=True)
 class FakeTrainer:
-    """Takes so many seconds for each rollout, and for each update."""
+    """Takes the given seconds for each rollout and each update, and records the batches."""
 
     log_probs_s: float = 0.0
     forward_backward_s: float = 0.0
@@ -112,7 +112,7 @@ class FakeTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentredScores:
-    """Score minus the mean of the group's scores."""
+    """Advantages: the score minus the mean of the group's scores."""
 
     needs: Literal["group", "mini_batch", "batch"] = "group"
 

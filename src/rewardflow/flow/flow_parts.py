@@ -1,4 +1,7 @@
-"""What a flow is made of, given once and never changed."""
+"""Holds the parts of a flow (prompts, generator, agent, trainer, algorithm) and the devices that they share.
+
+Always true: parts that exist fit each other; nothing changes them during a run.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.observe.events import EventSink
 
-_HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}
+_HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}  # orders `needs` and `stream` by size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowParts:
-    """`takes_reference`, `takes_behaviour` and `takes_old` say which log-probs the trainer takes besides those that the
-    schedule needs; with a `critic` values are taken like old log-probs. `has_baseline` gives each group one more
-    rollout, decoded greedily, which is not trained on.
+    """The parts of a flow and how it uses them.
+
+    `takes_reference`, `takes_behaviour` and `takes_old` say which log-probs the trainer computes besides those that
+    the schedule needs. With a `critic`, the flow computes values along with the old log-probs. `has_baseline` adds one
+    rollout to each group, which is decoded greedily and never trained on.
     """
 
     schedule: Schedule
@@ -39,7 +44,7 @@ class FlowParts:
     def __post_init__(self) -> None:
         if _HOW_MUCH[self.advantages.needs] > _HOW_MUCH[self.schedule.stream]:
             raise InvalidInput(
-                f"these advantages need a whole {self.advantages.needs} before the first, which stream="
+                f"these advantages need a whole {self.advantages.needs} before the first one, which stream="
                 f"{self.schedule.stream} does not wait for; choose stream={self.advantages.needs}"
             )
         if self.schedule.min_group > self.group_size:
@@ -49,8 +54,8 @@ class FlowParts:
             )
         if self.takes_behaviour and self.schedule.placement == "separate":
             raise InvalidInput(
-                "the trainer can take behaviour log-probs only while it has the weights that generated, which "
-                "placement=separate does not promise; take the engine's, or choose placement=colocated"
+                "the trainer can compute behaviour log-probs only while it has the weights that generated, which "
+                "placement=separate does not promise; use the engine's, or choose placement=colocated"
             )
 
     @property
@@ -60,7 +65,7 @@ class FlowParts:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Where training and generation compute: one device that they share, or one each."""
+    """The devices of training and generation: one that they share, or one each."""
 
     trainer: Device
     generator: Device

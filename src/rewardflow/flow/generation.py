@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from rewardflow.errors import FlowError
 from rewardflow.flow.checked_generation import generate_checked
 from rewardflow.flow.flow_parts import Devices, FlowParts
-from rewardflow.flow.log_prob_passes import take
 from rewardflow.flow.open_step import OpenStep
+from rewardflow.flow.precompute import precompute
 from rewardflow.flow.protocols import PromptSource
 from rewardflow.flow.records import GroupRequest, Prompt, num_sampled_tokens
 from rewardflow.types import Rollout
@@ -27,7 +27,7 @@ async def generate_step(parts: FlowParts, devices: Devices, open_step: OpenStep,
         if devices.are_one:
             devices.trainer.announce("log_probs")  # keeps an update from getting in between
         await _generate(parts, devices, open_step, _ask(parts, open_step, prompts))
-    await _take_early(parts, devices, open_step)
+    await _precompute_early(parts, devices, open_step)
     if devices.are_one:
         devices.trainer.retract("log_probs")
     open_step.is_generated.set()
@@ -35,7 +35,7 @@ async def generate_step(parts: FlowParts, devices: Devices, open_step: OpenStep,
 
 async def finish_restored(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
     """Computes the log-probs that were missing when the step was saved; the reference has not changed since."""
-    await _take_early(parts, devices, open_step)
+    await _precompute_early(parts, devices, open_step)
     open_step.is_generated.set()
 
 
@@ -45,7 +45,7 @@ async def generate_reserves(parts: FlowParts, devices: Devices, open_step: OpenS
     prompts = take_prompts(parts.prompts, parts.schedule.refill)
     async with devices.generator.lease("generate", open_step.step):
         await _generate(parts, devices, open_step, _ask(parts, open_step, prompts))
-    await _take_early(parts, devices, open_step)
+    await _precompute_early(parts, devices, open_step)
 
 
 def take_prompts(source: PromptSource, count: int) -> Sequence[Prompt]:
@@ -59,11 +59,11 @@ def _ask(parts: FlowParts, open_step: OpenStep, prompts: Sequence[Prompt]) -> li
     return open_step.ask(prompts, parts.rollouts_per_group, has_baseline=parts.has_baseline)
 
 
-async def _take_early(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
+async def _precompute_early(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:
     if parts.takes_behaviour:
-        await take("behaviour", parts, devices.trainer, open_step)
+        await precompute("behaviour", parts, devices.trainer, open_step)
     if parts.takes_reference:
-        await take("reference", parts, devices.trainer, open_step)
+        await precompute("reference", parts, devices.trainer, open_step)
 
 
 async def _generate(parts: FlowParts, devices: Devices, open_step: OpenStep, requests: Sequence[GroupRequest]) -> None:

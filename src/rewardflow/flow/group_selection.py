@@ -1,10 +1,11 @@
-"""Which groups a step trains on, and in which order.
+"""Selects the groups that a step trains on, and their order.
 
-Always true: a step has P shares and each is taken exactly once: filled by a group that is kept, or empty because what
-could have filled it dropped out and nothing was in reserve. With a fixed order the shares are a function of which
-groups are kept, whatever the order in which that became known.
+Always true: a step makes P selections, and training takes each exactly once: a kept group, or no group, because a
+group dropped out and no reserve was left to replace it. With a fixed order the selections depend only on which groups
+are kept, not on when that became known.
 
-No clock and no waiting here: the loop settles groups as their verdicts come, and takes shares as they are ready.
+This module knows no clock and never waits: the loop settles groups as their verdicts come, and takes selections as
+they become ready.
 """
 
 from __future__ import annotations
@@ -16,128 +17,134 @@ from typing import Literal
 
 from rewardflow.flow.schedule import Order
 
-_Fate = Literal["out", "kept", "dropped"]
+_Fate = Literal["pending", "kept", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """One of a step's P places: the number of the group that fills it, or None."""
+class Selection:
+    """One of a step's P selections: the number of the selected group, or None if no group was left for it."""
 
     number: int | None
 
 
 class GroupSelection:
-    """The shares of one step. `numbers` are the groups that were asked for; reserves come in with `add_reserves`."""
+    """The selections of one step. `numbers` are its requested groups; `add_reserves` adds groups that may replace them.
+
+    A reserve is started, that is, sent to the reward agent, only when a group drops out.
+    """
 
     def __init__(self, numbers: range, order: Order) -> None:
         self._order = order
-        self._slots: dict[int, _Fate] = dict.fromkeys(numbers, "out")
-        self._reserves: dict[int, _Fate] = {}
+        self._requested: dict[int, _Fate] = dict.fromkeys(numbers, "pending")
+        self._reserves: dict[int, _Fate] = {}  # the started ones
         self._unstarted: deque[int] = deque()
-        self._num_unfilled = 0  # dropped, and no reserve was there; more reserves may still come
+        self._num_unreplaced = 0
         self._may_refill = True
-        self._ready: deque[Share] = deque()
-        self._in_order = self._shares_in_order()
+        self._ready: deque[Selection] = deque()
+        self._in_order = self._select_in_order()
         self._num_taken = 0
 
     @property
     def num_untaken(self) -> int:
-        return len(self._slots) - self._num_taken
+        return len(self._requested) - self._num_taken
 
     @property
     def num_ready(self) -> int:
-        """GroupSelection that can be taken now."""
+        """The number of selections that can be taken now."""
         return len(self._ready)
 
     @property
-    def num_unfilled(self) -> int:
-        """GroupSelection that wait for more reserves than there are."""
-        return self._num_unfilled
+    def num_unreplaced(self) -> int:
+        """The number of dropped groups that found no reserve; more reserves may still come."""
+        return self._num_unreplaced
 
     def add_reserves(self, numbers: range) -> list[int]:
-        """More groups that may fill a share; gives those that are needed at once."""
+        """Adds groups that may replace dropped ones. Returns those to start at once."""
         self._unstarted.extend(numbers)
         started = []
-        while self._num_unfilled and self._unstarted:
-            self._num_unfilled -= 1
+        while self._num_unreplaced and self._unstarted:
+            self._num_unreplaced -= 1
             started.append(self._start_reserve())
         return started
 
     def settle(self, number: int, *, is_kept: bool) -> int | None:
-        """Say what became of a group. Gives the reserve whose verdicts are needed instead, if there is one."""
-        fates = self._slots if number in self._slots else self._reserves
+        """Records whether a group is kept. Returns the reserve to start in its place, if it has one."""
+        fates = self._requested if number in self._requested else self._reserves
         fates[number] = "kept" if is_kept else "dropped"
         started = None
         if is_kept:
-            self._ready_if_by_completion(Share(number))
+            self._select_if_by_completion(Selection(number))
         elif self._unstarted:
             started = self._start_reserve()
         elif self._may_refill:
-            self._num_unfilled += 1
+            self._num_unreplaced += 1
         else:
-            self._ready_if_by_completion(Share(None))
+            self._select_if_by_completion(Selection(None))
         self._advance()
         return started
 
     def end_refill(self) -> None:
-        """No more reserves will come: shares that nothing can fill stay empty."""
+        """Says that no more reserves will come: dropped groups without a replacement stay without one."""
         self._may_refill = False
-        for _ in range(self._num_unfilled):
-            self._ready_if_by_completion(Share(None))
-        self._num_unfilled = 0
+        for _ in range(self._num_unreplaced):
+            self._select_if_by_completion(Selection(None))
+        self._num_unreplaced = 0
         self._advance()
 
-    def take(self) -> Share:
-        """The next share; only while `num_ready`."""
+    def take(self) -> Selection:
+        """Removes and returns the next selection. Call it only while `num_ready` is positive."""
         self._num_taken += 1
         return self._ready.popleft()
 
-    def unused(self) -> list[int]:
-        """Reserves whose verdicts were never asked for."""
+    def unused_reserves(self) -> list[int]:
+        """Returns the reserves that were never started."""
         return list(self._unstarted)
 
     def _start_reserve(self) -> int:
         number = self._unstarted.popleft()
-        self._reserves[number] = "out"
+        self._reserves[number] = "pending"
         return number
 
-    def _ready_if_by_completion(self, share: Share) -> None:
+    def _select_if_by_completion(self, selection: Selection) -> None:
         if self._order == "completion":
-            self._ready.append(share)
+            self._ready.append(selection)
 
     def _advance(self) -> None:
         if self._order == "fixed":
-            for share in self._in_order:
-                if share is None:
+            for selection in self._in_order:
+                if selection is None:
                     break
-                self._ready.append(share)
+                self._ready.append(selection)
 
-    def _shares_in_order(self) -> Iterator[Share | None]:
-        """The shares slot by slot, None while the next is not known yet: a gap gets the next reserve that is kept."""
-        fillers = self._fillers()
-        for number in self._slots:
-            while self._slots[number] == "out":
+    def _select_in_order(self) -> Iterator[Selection | None]:
+        """Yields the selections in the order of the requested groups, and None while the next one is unknown.
+
+        The next kept reserve replaces a dropped group.
+        """
+        replacements = self._replacements()
+        for number in self._requested:
+            while self._requested[number] == "pending":
                 yield None
-            if self._slots[number] == "kept":
-                yield Share(number)
+            if self._requested[number] == "kept":
+                yield Selection(number)
                 continue
-            while (filler := next(fillers)) is None:
+            while (replacement := next(replacements)) is None:
                 yield None
-            yield filler
+            yield replacement
 
-    def _fillers(self) -> Iterator[Share | None]:
-        """Kept reserves in their order, None while the next is not known, and empty shares after the last."""
+    def _replacements(self) -> Iterator[Selection | None]:
+        """Yields the kept reserves in order, None while the next one is unknown, and empty selections at the end."""
         position = 0
         while True:
             if position < len(self._reserves):
                 number = list(self._reserves)[position]
-                if self._reserves[number] == "out":
+                if self._reserves[number] == "pending":
                     yield None
                     continue
                 position += 1
                 if self._reserves[number] == "kept":
-                    yield Share(number)
+                    yield Selection(number)
             elif self._unstarted or self._may_refill:
                 yield None
             else:
-                yield Share(None)
+                yield Selection(None)

@@ -1,20 +1,20 @@
-"""How a mini-batch is cut into micro-batches.
+"""Cuts mini-batches into micro-batches.
 
-Always true: the cut depends on the lengths of what was generated and on nothing that happens afterwards, so that it is
-the same for every `stream` setting and on every rank, and can be followed while verdicts are still out.
+Always true: the cut depends only on the lengths of the generated rollouts, not on anything that happens afterwards. So
+it is the same for every `stream` setting and on every rank, and is known while verdicts are still out.
 """
 
 from __future__ import annotations
 
 
-def plan_micro_batches(num_shares: int, num_tokens: int, max_tokens: int) -> list[int]:
-    """Shares in each micro-batch: as few micro-batches as hold the tokens, and as even as can be."""
-    num_batches = min(num_shares, max(1, -(-num_tokens // max_tokens)))
-    return [num_shares * (i + 1) // num_batches - num_shares * i // num_batches for i in range(num_batches)]
+def plan_micro_batches(num_groups: int, num_tokens: int, max_tokens: int) -> list[int]:
+    """Returns the groups in each micro-batch: as few micro-batches as hold the tokens, as even as possible."""
+    num_batches = min(num_groups, max(1, -(-num_tokens // max_tokens)))
+    return [num_groups * (i + 1) // num_batches - num_groups * i // num_batches for i in range(num_batches)]
 
 
 def split_by_tokens(lengths: list[int], max_tokens: int) -> list[slice]:
-    """Neighbours, as many as fit; one that is too long by itself stands alone."""
+    """Splits into runs of neighbours that fit; a sequence that is too long gets a slice for itself."""
     slices, start, total = [], 0, 0
     for i, length in enumerate(lengths):
         if i > start and total + length > max_tokens:

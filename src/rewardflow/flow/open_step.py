@@ -1,7 +1,7 @@
-"""One step between its admission and its publishing: what was generated, what is judged, what can be trained.
+"""Tracks one step from admission to publishing: its rollouts, its verdicts, and the groups ready to train.
 
-Always true: every group that was asked for has exactly one fate: trained, dropped with a reason, or never judged
-because it stayed in reserve; the verdicts of a group are the ones that its own ticket delivered.
+Always true: every requested group has exactly one fate: trained, dropped with a reason, or never judged because it
+stayed in reserve; a group's verdicts are those that the step's ticket delivered for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rewardflow.flow.group_selection import GroupSelection, Share
+from rewardflow.flow.device_usage import DeviceUsage
+from rewardflow.flow.group_selection import GroupSelection, Selection
 from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.records import (
     DropReason,
@@ -22,15 +23,14 @@ from rewardflow.flow.records import (
     num_tokens,
 )
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.usage import Usage
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 
 class OpenStep:
-    """Filled by generation and by verdicts, emptied by training."""
+    """The state of one step. Generation adds rollouts, the agent adds verdicts, training takes groups."""
 
-    def __init__(self, step: int, first_number: int, schedule: Schedule, agent: Rewards, usage: Usage) -> None:
+    def __init__(self, step: int, first_number: int, schedule: Schedule, agent: Rewards, usage: DeviceUsage) -> None:
         self.step = step
         self.ticket: Ticket = agent.open()
         self.ticket.watch(self._landed)
@@ -48,13 +48,13 @@ class OpenStep:
         self._rollouts: dict[int, dict[int, Rollout]] = {}
         self._precomputed: dict[tuple[int, int], Precomputed] = {}
         self._in_reserve: set[int] = set()
-        self._shares = GroupSelection(range(first_number, first_number + schedule.groups_per_step), schedule.order)
+        self._selection = GroupSelection(range(first_number, first_number + schedule.groups_per_step), schedule.order)
         self._changed = asyncio.Event()
 
     # -- generation --------------------------------------------------------------------------------------------------
 
     def ask(self, prompts: Sequence[Prompt], group_size: int, *, has_baseline: bool = False) -> list[GroupRequest]:
-        """Requests for the step's groups, and for its reserves after them; or for one more round of reserves."""
+        """Returns requests for the step's groups and then its reserves; in later calls, for a round of reserves."""
         requests = [
             GroupRequest(number=number, step=self.step, prompt=prompt, group_size=group_size, has_baseline=has_baseline)
             for number, prompt in enumerate(prompts, self._next_number)
@@ -64,24 +64,24 @@ class OpenStep:
         reserves = [r.number for r in requests if r.number >= self._first_number + self._schedule.groups_per_step]
         self._in_reserve.update(reserves)
         if reserves:
-            self._start(self._shares.add_reserves(range(reserves[0], reserves[-1] + 1)))
+            self._start(self._selection.add_reserves(range(reserves[0], reserves[-1] + 1)))
         if self._schedule.refill_rounds == 0:
-            self._shares.end_refill()
+            self._selection.end_refill()
         return requests
 
     def generated(self, rollout: Rollout) -> None:
-        """A rollout has ended: its reward call starts now, unless its group is kept in reserve."""
+        """Adds a finished rollout. Its reward call starts now, unless its group is a reserve."""
         number = int(rollout.group_id)
         self._rollouts.setdefault(number, {})[rollout.index] = rollout
         if number not in self._in_reserve:
             self._submit([rollout])
 
     def rollouts(self) -> list[Rollout]:
-        """All of them, in the order of their groups and indices: the same however generation ended them."""
+        """Returns all rollouts by group and index, so the order does not depend on which ended first."""
         return [group[index] for _, group in sorted(self._rollouts.items()) for index in sorted(group)]
 
     def trainable(self) -> list[Rollout]:
-        """The same without baselines, which nobody learns from."""
+        """Returns the same without the baselines, which are never trained on."""
         return [rollout for rollout in self.rollouts() if not self.is_baseline(rollout)]
 
     def is_baseline(self, rollout: Rollout) -> bool:
@@ -89,19 +89,19 @@ class OpenStep:
 
     @property
     def num_tokens(self) -> int:
-        """Of what may be trained on, without reserves."""
+        """The tokens of all rollouts that may be trained on, without reserves."""
         last = self._first_number + self._schedule.groups_per_step
         return sum(num_tokens(rollout) for rollout in self.trainable() if int(rollout.group_id) < last)
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def saved(self) -> SavedStep:
-        """The step as it is before its training begins."""
+        """Returns the step as it is before its training begins."""
         rollouts = (PreparedRollout(rollout=one, precomputed=self.precomputed_of(one)) for one in self.rollouts())
         return SavedStep(step=self.step, requests=tuple(self._requests.values()), rollouts=tuple(rollouts))
 
     def restore(self, saved: SavedStep) -> None:
-        """Go on with a step that was generated before: its verdicts are asked for again, and the journal has most."""
+        """Continues a step that an earlier run generated. Submits its rollouts again; the journal has most verdicts."""
         first = saved.requests[0]
         prompts = [request.prompt for request in saved.requests]
         self.ask(prompts, first.group_size, has_baseline=first.has_baseline)
@@ -112,16 +112,16 @@ class OpenStep:
     # -- verdicts ----------------------------------------------------------------------------------------------------
 
     async def receive(self) -> None:
-        """Take the groups from the ticket as they come, to its end."""
+        """Settles the ticket's groups as they come, until the ticket ends."""
         try:
             async for group in self.ticket:
                 self._settle(group)
         finally:
             if not self.ticket.is_over and self._agent.is_open:
-                self.ticket.cancel()  # the loop is leaving: nobody wants what is out
+                self.ticket.cancel()  # the loop is ending: no one needs the outstanding verdicts
 
     def _landed(self, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
-        """Verdicts have come of a group that is not complete yet."""
+        """Counts verdicts of a group that is not complete yet. The ticket calls this."""
         number = int(rollouts[0].group_id)
         self._count_out(number, -len(rollouts))
         failed = {rollout.index for rollout, reward in zip(rollouts, rewards, strict=True) if reward.value is None}
@@ -130,7 +130,7 @@ class OpenStep:
             self._give_up_if_hopeless(number)
 
     def _give_up_if_hopeless(self, number: int) -> None:
-        """When too many have failed for the group to be kept, or its baseline, its other calls no longer matter."""
+        """Cancels a group's other calls once it must be dropped: too many rollouts failed, or its baseline did."""
         request, failed = self._requests[number], self._failed.get(number, set())
         most_scored = request.group_size - request.has_baseline - len(failed)
         if most_scored < self._schedule.min_group or any(map(request.is_baseline, failed)):
@@ -148,23 +148,23 @@ class OpenStep:
     def _settle(self, group: ScoredGroup) -> None:
         reason = self.reason_to_drop(group)
         number = int(group.group_id)
-        self._count_out(number, -self._verdicts_out[number])  # those that were cancelled before a call was made
+        self._count_out(number, -self._verdicts_out[number])  # the rest was cancelled before its calls began
         self.scored[number] = group
         if reason is not None:
             self.dropped[reason] += 1
-        reserve = self._shares.settle(number, is_kept=reason is None)
+        reserve = self._selection.settle(number, is_kept=reason is None)
         self._start([] if reserve is None else [reserve])
         self._changed.set()
 
     def give_up_stragglers(self) -> None:
-        """Cancel the groups whose calls are out; what was scored of them stays, and those in the queue may begin."""
+        """Cancels the groups whose calls are running. They keep their scores; calls in the queue may begin."""
         self.ticket.cancel_started()
 
     def reason_to_drop(self, group: ScoredGroup) -> DropReason | None:
         values = [reward.value for reward in group.rewards if reward.value is not None]
         if self._requests[int(group.group_id)].has_baseline:
             baseline = self.baseline_of(group)
-            if baseline.value is None and baseline.kind != "cancelled":  # the others were given up because of it
+            if baseline.value is None and baseline.kind != "cancelled":  # its failure cancelled the others
                 return "no_baseline"
             if len(values) - baseline.is_scored < self._schedule.min_group:
                 return "too_few_verdicts"
@@ -177,9 +177,9 @@ class OpenStep:
         return None
 
     def baseline_of(self, group: ScoredGroup) -> Reward:
-        """The verdict on the greedy rollout of a group that has one; cancelled if it was never asked for."""
+        """Returns the verdict on the greedy rollout; a cancelled one if the agent never judged it."""
         judged = zip(group.rollouts, group.rewards, strict=True)
-        return next((reward for rollout, reward in judged if self.is_baseline(rollout)), _NOT_ASKED)
+        return next((reward for rollout, reward in judged if self.is_baseline(rollout)), _NOT_JUDGED)
 
     def _start(self, reserves: Iterable[int]) -> None:
         for number in reserves:
@@ -197,40 +197,40 @@ class OpenStep:
 
     @property
     def num_ready(self) -> int:
-        return self._shares.num_ready
+        return self._selection.num_ready
 
     @property
     def num_untaken(self) -> int:
-        return self._shares.num_untaken
+        return self._selection.num_untaken
 
     @property
     def lacks_reserves(self) -> bool:
-        """GroupSelection wait for reserves that are not there."""
-        return self._shares.num_unfilled > 0
+        """Whether dropped groups wait for more reserves than the step has."""
+        return self._selection.num_unreplaced > 0
 
     async def wait_for_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
     def end_refill(self) -> None:
-        self._shares.end_refill()
+        self._selection.end_refill()
 
-    def take(self, count: int) -> list[Share]:
-        return [self._shares.take() for _ in range(count)]
+    def take(self, count: int) -> list[Selection]:
+        return [self._selection.take() for _ in range(count)]
 
     def precomputed_of(self, rollout: Rollout) -> Precomputed:
-        return self._precomputed.get((int(rollout.group_id), rollout.index), _NONE)
+        return self._precomputed.get((int(rollout.group_id), rollout.index), _NOTHING)
 
     def set_precomputed(self, rollout: Rollout, precomputed: Precomputed) -> None:
         self._precomputed[int(rollout.group_id), rollout.index] = precomputed
 
     def unused_prompts(self) -> list[Prompt]:
-        return [self._requests[number].prompt for number in self._shares.unused()]
+        return [self._requests[number].prompt for number in self._selection.unused_reserves()]
 
     @property
     def num_reserves_used(self) -> int:
-        return len(self._requests) - self._schedule.groups_per_step - len(self._shares.unused())
+        return len(self._requests) - self._schedule.groups_per_step - len(self._selection.unused_reserves())
 
 
-_NONE = Precomputed()
-_NOT_ASKED = Reward(kind="cancelled")
+_NOTHING = Precomputed()
+_NOT_JUDGED = Reward(kind="cancelled")

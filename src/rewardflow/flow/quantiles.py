@@ -1,6 +1,6 @@
-"""A few numbers that tell how many others are spread.
+"""Summarises numbers by count, mean, quantiles and maximum.
 
-Always true: a quantile is one of the numbers, the smallest that at least its share of them do not exceed.
+Always true: a quantile is one of the numbers: the smallest one that is at least as large as its share of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """All None where there were no numbers."""
+    """The summary of some numbers; all but `count` are None if there are none."""
 
     count: int
     mean: float | None = None

@@ -1,6 +1,6 @@
-"""What a step was like, as one record: a line of metrics.jsonl, and what displays and benchmarks read.
+"""Holds the report of a step: a line of metrics.jsonl, also read by displays and benchmarks.
 
-Always true: seconds by label add up to the step's duration; groups asked for are trained, dropped or in reserve.
+Always true: seconds by label add up to the step's duration; every requested group is trained, dropped or in reserve.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import UpdateReport
-from rewardflow.flow.usage import UsageTotals
 from rewardflow.observe.events import SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """From the end of the step before to the publishing of this one."""
+    """The figures of a step, from the end of the previous step to its own publishing."""
 
     step: int
-    version: int  # published at its end
+    version: int  # published at the step's end
     ended_s: float
     duration_s: float
     first_update_s: float | None  # from the step's start to its first optimizer step
@@ -39,34 +39,34 @@ class StepReport:
     staleness_max: int | None
     reward_latency_mean_s: float | None
     cost_usd: float
-    num_calls: int = 0  # of the reward that began while the step lasted, whichever step they were for
-    num_retries: int = 0  # of them
+    num_calls: int = 0  # reward calls that began during the step, for whichever step
+    num_retries: int = 0  # among these calls
     generated_tokens_per_s: float | None = None
     trained_tokens_per_s: float | None = None
-    reward_kl_mean: float | None = None  # of the scored rollouts, where tokens pay for it
-    reward_kl_coef: float | None = None  # what they paid, times that
+    reward_kl_mean: float | None = None  # over scored rollouts, if the reward has a KL penalty
+    reward_kl_coef: float | None = None  # the coefficient of that penalty
     memory_peak_bytes: int | None = None  # of this process, so far
-    warnings: tuple[str, ...] = ()  # what its figures gave reason to say
-    mini_batch_latency_s: tuple[Quantiles, ...] = ()  # of the verdicts that each mini-batch was made of
+    warnings: tuple[str, ...] = ()  # about this step's figures
+    mini_batch_latency_s: tuple[Quantiles, ...] = ()  # latencies of the verdicts in each mini-batch
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The updates' metrics, taken together."""
-        return taken_together([update.metrics for update in self.updates])
+        """The metrics of all updates, combined."""
+        return combined_metrics([update.metrics for update in self.updates])
 
     @property
     def by_staleness(self) -> dict[int, dict[str, float]]:
-        """The same for each staleness."""
+        """The same, separately for each staleness."""
         found = sorted({staleness for update in self.updates for staleness in update.by_staleness})
         return {
-            staleness: taken_together(
+            staleness: combined_metrics(
                 [update.by_staleness[staleness] for update in self.updates if staleness in update.by_staleness]
             )
             for staleness in found
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Flat where a plot would want it."""
+        """Returns a line of metrics.jsonl, flat where plots need it."""
         return {
             "v": SCHEMA_VERSION,
             "step": self.step,
@@ -110,8 +110,8 @@ class StepReport:
         }
 
 
-def taken_together(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each metric over the parts that have it: the mean, but of `_max` the largest and of `_min` the smallest."""
+def combined_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Combines each metric over the parts that have it: the mean, but the largest of `_max` and smallest of `_min`."""
     found = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         values = [part[name] for part in parts if name in part]
@@ -135,7 +135,7 @@ def _update_to_json(update: UpdateReport) -> dict[str, Any]:
 
 
 def _by_text(by_number: Mapping[int, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """JSON's names are texts."""
+    """Turns the keys into strings, as JSON needs."""
     return {str(number): dict(metrics) for number, metrics in by_number.items()}
 
 

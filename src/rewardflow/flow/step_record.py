@@ -1,4 +1,7 @@
-"""Notes what happens in a step, and makes its report."""
+"""Collects what happens during a step and makes its report.
+
+Always true: a record covers the time from the end of the previous step's report to its own.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.flow_parts import Devices
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import Sample, UpdateReport, num_sampled_tokens
 from rewardflow.flow.reports import StepReport, mean_of
-from rewardflow.flow.usage import UsageTotals
 from rewardflow.types import Reward
 
 
@@ -49,7 +52,7 @@ class TrainedSoFar:
             step=self.step,
             version=version,
             ended_s=ended_s,
-            duration_s=usage.wall_s,  # so that its parts add up to it, however long asking for them took
+            duration_s=usage.wall_s,  # not `ended_s - began_s`: its parts must add up to it exactly
             first_update_s=self.first_update_s,
             usage=usage,
             updates=tuple(self.updates),
@@ -70,7 +73,7 @@ class TrainedSoFar:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """That an agent has made so far."""
+    """The agent's call and retry counts so far."""
 
     calls: int = 0
     retries: int = 0
@@ -84,6 +87,8 @@ class _Calls:
 
 
 class StepRecord:
+    """The figures of one step while it runs; `report` turns them into a `StepReport`."""
+
     def __init__(self, step: int, devices: Devices, agent: Rewards) -> None:
         self._devices = devices
         self._agent = agent
@@ -103,7 +108,7 @@ class StepRecord:
                 trained.staleness.append(trained.step - rollout.policy_version)
             if rollout.response_mask is not None:
                 trained.response_tokens.append(num_sampled_tokens(rollout))
-            if sample.reward.attempts and not sample.reward.cached:  # what needed no call has no latency
+            if sample.reward.attempts and not sample.reward.cached:  # a verdict without a call has no latency
                 self._latencies_s[mini_batch].append(sample.reward.latency_s)
 
     def updated(self, report: UpdateReport) -> None:

@@ -1,8 +1,8 @@
-"""Trains one open step: takes its shares as they are ready, in mini-batches, and updates the weights.
+"""Trains one open step: takes selected groups as they become ready, in mini-batches, and updates the weights.
 
-Always true: how much must be scored before the device starts is all that `stream` decides; a mini-batch ends in one
-update; old log-probs and values are of the weights before the step's first update, and no reserves are asked for after
-it; a group's baseline is compared with and not trained on.
+Always true: `stream` decides only how much must be scored before the device starts; a mini-batch ends with one update;
+old log-probs and values come from the weights before the step's first update, and no reserves are generated after it;
+a group's baseline is compared with and never trained on.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import replace
 
 from rewardflow.flow.flow_parts import Devices, FlowParts
 from rewardflow.flow.generation import generate_reserves
-from rewardflow.flow.group_selection import Share
-from rewardflow.flow.log_prob_passes import take_before_updates
+from rewardflow.flow.group_selection import Selection
 from rewardflow.flow.micro_batches import plan_micro_batches
 from rewardflow.flow.open_step import OpenStep
+from rewardflow.flow.precompute import precompute_before_updates
 from rewardflow.flow.records import JudgedRollout, MicroBatch, Sample
 from rewardflow.flow.step_record import StepRecord
 
 
 class StepTraining:
-    """`await StepTraining(parts, devices, open_step, record).run()`; publishing is the caller's."""
+    """`await StepTraining(parts, devices, open_step, record).run(updating)`; the caller publishes the weights."""
 
     def __init__(self, parts: FlowParts, devices: Devices, open_step: OpenStep, record: StepRecord) -> None:
         self._parts = parts
@@ -31,17 +31,17 @@ class StepTraining:
         self._devices = devices
         self._step = open_step
         self._record = record
-        self._shares: list[Share] = []  # taken so far, in the order of training
+        self._selections: list[Selection] = []  # taken so far, in the order of training
         self._samples: dict[int, tuple[Sample, ...]] = {}
         self._has_updated = False
         num_tokens = open_step.num_tokens // self._schedule.mini_batches
-        self._plan = plan_micro_batches(  # shares in each micro-batch of a mini-batch
+        self._plan = plan_micro_batches(  # number of selections in each micro-batch of a mini-batch
             self._schedule.groups_per_mini_batch, num_tokens, parts.micro_batch_tokens
         )
 
     async def run(self, updating: contextlib.ExitStack) -> None:
-        """Every update of the step. From the first on `updating` keeps generation away, until the caller closes it."""
-        await self._take_before_updates()
+        """Makes the updates of the step. Nothing is generated from the first one until the caller closes `updating`."""
+        await self._precompute_before_updates()
         for epoch in range(self._schedule.epochs):
             for index in range(self._schedule.mini_batches):
                 await self._wait_for_mini_batch(index)
@@ -56,7 +56,7 @@ class StepTraining:
         first = index * self._schedule.groups_per_mini_batch
         for i, count in enumerate(self._plan):
             await self._wait_for(first + count)
-            samples = self._samples_of(self._shares[first : first + count])
+            samples = self._samples_of(self._selections[first : first + count])
             batch = MicroBatch(
                 step=self._step.step, mini_batch=index, samples=samples, is_last=i == len(self._plan) - 1
             )
@@ -72,7 +72,7 @@ class StepTraining:
         self._record.updated(replace(report, mini_batch=index, epoch=epoch))
 
     def judged(self) -> Iterator[JudgedRollout]:
-        """Every rollout of the step that has its verdict, and what became of it; ask when the step is trained."""
+        """Yields every judged rollout of the step, with why it was not trained. Call it when the step is trained."""
         for number, group in sorted(self._step.scored.items()):
             why_not = self._step.reason_to_drop(group)
             samples = {sample.rollout.index: sample for sample in self._samples.get(number, ())}
@@ -92,7 +92,7 @@ class StepTraining:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def _wait_for_mini_batch(self, index: int) -> None:
-        """Wait for as much as `stream` says, and work out the advantages that need as much."""
+        """Waits for as many groups as `stream` says, and computes advantages that need more than one group."""
         size = self._schedule.groups_per_mini_batch
         whole, own = (0, self._schedule.groups_per_step), (index * size, (index + 1) * size)
         if self._schedule.stream != "micro_batch":
@@ -100,19 +100,19 @@ class StepTraining:
         needs = self._parts.advantages.needs
         if needs != "group":
             first, last = whole if needs == "batch" else own
-            self._samples_of(self._shares[first:last])
+            self._samples_of(self._selections[first:last])
 
-    async def _wait_for(self, num_shares: int) -> None:
-        """Take shares until there are so many."""
-        while len(self._shares) + self._step.num_ready < num_shares:
+    async def _wait_for(self, num_selections: int) -> None:
+        """Takes selections until it has `num_selections`."""
+        while len(self._selections) + self._step.num_ready < num_selections:
             if self._step.lacks_reserves:
                 await self._refill()
             else:
                 await self._wait_for_verdicts()
-        self._shares += self._step.take(max(0, num_shares - len(self._shares)))
+        self._selections += self._step.take(max(0, num_selections - len(self._selections)))
 
     async def _wait_for_verdicts(self) -> None:
-        """Wait until a group has its outcome; when none has for too long, give up those that are being judged."""
+        """Waits until a group is settled. After `straggler_s` without one, cancels the groups that are being judged."""
         with self._devices.trainer.usage.waiting_for("reward"):
             try:
                 async with asyncio.timeout(self._schedule.straggler_s):
@@ -126,15 +126,15 @@ class StepTraining:
             return
         with self._devices.trainer.usage.waiting_for("generation"):
             await generate_reserves(self._parts, self._devices, self._step)
-        await self._take_before_updates()
+        await self._precompute_before_updates()
 
-    async def _take_before_updates(self) -> None:
-        await take_before_updates(self._parts, self._devices.trainer, self._step)
+    async def _precompute_before_updates(self) -> None:
+        await precompute_before_updates(self._parts, self._devices.trainer, self._step)
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
-    def _samples_of(self, shares: Sequence[Share]) -> tuple[Sample, ...]:
-        numbers = [share.number for share in shares if share.number is not None]
+    def _samples_of(self, selections: Sequence[Selection]) -> tuple[Sample, ...]:
+        numbers = [selection.number for selection in selections if selection.number is not None]
         new = [number for number in numbers if number not in self._samples]
         groups = [self._step.scored[number] for number in new]
         all_advantages = self._parts.advantages(groups, self._step.precomputed_of)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rewardflow.algo import aggregation
-from rewardflow.algo.earned import TokenTargets
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.algo.kl import kl_to_reference
 from rewardflow.algo.losses import TokenLoss, policy_loss
 from rewardflow.algo.token_softmax import Entropy

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rewardflow.algo import aggregation
-from rewardflow.algo.earned import TokenTargets
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.algo.value_loss import value_loss
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Sample

@@ -6,7 +6,7 @@ import pytest
 import torch
 from algo.groups import scored_group
 
-from rewardflow.algo.earned import TokenTargets
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.algo.estimators.gae import AgainstValues, gae
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Precomputed

@@ -14,8 +14,8 @@ from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, closing_wor
 from rewardflow.cli.demo.command import SCHEDULES
 from rewardflow.cli.main import build_parser, main
 from rewardflow.cli.train.totals import TrainTotals
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.reports import StepReport
-from rewardflow.flow.usage import UsageTotals
 
 PLAIN = StepReport(
     step=0,

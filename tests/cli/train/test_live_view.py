@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from rewardflow.cli.train.live_view import TrainView, reward_curve
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
-from rewardflow.flow.usage import UsageTotals
 from rewardflow.flow.validation import ValidationStatistics
 from rewardflow.flow.validation_report import PassAt, Validated, ValidationFigures, ValidationReport
 from rewardflow.reward.agent import AgentStatistics, RewardAgent

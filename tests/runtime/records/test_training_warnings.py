@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.usage import UsageTotals
 from rewardflow.runtime.records.training_warnings import SANE, HealthWatch, SaneRange, findings, worst_findings
 from rewardflow.settings.run_settings import AlgorithmSettings, DataSettings, RunSettings, TrainerSettings
 

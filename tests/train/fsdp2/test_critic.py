@@ -21,7 +21,7 @@ from tiny_training import (
 )
 from torch import Tensor
 
-from rewardflow.algo.earned import TokenTargets
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.protocols import Critic as CriticOfTheFlow
 from rewardflow.flow.records import Sample, UpdateReport

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rewardflow.adapters.verl.training.group_board import GroupReport
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport, mean_of
-from rewardflow.flow.usage import UsageTotals
 from rewardflow.observe.histogram import Histogram
 from rewardflow.types import Reward
 

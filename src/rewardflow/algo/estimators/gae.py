@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, PenaltyOf, TokenTargets, over_scored
+from rewardflow.algo.estimator import Advantage, PenaltyOf, ScoredRollouts, TokenTargets, estimate_scored
 from rewardflow.algo.estimators.reinforce_plus_plus import whitened_tokens
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import PrecomputedOf
@@ -73,11 +73,11 @@ class AgainstValues:
                 )
             return torch.as_tensor(values).cpu()
 
-        return over_scored(groups, lambda earned: self._estimate(earned, values_of), penalty_of)
+        return estimate_scored(groups, lambda scored: self._estimate(scored, values_of), penalty_of)
 
-    def _estimate(self, groups: EarnedGroups, values_of: ValuesOf) -> list[list[Advantage]]:
+    def _estimate(self, groups: ScoredRollouts, values_of: ValuesOf) -> list[list[Advantage]]:
         found = [
-            [gae(earned.rewards_T(), values_of(earned.rollout), self.discount, self.lam) for earned in group]
+            [gae(scored.rewards_T(), values_of(scored.rollout), self.discount, self.lam) for scored in group]
             for group in groups
         ]
         advantages = [[advantages_T for advantages_T, _ in group] for group in found]

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import EarnedGroups, OverScored
-from rewardflow.algo.moments import mean
+from rewardflow.algo.estimator import ScoredOnlyEstimator, ScoredRollouts
+from rewardflow.algo.score_statistics import mean
 from rewardflow.settings.algorithm_needs import Needs
 
 
 @dataclass(frozen=True, slots=True)
-class NonzeroScaled(OverScored):
+class NonzeroScaled(ScoredOnlyEstimator):
     """(score - mean of the group) times rollouts of the batch / those of them whose score is not 0."""
 
     @property
     def needs(self) -> Needs:
         return "batch"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
-        totals = [[earned.total for earned in group] for group in groups]
+    def estimate(self, groups: ScoredRollouts) -> list[list[float]]:
+        totals = [[scored.total for scored in group] for group in groups]
         num_scores = sum(len(scores) for scores in totals)
         num_nonzero = sum(score != 0 for scores in totals for score in scores)
         factor = num_scores / max(1, num_nonzero)

@@ -16,8 +16,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored
-from rewardflow.algo.moments import SPREAD_FLOOR, mean, spread
+from rewardflow.algo.estimator import Advantage, ScoredOnlyEstimator, ScoredRollout, ScoredRollouts
+from rewardflow.algo.score_statistics import SPREAD_FLOOR, mean, spread
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.settings.rules import within
@@ -40,7 +40,7 @@ def divisors(scale: Scale, groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRelative(OverScored):
+class GroupRelative(ScoredOnlyEstimator):
     """Score minus the group's mean, divided by the spread of the group, of the whole batch, or by nothing.
 
     With `discount` below 1 an advantage is a float32 tensor with one entry for each sampled token of the response:
@@ -58,21 +58,21 @@ class GroupRelative(OverScored):
     def needs(self) -> Needs:
         return "batch" if self.scale == "batch" else "group"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
-        totals = [[earned.total for earned in group] for group in groups]
+    def estimate(self, groups: ScoredRollouts) -> list[list[Advantage]]:
+        totals = [[scored.total for scored in group] for group in groups]
         return [
             self._of_group(group, scores, divisor)
             for group, scores, divisor in zip(groups, totals, divisors(self.scale, totals), strict=True)
         ]
 
-    def _of_group(self, group: Sequence[Earned], scores: Sequence[float], divisor: float) -> list[Advantage]:
+    def _of_group(self, group: Sequence[ScoredRollout], scores: Sequence[float], divisor: float) -> list[Advantage]:
         baseline = mean(scores)
         advantages = [(score - baseline) / divisor for score in scores]
         if self.discount == 1.0:
             return list(advantages)
         return [
-            _faded(advantage, self.discount, earned.num_tokens)
-            for advantage, earned in zip(advantages, group, strict=True)
+            _faded(advantage, self.discount, scored.num_tokens)
+            for advantage, scored in zip(advantages, group, strict=True)
         ]
 
 

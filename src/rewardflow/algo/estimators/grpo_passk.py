@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import EarnedGroups, OverScored
+from rewardflow.algo.estimator import ScoredOnlyEstimator, ScoredRollouts
 from rewardflow.algo.estimators.grpo import Scale, check_scale, divisors
 from rewardflow.settings.algorithm_needs import Needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestOfGroup(OverScored):
+class BestOfGroup(ScoredOnlyEstimator):
     """The best score minus the second best, divided as `GroupRelative` divides."""
 
     scale: Scale = "group"
@@ -29,8 +29,8 @@ class BestOfGroup(OverScored):
     def needs(self) -> Needs:
         return "batch" if self.scale == "batch" else "group"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
-        totals = [[earned.total for earned in group] for group in groups]
+    def estimate(self, groups: ScoredRollouts) -> list[list[float]]:
+        totals = [[scored.total for scored in group] for group in groups]
         return [_lead(scores, divisor) for scores, divisor in zip(totals, divisors(self.scale, totals), strict=True)]
 
 

@@ -11,25 +11,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import Earned, EarnedGroups, OverScored
+from rewardflow.algo.estimator import ScoredOnlyEstimator, ScoredRollout, ScoredRollouts
 from rewardflow.settings.algorithm_needs import Needs
 
 
 @dataclass(frozen=True, slots=True)
-class LengthWeighted(OverScored):
+class LengthWeighted(ScoredOnlyEstimator):
     """Score minus the mean of the group's scores, each weighted by the sampled tokens of its response."""
 
     @property
     def needs(self) -> Needs:
         return "group"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
+    def estimate(self, groups: ScoredRollouts) -> list[list[float]]:
         return [_centred(group) for group in groups]
 
 
-def _centred(group: Sequence[Earned]) -> list[float]:
-    scores = [earned.total for earned in group]
-    lengths = [earned.num_tokens for earned in group]
+def _centred(group: Sequence[ScoredRollout]) -> list[float]:
+    scores = [scored.total for scored in group]
+    lengths = [scored.num_tokens for scored in group]
     num_tokens = sum(lengths)
     if not num_tokens or min(scores) == max(scores):
         return [0.0] * len(scores)

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, EarnedGroups, OverScored
-from rewardflow.algo.moments import mean, whitened
+from rewardflow.algo.estimator import Advantage, ScoredOnlyEstimator, ScoredRollouts
+from rewardflow.algo.score_statistics import mean, whitened
 from rewardflow.settings.algorithm_needs import Needs
 from rewardflow.settings.rules import within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhitenedReturns(OverScored):
+class WhitenedReturns(ScoredOnlyEstimator):
     """Of each sampled token the reward from there on, discounted by the sampled tokens in between."""
 
     discount: float = 1.0
@@ -37,20 +37,20 @@ class WhitenedReturns(OverScored):
     def needs(self) -> Needs:
         return "batch"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
-        tokens = [[returns(earned.rewards_T(), self.discount) for earned in group] for group in groups]
+    def estimate(self, groups: ScoredRollouts) -> list[list[Advantage]]:
+        tokens = [[returns(scored.rewards_T(), self.discount) for scored in group] for group in groups]
         return [list(group) for group in whitened_tokens(tokens)]
 
 
 @dataclass(frozen=True, slots=True)
-class WhitenedOutcomes(OverScored):
+class WhitenedOutcomes(ScoredOnlyEstimator):
     """Score minus the group's mean, whitened over the tokens of the batch."""
 
     @property
     def needs(self) -> Needs:
         return "batch"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
+    def estimate(self, groups: ScoredRollouts) -> list[list[float]]:
         return _whitened_outcomes(groups)
 
 
@@ -75,10 +75,10 @@ def whitened_tokens(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     return [[next(parts) for _ in group] for group in groups]
 
 
-def _whitened_outcomes(groups: EarnedGroups) -> list[list[float]]:
-    totals = [[earned.total for earned in group] for group in groups]
+def _whitened_outcomes(groups: ScoredRollouts) -> list[list[float]]:
+    totals = [[scored.total for scored in group] for group in groups]
     centred = [score - baseline for scores in totals for baseline in [mean(scores)] for score in scores]
-    counts = [earned.num_tokens for group in groups for earned in group]
+    counts = [scored.num_tokens for group in groups for scored in group]
     if not centred:
         return [[] for _ in groups]
     values = iter(whitened(torch.tensor(centred, dtype=torch.float64), torch.tensor(counts)).tolist())

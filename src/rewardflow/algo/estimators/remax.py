@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewardflow.algo.earned import Advantage, Earned, EarnedGroups, OverScored, PenaltyOf
+from rewardflow.algo.estimator import Advantage, PenaltyOf, ScoredOnlyEstimator, ScoredRollout, ScoredRollouts
 from rewardflow.algo.estimators.reinforce_plus_plus import returns
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import GREEDY, PrecomputedOf, num_sampled_tokens
@@ -30,7 +30,7 @@ def is_greedy(rollout: Rollout) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class AgainstGreedy(OverScored):
+class AgainstGreedy(ScoredOnlyEstimator):
     """Score minus the score of the greedy response; with a penalty, each token's return minus that score."""
 
     @property
@@ -50,9 +50,9 @@ class AgainstGreedy(OverScored):
                     'remax needs one greedy rollout in each group, marked by extra_info={"greedy": True}, '
                     f"got {num_greedy} in group {group.group_id!r}"
                 )
-        return OverScored.__call__(self, groups, precomputed_of, _paid_by_sampled(penalty_of))
+        return ScoredOnlyEstimator.__call__(self, groups, precomputed_of, _paid_by_sampled(penalty_of))
 
-    def estimate(self, groups: EarnedGroups) -> list[list[Advantage]]:
+    def estimate(self, groups: ScoredRollouts) -> list[list[Advantage]]:
         return [_of_group(group) for group in groups]
 
 
@@ -67,14 +67,14 @@ def _paid_by_sampled(penalty_of: PenaltyOf | None) -> PenaltyOf | None:
     return paid
 
 
-def _of_group(group: Sequence[Earned]) -> list[Advantage]:
-    baseline = next((earned.score for earned in group if is_greedy(earned.rollout)), None)
+def _of_group(group: Sequence[ScoredRollout]) -> list[Advantage]:
+    baseline = next((scored.score for scored in group if is_greedy(scored.rollout)), None)
     if baseline is None:
         return [0.0] * len(group)
-    return [0.0 if is_greedy(earned.rollout) else _above(baseline, earned) for earned in group]
+    return [0.0 if is_greedy(scored.rollout) else _above(baseline, scored) for scored in group]
 
 
-def _above(baseline: float, earned: Earned) -> Advantage:
-    if earned.penalty_T is None:
-        return earned.score - baseline
-    return (returns(earned.rewards_T(), 1.0) - baseline).float()
+def _above(baseline: float, scored: ScoredRollout) -> Advantage:
+    if scored.penalty_T is None:
+        return scored.score - baseline
+    return (returns(scored.rewards_T(), 1.0) - baseline).float()

@@ -11,21 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.algo.earned import EarnedGroups, OverScored
-from rewardflow.algo.moments import mean
+from rewardflow.algo.estimator import ScoredOnlyEstimator, ScoredRollouts
+from rewardflow.algo.score_statistics import mean
 from rewardflow.settings.algorithm_needs import Needs
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveOneOut(OverScored):
+class LeaveOneOut(ScoredOnlyEstimator):
     """(score - mean) n / (n - 1), which is the score minus the mean of the other n - 1."""
 
     @property
     def needs(self) -> Needs:
         return "group"
 
-    def estimate(self, groups: EarnedGroups) -> list[list[float]]:
-        return [_against_the_others([earned.total for earned in group]) for group in groups]
+    def estimate(self, groups: ScoredRollouts) -> list[list[float]]:
+        return [_against_the_others([scored.total for scored in group]) for group in groups]
 
 
 def _against_the_others(scores: Sequence[float]) -> list[float]:

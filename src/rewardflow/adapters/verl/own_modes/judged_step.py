@@ -12,7 +12,7 @@ from typing import Any
 
 from rewardflow.adapters.verl.step_metrics import StepAccount
 from rewardflow.adapters.verl.training.group_board import GroupReport
-from rewardflow.flow.usage import UsageTotals
+from rewardflow.flow.device_usage import UsageTotals
 
 
 class JudgedStep:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rewardflow.errors import FlowError
-from rewardflow.flow.usage import LEAST_IDLE_S, Cause, UsageTotals, Work
+from rewardflow.flow.device_usage import LEAST_IDLE_S, Cause, UsageTotals, Work
 from rewardflow.observe.events import DeviceIdled, DeviceWorked, EventSink
 
 DEVICE = "verl"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.data.tasks import GeneratedTask
+from rewardflow.data.generated_tasks import GeneratedTask
 from rewardflow.errors import InvalidInput
 
 INDICES = st.integers(0, 10**12)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow import clock
-from rewardflow.flow.usage import Usage
+from rewardflow.flow.device_usage import DeviceUsage
 
 ACTS = st.lists(
     st.tuples(st.sampled_from(["work", "wait", "verdicts", "nothing"]), st.floats(0, 100)), min_size=1, max_size=20
@@ -16,7 +16,7 @@ ACTS = st.lists(
 @given(ACTS)
 def test_the_labels_add_up_to_the_time_that_passed(acts: list[tuple[str, float]]) -> None:
     async def main() -> None:
-        usage = Usage()
+        usage = DeviceUsage()
         for act, duration_s in acts:
             if act == "work":
                 with usage.working("update"):
@@ -39,7 +39,7 @@ def test_the_labels_add_up_to_the_time_that_passed(acts: list[tuple[str, float]]
 
 def test_waiting_for_verdicts_is_exposed_and_working_beside_them_is_hidden() -> None:
     async def main() -> None:
-        usage = Usage()
+        usage = DeviceUsage()
         usage.add_verdicts_out(5)
         with usage.waiting_for("reward"):
             await asyncio.sleep(3)
@@ -60,7 +60,7 @@ def test_waiting_for_verdicts_is_exposed_and_working_beside_them_is_hidden() -> 
 def test_time_without_work_is_told_by_cause_and_pauses_of_microseconds_are_no_cause() -> None:
     async def main() -> list[tuple[str, float, float]]:
         told: list[tuple[str, float, float]] = []
-        usage = Usage(on_idle=lambda cause, started_s, ended_s: told.append((cause, started_s, ended_s)))
+        usage = DeviceUsage(on_idle=lambda cause, started_s, ended_s: told.append((cause, started_s, ended_s)))
         began_s = asyncio.get_running_loop().time()
         for _ in range(3):
             with usage.waiting_for("reward"):

@@ -1,6 +1,6 @@
-"""Forward passes that only look: log-probs that the loss compares with, and a critic's values.
+"""Computes log-probs and values before training: those that the loss compares with, and the critic's.
 
-Always true: what goes through the model together depends on the lengths alone, so a pass gives the same numbers
+Always true: the rollouts that share a forward pass depend only on their lengths, so a pass gives the same numbers
 whatever the verdicts did meanwhile.
 """
 
@@ -20,25 +20,25 @@ from rewardflow.types import Rollout
 Kind = Literal["old", "reference", "behaviour", "values"]
 
 
-async def take_before_updates(parts: FlowParts, device: Device, open_step: OpenStep) -> None:
-    """What belongs to the weights before the step's first update."""
+async def precompute_before_updates(parts: FlowParts, device: Device, open_step: OpenStep) -> None:
+    """Computes the figures that need the weights before the step's first update: old log-probs and values."""
     if parts.schedule.needs_old_log_probs or parts.takes_old:
-        await take("old", parts, device, open_step)
+        await precompute("old", parts, device, open_step)
     if parts.critic is not None:
-        await take("values", parts, device, open_step)
+        await precompute("values", parts, device, open_step)
 
 
-async def take(kind: Kind, parts: FlowParts, device: Device, open_step: OpenStep) -> None:
-    """Of every rollout that may be trained on and has none of this kind yet, a micro-batch at a time."""
+async def precompute(kind: Kind, parts: FlowParts, device: Device, open_step: OpenStep) -> None:
+    """Computes one kind for every trainable rollout that lacks it, one micro-batch at a time."""
     rollouts = [one for one in open_step.trainable() if getattr(open_step.precomputed_of(one), kind) is None]
     for part in split_by_tokens([num_tokens(rollout) for rollout in rollouts], parts.micro_batch_tokens):
         async with device.lease("log_probs", open_step.step):
-            precomputed = await _take(kind, parts, rollouts[part])
+            precomputed = await _compute(kind, parts, rollouts[part])
         for rollout, one in zip(rollouts[part], precomputed, strict=True):
             open_step.set_precomputed(rollout, replace(open_step.precomputed_of(rollout), **{kind: one}))
 
 
-async def _take(kind: Kind, parts: FlowParts, rollouts: Sequence[Rollout]) -> Sequence[object]:
+async def _compute(kind: Kind, parts: FlowParts, rollouts: Sequence[Rollout]) -> Sequence[object]:
     if kind == "values":
         assert parts.critic is not None
         return await parts.critic.values(rollouts)

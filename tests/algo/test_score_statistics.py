@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.algo.moments import mean, spread, whitened
+from rewardflow.algo.score_statistics import mean, spread, whitened
 
 
 @given(score=st.floats(-1e6, 1e6), count=st.integers(1, 30))

@@ -1,8 +1,8 @@
-"""Where a device's time went.
+"""Measures how a device spends its time.
 
-Always true: every second since the start has exactly one label: the work that was done, or the cause of doing none;
-the labels' seconds add up to the time that passed. Time in which the device waited for verdicts is exposed reward
-time; all other time in which a verdict was out, of a rollout that had ended, is hidden.
+Always true: every second since the start has exactly one label: the work of the device, or the cause of its idleness;
+the labels' seconds add up to the time that passed. Time that the device waits for verdicts is exposed reward time; all
+other time with outstanding verdicts of finished rollouts is hidden reward time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Literal
 Work = Literal["generate", "log_probs", "validate", "update", "publish"]
 Cause = Literal["reward", "generation", "validation", "checkpoint", "other"]
 
-LEAST_IDLE_S = 0.001  # between two pieces of work there are always some microseconds: counted, but not told one by one
+LEAST_IDLE_S = 0.001  # shorter pauses, which lie between any two pieces of work, count in totals but are not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotals:
-    """Seconds, up to one moment, and the tokens of the responses that were generated in them."""
+    """Seconds by label up to one moment, and the response tokens generated in them."""
 
     busy_s: Mapping[str, float]
     idle_s: Mapping[str, float]
@@ -50,16 +50,16 @@ class UsageTotals:
         )
 
     def tokens_per_s(self, num_tokens: int, work: Work) -> float | None:
-        """Of so many, over the time of this work; None where it took none."""
+        """Divides the tokens by the time of this work; returns None if the work took no time."""
         spent_s = self.busy_s.get(work, 0.0)
         return num_tokens / spent_s if spent_s > 0 else None
 
 
-class Usage:
-    """Told when work starts and ends, what is waited for, and how many verdicts are out.
+class DeviceUsage:
+    """Adds up a device's time from calls that say what it works on, what it waits for, and how many verdicts are out.
 
-    `on_idle` hears of each stretch of at least a millisecond without work and with one cause, when it is over. `now` is
-    the clock, in seconds; without one it is the running loop's.
+    Calls `on_idle(cause, started_s, ended_s)` at the end of each idle period of at least a millisecond with one cause.
+    `now` is the clock, in seconds; by default the running loop's.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Usage:
     ) -> None:
         self._on_idle = on_idle
         self._now = now or asyncio.get_running_loop().time
-        self._idling: tuple[Cause, float] | None = None  # the cause of doing nothing, and since when
+        self._idling: tuple[Cause, float] | None = None  # the cause of the idle period, and its start
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._idle: defaultdict[str, float] = defaultdict(float)
         self._hidden_s = 0.0
@@ -86,7 +86,7 @@ class Usage:
 
     @property
     def cause(self) -> Cause:
-        """Why nothing is done, while nothing is."""
+        """Why the device is idle, while it is."""
         return self._causes[-1] if self._causes else "other"
 
     @property
@@ -130,10 +130,10 @@ class Usage:
         )
 
     def _settle(self) -> None:
-        """Book the time since the last change under the label that held."""
+        """Adds the time since the last change to the label that was valid."""
         now = self._now()
         passed_s = now - self._since_s
-        self._tell_idle(passed_s)
+        self._report_idle(passed_s)
         self._since_s = now
         if self._work is not None:
             self._busy[self._work] += passed_s
@@ -143,10 +143,10 @@ class Usage:
         if self._verdicts_out and not is_exposed:
             self._hidden_s += passed_s
 
-    def _tell_idle(self, passed_s: float) -> None:
-        """Called with the label of the time that passed: if it is another than before, what was before has ended."""
+    def _report_idle(self, passed_s: float) -> None:
+        """Reports the previous idle period if the time that just passed has another label."""
         cause = self.cause if self._work is None else None
-        # Who waits for one thing after another lets go of its cause in between, which is no other cause.
+        # Code that waits several times in a row drops its cause for a moment in between; that is not another cause.
         is_pause = cause is not None and passed_s < LEAST_IDLE_S
         if self._idling is not None and self._idling[0] != cause and not is_pause:
             since_s = self._idling[1]

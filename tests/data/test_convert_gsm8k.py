@@ -9,7 +9,7 @@ import pytest
 
 from rewardflow.answers.row_files import read_rows, write_rows
 from rewardflow.data import open_prompts
-from rewardflow.data.gsm8k_files import convert_gsm8k, in_verl_layout
+from rewardflow.data.convert_gsm8k import convert_gsm8k, in_verl_layout
 from rewardflow.data.table import table_of
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.run_settings import DataSettings

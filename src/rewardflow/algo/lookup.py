@@ -13,7 +13,7 @@ from rewardflow.errors import InvalidInput
 Entry = TypeVar("Entry")
 
 
-def choose(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
+def look_up(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
     """The entry of this name; `what` says in an error what was being chosen."""
     if name not in table:
         raise InvalidInput(f"{what} must be one of {', '.join(table)}, got {name!r}")

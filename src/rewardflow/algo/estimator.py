@@ -39,7 +39,7 @@ Advantage = float | Tensor | TokenTargets  # for all tokens, or one float32 for 
 
 
 @dataclass(frozen=True, slots=True)
-class Earned:
+class ScoredRollout:
     """The score of one rollout, less `penalty_T`: float64, one for each sampled token, None where there is none."""
 
     rollout: Rollout
@@ -61,7 +61,7 @@ class Earned:
         return rewards_T if self.penalty_T is None else rewards_T - self.penalty_T
 
 
-EarnedGroups = Sequence[Sequence[Earned]]
+ScoredRollouts = Sequence[Sequence[ScoredRollout]]
 
 
 class Estimator(Protocol):
@@ -78,7 +78,7 @@ class Estimator(Protocol):
     ) -> Sequence[Sequence[Advantage]]: ...
 
 
-class OverScored(ABC):
+class ScoredOnlyEstimator(ABC):
     """An `Estimator` that is told what scored rollouts earned, and nothing of the others."""
 
     __slots__ = ()
@@ -89,28 +89,28 @@ class OverScored(ABC):
         precomputed_of: PrecomputedOf | None = None,
         penalty_of: PenaltyOf | None = None,
     ) -> list[list[Advantage]]:
-        return over_scored(groups, self.estimate, penalty_of)
+        return estimate_scored(groups, self.estimate, penalty_of)
 
     @abstractmethod
-    def estimate(self, groups: EarnedGroups) -> Sequence[Sequence[Advantage]]:
+    def estimate(self, groups: ScoredRollouts) -> Sequence[Sequence[Advantage]]:
         """One advantage for each rollout of each group."""
 
 
-def over_scored(
+def estimate_scored(
     groups: Sequence[ScoredGroup],
-    estimate: Callable[[EarnedGroups], Sequence[Sequence[Advantage]]],
+    estimate: Callable[[ScoredRollouts], Sequence[Sequence[Advantage]]],
     penalty_of: PenaltyOf | None = None,
 ) -> list[list[Advantage]]:
     """What `estimate` gives the scored rollouts, and 0 for the others, each in its place."""
-    earned = [
+    scored = [
         [
-            Earned(rollout, reward.value, None if penalty_of is None else penalty_of(rollout))
+            ScoredRollout(rollout, reward.value, None if penalty_of is None else penalty_of(rollout))
             for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
             if reward.value is not None
         ]
         for group in groups
     ]
-    found = [iter(advantages) for advantages in estimate(earned)]
+    found = [iter(advantages) for advantages in estimate(scored)]
     return [
         [0.0 if reward.value is None else next(advantages) for reward in group.rewards]
         for group, advantages in zip(groups, found, strict=True)
