@@ -46,8 +46,8 @@ def test_status_shows_runs_and_clients_and_no_control_characters() -> None:
         async with RewardAgent(score_one, serves_runs=True) as agent:
             host = Host(agent, incarnation="1")
             host.hello("0123456789", "job \x1b[31m", 2.0)
-            outlet = agent.outlet(host, run="job \x1b[31m", share=2.0)
-            agent.submit(rf.Rollout(group_id="q", response="x"), ticket=outlet)
+            ticket = agent.open_forwarding_ticket(host, run="job \x1b[31m", share=2.0)
+            agent.submit(rf.Rollout(group_id="q", response="x"), ticket=ticket)
             return "\n".join(lines_of(host.statistics(), "judge"))
 
     told = asyncio.run(status())

@@ -1,4 +1,4 @@
-"""A client's end of the line, against a host that answers what it is told to."""
+"""A client's end of the transport, against a host that answers what it is told to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, SharedAgentGone
-from rewardflow.shared_agent.connection import Connection, LineBroken
+from rewardflow.shared_agent.connection import Connection, ConnectionLost
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Seal, Welcome
 
 WELCOME = Welcome(incarnation="1", name="judge", needs_groups=False, may_change_verdicts=False, incomplete_after_s=None)
@@ -48,16 +48,16 @@ class Scripted:
         return answer
 
 
-def connection_to(line: Scripted, *, give_up_s: float = 600.0) -> Connection:
-    return Connection(line, run="run", share=1.0, records=False, give_up_s=give_up_s)
+def connection_to(transport: Scripted, *, give_up_s: float = 600.0) -> Connection:
+    return Connection(transport, run="run", share=1.0, records=False, give_up_s=give_up_s)
 
 
 def test_a_host_that_does_not_answer_is_asked_less_and_less_often_until_the_time_is_up() -> None:
-    line = Scripted(LineBroken("away"))
+    transport = Scripted(ConnectionLost("away"))
 
     async def main() -> float:
         began_s = asyncio.get_running_loop().time()
-        connection = connection_to(line, give_up_s=10.0)
+        connection = connection_to(transport, give_up_s=10.0)
         with pytest.raises(SharedAgentGone, match="must answer within 10 s, it did not: away"):
             await connection.open()
         with pytest.raises(AgentClosed, match="the client is not open"):
@@ -65,7 +65,7 @@ def test_a_host_that_does_not_answer_is_asked_less_and_less_often_until_the_time
         return began_s
 
     began_s = clock.run(main())
-    at_s = [when_s - began_s for when_s, _ in line.asked]
+    at_s = [when_s - began_s for when_s, _ in transport.asked]
     waits_s = [later - earlier for earlier, later in pairwise(at_s)]
     assert waits_s == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0])
 
@@ -73,27 +73,27 @@ def test_a_host_that_does_not_answer_is_asked_less_and_less_often_until_the_time
 def test_a_message_is_sent_until_it_arrives_and_never_in_a_later_era() -> None:
     ops = [Seal(1)]
 
-    async def main(line: Scripted, era: int) -> int:
-        await connection_to(line).post(ops, era=era)
-        return len(line.asked)
+    async def main(transport: Scripted, epoch: int) -> int:
+        await connection_to(transport).post(ops, epoch=epoch)
+        return len(transport.asked)
 
-    assert clock.run(main(Scripted(LineBroken("lost"), False, LineBroken("lost"), True), era=0)) == 4
-    assert clock.run(main(Scripted(SharedAgentGone("stopped")), era=0)) == 1
-    assert clock.run(main(Scripted(True), era=-1)) == 0
+    assert clock.run(main(Scripted(ConnectionLost("lost"), False, ConnectionLost("lost"), True), epoch=0)) == 4
+    assert clock.run(main(Scripted(SharedAgentGone("stopped")), epoch=0)) == 1
+    assert clock.run(main(Scripted(True), epoch=-1)) == 0
 
 
 def test_a_delivery_is_confirmed_by_the_next_question_and_a_new_host_is_asked_from_the_beginning() -> None:
-    line = Scripted(WELCOME, Delivery(7, []), LineBroken("away"), WELCOME, None)
+    transport = Scripted(WELCOME, Delivery(7, []), ConnectionLost("away"), WELCOME, None)
 
     async def main() -> list[Any]:
-        connection = connection_to(line)
+        connection = connection_to(transport)
         await connection.open()
         assert await connection.take() == Delivery(7, [])
         assert await connection.take() is None
         async with connection.renewed():
             assert connection.num_reconnects == 1
         assert await connection.take() is None
-        return [question for _, question in line.asked]
+        return [question for _, question in transport.asked]
 
     assert clock.run(main()) == ["hello", 0, 7, "hello", 0]
 

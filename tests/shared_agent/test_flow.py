@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from shared_line import Lives
+from killable_host import KillableHost
 
 from rewardflow import clock
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
@@ -34,7 +34,7 @@ async def steps_of(folder: Path, schedule: Schedule, *, deaths_s: list[float]) -
     reports: list[StepReport] = []
     trainer = FakeTrainer(forward_backward_s=0.05, log_probs_s=0.01, optim_s=0.3)
     make = lambda: RewardAgent(slow, serves_runs=True, max_concurrency=8, journal=folder / "run.db")  # noqa: E731
-    async with Lives(make) as lives, lives.client("a") as agent, asyncio.TaskGroup() as tasks:
+    async with KillableHost(make) as host, host.client("a") as agent, asyncio.TaskGroup() as tasks:
         parts = FlowParts(
             schedule=schedule,
             prompts=FakePrompts(),
@@ -48,9 +48,9 @@ async def steps_of(folder: Path, schedule: Schedule, *, deaths_s: list[float]) -
         training = tasks.create_task(Flow(parts, on_step=reports.append).run(steps=STEPS))
         for death_s in deaths_s:
             await asyncio.sleep(death_s)
-            await lives.kill()
+            await host.kill()
             await asyncio.sleep(1.0)
-            await lives.start()
+            await host.start()
         await training
     return reports, {sample.rollout.response for batch in trainer.batches for sample in batch.samples}
 

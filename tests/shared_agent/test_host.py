@@ -15,7 +15,7 @@ import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_line import Lives, Unreliable
+from killable_host import KillableHost, UnreliableHost
 
 import rewardflow as rf
 from rewardflow import clock
@@ -56,7 +56,7 @@ async def counted(solution_str: str) -> float:
 
 def test_groups_come_back_with_the_very_records_that_were_submitted() -> None:
     async def main() -> None:
-        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as agent:
+        async with KillableHost(lambda: agent_of(echo)) as host, host.client("a") as agent:
             sent = rollouts(20, size=4, token_ids=(1, 2, 3))
             groups = await agent.submit(sent).all()
             assert [one for group in groups for one in group.rollouts] == sent
@@ -68,19 +68,23 @@ def test_groups_come_back_with_the_very_records_that_were_submitted() -> None:
 
 def test_what_is_submitted_together_goes_in_one_message_and_so_do_the_verdicts() -> None:
     async def main() -> None:
-        async with Lives(lambda: agent_of(echo, max_concurrency=500)) as lives, lives.client("a") as agent:
+        async with KillableHost(lambda: agent_of(echo, max_concurrency=500)) as host, host.client("a") as agent:
             async with asyncio.TaskGroup() as tasks:
                 for one in rollouts(500):
                     tasks.create_task(agent.score(one))
-            assert lives.num_posts <= 2
-            assert lives.num_takes <= 5
+            assert host.num_posts <= 2
+            assert host.num_takes <= 5
 
     clock.run(main())
 
 
 def test_two_runs_may_use_the_same_names_for_their_groups() -> None:
     async def main() -> None:
-        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as one, lives.client("b") as other:
+        async with (
+            KillableHost(lambda: agent_of(echo)) as host,
+            host.client("a") as one,
+            host.client("b") as other,
+        ):
             mine, theirs = await asyncio.gather(one.submit(rollouts(4)).all(), other.submit(rollouts(4)).all())
             assert len(mine) == len(theirs) == 4
 
@@ -97,11 +101,11 @@ def test_a_sample_returns_before_its_group_is_whole_unless_its_verdict_depends_o
 
     async def main() -> None:
         first, second = rollouts(2, size=2)
-        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as worker:
+        async with KillableHost(lambda: agent_of(echo)) as host, host.client("a") as worker:
             assert not worker.needs_groups
             assert (await worker.score(first)).value == 0.0
         make = lambda: agent_of(Centred())  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as worker, lives.client("a") as other:
+        async with KillableHost(make) as host, host.client("a") as worker, host.client("a") as other:
             assert worker.needs_groups
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(60):
@@ -122,8 +126,8 @@ def test_the_sum_of_two_runs_keeps_the_rate_and_each_gets_half_until_one_ends() 
 
     async def main() -> float:
         make = lambda: agent_of(judge, rpm=600, max_concurrency=256)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one:
-            async with lives.client("b") as other:
+        async with KillableHost(make) as host, host.client("a") as one:
+            async with host.client("b") as other:
                 one.submit(rollouts(2000, extra_info={"who": "a"}))
                 other.submit(rollouts(2000, extra_info={"who": "b"}))
                 await asyncio.sleep(60)
@@ -151,7 +155,7 @@ def test_slots_are_shared_evenly_also_when_the_calls_of_one_run_take_longer(late
 
     async def main() -> None:
         make = lambda: agent_of(judge, max_concurrency=40, rpm=None)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one, lives.client("b", share=3.0) as other:
+        async with KillableHost(make) as host, host.client("a") as one, host.client("b", share=3.0) as other:
             one.submit(rollouts(2000, extra_info={"latency_s": 0.4}))
             other.submit(rollouts(3000, extra_info={"latency_s": latency_b_s}))
             await asyncio.sleep(6)
@@ -165,8 +169,11 @@ def test_slots_are_shared_evenly_also_when_the_calls_of_one_run_take_longer(late
 
 def test_runs_that_are_more_than_the_slots_take_turns_at_them() -> None:
     async def main() -> None:
-        async with Lives(lambda: agent_of(echo, max_concurrency=1)) as lives, contextlib.AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(lives.client(run)) for run in "abc"]
+        async with (
+            KillableHost(lambda: agent_of(echo, max_concurrency=1)) as host,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            clients = [await stack.enter_async_context(host.client(run)) for run in "abc"]
             for client in clients:
                 client.submit(rollouts(1000))
             await asyncio.sleep(30)
@@ -188,14 +195,14 @@ def test_no_verdict_is_lost_or_delivered_twice_whenever_the_host_dies(
 
     async def main() -> None:
         make = lambda: agent_of(counted, max_concurrency=6, journal=journal)  # noqa: E731
-        async with Lives(make, delay_s=delay_s) as lives, lives.client("a") as agent:
+        async with KillableHost(make, delay_s=delay_s) as host, host.client("a") as agent:
             sent = rollouts(24 * group_size, size=group_size)
             ticket = agent.submit(sent)
             for wait_s in kills:
                 await asyncio.sleep(wait_s)
-                await lives.kill()
+                await host.kill()
                 await asyncio.sleep(0.5)
-                await lives.start()
+                await host.start()
             lone = await agent.score(rf.Rollout(group_id="lone", response="1000"))
             groups = await ticket.all()
             assert lone.value == 1000.0
@@ -226,7 +233,7 @@ def test_what_is_lost_or_comes_twice_on_the_line_costs_no_verdict_and_no_second_
     CALLS.clear()
     chance = random.Random(seed)
 
-    async def use(line: Unreliable, number: int) -> None:
+    async def use(line: UnreliableHost, number: int) -> None:
         async with line.client("a") as agent:
             for step in range(3):
                 sent = rollouts(8 * group_size, size=group_size, step=step, name=f"{number}-")
@@ -239,7 +246,7 @@ def test_what_is_lost_or_comes_twice_on_the_line_costs_no_verdict_and_no_second_
 
     async def main() -> None:
         make = lambda: agent_of(counted, max_concurrency=6)  # noqa: E731
-        async with Unreliable(make, chance=chance, fault_share=fault_share) as line, asyncio.TaskGroup() as tasks:
+        async with UnreliableHost(make, chance=chance, fault_share=fault_share) as line, asyncio.TaskGroup() as tasks:
             for number in range(num_clients):
                 tasks.create_task(use(line, number))
 
@@ -290,11 +297,11 @@ def test_what_a_client_gave_up_while_the_line_was_down_is_stopped_when_it_is_bac
         return 1.0
 
     async def main() -> None:
-        async with Lives(lambda: agent_of(judge, timeout_s=None)) as lives, lives.client("a") as agent:
+        async with KillableHost(lambda: agent_of(judge, timeout_s=None)) as host, host.client("a") as agent:
             ticket = agent.submit(rollouts(8))
             kept = agent.submit(rollouts(2, name="kept"))
             await asyncio.sleep(1.0)
-            with lives.cut_off():
+            with host.cut_off():
                 await asyncio.sleep(1.0)
                 ticket.cancel()
                 await asyncio.sleep(1.0)
@@ -316,14 +323,14 @@ def test_workers_that_share_a_group_get_their_verdicts_also_if_the_host_dies_whe
 
     async def main() -> None:
         make = lambda: agent_of(Pairs(), journal=tmp_path / "run.db")  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one, lives.client("a") as other:
+        async with KillableHost(make) as host, host.client("a") as one, host.client("a") as other:
             first, second = rollouts(2, size=2)
-            lives.deaf.add(other.id)
+            host.deaf.add(other.id)
             async with asyncio.TaskGroup() as tasks:
                 theirs = tasks.create_task(other.score(second))
                 assert (await one.score(first)).value == 0.0
-                await lives.kill()
-                await lives.start()
+                await host.kill()
+                await host.start()
                 assert (await theirs).value == 1.0
 
     clock.run(main())
@@ -336,10 +343,10 @@ def test_what_a_client_that_died_had_asked_for_is_cancelled_and_its_share_is_fre
 
     async def main() -> None:
         make = lambda: agent_of(judge, max_concurrency=4, timeout_s=None)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one, lives.client("b") as other:
+        async with KillableHost(make) as host, host.client("a") as one, host.client("b") as other:
             other.submit(rollouts(8))
             one.submit(rollouts(8))
-            lives.deaf.add(other.id)  # and asks for nothing, as if its process was gone
+            host.deaf.add(other.id)  # and asks for nothing, as if its process was gone
             await asyncio.sleep(25)
             (account,) = (await one.host_statistics()).agent.accounts
             assert {lane.run: lane.in_flight for lane in account.runs if lane.in_flight} == {"a": 4}
@@ -359,7 +366,7 @@ def test_cancelling_the_caller_of_score_stops_its_call_and_a_cancelled_ticket_en
         return 1.0
 
     async def main() -> None:
-        async with Lives(lambda: agent_of(judge, timeout_s=None)) as lives, lives.client("a") as agent:
+        async with KillableHost(lambda: agent_of(judge, timeout_s=None)) as host, host.client("a") as agent:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1):
                     await agent.score(rf.Rollout(group_id="x", response="alone"))
@@ -377,7 +384,7 @@ def test_cancelling_the_caller_of_score_stops_its_call_and_a_cancelled_ticket_en
 def test_a_budget_that_is_spent_halts_every_client_with_what_it_could_not_finish() -> None:
     async def main() -> None:
         make = lambda: agent_of(echo, max_cost_usd=1.0, call_cost_usd=0.1, max_concurrency=2)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one, lives.client("b") as other:
+        async with KillableHost(make) as host, host.client("a") as one, host.client("b") as other:
             with pytest.raises(BudgetExhausted, match="max_cost_usd") as halted:
                 await one.submit(rollouts(30)).all()
             kinds = Counter(group.rewards[0].kind for group in halted.value.groups)
@@ -393,7 +400,7 @@ def test_a_budget_that_is_spent_halts_every_client_with_what_it_could_not_finish
 def test_what_is_on_its_way_when_the_agent_halts_fails_for_the_same_reason_and_is_counted() -> None:
     async def main() -> None:
         make = lambda: agent_of(echo, max_cost_usd=1.0, call_cost_usd=0.1, max_concurrency=2)  # noqa: E731
-        async with Lives(make, delay_s=1.0) as lives, lives.client("a") as agent:
+        async with KillableHost(make, delay_s=1.0) as host, host.client("a") as agent:
             agent.submit(rollouts(30))
             late: rf.Ticket | None = None
             while agent.is_open:
@@ -418,7 +425,11 @@ def test_a_second_rollout_at_the_same_place_is_refused_and_the_same_one_is_judge
         return 1.0
 
     async def main() -> None:
-        async with Lives(lambda: agent_of(judge)) as lives, lives.client("a") as one, lives.client("a") as other:
+        async with (
+            KillableHost(lambda: agent_of(judge)) as host,
+            host.client("a") as one,
+            host.client("a") as other,
+        ):
             same = rf.Rollout(group_id="x", response="same")
             first, second, third = await asyncio.gather(
                 one.score(same), other.score(same), other.score(rf.Rollout(group_id="x", response="another"))
@@ -434,7 +445,11 @@ def test_a_second_rollout_at_the_same_place_is_refused_and_the_same_one_is_judge
 @pytest.mark.parametrize("odd", [numpy.arange(3), {"ids": numpy.arange(3)}, math.nan], ids=str)
 def test_two_clients_may_ask_about_one_rollout_whatever_its_extra_info_holds(odd: object) -> None:
     async def main() -> None:
-        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as one, lives.client("a") as other:
+        async with (
+            KillableHost(lambda: agent_of(echo)) as host,
+            host.client("a") as one,
+            host.client("a") as other,
+        ):
             sample = rf.Rollout(group_id="q", response="7", extra_info={"odd": odd})
             rewards = await asyncio.gather(one.score(sample), other.score(sample))
             assert [reward.value for reward in rewards] == [7.0, 7.0]
@@ -444,9 +459,9 @@ def test_two_clients_may_ask_about_one_rollout_whatever_its_extra_info_holds(odd
 
 def test_clients_of_one_run_must_have_one_share() -> None:
     async def main() -> None:
-        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a"):
+        async with KillableHost(lambda: agent_of(echo)) as host, host.client("a"):
             with pytest.raises(InvalidInput, match="one share"):
-                async with lives.client("a", share=2.0):
+                async with host.client("a", share=2.0):
                     pass
 
     clock.run(main())
@@ -454,7 +469,7 @@ def test_clients_of_one_run_must_have_one_share() -> None:
 
 def test_what_cannot_travel_is_refused_by_name_where_it_is_submitted() -> None:
     async def main() -> None:
-        async with Lives(lambda: agent_of(echo)) as lives, lives.client("a") as agent:
+        async with KillableHost(lambda: agent_of(echo)) as host, host.client("a") as agent:
             with pytest.raises(InvalidInput, match=r"extra_info\['lock'\] of index 0 in group 'x'"):
                 agent.submit(rf.Rollout(group_id="x", response="1", extra_info={"lock": threading.Lock()}))
 
@@ -466,7 +481,7 @@ def test_extras_that_cannot_travel_become_a_text_that_says_so() -> None:
         return {"score": 1.0, "lock": threading.Lock(), "note": "kept"}
 
     async def main() -> None:
-        async with Lives(lambda: agent_of(judge)) as lives, lives.client("a") as agent:
+        async with KillableHost(lambda: agent_of(judge)) as host, host.client("a") as agent:
             reward = await agent.score(rf.Rollout(group_id="x", response="1"))
             assert reward.extras["note"] == "kept"
             assert "cannot travel" in reward.extras["lock"]
@@ -483,7 +498,7 @@ def test_a_service_that_refuses_above_its_rate_sees_the_sum_of_all_runs_at_it() 
             return 1.0
 
         make = lambda: agent_of(judge, rpm=600, max_concurrency=64)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one, lives.client("b") as other:
+        async with KillableHost(make) as host, host.client("a") as one, host.client("b") as other:
             for agent in (one, other):
                 agent.submit(rollouts(1000))
             await asyncio.sleep(60)
@@ -504,8 +519,8 @@ def test_a_ticket_queues_at_the_host_with_the_step_and_under_the_source_it_was_o
 
     async def main() -> None:
         async with (
-            Lives(lambda: agent_of(slow, max_concurrency=1, run_dir=tmp_path / "run")) as lives,
-            lives.client("a") as agent,
+            KillableHost(lambda: agent_of(slow, max_concurrency=1, run_dir=tmp_path / "run")) as host,
+            host.client("a") as agent,
         ):
             validation, training = agent.open(due_step=2, source="validation"), agent.open()
             validation.submit(rf.Rollout(group_id="validation-0", response="first", step=0))
@@ -542,14 +557,14 @@ class Centred:
 def test_a_group_whose_rest_a_dead_worker_held_fails_for_the_others_in_bounded_time(reward: Any) -> None:
     async def main() -> None:
         make = lambda: agent_of(reward(), incomplete_after_s=60)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one, lives.client("a") as other:
+        async with KillableHost(make) as host, host.client("a") as one, host.client("a") as other:
             first, second, third = rollouts(3, size=3)
             began_s = asyncio.get_running_loop().time()
             async with asyncio.TaskGroup() as tasks:
                 mine = tasks.create_task(one.score(first))
                 theirs = tasks.create_task(other.score(second))
                 await asyncio.sleep(30)
-                lives.deaf.add(other.id)  # and is not heard of again
+                host.deaf.add(other.id)  # and is not heard of again
                 theirs.cancel()
                 verdict = await mine
             assert asyncio.get_running_loop().time() - began_s == pytest.approx(60, abs=1)
@@ -567,13 +582,13 @@ def test_a_group_whose_rest_a_dead_worker_held_fails_for_the_others_in_bounded_t
 def test_a_group_whose_rest_only_takes_its_time_is_judged_with_what_a_dead_worker_had_sent() -> None:
     async def main() -> None:
         make = lambda: agent_of(Pairs(), incomplete_after_s=60)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one, lives.client("a") as other:
+        async with KillableHost(make) as host, host.client("a") as one, host.client("a") as other:
             first, second, third = rollouts(3, size=3)
             async with asyncio.TaskGroup() as tasks:
                 mine = tasks.create_task(one.score(first))
                 theirs = tasks.create_task(other.score(second))
                 await asyncio.sleep(1)
-                lives.deaf.add(other.id)
+                host.deaf.add(other.id)
                 await asyncio.sleep(50)
                 last = tasks.create_task(one.score(third))
                 assert [(await verdict).value for verdict in (mine, last)] == [0.0, 2.0]
@@ -586,17 +601,17 @@ def test_a_group_whose_rest_only_takes_its_time_is_judged_with_what_a_dead_worke
 def test_after_the_host_has_died_a_group_that_lacks_a_dead_workers_part_fails_for_the_others(died_with: str) -> None:
     async def main() -> None:
         make = lambda: agent_of(Pairs(), incomplete_after_s=60)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as one:
+        async with KillableHost(make) as host, host.client("a") as one:
             first, second = rollouts(2, size=2)
             async with asyncio.TaskGroup() as tasks:
                 mine = tasks.create_task(one.score(first))
                 if died_with == "the host":
-                    async with lives.client("a") as other:
+                    async with host.client("a") as other:
                         theirs = tasks.create_task(other.score(second))
                         await asyncio.sleep(0.1)
-                        await lives.kill()
+                        await host.kill()
                         theirs.cancel()
-                    await lives.start()
+                    await host.start()
                 verdict = await mine
             assert (verdict.kind, verdict.value) == ("cancelled", None)
             assert "lacks index 1" in (verdict.error or "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shared_line import Lives, Unreliable
+from killable_host import KillableHost, UnreliableHost
 
 import rewardflow as rf
 from rewardflow import clock
@@ -79,9 +79,9 @@ def test_the_record_of_a_shared_agents_run_tells_what_that_of_its_own_agent_woul
 
     async def shared() -> None:
         async with (
-            Lives(lambda: RewardAgent(Moody(), serves_runs=True, **LIMITS)) as lives,
-            lives.client("other") as other,
-            lives.client("a", run_dir=tmp_path / "shared") as agent,
+            KillableHost(lambda: RewardAgent(Moody(), serves_runs=True, **LIMITS)) as host,
+            host.client("other") as other,
+            host.client("a", run_dir=tmp_path / "shared") as agent,
         ):
             await judge(agent)
             await other.submit(rollouts(4)).all()  # which is none of this run's business
@@ -103,8 +103,8 @@ def test_calls_are_on_the_clients_clock_and_their_waiting_is_known() -> None:
     async def main() -> EventList:
         sink = EventList()
         async with (
-            Lives(lambda: RewardAgent(Moody(), serves_runs=True, max_concurrency=1)) as lives,
-            lives.client("a", sink=sink) as agent,
+            KillableHost(lambda: RewardAgent(Moody(), serves_runs=True, max_concurrency=1)) as host,
+            host.client("a", sink=sink) as agent,
         ):
             await agent.submit(rollouts(2)).all()
         return sink
@@ -122,12 +122,12 @@ def test_a_client_that_keeps_the_record_hears_of_calls_that_others_of_its_run_as
     async def main() -> tuple[EventList, float]:
         sink = EventList()
         make = lambda: RewardAgent(Moody(), serves_runs=True)  # noqa: E731
-        async with Lives(make) as lives, lives.client("a") as worker, lives.client("a", sink=sink):
+        async with KillableHost(make) as host, host.client("a") as worker, host.client("a", sink=sink):
             for rollout in rollouts(6):
                 await worker.score(rollout)
             await asyncio.sleep(10)  # what nobody waits for comes with the next poll
             before = len(sink.of(CallEnded))
-            async with lives.client("a", sink=EventList()) as late:
+            async with host.client("a", sink=EventList()) as late:
                 await late.score(rf.Rollout(group_id="late", response="1"))
         return sink, before
 
@@ -141,13 +141,13 @@ def test_a_host_that_dies_takes_along_only_calls_that_it_had_not_told_of() -> No
     async def main() -> EventList:
         sink = EventList()
         async with (
-            Lives(lambda: RewardAgent(Moody(), serves_runs=True, **LIMITS)) as lives,
-            lives.client("a", sink=sink) as agent,
+            KillableHost(lambda: RewardAgent(Moody(), serves_runs=True, **LIMITS)) as host,
+            host.client("a", sink=sink) as agent,
         ):
             ticket = agent.submit(rollouts(12))
             await ticket.take(2)
-            await lives.kill()
-            await lives.start()
+            await host.kill()
+            await host.start()
             await ticket.all()
         return sink
 
@@ -161,7 +161,7 @@ def test_a_host_that_dies_takes_along_only_calls_that_it_had_not_told_of() -> No
 
 def test_an_event_comes_back_as_it_was_but_for_the_clock() -> None:
     event = LimitChanged(at_s=5.0, account="judge", governor="pace", value=60.0, reason="rate_limited")
-    assert unpack_event(pack_event(event), later_s=2.0) == LimitChanged(
+    assert unpack_event(pack_event(event), clock_offset_s=2.0) == LimitChanged(
         at_s=7.0, account="judge", governor="pace", value=60.0, reason="rate_limited"
     )
 
@@ -173,10 +173,10 @@ def test_the_fastest_message_says_how_far_the_clocks_are_apart(caplog: pytest.Lo
         now_s = asyncio.get_running_loop().time()
         for sent_s in (now_s - 103.0, now_s - 101.0, now_s - 102.0):  # 100 s apart, and 3, 1 and 2 s on the way
             event = LimitChanged(at_s=now_s - 110.0, account="judge", governor="pace", value=None, reason="")
-            delivery = Delivery(1, [], news=[pack_event(event)], sent_s=sent_s, first_news=len(sink.events))
-            record.heard(delivery)
-            record.heard(delivery)  # which is no news any more
-        record.heard(Delivery(2, [], num_news_lost=7, sent_s=now_s))
+            delivery = Delivery(1, [], events=[pack_event(event)], sent_s=sent_s, first_event=len(sink.events))
+            record.received(delivery)
+            record.received(delivery)  # which is no news any more
+        record.received(Delivery(2, [], num_events_lost=7, sent_s=now_s))
         return [now_s - event.at_s for event in sink.events]
 
     assert [round(ago_s, 6) for ago_s in clock.run(main())] == [7.0, 9.0, 9.0]
@@ -185,9 +185,9 @@ def test_the_fastest_message_says_how_far_the_clocks_are_apart(caplog: pytest.Lo
 
 def test_events_go_to_one_place(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Lives(lambda: RewardAgent(Moody(), serves_runs=True)) as lives:
-            with pytest.raises(InvalidInput, match="events go to one place"):
-                async with lives.client("a", run_dir=tmp_path / "run", sink=EventList()):
+        async with KillableHost(lambda: RewardAgent(Moody(), serves_runs=True)) as host:
+            with pytest.raises(InvalidInput, match="events must go to one place"):
+                async with host.client("a", run_dir=tmp_path / "run", sink=EventList()):
                     pass
 
     clock.run(main())
@@ -198,12 +198,12 @@ def test_a_directory_that_holds_something_else_is_refused_before_anybody_is_gree
     (tmp_path / "mine.txt").touch()
 
     async def main() -> None:
-        async with Lives(lambda: RewardAgent(Moody(), serves_runs=True)) as lives:
+        async with KillableHost(lambda: RewardAgent(Moody(), serves_runs=True)) as host:
             with pytest.raises(InvalidInput, match="a new run needs a directory"):
-                async with lives.client("a", run_dir=tmp_path):
+                async with host.client("a", run_dir=tmp_path):
                     pass
-            assert lives.host is not None
-            assert lives.host.statistics().clients == ()
+            assert host.current is not None
+            assert host.current.statistics().clients == ()
 
     clock.run(main())
     with pytest.raises(InvalidInput):
@@ -215,8 +215,8 @@ def test_on_a_line_that_loses_and_repeats_messages_every_call_and_verdict_is_in_
         sink, judge = EventList(), Moody()
         make = lambda: RewardAgent(judge, serves_runs=True, max_concurrency=4)  # noqa: E731
         async with (
-            Unreliable(make, chance=random.Random(3), fault_share=0.4) as lives,
-            lives.client("a", sink=sink) as agent,
+            UnreliableHost(make, chance=random.Random(3), fault_share=0.4) as host,
+            host.client("a", sink=sink) as agent,
         ):
             await agent.submit(rollouts(40)).all()
             await asyncio.sleep(30)

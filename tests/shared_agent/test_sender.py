@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from killable_host import KillableHost
 from rollouts import rollout
-from shared_line import Lives
 
 from rewardflow import clock
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.connection import Connection
 from rewardflow.shared_agent.messages import Cancel, Op, ScoreRequest, Seal
 from rewardflow.shared_agent.sender import Sender
-from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, Question, Unanswered
+from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, WaitingRollout, WaitingRollouts
 
 
 async def judge(solution_str: str) -> float:
     return 1.0
 
 
-class Held(Lives):
+class Held(KillableHost):
     """Notes what is posted; every message takes a second."""
 
     def __init__(self) -> None:
@@ -42,19 +42,19 @@ def sent(*, rollouts: int, given_up: int = 0, rest: Sequence[Op] = (), later: in
         async with Held() as line, asyncio.TaskGroup() as tasks:
             connection = Connection(line, run="run", share=1.0, records=False, give_up_s=10.0)
             await connection.open()
-            unanswered = Unanswered(None)
-            sender = Sender(connection, unanswered, tasks, sends_tokens=False)
+            waiting_rollouts = WaitingRollouts(None)
+            sender = Sender(connection, waiting_rollouts, tasks, sends_tokens=False)
             line.began_s = asyncio.get_running_loop().time()
 
-            def questions(count: int, name: str) -> list[Question]:
-                return [unanswered.ask(rollout("a", step=i, data_source=name), NO_TICKET) for i in range(count)]
+            def questions(count: int, name: str) -> list[WaitingRollout]:
+                return [waiting_rollouts.add(rollout("a", step=i, data_source=name), NO_TICKET) for i in range(count)]
 
             first = questions(rollouts, "first")
             sender.put(first)
             sender.put(rest)
             sender.put(questions(later, "later"))
             for question in first[:given_up]:
-                unanswered.take_out(question.serial)
+                waiting_rollouts.take_out(question.serial)
             running = tasks.create_task(sender.run())
             await asyncio.sleep(60)
             running.cancel()

@@ -33,11 +33,11 @@ from rewardflow.reward.code.scorer import Scorer, make_worker_pool
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.code.thread_pool import WorkerStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
-from rewardflow.reward.event_loop import HomeLoop, end_tasks
-from rewardflow.reward.forwarding_ticket import Outlet, VerdictReceiver
+from rewardflow.reward.event_loop import AgentLoop, end_tasks
+from rewardflow.reward.forwarding_ticket import ForwardingTicket, VerdictReceiver
 from rewardflow.reward.gc_tuning import fewer_collections
 from rewardflow.reward.groups.assembly import Assembly, AssemblyStatistics
-from rewardflow.reward.groups.local_decision import Decider, DeciderStatistics
+from rewardflow.reward.groups.local_decision import LocalDecider, LocalDeciderStatistics
 from rewardflow.reward.journal.verdict_journal import Journal, JournalStatistics
 from rewardflow.reward.limits.ledger import Ledger, LedgerStatistics
 from rewardflow.reward.recorder import Recorder
@@ -60,7 +60,7 @@ class AgentStatistics:
     verdicts: AssemblyStatistics
     ledger: LedgerStatistics
     accounts: tuple[DispatchStatistics, ...]
-    deciders: Mapping[str, DeciderStatistics]
+    deciders: Mapping[str, LocalDeciderStatistics]
     workers: Mapping[str, WorkerStatistics]
     journal: JournalStatistics | None
     events: LineFileStatistics | None
@@ -109,21 +109,21 @@ class RewardAgent:
         self._assembly: Assembly | None = None
         self._journal: Journal | None = None
         self._recorder: Recorder | None = None
-        self._account_news = EventRelay()
+        self._account_events = EventRelay()
         self._hooks = Hooks(timeout_s=self._limits.timeout_s)
         self._tasks = asyncio.TaskGroup()
         self._resources = contextlib.AsyncExitStack()
-        self._home: HomeLoop | None = None
+        self._agent_loop: AgentLoop | None = None
         self._is_open = False
 
     # -- lifetime ----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._home is not None:
+        if self._agent_loop is not None:
             raise AgentClosed("a RewardAgent can be entered once; make a new one")
-        self._home = HomeLoop()
+        self._agent_loop = AgentLoop()
         try:
-            await self._open(self._home.loop)
+            await self._open(self._agent_loop.loop)
         except BaseException:
             await self._resources.aclose()
             raise
@@ -134,8 +134,8 @@ class RewardAgent:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End what is out, keep what was paid for, let go of everything; in bounded time."""
-        if self._home is not None:
-            self._home.check_is_running()
+        if self._agent_loop is not None:
+            self._agent_loop.check_is_running()
         self._is_open = False
         self.assembly.close()
         for dispatcher in self._dispatchers.values():
@@ -157,7 +157,7 @@ class RewardAgent:
         if settings.run_dir is not None:
             self._recorder = Recorder(settings.run_dir, loop)
             stack.push_async_callback(self._recorder.aclose)
-            self._account_news.add(self._recorder)
+            self._account_events.add(self._recorder)
         stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
         scorers = []
         for part in self._parts:
@@ -166,7 +166,7 @@ class RewardAgent:
             self._check_cap_can_be_kept(scorers[-1])
             await _check(scorers[-1])
         already_usd = 0.0
-        stack.callback(self._dismiss)
+        stack.callback(self._release_waiters)
         if settings.journal is not None:
             with hold(loop):  # a locked file may take seconds
                 self._journal = await asyncio.to_thread(
@@ -231,7 +231,7 @@ class RewardAgent:
                     limits,
                     ledger=self._ledger,
                     tasks=self._tasks,
-                    sink=self._account_news if self._serves_runs or self._recorder is not None else None,
+                    sink=self._account_events if self._serves_runs or self._recorder is not None else None,
                     halt=lambda error: self.assembly.halt(error),
                     settled=self._wake_all if self.settings.max_cost_usd is not None else None,
                 )
@@ -243,11 +243,11 @@ class RewardAgent:
             decider = self._decider_of(scorer, dispatcher)
             self._components.append(Component(scorer.name, part.weight, scorer, dispatcher, decider))
 
-    def _decider_of(self, scorer: Scorer, dispatcher: Dispatcher) -> Decider | None:
+    def _decider_of(self, scorer: Scorer, dispatcher: Dispatcher) -> LocalDecider | None:
         loaded = scorer.loaded
         if loaded.decide_locally is None:
             return None
-        decider = Decider(
+        decider = LocalDecider(
             scorer.name,
             loaded.decide_locally,
             is_quick=loaded.decides_quickly,
@@ -267,14 +267,14 @@ class RewardAgent:
             await self._hooks.run(f"{scorer.name}.close", scorer.loaded.close, timeout_s=self.settings.close_timeout_s)
         await scorer.aclose(self.settings.close_timeout_s)
 
-    def _dismiss(self) -> None:
+    def _release_waiters(self) -> None:
         """After the journal's last word: nobody may wait any longer."""
-        if self._assembly is None or self._home is None:
+        if self._assembly is None or self._agent_loop is None:
             return
         self._assembly.abandon()
         if self._recorder is not None:
             statistics = dataclasses.asdict(self.statistics())
-            self._recorder.emit(AgentEnded(at_s=self._home.loop.time(), statistics=statistics))
+            self._recorder.emit(AgentEnded(at_s=self._agent_loop.loop.time(), statistics=statistics))
 
     def shown_settings(self) -> dict[str, Any]:
         """The settings as people may see them; `reward_kwargs` may hold keys, so they are left out."""
@@ -304,7 +304,7 @@ class RewardAgent:
         """
         return self.on_loop(lambda: self._new_ticket(is_sealed=False, due_step=due_step, source=source))
 
-    def outlet(
+    def open_forwarding_ticket(
         self,
         receiver: VerdictReceiver,
         *,
@@ -312,18 +312,25 @@ class RewardAgent:
         share: float = 1.0,
         due_step: int | None = None,
         source: str = REWARD_SOURCE,
-    ) -> Outlet:
+    ) -> ForwardingTicket:
         """A ticket of a run whose verdicts go to the receiver, each as soon as it is final; for agents of many runs."""
-        assert self._home is not None
-        outlet = Outlet(
-            self, self._home.loop, receiver, self._components, run=run, share=share, due_step=due_step, source=source
+        assert self._agent_loop is not None
+        ticket = ForwardingTicket(
+            self,
+            self._agent_loop.loop,
+            receiver,
+            self._components,
+            run=run,
+            share=share,
+            due_step=due_step,
+            source=source,
         )
-        self.assembly.welcome(outlet)
-        return outlet
+        self.assembly.register(ticket)
+        return ticket
 
     def listen(self, sink: EventSink) -> None:
         """Tell this one, too, of limits, breakers and outages; of an agent that serves several runs."""
-        self._account_news.add(sink)
+        self._account_events.add(sink)
 
     def cancel_started(self, ticket: Ticket) -> None:
         self.cancel(ticket, set(ticket.started))
@@ -332,7 +339,7 @@ class RewardAgent:
         self.assembly.cancel(ticket._groups(group_ids), "cancelled", "cancelled by the caller")
 
     def sealed(self, ticket: Ticket) -> None:
-        self.assembly.tell_log_if_over(ticket)
+        self.assembly.call_log_if_over(ticket)
 
     def as_batch_function(self, *, group_size: int = 1, failed: float | None = None) -> BatchFunction:
         """A plain function over lists, for TRL's `reward_funcs` and notebooks. See `BatchFunction`."""
@@ -375,9 +382,9 @@ class RewardAgent:
 
     def on_loop(self, action: Callable[[], T]) -> T:
         """Run a short action on the agent's loop, from whatever thread we are in."""
-        if not self._is_open or self._home is None:
+        if not self._is_open or self._agent_loop is None:
             raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
-        return self._home.run(action)
+        return self._agent_loop.run(action)
 
     def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None, context: contextvars.Context) -> Ticket:
         if not self._is_open:
@@ -390,18 +397,18 @@ class RewardAgent:
         return ticket
 
     def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
-        assert self._home is not None
+        assert self._agent_loop is not None
         run = self.settings.run
         ticket = Ticket(
             self,
-            self._home.loop,
+            self._agent_loop.loop,
             is_sealed=is_sealed,
             run=run,
             due_step=due_step,
             source=source,
             sink=self._recorder,
         )
-        self.assembly.welcome(ticket)
+        self.assembly.register(ticket)
         return ticket
 
     # -- being seen --------------------------------------------------------------------------------------------------

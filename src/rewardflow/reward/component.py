@@ -12,7 +12,7 @@ from rewardflow.reward.calls.dispatcher import Dispatcher
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.scorer import Scorer
 from rewardflow.reward.code.source import RewardSource
-from rewardflow.reward.groups.local_decision import Decider
+from rewardflow.reward.groups.local_decision import LocalDecider
 from rewardflow.reward.settings import LIMIT_NAMES, LimitOptions, check_names
 from rewardflow.types import EMPTY
 
@@ -46,7 +46,7 @@ class Component:
     weight: float
     scorer: Scorer
     dispatcher: Dispatcher
-    decider: Decider | None = None  # of a reward that may need no call
+    decider: LocalDecider | None = None  # of a reward that may need no call
 
 
 def as_parts(reward: RewardLike | Weighted | Sequence[Weighted], reward_kwargs: Mapping[str, Any]) -> list[Weighted]:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _LOOP_CHECK_S = 1.0
 
 
-class HomeLoop:
+class AgentLoop:
     """The running loop, its thread and its process."""
 
     __slots__ = ("_pid", "_thread_id", "loop")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VerdictReceiver(Protocol):
-    """Who gets an outlet's verdicts. None of these may raise."""
+    """Who gets an ticket's verdicts. None of these may raise."""
 
     def verdict(self, run: str, rollout: Rollout, reward: Reward, waited_s: float = 0.0) -> None:
         """`waited_s`: for the start of its call; known where somebody listens."""
@@ -34,8 +34,8 @@ class VerdictReceiver(Protocol):
         """The agent stopped; the failed verdicts that come of it have been told before."""
 
 
-class Outlet(Ticket):
-    """Made by `agent.outlet(...)`; open until it is sealed."""
+class ForwardingTicket(Ticket):
+    """Made by `agent.open_forwarding_ticket(...)`; open until it is sealed."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Outlet(Ticket):
     def sink(self) -> EventSink | None:
         return self._receiver.sink_of(self.run)
 
-    def _adopt(self, group: PendingGroup) -> None:
+    def _add_group(self, group: PendingGroup) -> None:
         self._pending[group] = None  # nobody waits here for what is missing, so nobody looks for it either
 
-    def _landed(self, group: PendingGroup, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
+    def _on_verdicts(self, group: PendingGroup, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
         if self._needs_groups:
             return
         for rollout in rollouts:

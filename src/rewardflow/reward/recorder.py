@@ -30,7 +30,7 @@ from rewardflow.types import Reward, Rollout, ScoredGroup
 
 _WRITE_EVERY_S = 1.0
 
-_Whose = tuple[int, str]  # step and source
+_StepAndSource = tuple[int, str]  # step and source
 
 
 class Recorder:
@@ -38,15 +38,15 @@ class Recorder:
 
     def __init__(self, path: str | PathLike[str], loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._idle: set[_Whose] = set()
-        self._untold: set[_Whose] = set()  # more has happened in these steps than their last line says
+        self._idle: set[_StepAndSource] = set()
+        self._unwritten: set[_StepAndSource] = set()  # more has happened in these steps than their last line says
         self._account_changes: list[LimitChanged | BreakerChanged | OutageChanged] = []
         self._timer: asyncio.TimerHandle | None = None
         directory = RunDirectory.at(path)
         self._earlier = {(step, source): line for step, by in read_steps(path).items() for source, line in by.items()}
         self._events = directory.open_events()
         self._steps = directory.open_steps()
-        self._totals: dict[_Whose, StepTotals] = {}
+        self._totals: dict[_StepAndSource, StepTotals] = {}
 
     def emit(self, event: Event) -> None:
         self._events.emit(event)
@@ -76,7 +76,7 @@ class Recorder:
         self._timer = None
         for step, source in sorted(self._idle):
             self._steps.append(self._step(step, source).to_json())
-        self._untold -= self._idle
+        self._unwritten -= self._idle
         self._idle.clear()
 
     async def aclose(self) -> None:
@@ -85,7 +85,7 @@ class Recorder:
             self._timer.cancel()
         if self._totals:
             self._count_account_changes(*max(self._totals))
-        self._idle |= self._untold
+        self._idle |= self._unwritten
         self._write_idle()
         with hold(self._loop):
             await asyncio.to_thread(self._close)
@@ -98,7 +98,7 @@ class Recorder:
         return self._events.statistics()
 
     def _step(self, step: int, source: str) -> StepTotals:
-        self._untold.add((step, source))
+        self._unwritten.add((step, source))
         totals = self._totals.get((step, source))
         if totals is None:
             totals = self._totals[step, source] = StepTotals(step, source)

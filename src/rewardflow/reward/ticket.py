@@ -74,7 +74,9 @@ class Ticket:
         self._is_closed = False
         self._waiters: list[asyncio.Future[None]] = []
         self._fewest_wanted = math.inf  # ready groups that make waking worth while
-        self._lacking: deque[PendingGroup] = deque()  # groups that may lack rollouts; whole ones leave when looked at
+        self._maybe_incomplete: deque[PendingGroup] = (
+            deque()
+        )  # groups that may lack rollouts; whole ones leave when looked at
         self._watcher: Watcher | None = None
 
     # -- taking groups -----------------------------------------------------------------------------------------------
@@ -193,15 +195,15 @@ class Ticket:
         if self._is_sealed:
             raise InvalidInput("this ticket is sealed: open one with agent.open() to submit as rollouts are generated")
 
-    def _adopt(self, group: PendingGroup) -> None:
+    def _add_group(self, group: PendingGroup) -> None:
         self._pending[group] = None
-        self._lacking.append(group)
+        self._maybe_incomplete.append(group)
 
-    def _landed(self, group: PendingGroup, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
+    def _on_verdicts(self, group: PendingGroup, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
         if self._watcher is not None:
             self._watcher(rollouts, rewards)
 
-    def _disown(self, group: PendingGroup) -> None:
+    def _drop_group(self, group: PendingGroup) -> None:
         self._pending.pop(group, None)
 
     def _groups(self, wanted: set[str] | None) -> list[PendingGroup]:
@@ -271,31 +273,33 @@ class Ticket:
         """Whether its last group is complete and no more rollouts can come."""
         return not self._pending and (self._is_sealed or self._is_closed)
 
-    def _patience_s(self) -> float | None:
+    def _incomplete_timeout_s(self) -> float | None:
         """How long waiting makes sense when all that is awaited is rollouts that nobody has submitted."""
-        is_only_lacking = self._is_sealed and all(not group.is_whole for group in self._pending)
-        if not is_only_lacking or any(group.num_outstanding for group in self._pending):
+        is_only_incomplete = self._is_sealed and all(not group.is_whole for group in self._pending)
+        if not is_only_incomplete or any(group.num_outstanding for group in self._pending):
             return None
         return 0.0 if self._was_opened else self._agent.incomplete_after_s
 
     async def _wait_for_change(self, count: int | None) -> None:
-        patience_s = self._patience_s()
+        timeout_s = self._incomplete_timeout_s()
         wanted = math.inf if count is None else count
-        if self._lacks_rollouts():
+        if self._has_incomplete_groups():
             wanted = 0  # every change may be the one after which nothing more can come
         self._fewest_wanted = min(self._fewest_wanted, wanted)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await waiter
         except TimeoutError:
-            raise IncompleteGroup(self._missing_text(f"nothing came for {patience_s:g} s")) from None
+            raise IncompleteGroup(self._missing_text(f"nothing came for {timeout_s:g} s")) from None
 
-    def _lacks_rollouts(self) -> bool:
-        while self._lacking and (self._lacking[0].is_whole or self._lacking[0] not in self._pending):
-            self._lacking.popleft()
-        return bool(self._lacking)
+    def _has_incomplete_groups(self) -> bool:
+        while self._maybe_incomplete and (
+            self._maybe_incomplete[0].is_whole or self._maybe_incomplete[0] not in self._pending
+        ):
+            self._maybe_incomplete.popleft()
+        return bool(self._maybe_incomplete)
 
     def _missing_text(self, when: str) -> str:
         lacking = [f"{name!r} lacks index {', '.join(map(str, indices))}" for name, indices in self.missing.items()]

@@ -1,33 +1,29 @@
-"""One reward agent for many processes and training runs: a service's limits hold for the sum of them.
+"""One reward agent for many processes and training runs: a service's limits hold for all of them together.
 
-What both sides know
-  spec.py        what the agent is: named rewards and settings, which can travel and be compared
-  messages.py    what goes between client and host, and how rollouts and rewards are packed
+Both sides
+  spec.py               describes the agent: named rewards and settings, which can be sent and compared
+  messages.py           the messages between client and host, and how rollouts and rewards are packed
 
-The run's side, which knows no Ray
-  client.py      `SharedAgent`, with the face of `RewardAgent`
-  session.py     the parts of a client, from its hello to its goodbye
-  line.py        the line to a host, and what becomes of messages when it breaks
-  sender.py      what goes out, a message's worth at a time
-  receiver.py    what comes in, and everything anew after a break
-  unanswered.py  rollouts without a verdict, by serial number, and witnesses of whole groups
-  claims.py      tickets and groups
-  verdicts.py    each verdict to whoever waits for it
-  counts.py      what was asked for and got, in numbers
-  record.py      what a client writes down of its run
+The client, in a process of a run; it does not import Ray
+  client.py             `SharedAgent`, with the interface of `RewardAgent`
+  session.py            the parts of an open client, and the task that reads deliveries
+  connection.py         the connection to a host: retries, reconnects, and the `Transport` protocol
+  sender.py             sends rollouts and requests in batches
+  waiting_rollouts.py   rollouts without a verdict, by serial number
+  client_tickets.py     the client's tickets and groups
+  verdict_delivery.py   gives each verdict to its group or its caller
+  client_counts.py      counts requests and verdicts
+  record.py             writes the run's events
 
-The agent's side, which knows no Ray
-  host.py        does what clients ask, with one agent
-  guests.py      the clients that are there: leases, polls, and what each has asked for
-  samples.py     who wants which verdict
-  outbox.py      what a client is still to be told
-  settled.py     which serial numbers are over
-  lacking.py     groups that wait for rollouts which may never come
-  listeners.py   who keeps the record of a run
-  attendance.py  which processes an agent is still there for
+The host, in the agent's process; it does not import Ray
+  host.py               serves clients with one agent
+  host_clients.py       the connected clients: leases, polls, requested serial numbers
+  samples.py            which clients want which verdict
+  outbox.py             deliveries that a client has not confirmed, and the clients that record a run
+  incomplete_groups.py  gives up groups whose rollouts never all arrive
 
 On Ray
-  service.py     a host with a loop of its own, opened when first asked and again after it halted
-  cluster.py     joining a Ray cluster, or a small one of our own
-  ray_actor.py   the host as a named, detached Ray actor, and the line to it
+  service.py            a host on an event loop in its own thread, reopened after a halt
+  cluster.py            joins a Ray cluster, or starts a private one
+  ray_actor.py          the host as a named, detached Ray actor, and the transport to it
 """

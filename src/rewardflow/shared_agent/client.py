@@ -1,9 +1,10 @@
-"""A run's side of a shared agent, with the face of `RewardAgent`.
+"""The client of a shared agent, with the interface of `RewardAgent`.
 
-Always true: every submitted rollout gets one verdict, once, whatever happens to the host: what has no verdict is kept
-here and sent again after a restart, and a verdict that comes a second time finds nobody waiting. Rollouts never leave:
-a group that is delivered holds the very records that were submitted. What is submitted in one turn of the loop goes in
-one message, and so do the verdicts that are ready together. Whoever keeps the run's record is told what happens to it.
+Always true: every submitted rollout gets one verdict, once, whatever happens to the host. The client keeps rollouts
+without a verdict, sends them again after a restart of the host, and ignores a verdict that comes a second time. A
+delivered group holds the same rollout objects that were submitted. All rollouts submitted in one turn of the loop
+travel in one message, and so do all verdicts that are ready together. A client that records its run gets the run's
+events.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rewardflow.observe.events import REWARD_SOURCE, EventSink
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.client_counts import ClientCounts, ClientStatistics
-from rewardflow.shared_agent.connection import NOT_OPEN, Connection, Line
+from rewardflow.shared_agent.connection import NOT_OPEN, Connection, Transport
 from rewardflow.shared_agent.messages import Cancel, CancelStarted, HostStatistics, Seal, check_travels
 from rewardflow.shared_agent.record import RunRecord
 from rewardflow.shared_agent.session import Session
@@ -35,7 +36,7 @@ class SharedAgent:
 
     def __init__(
         self,
-        line: Line,
+        transport: Transport,
         *,
         run: str,
         share: float = 1.0,
@@ -45,15 +46,15 @@ class SharedAgent:
         sink: EventSink | None = None,
     ) -> None:
         if run_dir is not None and sink is not None:
-            raise InvalidInput("events go to one place, got a run_dir and a sink")
+            raise InvalidInput("events must go to one place, got a run_dir and a sink")
         self.run = run
         self.share = share
-        self._line = line
+        self._transport = transport
         self._sends_tokens = sends_tokens
         self._run_dir = run_dir
         self._sink = sink
         records = run_dir is not None or sink is not None
-        self._connection = Connection(line, run=run, share=share, records=records, give_up_s=give_up_s)
+        self._connection = Connection(transport, run=run, share=share, records=records, give_up_s=give_up_s)
         self._counts = ClientCounts()
         self._resources = contextlib.AsyncExitStack()
         self._was_entered = False
@@ -86,9 +87,9 @@ class SharedAgent:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give up what is out, here and at the host; in bounded time."""
+        """Cancels everything without a verdict, here and at the host, in bounded time."""
         session = self._begun
-        session.home.check_is_running()
+        session.agent_loop.check_is_running()
         self._is_open = False
         try:
             await session.end(exc)
@@ -97,14 +98,14 @@ class SharedAgent:
 
     @property
     def _begun(self) -> Session:
-        """The session, which is there for good once the host has said welcome."""
+        """The session; it exists from the host's first welcome on, also after closing."""
         if self._session is None:
             raise AgentClosed(NOT_OPEN)
         return self._session
 
     @property
     def _halted(self) -> AgentHalted | None:
-        return None if self._session is None else self._session.claims.halted
+        return None if self._session is None else self._session.client_tickets.halted
 
     def _check_open(self) -> Session:
         if self._halted is not None:
@@ -116,34 +117,34 @@ class SharedAgent:
     # -- submitting --------------------------------------------------------------------------------------------------
 
     def submit(self, rollouts: Rollout | Iterable[Rollout], *, ticket: Ticket | None = None) -> Ticket:
-        """Start scoring; returns at once. As `RewardAgent.submit`."""
+        """Starts scoring and returns at once, as `RewardAgent.submit` does."""
         batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
         for rollout in batch:
             check_travels(rollout)
         return self.on_loop(lambda: self._submit(batch, ticket))
 
     def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
-        """A ticket to submit to while rollouts are generated. As `RewardAgent.open`."""
+        """Returns a ticket to submit to while rollouts are generated, as `RewardAgent.open` does."""
         return self.on_loop(lambda: self._new_ticket(is_sealed=False, due_step=due_step, source=source))
 
     async def score(self, rollout: Rollout) -> Reward:
-        """The verdict on one rollout: as soon as it is there, or, if it depends on its group, when that is judged.
+        """Returns the verdict on one rollout: as soon as it is final, or, if it depends on its group, with the group's.
 
-        Any worker of the run may submit the rest of the group. Cancelling the caller gives the verdict up.
+        Any worker of the run may submit the rest of the group. Cancelling the caller cancels the request.
         """
         check_travels(rollout)
         session = self._check_open()
-        if asyncio.get_running_loop() is not session.home.loop:
+        if asyncio.get_running_loop() is not session.agent_loop.loop:
             raise InvalidInput("score must be awaited on the loop that the client was opened on")
-        caller: asyncio.Future[Reward] = session.home.loop.create_future()
+        caller: asyncio.Future[Reward] = session.agent_loop.loop.create_future()
         self._counts.asked(1)
-        question = session.unanswered.ask(rollout, NO_TICKET, caller=caller)
-        session.sender.put([question])
+        waiting = session.waiting_rollouts.add(rollout, NO_TICKET, caller=caller)
+        session.sender.put([waiting])
         try:
             return await caller
         finally:
-            if session.unanswered.take_out(question.serial) is not None:
-                session.sender.put([Cancel([question.serial])])
+            if session.waiting_rollouts.take_out(waiting.serial) is not None:
+                session.sender.put([Cancel([waiting.serial])])
 
     def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None) -> Ticket:
         session = self._check_open()
@@ -152,11 +153,11 @@ class SharedAgent:
             ticket = self._new_ticket(is_sealed=True)
         else:
             ticket._check_takes_more()
-        groups = session.claims.join(batch, ticket)
-        number = session.claims.numbers[ticket]
+        groups = session.client_tickets.join(batch, ticket)
+        number = session.client_tickets.numbers[ticket]
         self._counts.asked(len(batch))
-        ask = session.unanswered.ask
-        session.sender.put([ask(one, number, group=group) for one, group in zip(batch, groups, strict=True)])
+        add = session.waiting_rollouts.add
+        session.sender.put([add(one, number, group=group) for one, group in zip(batch, groups, strict=True)])
         if is_new:
             self.sealed(ticket)
         return ticket
@@ -165,25 +166,25 @@ class SharedAgent:
         session = self._check_open()
         ticket = Ticket(
             self,
-            session.home.loop,
+            session.agent_loop.loop,
             is_sealed=is_sealed,
             run=self.run,
             share=self.share,
             due_step=due_step,
             source=source,
         )
-        session.claims.add(ticket)
+        session.client_tickets.add(ticket)
         return ticket
 
     # -- for tickets -------------------------------------------------------------------------------------------------
 
     def on_loop(self, action: Callable[[], T]) -> T:
-        """Run a short action on the client's loop, from whatever thread we are in."""
+        """Runs a short action on the client's loop; may be called from any thread."""
         session = self._begun if self._is_open else self._check_open()
-        return session.home.run(action)
+        return session.agent_loop.run(action)
 
     def cancel(self, ticket: Ticket, group_ids: set[str] | None) -> None:
-        """Here at once; the host is told to stop its calls."""
+        """Cancels here at once, and asks the host to stop its calls."""
         session = self._begun
         serials = session.verdicts.cancel(set(ticket._groups(group_ids)))
         if serials:
@@ -191,22 +192,22 @@ class SharedAgent:
 
     def cancel_started(self, ticket: Ticket) -> None:
         session = self._begun
-        number = session.claims.numbers.get(ticket)
+        number = session.client_tickets.numbers.get(ticket)
         if number is not None:
             session.sender.put([CancelStarted(number)])
 
     def sealed(self, ticket: Ticket) -> None:
         session = self._begun
-        number = session.claims.numbers.get(ticket)
+        number = session.client_tickets.numbers.get(ticket)
         if number is not None:
             session.sender.put([Seal(number)])
-            session.claims.forget_if_over(ticket)
+            session.client_tickets.forget_if_over(ticket)
 
     # -- being seen --------------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """By which the host knows this client."""
+        """The name by which the host knows this client."""
         return self._connection.client_id
 
     @property
@@ -219,12 +220,12 @@ class SharedAgent:
 
     @property
     def num_rewards(self) -> int:
-        """Always 1: the host combines several rewards, and a ticket's watcher hears of each rollout once."""
+        """Always 1: the host combines several rewards, and a ticket's watcher is called once for each rollout."""
         return 1
 
     @property
     def may_change_verdicts(self) -> bool:
-        """Always False: what comes from the host is final."""
+        """Always False: verdicts from the host are final."""
         return False
 
     @property
@@ -240,5 +241,5 @@ class SharedAgent:
         return self._counts.statistics(out=0, reconnects=0) if self._session is None else self._session.statistics()
 
     async def host_statistics(self) -> HostStatistics:
-        """Of the agent that all runs share."""
-        return await self._line.statistics()
+        """Returns the statistics of the agent that all runs share."""
+        return await self._transport.statistics()

@@ -1,7 +1,7 @@
-"""What a client has asked for and got, in numbers.
+"""Counts a client's requests and verdicts.
 
-Always true: a verdict is counted once, when it ends a rollout here, and what it cost is counted with it; calls that
-were made for an earlier life of the run are not.
+Always true: a verdict is counted once, together with its cost, when its rollout is done here. Calls that an earlier
+session of the run made are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rewardflow.types import Reward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatistics:
-    """What this client has asked for and got. The agent's own figures are in `await host_statistics()`."""
+    """One client's requests and verdicts. For the agent's own figures see `await host_statistics()`."""
 
     submitted: int
     out: int
@@ -23,7 +23,7 @@ class ClientStatistics:
     failed: Mapping[str, int]
     imputed: int
     cached: int
-    calls: int  # made for the verdicts that have come
+    calls: int  # made for the verdicts received so far
     retries: int
     cost_usd: float
     tokens: int
@@ -49,7 +49,7 @@ class ClientCounts:
             self._scored += 1
         self._imputed += reward.imputed
         self._cached += reward.cached
-        if not reward.cached:  # those were made for an earlier life of the run
+        if not reward.cached:  # an earlier session made and counted the calls of a cached verdict
             self._calls += reward.attempts
             self._retries += max(0, reward.attempts - 1)
         self._cost_usd += reward.cost_usd

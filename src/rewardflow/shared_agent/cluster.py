@@ -1,8 +1,8 @@
-"""Joining a Ray cluster, or starting a small one of our own.
+"""Joins a Ray cluster, or starts a private one.
 
-Always true: what we started is ended by us, and nothing else is; a private cluster lives on the loopback interface, and
-takes in nobody without a token that only its own processes have: Ray's servers listen on all addresses, whatever they
-are told.
+Always true: this module ends the clusters that it started, and no others. A private cluster uses the loopback
+interface, and accepts only processes that have its token, because Ray's servers listen on all addresses whatever their
+settings say.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _CPUS = 32  # logical ones: they cost nothing, and too few stall placement
 _OBJECT_STORE_BYTES = 256 * 2**20
-_LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # of 127.0.0.1 Ray makes the network's address
+_LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Ray replaces 127.0.0.1 by the network address
 _CONNECT_S = 10.0
 _TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
@@ -38,7 +38,7 @@ def check_installed() -> None:
 
 @contextlib.contextmanager
 def joined(address: str) -> Iterator[None]:
-    """In a cluster that is there; in the one that this process has joined already, if it has."""
+    """Joins a running cluster for the block; if this process has joined one already, uses that one."""
     check_installed()
     import ray
 
@@ -50,8 +50,8 @@ def joined(address: str) -> Iterator[None]:
         with _own_handler_of_sigterm():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        told = str(error).strip().partition("\n")[0]
-        raise InvalidInput(f"the address must be that of a running Ray cluster, got {address!r}: {told}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidInput(f"the address must be that of a running Ray cluster, got {address!r}: {reason}") from error
     try:
         yield
     finally:
@@ -59,7 +59,7 @@ def joined(address: str) -> Iterator[None]:
 
 
 def _check_listens(address: str) -> None:
-    """Ray itself would try for many minutes. Its own names for clusters, such as `auto`, are for it to look up."""
+    """Fails fast if nothing listens there: Ray would try for minutes. Leaves names such as `auto` to Ray."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -71,7 +71,7 @@ def _check_listens(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_handler_of_sigterm() -> Iterator[None]:
-    """Ray sets one that ends the process on the spot."""
+    """Restores the process's SIGTERM handler: Ray installs one that ends the process at once."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -82,7 +82,7 @@ def _own_handler_of_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def private_cluster() -> Iterator[None]:
-    """One node for as long as the block lasts."""
+    """Runs a cluster of one node for the block."""
     check_installed()
     folder = tempfile.mkdtemp(prefix="rewardflow-ray-", dir="/tmp")  # sockets need a short path
     with _own_token():
@@ -112,18 +112,18 @@ def _start(folder: str) -> None:
                 _temp_dir=folder,
             )
     except Exception as error:  # Ray raises plain ones, too
-        told = str(error).strip().partition("\n")[0]
-        raise ClusterError(f"Ray could not be started on this machine: {told}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise ClusterError(f"Ray could not be started on this machine: {reason}") from error
 
 
 @contextlib.contextmanager
 def _own_token() -> Iterator[None]:
-    """In the environment, from where Ray and what it starts take it; one that the user has set stays."""
+    """Puts a token into the environment, where Ray and its processes read it; keeps one that the user has set."""
     if _TOKEN_MODE in os.environ:
         yield
         return
     if "ray" in sys.modules:  # it reads the mode when it is imported
-        logger.warning("Ray was imported before the cluster was started, so the cluster has no token of its own")
+        logger.warning("Ray was imported before the cluster was started, so the cluster runs without a token")
         yield
         return
     before = os.environ.get(_TOKEN)

@@ -1,8 +1,8 @@
-"""The line to a host, and a client's end of it.
+"""A client's connection to a host, with retries and reconnects, over a `Transport`.
 
-Always true: a line breaks for now (`LineBroken`), and whoever was cut off tries again, less and less often, or for good
-(`SharedAgentGone`). Each reconnect begins a new era, and no message of an earlier one is sent again. A delivery is
-confirmed by asking for the next one.
+Always true: after `ConnectionLost` the client retries with growing delays; after `SharedAgentGone` it gives up. Each
+reconnect begins a new epoch, and messages of earlier epochs are not sent again. The client confirms a delivery by
+asking for the next one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 2.0
 _BYE_S = 5.0
 
 
-class LineBroken(Exception):
+class ConnectionLost(Exception):
     """A message may not have arrived, or its answer was lost; the host may be back soon."""
 
 
-class Line(Protocol):
-    """The way to a host. All of these raise `LineBroken` for what may pass, `SharedAgentGone` for what will not."""
+class Transport(Protocol):
+    """Carries requests to a host. All methods raise `ConnectionLost` if a retry may help, else `SharedAgentGone`."""
 
     async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome: ...
 
@@ -43,12 +43,12 @@ class Line(Protocol):
 
 
 class Connection:
-    """One client's use of a line: who it is there, what it was told when it came, and how often it came again."""
+    """One client's connection: its id, the host's last welcome, and the number of reconnects."""
 
-    def __init__(self, line: Line, *, run: str, share: float, records: bool, give_up_s: float) -> None:
+    def __init__(self, transport: Transport, *, run: str, share: float, records: bool, give_up_s: float) -> None:
         self.client_id = uuid.uuid4().hex
         self.num_reconnects = 0
-        self._line = line
+        self._transport = transport
         self._run = run
         self._share = share
         self._records = records
@@ -70,7 +70,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def renewed(self) -> AsyncIterator[None]:
-        """Welcome again, by whoever answers; nothing is sent before the end of the block."""
+        """Says hello again to whichever host answers; holds back all other messages until the block ends."""
         self._is_up.clear()
         self._welcome = await self._hello()
         self.num_reconnects += 1
@@ -81,23 +81,23 @@ class Connection:
     async def wait_until_up(self) -> None:
         await self._is_up.wait()
 
-    async def post(self, ops: Sequence[Op], *, era: int) -> None:
-        """Until it has arrived, or a reconnect has put everything anew that it holds."""
+    async def post(self, ops: Sequence[Op], *, epoch: int) -> None:
+        """Retries until the message has arrived, or until a reconnect has queued its contents again."""
         try:
             for retry_s in _retries():
-                with contextlib.suppress(LineBroken):
-                    if era != self.num_reconnects or await self._line.post(self.client_id, ops):
+                with contextlib.suppress(ConnectionLost):
+                    if epoch != self.num_reconnects or await self._transport.post(self.client_id, ops):
                         return
-                    # The host does not know us. Whoever takes hears the same, and says hello.
+                    # The host does not know this client. `take` learns the same, and reconnects.
                 await asyncio.sleep(retry_s)
         except AgentHalted:
-            return  # whoever takes tells everybody
+            return  # `take` reports the halt to everybody
 
     async def take(self) -> Delivery | None:
-        """The next delivery, which is ours from here on; None: we must say hello first."""
+        """Returns the next delivery, and confirms it with the next call; None if the client must say hello first."""
         try:
-            delivery = await self._line.take(self.client_id, self._confirmed)
-        except LineBroken as error:
+            delivery = await self._transport.take(self.client_id, self._confirmed)
+        except ConnectionLost as error:
             logger.info("the shared agent does not answer: %s", error)
             return None
         if delivery is not None:
@@ -105,10 +105,10 @@ class Connection:
         return delivery
 
     async def bye(self) -> Delivery | None:
-        """In bounded time; the last that the host has to tell, if it does."""
-        with contextlib.suppress(LineBroken, AgentHalted, TimeoutError):
+        """Leaves the host, in bounded time; returns its last delivery if the host answers."""
+        with contextlib.suppress(ConnectionLost, AgentHalted, TimeoutError):
             async with asyncio.timeout(_BYE_S):
-                return await self._line.bye(self.client_id, self._confirmed)
+                return await self._transport.bye(self.client_id, self._confirmed)
         return None
 
     async def _hello(self) -> Welcome:
@@ -116,8 +116,8 @@ class Connection:
         until_s = loop.time() + self._give_up_s
         for retry_s in _retries():
             try:
-                return await self._line.hello(self.client_id, self._run, self._share, self._records)
-            except LineBroken as error:
+                return await self._transport.hello(self.client_id, self._run, self._share, self._records)
+            except ConnectionLost as error:
                 if loop.time() + retry_s > until_s:
                     raise SharedAgentGone(
                         f"the shared agent must answer within {self._give_up_s:g} s, it did not: {error}"

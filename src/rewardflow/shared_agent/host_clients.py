@@ -1,8 +1,8 @@
-"""A host's guests, which are the clients that it knows: who is there, and for how long without a word.
+"""The clients that a host knows: their leases, polls, requests and outboxes.
 
-Always true: a client that is not heard of for its lease is lost, and one that has a poll open here is heard of; of a
-client's polls only the latest gets anything. All clients of a run have one share. What a client was told stays in its
-outbox until it has said that it has it.
+Always true: a client is lost when its lease ends without a message from it; an open poll keeps the lease. Only a
+client's latest poll gets verdicts. All clients of a run have the same share. A delivery stays in the client's outbox
+until the client has confirmed it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.forwarding_ticket import Outlet
-from rewardflow.shared_agent.messages import ClientSeen, Packed
+from rewardflow.reward.forwarding_ticket import ForwardingTicket
+from rewardflow.shared_agent.messages import ClientStatus, Packed
 from rewardflow.shared_agent.outbox import Outbox
-from rewardflow.shared_agent.settled import Settled
 
 LEASE_S = 15.0
 POLL_S = 5.0
@@ -25,20 +24,50 @@ POLL_S = 5.0
 SampleKey = tuple[str, int, str, int]  # run, step, group, index
 
 
-@dataclass(slots=True, eq=False)
-class Guest:
-    """A client, which is one process of a run.
+class SettledSerials:
+    """Serial numbers of a client that are done, so that a message that comes late has no second effect.
 
-    `serials` are those that it was not told of, or has not confirmed; others are settled.
+    Always true: an added number stays in it for ever; memory grows with how far numbers are settled out of order, not
+    with how many there were. It holds every number up to a floor, and some above it.
+    """
+
+    __slots__ = ("_above", "_floor")
+
+    def __init__(self) -> None:
+        self._floor = 0
+        self._above: set[int] = set()
+
+    def __contains__(self, number: int) -> bool:
+        return number <= self._floor or number in self._above
+
+    def add(self, numbers: Iterable[int]) -> None:
+        self._above.update(number for number in numbers if number > self._floor)
+        while self._floor + 1 in self._above:
+            self._floor += 1
+            self._above.remove(self._floor)
+
+    def add_all_but(self, numbers: Collection[int], *, last: int) -> None:
+        """Adds every number up to `last` except these."""
+        self._floor = max(self._floor, min([*numbers, last + 1]) - 1)
+        self._above = {number for number in self._above if number > self._floor}
+        self.add(set(range(self._floor + 1, last + 1)).difference(numbers))
+
+
+@dataclass(slots=True, eq=False)
+class HostClient:
+    """One client, which is one process of a run.
+
+    `serials` holds the requests without a confirmed verdict (None once the verdict is in the outbox); all others are
+    in `settled`.
     """
 
     id: str
     run: str
     share: float
-    records: bool = False  # whether it keeps the record of the run
+    records: bool = False  # whether it records the run's events
     serials: dict[int, SampleKey | None] = field(default_factory=dict)
-    settled: Settled = field(default_factory=Settled)
-    outlets: dict[int, Outlet] = field(default_factory=dict)
+    settled: SettledSerials = field(default_factory=SettledSerials)
+    tickets: dict[int, ForwardingTicket] = field(default_factory=dict)
     outbox: Outbox = field(default_factory=Outbox)
     num_polls: int = 0
     is_told_of_halt: bool = False
@@ -67,8 +96,8 @@ class Guest:
         if self.lease is not None:
             self.lease.cancel()
 
-    def seen(self) -> ClientSeen:
-        return ClientSeen(
+    def status(self) -> ClientStatus:
+        return ClientStatus(
             client=self.id,
             run=self.run,
             share=self.share,
@@ -77,29 +106,29 @@ class Guest:
         )
 
 
-class Guests:
-    """`lose` is called with the id of each client whose lease ran out, and is to `forget` it."""
+class HostClients:
+    """Clients by id. Calls `lose` with the id of each client whose lease ran out; `lose` must call `forget`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, lose: Callable[[str], object], *, lease_s: float, poll_s: float
     ) -> None:
-        self.num_lost: Counter[str] = Counter()  # clients of a run that went without a word
+        self.num_lost: Counter[str] = Counter()  # clients whose lease ran out, by run
         self._loop = loop
         self._lose = lose
         self._lease_s = lease_s
         self._poll_s = poll_s
-        self._by_id: dict[str, Guest] = {}
+        self._by_id: dict[str, HostClient] = {}
 
-    def __iter__(self) -> Iterator[Guest]:
+    def __iter__(self) -> Iterator[HostClient]:
         return iter(self._by_id.values())
 
-    def get(self, client_id: str) -> Guest | None:
+    def get(self, client_id: str) -> HostClient | None:
         return self._by_id.get(client_id)
 
-    def of_run(self, run: str) -> list[Guest]:
-        return [guest for guest in self if guest.run == run]
+    def of_run(self, run: str) -> list[HostClient]:
+        return [client for client in self if client.run == run]
 
-    def let_in(self, client_id: str, run: str, share: float, records: bool) -> Guest:
+    def let_in(self, client_id: str, run: str, share: float, records: bool) -> HostClient:
         if not run or not isinstance(run, str):
             raise InvalidInput(f"run must be a name, got {run!r}")
         if not 0 < share < float("inf"):
@@ -107,39 +136,39 @@ class Guests:
         for other in self.of_run(run):
             if other.share != share:
                 raise InvalidInput(f"all clients of run {run!r} must have one share, got {other.share:g} and {share:g}")
-        guest = self._by_id[client_id] = Guest(client_id, run, share, records)
-        return guest
+        client = self._by_id[client_id] = HostClient(client_id, run, share, records)
+        return client
 
-    def forget(self, client_id: str) -> Guest | None:
-        guest = self._by_id.pop(client_id, None)
-        if guest is not None:
-            guest.end_lease()
-            guest.wake()
-        return guest
+    def forget(self, client_id: str) -> HostClient | None:
+        client = self._by_id.pop(client_id, None)
+        if client is not None:
+            client.end_lease()
+            client.wake()
+        return client
 
     def clear(self) -> None:
         for client_id in list(self._by_id):
             self.forget(client_id)
 
-    def renew(self, guest: Guest) -> None:
-        guest.end_lease()
-        guest.lease = self._loop.call_later(self._lease_s, self._lapse, guest)
+    def renew(self, client: HostClient) -> None:
+        client.end_lease()
+        client.lease = self._loop.call_later(self._lease_s, self._lapse, client)
 
-    def _lapse(self, guest: Guest) -> None:
-        self.num_lost[guest.run] += 1
-        self._lose(guest.id)
+    def _lapse(self, client: HostClient) -> None:
+        self.num_lost[client.run] += 1
+        self._lose(client.id)
 
-    async def poll(self, guest: Guest, *, has_news: bool) -> bool:
-        """Wait for news, or for a while; whether this is still the client's latest poll, and so gets what there is."""
-        guest.num_polls += 1
-        poll = guest.num_polls
-        guest.wake()  # one poll a client: one of the two has lost its reader
-        guest.end_lease()
+    async def poll(self, client: HostClient, *, has_news: bool) -> bool:
+        """Waits until something is to be delivered or the poll times out; whether this is still the latest poll."""
+        client.num_polls += 1
+        poll = client.num_polls
+        client.wake()  # ends an earlier poll: one client reads one poll at a time
+        client.end_lease()
         try:
             if not has_news:
-                await guest.wait_until_woken(self._poll_s)
+                await client.wait_until_woken(self._poll_s)
         finally:
-            is_latest = self.get(guest.id) is guest and guest.num_polls == poll
+            is_latest = self.get(client.id) is client and client.num_polls == poll
             if is_latest:
-                self.renew(guest)
+                self.renew(client)
         return is_latest

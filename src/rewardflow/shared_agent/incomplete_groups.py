@@ -1,7 +1,7 @@
-"""Groups that are judged as a whole and lack rollouts, and when they are given up.
+"""Gives up groups that are judged as a whole and lack rollouts for too long.
 
-Always true: a group is given up once nothing has come for it for the set time, so nobody waits for ever for what a
-process that died was to send. Nobody here can know who was to send it: that time is all there is to go by.
+Always true: a group is given up once no rollout has arrived for it for the set time, so no client waits for ever for a
+process that died. The host cannot know which process was to send the missing rollouts, so time is the only criterion.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 GroupKey = tuple[str, int, str]  # run, step, name
 
 
-class LackingGroups:
-    """`give_up` is called with each group whose time is up. `after_s` None: never."""
+class IncompleteGroups:
+    """Calls `give_up` with each group for which nothing arrived for `after_s`; never if that is None."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, after_s: float | None, give_up: Callable[[GroupKey], None]
@@ -27,15 +27,15 @@ class LackingGroups:
     def __len__(self) -> int:
         return len(self._since_s)
 
-    def came(self, key: GroupKey) -> None:
-        """Something came for the group, and something is still missing."""
+    def rollout_arrived(self, key: GroupKey) -> None:
+        """Starts the group's time again: a rollout has arrived, and others are still missing."""
         self._since_s.pop(key, None)
         self._since_s[key] = self._loop.time()
         if self._timer is None:
-            self._look_later()
+            self._set_timer()
 
     def forget(self, key: GroupKey) -> None:
-        """It is whole, or over."""
+        """Stops watching a group that is whole or over."""
         self._since_s.pop(key, None)
 
     def close(self) -> None:
@@ -43,18 +43,18 @@ class LackingGroups:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look_later(self) -> None:
+    def _set_timer(self) -> None:
         first_s = next(iter(self._since_s.values()), None)
         if first_s is not None and self._after_s is not None:
-            self._timer = self._loop.call_at(first_s + self._after_s, self._look)
+            self._timer = self._loop.call_at(first_s + self._after_s, self._give_up_due)
 
-    def _look(self) -> None:
+    def _give_up_due(self) -> None:
         self._timer = None
         assert self._after_s is not None
         now = self._loop.time()
         due = [key for key, since_s in self._since_s.items() if since_s + self._after_s <= now]  # as the timer was set
         for key in due:
             del self._since_s[key]
-        self._look_later()
+        self._set_timer()
         for key in due:
             self._give_up(key)

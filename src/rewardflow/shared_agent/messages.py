@@ -1,8 +1,8 @@
-"""What goes between a client and the host of a shared agent.
+"""The messages between a client and the host of a shared agent.
 
-Always true: every message may come twice and does its work once: what a client sends has serial numbers, and what it is
-sent stays at the host until the client says that it has it. Rollouts and rewards travel as plain tuples, which cost a
-tenth of a record to pack; a rollout's tokens and log-probs stay at home unless they are asked for.
+Always true: a message may arrive twice and takes effect once: a client's requests have serial numbers, and the host
+keeps a delivery until the client has confirmed it. Rollouts and rewards are sent as plain tuples, which take a tenth of
+the time of a record to pack. A rollout's tokens and log-probs are sent only if the client sets `sends_tokens`.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _REWARD_NAMES = (
 _pack_text = operator.attrgetter(*_ROLLOUT_NAMES)
 _pack_tokens = operator.attrgetter(*_TOKEN_NAMES)
 _pack_reward = operator.attrgetter(*_REWARD_NAMES)
-_TIMES = ("at_s", "started_s")  # of events: points on a clock, and not durations
+_TIMES = ("at_s", "started_s")  # fields of events that are points in time, not durations
 _PLAIN = (str, int, float, bool, type(None))
 
 Packed = tuple[Any, ...]
-PackedVerdict = tuple[int, Packed, float]  # a serial number, the reward, and how long its call waited for its start
+PackedVerdict = tuple[int, Packed, float]  # the serial number, the reward, and how long its call waited to start
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Rollouts by serial number, for one of the client's tickets, which queues and counts as it was opened to."""
+    """Submits rollouts, by serial number, to one of the client's tickets, with the options of that ticket."""
 
     ticket: int
     rollouts: list[tuple[int, Packed]]
@@ -69,46 +69,46 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Rollouts by serial number that were submitted one by one, and belong to no ticket of the client."""
+    """Submits rollouts, by serial number, that `score` sent one by one and that belong to no ticket of the client."""
 
     rollouts: list[tuple[int, Packed]]
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """No more rollouts will come for the ticket."""
+    """Says that the ticket will get no more rollouts."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The client no longer wants these verdicts, and waits for none of them."""
+    """Says that the client no longer waits for these verdicts."""
 
     serials: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class CancelStarted:
-    """Groups of the ticket that a call is out for are to be given up; their verdicts come as cancelled ones."""
+    """Asks to cancel the ticket's groups for which a call has started; their verdicts have the kind `cancelled`."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """All that the client still waits for, of what it has numbered up to `last`; said first after a reconnect."""
+class StillWanted:
+    """Lists the serial numbers up to `last` that the client still waits for; its first message after a reconnect."""
 
     serials: list[int]
     last: int
 
 
-Op = Submit | ScoreRequest | Seal | Cancel | CancelStarted | Want
+Op = Submit | ScoreRequest | Seal | Cancel | CancelStarted | StillWanted
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why the agent stopped for good: the name of the error, and what it says."""
+    """Says why the agent stopped for good: the name of the error class, and its message."""
 
     error: str
     message: str
@@ -116,49 +116,49 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Final verdicts by serial number. The client has them when it takes again with this number.
+    """Final verdicts by serial number. The client confirms them by calling `take` with this number.
 
-    `news` are events for the record of the client's run, on the host's clock, on which it is `sent_s` now. The first is
-    number `first_news` of all that came from this `box`.
+    `events` are for the record of the client's run. Their times are on the host's clock, which showed `sent_s` when the
+    delivery was sent. The first of them is number `first_event` of all events of the outbox `outbox_id`.
     """
 
     number: int
     verdicts: list[PackedVerdict]
     halt: Halt | None = None
-    news: list[Packed] = field(default_factory=list)
-    num_news_lost: int = 0
+    events: list[Packed] = field(default_factory=list)
+    num_events_lost: int = 0
     sent_s: float = 0.0
-    box: str = ""
-    first_news: int = 0
+    outbox_id: str = ""
+    first_event: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """What a client must know of the agent. `incarnation` is another one after a restart."""
+    """Tells a client about the agent. A restarted agent has a different `incarnation`."""
 
     incarnation: str
     name: str
     needs_groups: bool
     may_change_verdicts: bool
     incomplete_after_s: float | None
-    settings: Mapping[str, Any] = EMPTY  # as people may see them
+    settings: Mapping[str, Any] = EMPTY  # without secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSeen:
-    """A client as the host sees it."""
+class ClientStatus:
+    """The host's view of one client."""
 
     client: str
     run: str
     share: float
     out: int  # rollouts without a verdict
-    untaken: int  # verdicts that it does not have yet
+    untaken: int  # verdicts that it has not confirmed yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatistics:
     agent: AgentStatistics
-    clients: tuple[ClientSeen, ...]
+    clients: tuple[ClientStatus, ...]
     incarnation: str
     up_s: float
     halt: Halt | None = None
@@ -175,7 +175,7 @@ def unpack_rollout(packed: Packed) -> Rollout:
 
 
 def pack_reward(reward: Reward) -> Packed:
-    """What a reward's own extras hold that cannot travel becomes a text that says so."""
+    """Packs a reward; an extra that cannot be pickled is replaced by a text that says so."""
     packed = _pack_reward(reward)
     if reward.extras is EMPTY or _problem(reward.extras) is None:
         return packed
@@ -192,19 +192,19 @@ def pack_event(event: Event) -> Packed:
     return (form.name, *form.pack(event))
 
 
-def unpack_event(packed: Packed, *, later_s: float) -> Event:
-    """The event again, on a clock that is `later_s` ahead of the sender's."""
+def unpack_event(packed: Packed, *, clock_offset_s: float) -> Event:
+    """Restores an event, with its times moved to a clock that is `clock_offset_s` ahead of the sender's."""
     kind = Event.by_name[packed[0]]
     named = dict(zip(_form_of(kind).fields, packed[1:], strict=True))
     for name in _TIMES:
         if name in named:
-            named[name] += later_s
+            named[name] += clock_offset_s
     return kind(**named)
 
 
 @dataclass(frozen=True, slots=True)
 class _EventForm:
-    """How events of a kind travel."""
+    """How events of one class are packed."""
 
     name: str
     fields: tuple[str, ...]
@@ -223,7 +223,7 @@ def _form_of(kind: type[Event]) -> _EventForm:
 
 
 def check_travels(rollout: Rollout) -> None:
-    """Refuse by name what cannot be sent, where the caller sees it."""
+    """Raises `InvalidInput` with the name of a field that cannot be sent, in the caller's own stack."""
     if not isinstance(rollout, Rollout):
         raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
     if not isinstance(rollout.ground_truth, _PLAIN):

@@ -1,37 +1,40 @@
-"""What a client is still to be told: verdicts, and what its run's record is made from.
+"""Queues of verdicts and events for clients, and the sinks that fill them.
 
-Always true: what was handed out and not confirmed comes again, in the order it came; what was confirmed never does.
-Verdicts have serial numbers, and news are counted, so that a client knows what it has had already.
-Verdicts are kept however many there are; of the news for a record only so many, and what was lost is counted.
+Always true: a delivery that was not confirmed is sent again, in the same order; a confirmed one never is. Verdicts have
+serial numbers and events are counted, so a client recognises what it has received before. An outbox keeps every
+verdict, but at most `max_events` events, and counts those it dropped. Every client that records its run gets each call
+for the run, and the events that concern all runs; where no client records, no sink exists and nothing is packed.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rewardflow.shared_agent.messages import Delivery, Halt, Packed, PackedVerdict
+from rewardflow.observe.events import Event, EventSink
+from rewardflow.shared_agent.messages import Delivery, Halt, Packed, PackedVerdict, pack_event
 
-MAX_NEWS = 100_000  # some seconds of the fastest judge; clients come at least that often
+MAX_EVENTS = 100_000  # a few seconds' worth with the fastest judge; clients poll at least that often
 
 
 @dataclass(slots=True)
-class _Parcel:
+class _Batch:
     verdicts: list[PackedVerdict] = field(default_factory=list)
-    news: list[Packed] = field(default_factory=list)
+    events: list[Packed] = field(default_factory=list)
     num_lost: int = 0
 
 
 class Outbox:
-    """Handed out by `hand_over`, one delivery at a time."""
+    """The verdicts and events for one client; `hand_over` makes a delivery of all that waits."""
 
-    def __init__(self, *, max_news: int = MAX_NEWS) -> None:
-        self._max_news = max_news
+    def __init__(self, *, max_events: int = MAX_EVENTS) -> None:
+        self._max_events = max_events
         self._name = uuid.uuid4().hex
         self._number = 0
-        self._num_news = 0
-        self._waiting = _Parcel()
-        self._handed_out = _Parcel()
+        self._num_events = 0
+        self._waiting = _Batch()
+        self._handed_out = _Batch()
 
     @property
     def has_verdicts(self) -> bool:
@@ -39,47 +42,82 @@ class Outbox:
 
     @property
     def num_verdicts(self) -> int:
-        """That the client has not said it has."""
+        """Verdicts that the client has not confirmed."""
         return len(self._waiting.verdicts) + len(self._handed_out.verdicts)
 
     def put(self, verdict: PackedVerdict) -> None:
         self._waiting.verdicts.append(verdict)
 
-    def put_news(self, news: Packed) -> None:
-        """Nobody is woken for it: it travels with the next verdicts."""
-        if len(self._waiting.news) < self._max_news:
-            self._waiting.news.append(news)
-            self._num_news += 1
+    def put_event(self, event: Packed) -> None:
+        """Adds an event without waking the client's poll: it is sent with the next verdicts."""
+        if len(self._waiting.events) < self._max_events:
+            self._waiting.events.append(event)
+            self._num_events += 1
         else:
             self._waiting.num_lost += 1
 
     def confirm(self, number: int) -> list[int]:
-        """The client has every delivery up to this one; the serial numbers of what it has now for good."""
+        """Notes that the client has every delivery up to this one; returns the serial numbers that this confirms."""
         if number != self._number:
             self.take_back()
             return []
-        confirmed, self._handed_out = self._handed_out, _Parcel()
+        confirmed, self._handed_out = self._handed_out, _Batch()
         return [serial for serial, _, _ in confirmed.verdicts]
 
     def hand_over(self, *, halt: Halt | None, sent_s: float) -> Delivery:
         self._number += 1
-        parcel = self._handed_out = self._waiting
-        self._waiting = _Parcel()
+        batch = self._handed_out = self._waiting
+        self._waiting = _Batch()
         return Delivery(
             self._number,
-            parcel.verdicts,
+            batch.verdicts,
             halt,
-            news=parcel.news,
-            num_news_lost=parcel.num_lost,
+            events=batch.events,
+            num_events_lost=batch.num_lost,
             sent_s=sent_s,
-            box=self._name,
-            first_news=self._num_news - len(parcel.news),
+            outbox_id=self._name,
+            first_event=self._num_events - len(batch.events),
         )
 
     def take_back(self) -> None:
-        """What was handed out last may not have arrived."""
+        """Queues the last delivery again, in front of the rest, because it may not have arrived."""
         again, later = self._handed_out, self._waiting
-        self._handed_out = _Parcel()
-        self._waiting = _Parcel(
-            again.verdicts + later.verdicts, again.news + later.news, again.num_lost + later.num_lost
+        self._handed_out = _Batch()
+        self._waiting = _Batch(
+            again.verdicts + later.verdicts, again.events + later.events, again.num_lost + later.num_lost
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunSink:
+    """The event sink of one run: passes events to each client that records the run."""
+
+    outboxes: Sequence[Outbox]
+
+    def emit(self, event: Event) -> None:
+        packed = pack_event(event)
+        for outbox in self.outboxes:
+            outbox.put_event(packed)
+
+
+class Listeners:
+    """The event sinks of all runs that a client records; itself a sink for events that concern all runs."""
+
+    def __init__(self) -> None:
+        self._sinks: dict[str, _RunSink] = {}  # by run
+
+    def set_outboxes(self, run: str, outboxes: Iterable[Outbox]) -> None:
+        """Replaces the outboxes that get the run's events."""
+        self._sinks.pop(run, None)
+        if listening := tuple(outboxes):
+            self._sinks[run] = _RunSink(listening)
+
+    def of(self, run: str) -> EventSink | None:
+        return self._sinks.get(run)
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks.values():
+            sink.emit(event)
+
+    def clear(self) -> None:
+        self._sinks.clear()

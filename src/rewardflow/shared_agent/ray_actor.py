@@ -1,10 +1,10 @@
-"""The shared agent as a named, detached Ray actor, and the line to it.
+"""The shared agent as a named, detached Ray actor, and the transport to it.
 
-Always true: there is one actor of a name in a namespace, whoever asks for it first; Ray restarts it wherever there is
-room, for ever, and it opens its journal again; it ends only by `stop`, or, where it is there for its clients only, when
-the processes of all of them are gone; either way its journal is in order. What goes over the line is Ray's own
-transport inside the cluster, which trusts everybody in it: whoever can reach the cluster can run code there, with this
-actor or without. Ray is imported when somebody connects.
+Always true: a namespace has one actor of a name, whichever process asks for it first. Ray restarts it on any node with
+room, without limit, and it opens its journal again. It ends only by `stop` or, with `ends_with_clients`, when the
+processes of all its clients are gone; either way it closes its journal. Messages use Ray's own transport inside the
+cluster, which trusts every process: a process that can reach the cluster can run code there, with or without this
+actor. Ray is imported when a client connects.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from rewardflow.errors import AgentClosed, ClusterError, InvalidInput, JournalLo
 from rewardflow.observe.events import EventSink
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.shared_agent.client import SharedAgent
-from rewardflow.shared_agent.connection import LineBroken
+from rewardflow.shared_agent.connection import ConnectionLost
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
-from rewardflow.shared_agent.process_liveness import Attendance
 from rewardflow.shared_agent.service import Service
 from rewardflow.shared_agent.spec import AgentSpec
 
@@ -34,15 +33,15 @@ T = TypeVar("T")
 
 NAME = "default"
 NAMESPACE = "rewardflow"
-_CALLS_AT_ONCE = 10_000  # one long poll a client
-_SWITCH_S = 0.0005  # Ray's threads wait this long for a busy loop at every step of a message; Python's 5 ms add up
+_CALLS_AT_ONCE = 10_000  # one long poll for each client
+_SWITCH_S = 0.0005  # Ray's threads wait this long for a busy loop at every step of a message; Python's 5 ms are slow
 _START_S = 120.0
 _CLOSE_S = 30.0
-_PATIENCE_S = 600.0  # how long a client looks for its agent before it gives up
+_FIRST_CLIENT_S = 600.0  # as long as a client looks for its agent before it gives up
 
 
 class AgentActor:
-    """What runs in the actor's process: a service, and whether it is still wanted."""
+    """Runs in the actor's process: a service, and the check whether its clients are alive."""
 
     def __init__(self, spec: AgentSpec, env: Mapping[str, str], ends_with_clients: bool = False) -> None:
         import ray
@@ -51,7 +50,7 @@ class AgentActor:
         logging.basicConfig(level=logging.INFO)
         sys.setswitchinterval(_SWITCH_S)
         self._service = Service(spec, node=ray.get_runtime_context().get_node_id())
-        self._attendance = Attendance(_PATIENCE_S)
+        self._liveness = ProcessLiveness(_FIRST_CLIENT_S)
         self._watch = LoopThread().__enter__()
         if ends_with_clients:
             self._watch.start(self._end_with_clients())
@@ -65,14 +64,14 @@ class AgentActor:
         records: bool,
         presence: Sequence[Awaitable[object]] = (),
     ) -> Welcome:
-        """`presence` is an answer of `stay` that the client has; in a list, so that Ray does not wait for it here."""
+        """`presence` holds the client's pending answer of `stay`; in a list, so that Ray does not wait for it here."""
         welcome = await self._service.hello(spec, client_id, run, share, records)
         for answer in presence:
-            self._watch.start(self._attendance.attend(_until_owner_is_gone(answer)))
+            self._watch.start(self._liveness.track(_until_owner_is_gone(answer)))
         return welcome
 
     async def stay(self) -> None:
-        """Never answers. The answer belongs to the process that asked: who waits for it learns when that is gone."""
+        """Never answers. The calling process owns the answer, so waiting for it ends when that process is gone."""
         await asyncio.Event().wait()
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
@@ -87,8 +86,8 @@ class AgentActor:
     async def statistics(self) -> HostStatistics:
         return await self._service.statistics()
 
-    async def is_useless(self) -> bool:
-        return self._service.is_useless
+    async def could_not_open(self) -> bool:
+        return self._service.could_not_open
 
     async def close(self) -> None:
         await self._service.close()
@@ -96,7 +95,7 @@ class AgentActor:
     async def _end_with_clients(self) -> None:
         import ray
 
-        await self._attendance.wait_until_all_left()
+        await self._liveness.wait_until_all_gone()
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._service.close()
@@ -111,8 +110,40 @@ async def _until_owner_is_gone(answer: Awaitable[object]) -> None:
         await answer
 
 
-class RayLine:
-    """The line to an actor; made, or made again, when a client says hello."""
+class ProcessLiveness:
+    """Tracks the processes that an agent with `ends_with_clients` serves. It does not import Ray, and needs one loop.
+
+    Always true: `wait_until_all_gone` returns when the last tracked process is gone, and not before; if none comes at
+    all, it returns after `first_client_s`, because a restarted agent may have outlived all its clients.
+    """
+
+    def __init__(self, first_client_s: float) -> None:
+        self._first_client_s = first_client_s
+        self._num_alive = 0
+        self._has_come = asyncio.Event()
+        self._all_gone = asyncio.Event()
+
+    async def track(self, gone: Awaitable[object]) -> None:
+        """Counts a process as alive until `gone` ends, by a result or an error."""
+        self._num_alive += 1
+        self._has_come.set()
+        try:
+            await gone
+        finally:
+            self._num_alive -= 1
+            if self._num_alive == 0:
+                self._all_gone.set()
+
+    async def wait_until_all_gone(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._first_client_s):
+                await self._has_come.wait()
+        if self._has_come.is_set():
+            await self._all_gone.wait()
+
+
+class RayTransport:
+    """The transport to an actor. `hello` finds or starts the actor, also after a restart."""
 
     def __init__(
         self, spec: AgentSpec | None, *, name: str, namespace: str, make: Mapping[str, Any] | None = None
@@ -120,7 +151,7 @@ class RayLine:
         self._spec = spec
         self._name = name
         self._namespace = namespace
-        self._make = make  # how to make the actor if it is not there; only until we were welcome once
+        self._make = make  # options to start the actor with if it does not exist; used only before the first welcome
         self._was_welcome = False
         self._actor: Any = None
         self._presence: list[Any] = []
@@ -136,17 +167,17 @@ class RayLine:
             answer = self._actor.hello.remote(self._spec, client_id, run, share, records, self._presence)
             welcome: Welcome = await self._call(answer)
         except RewardflowError:
-            await self._clear_away()
+            await self._kill_if_never_opened()
             raise
         self._was_welcome = True
         return welcome
 
-    async def _clear_away(self) -> None:
-        """An agent that cannot be opened must not stand in the way of one that can."""
+    async def _kill_if_never_opened(self) -> None:
+        """Ends an actor whose agent could not be opened, so that the name is free for one that can."""
         import ray
 
-        with contextlib.suppress(LineBroken):
-            if await self._call(self._actor.is_useless.remote()):
+        with contextlib.suppress(ConnectionLost):
+            if await self._call(self._actor.could_not_open.remote()):
                 ray.kill(self._actor)
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
@@ -165,18 +196,18 @@ class RayLine:
         return _make(spec, name=self._name, namespace=self._namespace, **(self._make or {}))
 
     async def _call(self, answer: Awaitable[T]) -> T:
-        """What the host raised, as it raised it; what happened on the way, as `LineBroken`."""
+        """Raises the host's own exceptions as they are, and errors of the transport as `ConnectionLost`."""
         from ray.exceptions import RayError, RayTaskError
 
         try:
             return await answer
         except RayTaskError as error:
             cause = error.cause
-            if isinstance(cause, AgentClosed | JournalLocked):  # it is closing, or another has not let go yet
-                raise LineBroken(str(cause)) from cause
+            if isinstance(cause, AgentClosed | JournalLocked):  # it is closing, or its predecessor holds the journal
+                raise ConnectionLost(str(cause)) from cause
             raise cause from None
         except RayError as error:
-            raise LineBroken(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+            raise ConnectionLost(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
 
 
 def connect(
@@ -194,18 +225,18 @@ def connect(
     sink: EventSink | None = None,
     ends_with_clients: bool = False,
 ) -> SharedAgent:
-    """A client of the agent of this name, to be entered with `async with`; ray must be initialised by then.
+    """Returns a client of the agent of this name, for use with `async with`; initialise Ray before that.
 
-    With a spec the agent is made if it is not there, and refused if it runs with other settings. `run` names the
-    training run, which may have many clients; its `share` is counted against those of other runs that have work.
-    `run_dir`: where this client writes down what happens in the run, as a `RewardAgent` does; of a run's clients one
-    does that, or one gives a `sink` for the events. `ends_with_clients`: the agent is closed, as by `stop`, when all
-    processes that connected to it like this are gone.
+    With a spec the client starts the agent if it does not exist, and is refused if the agent runs with other settings.
+    `run` names the training run, which may have many clients; its `share` counts against those of other runs that have
+    work. `run_dir`: where this client records the run's events, as a `RewardAgent` does; one client of a run does that,
+    or one client gives a `sink` for the events. `ends_with_clients`: the agent closes, as by `stop`, when all processes
+    that connected with this option are gone.
     """
     make = {"env": env, "resources": resources, "ends_with_clients": ends_with_clients}
-    line = RayLine(spec, name=name, namespace=namespace, make=make)
+    transport = RayTransport(spec, name=name, namespace=namespace, make=make)
     return SharedAgent(
-        line, run=run, share=share, sends_tokens=sends_tokens, give_up_s=give_up_s, run_dir=run_dir, sink=sink
+        transport, run=run, share=share, sends_tokens=sends_tokens, give_up_s=give_up_s, run_dir=run_dir, sink=sink
     )
 
 
@@ -217,10 +248,10 @@ def start(
     env: Mapping[str, str] | None = None,
     resources: Mapping[str, float] | None = None,
 ) -> HostStatistics:
-    """Make the agent, or find it if it runs with the same settings; blocks until it is open.
+    """Starts the agent, or finds it if it runs with the same settings; blocks until it is open.
 
-    `env` is for what its services need, such as keys, and is set when its process runs; `resources` say on which nodes
-    it may run.
+    `env` holds variables that its services need, such as keys, and is set in the running process; `resources` say on
+    which nodes it may run.
     """
     import ray
 
@@ -232,7 +263,7 @@ def start(
         return cast("HostStatistics", _get(actor.statistics.remote(), _START_S))
     except BaseException:
         if not was_there:
-            ray.kill(actor)  # nobody else has had an answer from it
+            ray.kill(actor)  # no other process has had an answer from it
         raise
 
 
@@ -241,7 +272,7 @@ def status(*, name: str = NAME, namespace: str = NAMESPACE) -> HostStatistics:
 
 
 def stop(*, name: str = NAME, namespace: str = NAMESPACE) -> bool:
-    """End the agent for good, its journal in order; False if there was none. Its clients raise `SharedAgentGone`."""
+    """Ends the agent for good and closes its journal; False if there was none. Its clients raise `SharedAgentGone`."""
     import ray
 
     if not _is_there(name, namespace):
@@ -250,7 +281,7 @@ def stop(*, name: str = NAME, namespace: str = NAMESPACE) -> bool:
     try:
         _get(actor.close.remote(), _CLOSE_S)
     except (ray.exceptions.RayError, ClusterError) as error:
-        logger.warning("the shared agent was not closed in order: %s", error)
+        logger.warning("the shared agent did not close properly: %s", error)
     ray.kill(actor, no_restart=True)
     return True
 
@@ -274,7 +305,7 @@ def _make(
         get_if_exists=True,
         max_restarts=-1,
         max_concurrency=_CALLS_AT_ONCE,
-        num_cpus=0,  # it waits for others, and must not wait for a place
+        num_cpus=0,  # it mostly waits for services, and must not itself wait for a free CPU
         resources=dict(resources or {}),
     )
     return actor.remote(spec, dict(env or {}), ends_with_clients)

@@ -1,8 +1,8 @@
-"""The record that a client keeps of its run: the events that a run directory is made from.
+"""The events that a client records of its run, for a run directory or a sink.
 
-Always true: every event is on this process's clock; the calls are those of the whole run, whoever asked for them, and
-each is told once; the verdicts are those that this client has asked for. Calls that a host had not told of when it died
-are not in it; the verdicts on them are.
+Always true: every event has a time of this process's clock. The record holds each call of the whole run once, whichever
+client asked for it, and the verdicts that this client asked for. It lacks calls that a host had not reported when it
+died; their verdicts are in it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ logger = logging.getLogger(__name__)
 
 
 class RunRecord:
-    """`step_idle` is called whenever nothing more is out of a step, with its source."""
+    """Writes events to a sink. Calls `step_idle` with a step and its source whenever no rollout of them is waiting."""
 
     def __init__(self, sink: EventSink, step_idle: Callable[[int, str], None] = lambda step, source: None) -> None:
         self._sink = sink
         self._step_idle = step_idle
         self._loop = asyncio.get_running_loop()
         self._num_out: Counter[tuple[int, str]] = Counter()
-        self._later_s = math.inf
-        self._box = ""
-        self._num_heard = 0
+        self._clock_offset_s = math.inf
+        self._outbox_id = ""
+        self._num_received = 0
 
     def opened(self, welcome: Welcome) -> None:
         now_s, unix_s = self._loop.time(), time.time()
@@ -45,8 +45,8 @@ class RunRecord:
         self._sink.emit(AgentEnded(at_s=self._loop.time(), statistics=dataclasses.asdict(statistics)))
 
     def reconnected(self) -> None:
-        """Another host may be on another machine, with another clock."""
-        self._later_s = math.inf
+        """Forgets the clock offset: another host may be on another machine, with another clock."""
+        self._clock_offset_s = math.inf
 
     def sent(self, rollout: Rollout, source: str) -> None:
         self._num_out[rollout.step, source] += 1
@@ -58,19 +58,22 @@ class RunRecord:
             del self._num_out[whose]
             self._step_idle(*whose)
 
-    def heard(self, delivery: Delivery) -> None:
-        """How far apart the clocks are is what the fastest message so far has shown: too much by its way alone."""
-        self._later_s = min(self._later_s, self._loop.time() - delivery.sent_s)
-        if delivery.box != self._box:
-            self._box, self._num_heard = delivery.box, 0
-        for packed in delivery.news[max(0, self._num_heard - delivery.first_news) :]:
-            self._sink.emit(unpack_event(packed, later_s=self._later_s))
-        self._num_heard = max(self._num_heard, delivery.first_news + len(delivery.news))
-        if delivery.num_news_lost:
-            logger.warning("%d calls are not in the record: there were too many at a time", delivery.num_news_lost)
+    def received(self, delivery: Delivery) -> None:
+        """Records a delivery's events, each once.
+
+        The clock offset is that of the fastest message so far: it is too large only by that message's travel time.
+        """
+        self._clock_offset_s = min(self._clock_offset_s, self._loop.time() - delivery.sent_s)
+        if delivery.outbox_id != self._outbox_id:
+            self._outbox_id, self._num_received = delivery.outbox_id, 0
+        for packed in delivery.events[max(0, self._num_received - delivery.first_event) :]:
+            self._sink.emit(unpack_event(packed, clock_offset_s=self._clock_offset_s))
+        self._num_received = max(self._num_received, delivery.first_event + len(delivery.events))
+        if delivery.num_events_lost:
+            logger.warning("%d calls are not in the record: too many came at a time", delivery.num_events_lost)
 
     def judged(self, rollout: Rollout, reward: Reward, *, waited_s: float, source: str) -> None:
-        """A sample that was asked about alone."""
+        """Records the verdict on a rollout that `score` submitted."""
         at_s = self._loop.time()
         self._sink.emit(verdict_event(rollout, reward, at_s=at_s, waited_s=waited_s, source=source))
 

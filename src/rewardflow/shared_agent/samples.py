@@ -1,8 +1,8 @@
-"""Which rollouts are being judged, and who wants the verdicts.
+"""The rollouts that are being judged, and the clients that want their verdicts.
 
-Always true: a rollout that several clients of a run ask about is judged once, and all of them are told; the first word
-on it is the final one. At a place in a run there is one rollout at a time. A serial number asks once: a message that
-comes again, or too late, asks for nothing.
+Always true: a rollout that several clients of a run submit is judged once, and all of them get the first verdict on it,
+which is final. A run has one rollout at a time for each step, group and index. A serial number submits once: a message
+that comes again, or too late, has no effect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.verdict_keys import has_same_inputs
-from rewardflow.shared_agent.host_clients import Guest, SampleKey
+from rewardflow.shared_agent.host_clients import HostClient, SampleKey
 from rewardflow.shared_agent.incomplete_groups import GroupKey
 from rewardflow.shared_agent.messages import Packed, pack_reward, unpack_rollout
 from rewardflow.types import Reward, Rollout
@@ -20,49 +20,49 @@ from rewardflow.types import Reward, Rollout
 
 @dataclass(slots=True, eq=False)
 class _Sample:
-    """A rollout that is being judged, and the serial numbers under which it is wanted."""
+    """A rollout that is being judged, and the clients and serial numbers that wait for it."""
 
     rollout: Rollout
-    wanted_by: list[tuple[Guest, int]]
+    wanted_by: list[tuple[HostClient, int]]
 
 
 class Samples:
     def __init__(self) -> None:
         self._samples: dict[SampleKey, _Sample] = {}
 
-    def take_in(self, guest: Guest, rollouts: Sequence[tuple[int, Packed]]) -> list[Rollout]:
-        """Note who wants what; those that nobody has asked for yet are to be judged."""
+    def take_in(self, client: HostClient, rollouts: Sequence[tuple[int, Packed]]) -> list[Rollout]:
+        """Notes which rollouts the client wants; returns those that are not being judged yet."""
         fresh: list[Rollout] = []
         for serial, packed in rollouts:
-            if serial in guest.serials or serial in guest.settled:
+            if serial in client.serials or serial in client.settled:
                 continue
             try:
                 rollout = unpack_rollout(packed)
             except InvalidInput as error:
-                guest.tell(serial, pack_reward(Reward(kind="user_error", error=str(error))))
+                client.tell(serial, pack_reward(Reward(kind="user_error", error=str(error))))
                 continue
-            key = _key(guest.run, rollout)
+            key = _key(client.run, rollout)
             sample = self._samples.get(key)
             if sample is None:
-                guest.serials[serial] = key
-                self._samples[key] = _Sample(rollout, [(guest, serial)])
+                client.serials[serial] = key
+                self._samples[key] = _Sample(rollout, [(client, serial)])
                 fresh.append(rollout)
             elif has_same_inputs(sample.rollout, rollout):
-                guest.serials[serial] = key
-                sample.wanted_by.append((guest, serial))
+                client.serials[serial] = key
+                sample.wanted_by.append((client, serial))
             else:
-                guest.tell(serial, pack_reward(_collision(rollout, guest.run)))
+                client.tell(serial, pack_reward(_collision(rollout, client.run)))
         return fresh
 
-    def unwant(self, guest: Guest, serials: Iterable[int]) -> Collection[GroupKey]:
-        """The client waits for none of these; the groups of which a rollout is now wanted by nobody."""
+    def withdraw(self, client: HostClient, serials: Iterable[int]) -> Collection[GroupKey]:
+        """Removes the client's requests; returns the groups that now have a rollout that no client wants."""
         groups: dict[GroupKey, None] = {}
         for serial in serials:
-            key = guest.serials.pop(serial, None)
+            key = client.serials.pop(serial, None)
             sample = None if key is None else self._samples.get(key)
             if key is None or sample is None:
                 continue
-            sample.wanted_by = [one for one in sample.wanted_by if one != (guest, serial)]
+            sample.wanted_by = [one for one in sample.wanted_by if one != (client, serial)]
             if not sample.wanted_by:
                 groups[key[:3]] = None
         return groups
@@ -72,13 +72,13 @@ class Samples:
         return sample is not None and bool(sample.wanted_by)
 
     def tell(self, run: str, rollout: Rollout, reward: Reward, waited_s: float) -> None:
-        """The final word on a rollout. Later words on it are not heard."""
+        """Sends the final verdict on a rollout to all clients that want it; later verdicts on it are ignored."""
         sample = self._samples.pop(_key(run, rollout), None)
         if sample is None or not sample.wanted_by:
             return
         packed = pack_reward(reward)
-        for guest, serial in sample.wanted_by:
-            guest.tell(serial, packed, waited_s)
+        for client, serial in sample.wanted_by:
+            client.tell(serial, packed, waited_s)
 
     def clear(self) -> None:
         self._samples.clear()

@@ -1,8 +1,8 @@
-"""What a client sends: rollouts, and what it says about them, a message's worth at a time.
+"""Sends a client's rollouts and requests to the host, in batches.
 
-Always true: what is put in one turn of the loop goes in one message, if there is room. Rollouts need no order among
-themselves, so several messages of them are on their way at once; everything else waits for what went before, and lets
-nothing pass. What is given up before it left is not sent.
+Always true: all items put in one turn of the loop go in one message, if they fit. Rollouts need no order among
+themselves, so several messages of rollouts may be in flight at once; any other request is sent alone, after all earlier
+messages and before all later ones. A rollout that is cancelled before it is sent is not sent.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from collections.abc import Iterable, Sequence
 from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.connection import Connection
 from rewardflow.shared_agent.messages import Op, Packed, ScoreRequest, Submit, pack_rollout
-from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, Question, Unanswered
+from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, WaitingRollout, WaitingRollouts
 
-_ROLLOUTS_A_MESSAGE = 1024  # so that packing them holds the loop for milliseconds, and both sides work at once
-_MESSAGES_OUT = 8  # on a busy machine a message takes long, however small it is
+_ROLLOUTS_A_MESSAGE = 1024  # packing them blocks the loop for milliseconds only, and both sides work at once
+_MESSAGES_OUT = 8  # on a busy machine even a small message takes long
 
 
 class Sender:
-    """Its messages are tasks of the client's group, which `run` starts and `stop` ends."""
+    """A queue of messages to the host. Each is a task of the client's group; `run` starts them, `stop` ends them."""
 
     def __init__(
-        self, connection: Connection, unanswered: Unanswered, tasks: asyncio.TaskGroup, *, sends_tokens: bool
+        self, connection: Connection, waiting_rollouts: WaitingRollouts, tasks: asyncio.TaskGroup, *, sends_tokens: bool
     ) -> None:
         self._connection = connection
-        self._unanswered = unanswered
+        self._waiting_rollouts = waiting_rollouts
         self._tasks = tasks
         self._sends_tokens = sends_tokens
-        self._waiting: deque[Op | Question] = deque()
+        self._waiting: deque[Op | WaitingRollout] = deque()
         self._has_waiting = asyncio.Event()
         self._messages_out: set[asyncio.Task[None]] = set()
         self._message_arrived = asyncio.Event()
 
-    def put(self, items: Iterable[Op | Question]) -> None:
+    def put(self, items: Iterable[Op | WaitingRollout]) -> None:
         self._waiting.extend(items)
         self._has_waiting.set()
 
-    def start_over(self, items: Iterable[Op | Question]) -> None:
-        """These instead of all that waits."""
+    def start_over(self, items: Iterable[Op | WaitingRollout]) -> None:
+        """Replaces all queued items by these."""
         self._waiting.clear()
         self.put(items)
 
@@ -54,7 +54,7 @@ class Sender:
                 continue
             is_free = all(isinstance(op, Submit | ScoreRequest) for op in ops)
             await self._wait_for_messages_out(fewer_than=_MESSAGES_OUT if is_free else 1)
-            message = self._tasks.create_task(self._connection.post(ops, era=self._connection.num_reconnects))
+            message = self._tasks.create_task(self._connection.post(ops, epoch=self._connection.num_reconnects))
             self._messages_out.add(message)
             message.add_done_callback(self._arrived)
             if not is_free:
@@ -74,17 +74,17 @@ class Sender:
         self._message_arrived.set()
 
     def _next_rollouts(self) -> Sequence[Op]:
-        """The rollouts in front, up to a message's worth, by ticket."""
+        """Takes rollouts from the front of the queue, up to one message, grouped by ticket."""
         by_ticket: dict[int, list[tuple[int, Packed]]] = {}
         tickets: dict[int, Ticket] = {}
         room = _ROLLOUTS_A_MESSAGE
-        while room and self._waiting and isinstance(question := self._waiting[0], Question):
+        while room and self._waiting and isinstance(waiting := self._waiting[0], WaitingRollout):
             self._waiting.popleft()
-            if self._unanswered.has_use(question):
-                packed = pack_rollout(question.rollout, with_tokens=self._sends_tokens)
-                by_ticket.setdefault(question.ticket, []).append((question.serial, packed))
-                if question.group is not None:
-                    tickets[question.ticket] = question.group.ticket
+            if self._waiting_rollouts.has_use(waiting):
+                packed = pack_rollout(waiting.rollout, with_tokens=self._sends_tokens)
+                by_ticket.setdefault(waiting.ticket, []).append((waiting.serial, packed))
+                if waiting.group is not None:
+                    tickets[waiting.ticket] = waiting.group.ticket
                 room -= 1
         lone = by_ticket.pop(NO_TICKET, None)
         submits: list[Op] = [
@@ -94,9 +94,9 @@ class Sender:
         return submits if lone is None else [*submits, ScoreRequest(lone)]
 
     def _next_others(self) -> Sequence[Op]:
-        """All that stands before the next rollout, and must keep its place."""
+        """Takes all requests in front of the next rollout; they must be sent in order."""
         others: list[Op] = []
-        while self._waiting and not isinstance(op := self._waiting[0], Question):
+        while self._waiting and not isinstance(op := self._waiting[0], WaitingRollout):
             others.append(op)
             self._waiting.popleft()
         return others

@@ -1,7 +1,7 @@
-"""A host with a loop of its own, and what becomes of it: opened when first asked, opened again after it halted.
+"""Runs a host on an event loop in its own thread; opens the agent on the first request, and again after a halt.
 
-Always true: there is one open agent at a time, in one thread, with one owner; what it cannot be opened for is told to
-whoever asks. Clients of an agent that halted are told once; the next one that says hello finds a new agent.
+Always true: at most one agent is open at a time, in one thread, with one owner. A request gets the error that kept the
+agent from opening. A halted agent tells its clients once; the next hello opens a new agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """All methods may be awaited on any loop."""
+    """The host's methods, which may be awaited on any loop."""
 
     def __init__(self, spec: AgentSpec, *, node: str = "") -> None:
         self._spec = spec
@@ -35,11 +35,11 @@ class Service:
         self._was_opened = self._was_refused = False
         self._is_closed = False
         self._serving: concurrent.futures.Future[None] | None = None
-        self._is_over: asyncio.Event | None = None  # of the agent that is open now
+        self._is_over: asyncio.Event | None = None  # ends the agent that is open now
         self._opening: asyncio.Lock | None = None
 
     @property
-    def is_useless(self) -> bool:
+    def could_not_open(self) -> bool:
         """Whether its agent could not be opened, and never was."""
         return self._was_refused and not self._was_opened
 
@@ -51,26 +51,26 @@ class Service:
                 "all who share an agent must describe it alike; this one runs with other settings (its own and those "
                 f"asked for): {difference}"
             )
-        return await self._there(self._hello(client_id, run, share, records))
+        return await self._on_host_loop(self._hello(client_id, run, share, records))
 
     async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
-        return await self._there(self._post(client_id, ops))
+        return await self._on_host_loop(self._post(client_id, ops))
 
     async def take(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._there(self._take(client_id, confirmed))
+        return await self._on_host_loop(self._take(client_id, confirmed))
 
     async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._there(self._bye(client_id, confirmed))
+        return await self._on_host_loop(self._bye(client_id, confirmed))
 
     async def statistics(self) -> HostStatistics:
-        return await self._there(self._statistics())
+        return await self._on_host_loop(self._statistics())
 
     async def close(self) -> None:
-        """End the calls that are out, finish the journal, and open nothing again."""
+        """Ends the calls in flight, closes the journal, and opens no agent again."""
         self._is_closed = True
-        await self._there(self._close())
+        await self._on_host_loop(self._close())
 
-    async def _there(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _on_host_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(self._thread.start(coroutine))
 
     # -- on the agent's own loop -------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Service:
         return dataclasses.replace((await self._open_host()).statistics(), pid=os.getpid(), node=self._node)
 
     async def _open_host(self) -> Host:
-        """The host of an agent that sends."""
+        """Returns a host whose agent has not halted; opens one if needed."""
         if self._is_closed:
             raise AgentClosed("the shared agent is being stopped")
         self._opening = self._opening or asyncio.Lock()
@@ -106,7 +106,7 @@ class Service:
             return self._host
 
     async def _serve(self, opened: asyncio.Future[Host], is_over: asyncio.Event) -> None:
-        """The agent's block: entered and left by one task, which owns everything in it."""
+        """Enters and leaves the agent's block in one task, which owns everything in it."""
         try:
             async with self._spec.build() as agent:
                 self._was_opened = True

@@ -1,8 +1,8 @@
-"""What a shared agent is: rewards by name and settings, all of it plain data.
+"""Describes a shared agent as plain data: rewards by name, and settings.
 
-Always true: a spec can be sent to another process and built there without code from here; what cannot travel is refused
-by name when the spec is made. Two specs are the same agent if `difference` finds nothing; it names what differs, and of
-a reward's own settings, which may hold keys, never the values.
+Always true: another process can build the agent from a spec without code from this one; making a spec refuses by name
+what cannot be sent. Two specs describe the same agent if `difference` finds nothing. It names what differs, but never
+shows the values of a reward's own settings, which may hold keys.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """Made by `AgentSpec.of`; `build` makes the agent, where it is to run."""
+    """A description of an agent. `AgentSpec.of` makes it; `build` makes the agent in the process that runs it."""
 
-    rewards: tuple[Weighted, ...] = ()  # named ones; or
-    contents: Mapping[str, Any] | None = None  # what stands in a reward's YAML file
+    rewards: tuple[Weighted, ...] = ()  # rewards by name, or
+    contents: Mapping[str, Any] | None = None  # the contents of a reward's YAML file
     folder: str = "."  # where relative paths in the contents start
     options: Mapping[str, Any] = EMPTY
-    sources: Mapping[str, str] = EMPTY  # the files that are named, with digests of what they held
+    sources: Mapping[str, str] = EMPTY  # the named Python files, with digests of their contents
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class AgentSpec:
         folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> AgentSpec:
-        """A reward as `file.py:name`, `package.module:name`, a YAML file, its contents, or `Weighted` ones by name."""
+        """Accepts `file.py:name`, `package.module:name`, a YAML file, its contents, or `Weighted` rewards by name."""
         options = _checked(options)
         place = Path.cwd() if folder is None else Path(folder)
         if isinstance(reward, str | os.PathLike) and os.fspath(reward).endswith((".yaml", ".yml")):
@@ -66,7 +66,7 @@ class AgentSpec:
             reward, place = _contents_of(path), path.parent if folder is None else place
         if isinstance(reward, Mapping):
             if reward_kwargs:
-                raise InvalidInput("reward_kwargs of a reward from YAML stand in the YAML itself")
+                raise InvalidInput("reward_kwargs of a reward from YAML must be in the YAML file")
             _check_plain("the reward's contents", reward)
             _refuse_what_runs_own(reward.get("limits") or EMPTY)
             sources = dict(_digests(_named_files(reward, place.absolute())))
@@ -78,22 +78,22 @@ class AgentSpec:
     def build(self) -> RewardAgent:
         for path, digest in _digests(self.sources):
             if digest != self.sources[path]:
-                logger.warning("%s is not what it was when this agent was described; verdicts may differ", path)
+                logger.warning("%s has changed since this agent was described; verdicts may differ", path)
         if self.contents is None:
             return RewardAgent(self.rewards, serves_runs=True, **cast("Any", self.options))
         loaded = load_reward_contents(self.contents, folder=self.folder)
         return RewardAgent(loaded.parts, serves_runs=True, **cast("Any", {**loaded.options, **self.options}))
 
     def difference(self, other: AgentSpec) -> str | None:
-        """How the other one differs, in words; None if it is the same agent."""
+        """Says in words how the other spec differs; None if it describes the same agent."""
         ours, theirs = dict(self._facts()), dict(other._facts())
-        told = []
+        differences = []
         for name in sorted(ours.keys() | theirs.keys()):
             one, another = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)
             if one != another:
                 shows = name in self.options or name in other.options
-                told.append(f"{name} ({_shown(one)} and {_shown(another)})" if shows else name)
-        return ", ".join(told) or None
+                differences.append(f"{name} ({_shown(one)} and {_shown(another)})" if shows else name)
+        return ", ".join(differences) or None
 
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield from ((name, value) for name, value in self.options.items() if value != _DEFAULTS[name])
@@ -121,7 +121,7 @@ def _as_weighted(reward: Any, reward_kwargs: Mapping[str, Any]) -> list[Weighted
 
 
 def _named(part: Weighted) -> Weighted:
-    """The same reward with its path in full; an object is refused, because only a name means the same elsewhere."""
+    """Returns the reward with its full path; refuses an object, because another process can only look up a name."""
     if not isinstance(part.reward, str | os.PathLike):
         shown = RewardSource.of(part.reward, part.reward_kwargs).name if callable(part.reward) else repr(part.reward)
         raise InvalidInput(
@@ -165,7 +165,7 @@ def _check_plain(what: str, value: object) -> None:
 
 
 def _named_files(value: object, folder: Path) -> Iterator[str]:
-    """The Python files that contents name, wherever they stand."""
+    """Yields the Python files named anywhere in the contents."""
     if isinstance(value, Mapping):
         for one in value.values():
             yield from _named_files(one, folder)

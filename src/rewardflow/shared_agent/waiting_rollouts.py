@@ -1,9 +1,8 @@
-"""The rollouts that a client waits for verdicts on, by serial number, and those that stand by them.
+"""Holds the rollouts that a client waits for, by serial number, so that it can send them again.
 
-Always true: a number names one question for ever, and a later question has a higher one; what was asked stays here
-until it is taken out, once, so that all of it can be asked again. Where verdicts depend on groups, answered rollouts
-are kept as witnesses, up to a number: whoever holds the rest of the group may have to ask again, and it must then be
-whole once more.
+Always true: a serial number names one request for ever, and later requests have higher numbers. A rollout stays here
+until `take_out` removes it, once. Where verdicts depend on groups, some rollouts with a verdict are kept too, up to a
+limit: the process that holds the rest of the group may have to submit it again, and the group must then be whole.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from dataclasses import dataclass, replace
 
 from rewardflow.observe.events import REWARD_SOURCE
 from rewardflow.reward.groups.pending_group import PendingGroup
-from rewardflow.shared_agent.messages import Want
+from rewardflow.shared_agent.messages import StillWanted
 from rewardflow.shared_agent.record import RunRecord
 from rewardflow.types import Reward, Rollout
 
 NO_TICKET = 0
-_MAX_WITNESSES = 8192
+_MAX_KEPT = 8192
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """A rollout without a verdict, and who waits for it: a group, or the caller of `score`."""
+class WaitingRollout:
+    """A rollout without a verdict, and the group or the caller of `score` that waits for it."""
 
     serial: int
     rollout: Rollout
@@ -37,63 +36,63 @@ class Question:
         return REWARD_SOURCE if self.group is None else self.group.ticket.source
 
 
-class Unanswered:
-    """Questions in the order they were asked. The run's record is told of each when it comes and when it goes."""
+class WaitingRollouts:
+    """Waiting rollouts in the order of submission. Tells the run's record when a rollout is added and removed."""
 
     def __init__(self, record: RunRecord | None) -> None:
         self._record = record
-        self._questions: dict[int, Question] = {}
-        self._witnesses: dict[int, Question] = {}
+        self._by_serial: dict[int, WaitingRollout] = {}
+        self._kept_for_groups: dict[int, WaitingRollout] = {}
         self._last = 0
 
     def __len__(self) -> int:
-        return len(self._questions)
+        return len(self._by_serial)
 
-    def ask(
+    def add(
         self,
         rollout: Rollout,
         ticket: int,
         *,
         group: PendingGroup | None = None,
         caller: asyncio.Future[Reward] | None = None,
-    ) -> Question:
+    ) -> WaitingRollout:
         self._last += 1
-        question = self._questions[self._last] = Question(self._last, rollout, ticket, group, caller)
+        waiting = self._by_serial[self._last] = WaitingRollout(self._last, rollout, ticket, group, caller)
         if self._record is not None:
-            self._record.sent(rollout, question.source)
-        return question
+            self._record.sent(rollout, waiting.source)
+        return waiting
 
-    def take_out(self, serial: int) -> Question | None:
-        """It has its verdict, or wants none any longer; None if it was taken out before."""
-        question = self._questions.pop(serial, None)
-        if question is not None and self._record is not None:
-            self._record.ended(question.rollout, question.source)
-        return question
+    def take_out(self, serial: int) -> WaitingRollout | None:
+        """Removes a rollout that has its verdict or was cancelled; None if it was removed before."""
+        waiting = self._by_serial.pop(serial, None)
+        if waiting is not None and self._record is not None:
+            self._record.ended(waiting.rollout, waiting.source)
+        return waiting
 
-    def all(self) -> list[Question]:
-        return list(self._questions.values())
+    def all(self) -> list[WaitingRollout]:
+        return list(self._by_serial.values())
 
-    def of(self, groups: Collection[PendingGroup]) -> list[Question]:
-        return [question for question in self._questions.values() if question.group in groups]
+    def of(self, groups: Collection[PendingGroup]) -> list[WaitingRollout]:
+        return [waiting for waiting in self._by_serial.values() if waiting.group in groups]
 
-    def has_use(self, question: Question) -> bool:
-        """Whether it is still to be sent: it was not given up before it left."""
-        return question.serial in self._questions or question.serial in self._witnesses
+    def has_use(self, waiting: WaitingRollout) -> bool:
+        """Whether it must still be sent, because it was not cancelled before."""
+        return waiting.serial in self._by_serial or waiting.serial in self._kept_for_groups
 
-    def keep_as_witness(self, answered: Question) -> None:
-        self._witnesses[answered.serial] = answered
-        if len(self._witnesses) > _MAX_WITNESSES:
-            del self._witnesses[next(iter(self._witnesses))]
+    def keep_for_group(self, answered: WaitingRollout) -> None:
+        self._kept_for_groups[answered.serial] = answered
+        if len(self._kept_for_groups) > _MAX_KEPT:
+            del self._kept_for_groups[next(iter(self._kept_for_groups))]
 
-    def asked_again(self) -> tuple[Want, list[Question]]:
-        """For a host that may know nothing: what of all that was numbered is still wanted, and then all of it."""
-        want = Want(list(self._questions), self._last)
-        return want, [*self._questions.values(), *self._renumbered_witnesses()]
+    def to_send_again(self) -> tuple[StillWanted, list[WaitingRollout]]:
+        """Returns what a restarted host must be sent: the list of wanted serial numbers, then all those rollouts."""
+        want = StillWanted(list(self._by_serial), self._last)
+        return want, [*self._by_serial.values(), *self._renumbered()]
 
-    def _renumbered_witnesses(self) -> Iterable[Question]:
-        """Their old numbers are settled: at a host that is still there they would count as messages that come late."""
+    def _renumbered(self) -> Iterable[WaitingRollout]:
+        """Gives kept rollouts new serial numbers: a host that did not restart would ignore the settled old ones."""
         first = self._last + 1
-        self._last += len(self._witnesses)
-        witnesses = [replace(question, serial=first + i) for i, question in enumerate(self._witnesses.values())]
-        self._witnesses = {question.serial: question for question in witnesses}
-        return witnesses
+        self._last += len(self._kept_for_groups)
+        kept = [replace(waiting, serial=first + i) for i, waiting in enumerate(self._kept_for_groups.values())]
+        self._kept_for_groups = {waiting.serial: waiting for waiting in kept}
+        return kept

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.reward.groups.local_decision import DeciderStatistics
+from rewardflow.reward.groups.local_decision import LocalDeciderStatistics
 from rewardflow.services.rules import GSM8K
 from rewardflow.types import FailureKind
 
@@ -101,7 +101,7 @@ def test_a_decided_rollout_has_no_attempt_no_cost_and_no_call() -> None:
         assert (asked.value, asked.attempts, asked.cost_usd) == (0.5, 1, 0.25)
         assert judge.asked == [(OPEN, 0.0)]
         assert (statistics.calls, statistics.ledger.spent_usd) == (1, 0.25)
-        expected = DeciderStatistics(decided=1, left_open=1, failed=0, waiting=0, running=0, abandoned=0)
+        expected = LocalDeciderStatistics(decided=1, left_open=1, failed=0, waiting=0, running=0, abandoned=0)
         assert list(statistics.deciders.values()) == [expected]
 
     clock.run(run())

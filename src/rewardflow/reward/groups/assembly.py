@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput
 from rewardflow.reward.code.hooks import Hooks
 from rewardflow.reward.code.results import apply_post_process, fail, scores_for_post_process
-from rewardflow.reward.groups.dedupe import Sharing, free
+from rewardflow.reward.groups.dedupe import Deduplicator, free_copy
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.groups.pending_group import Note, PendingGroup
 from rewardflow.reward.journal.verdict_journal import Journal, JournalEntry
@@ -68,14 +68,14 @@ class Assembly:
         self._loop = asyncio.get_running_loop()
         self._groups: dict[tuple[str, int, str], PendingGroup] = {}  # by run, step and name
         self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
-        self._sharing = Sharing(remembers=journal is None) if settings.reuse == "content" else None
+        self._deduplicator = Deduplicator(remembers=journal is None) if settings.reuse == "content" else None
         self._num_groups = 0
         self._judges_groups = tuple(component.scorer.loaded.unit == "group" for component in components)
         self._open_groups: defaultdict[tuple[int, str], int] = defaultdict(int)  # by step and source
         self._logs = any(component.scorer.loaded.log is not None for component in components)
         self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
         self._on_resolved = self._resolved  # bound once, not once for every job
-        self._entrances = tuple([(one.decider or one.dispatcher).add for one in components])
+        self._add_job = tuple([(one.decider or one.dispatcher).add for one in components])
         self._halted: AgentHalted | None = None
         self._is_closing = False
         self._submitted = self._delivered = self._scored = self._imputed = self._cached = 0
@@ -83,7 +83,7 @@ class Assembly:
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def welcome(self, ticket: Ticket) -> None:
+    def register(self, ticket: Ticket) -> None:
         self._tickets.add(ticket)
 
     def accept(self, rollouts: Sequence[Rollout], ticket: Ticket, context: contextvars.Context) -> None:
@@ -115,7 +115,7 @@ class Assembly:
                 group.take_out(rollout)
                 if group.num_in == 0:
                     self._forget(group)
-                    ticket._disown(group)
+                    ticket._drop_group(group)
             raise
         return groups
 
@@ -129,7 +129,7 @@ class Assembly:
             group = PendingGroup(rollout, self._num_groups, ticket, self._judges_groups, now)
             self._groups[key] = group
             self._open_groups[rollout.step, ticket.source] += 1
-            ticket._adopt(group)
+            ticket._add_group(group)
         return group
 
     def _forget(self, group: PendingGroup) -> None:
@@ -183,16 +183,16 @@ class Assembly:
                 self._call_or_follow(job)
 
     def _call_or_follow(self, job: Job) -> None:
-        if self._sharing is None or len(job.keys) != 1:
+        if self._deduplicator is None or len(job.keys) != 1:
             self._dispatch(job)
-        elif (reward := self._sharing.known(job)) is not None:
+        elif (reward := self._deduplicator.known(job)) is not None:
             job.keys = ()
             job.resolve((reward,))
-        elif not self._sharing.follow(job):
+        elif not self._deduplicator.follow(job):
             self._dispatch(job)
 
     def _dispatch(self, job: Job) -> None:
-        self._entrances[job.column](job)
+        self._add_job[job.column](job)
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -235,23 +235,23 @@ class Assembly:
             for rollout in job.rollouts:
                 group.notes[rollout.index] = note
         is_complete = group.land(group.columns[number], job.rollouts, rewards)
-        group.ticket._landed(group, job.rollouts, rewards)
-        if self._sharing is not None and len(job.keys) == 1:
-            self._release_followers(self._sharing, job, rewards[0])
+        group.ticket._on_verdicts(group, job.rollouts, rewards)
+        if self._deduplicator is not None and len(job.keys) == 1:
+            self._release_followers(self._deduplicator, job, rewards[0])
         if is_complete:
             self._complete_column(group, number)
         elif not group.is_whole and group.num_outstanding == 0:
             group.ticket._wake()  # whoever waits may now only be waiting for what nobody submits
 
-    def _release_followers(self, sharing: Sharing, leader: Job, reward: Reward) -> None:
-        for follower in sharing.release(leader, reward):
+    def _release_followers(self, deduplicator: Deduplicator, leader: Job, reward: Reward) -> None:
+        for follower in deduplicator.release(leader, reward):
             if follower.is_done:
                 continue
             if reward.value is None:
                 self._call_or_follow(follower)
             else:
                 follower.keys = ()
-                follower.resolve((free(reward),))
+                follower.resolve((free_copy(reward),))
 
     def _complete_column(self, group: PendingGroup, number: int, why_cut_short: str | None = None) -> None:
         column = group.columns[number]
@@ -306,7 +306,7 @@ class Assembly:
         pending.ticket._deliver(pending, group, is_stranded=is_stranded)
         if self._logs:
             self._delivered_for_log[pending.ticket].append(pending)
-            self.tell_log_if_over(pending.ticket)
+            self.call_log_if_over(pending.ticket)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class Assembly:
         self._is_closing = True
         self.cancel(self._groups.values(), "cancelled", "the agent was closed")
 
-    def tell_log_if_over(self, ticket: Ticket) -> None:
+    def call_log_if_over(self, ticket: Ticket) -> None:
         """Call the rewards' `log` once for a ticket whose last group is in."""
         if not self._logs or not ticket.is_over or self._is_closing:
             return

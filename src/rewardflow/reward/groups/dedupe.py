@@ -12,7 +12,7 @@ from rewardflow.reward.groups.job import Job
 from rewardflow.types import Reward
 
 
-class Sharing:
+class Deduplicator:
     def __init__(self, *, remembers: bool) -> None:
         self._followers: dict[bytes, list[Job]] = {}
         self._leaders: dict[bytes, Job] = {}
@@ -39,10 +39,10 @@ class Sharing:
             return []
         del self._leaders[key]
         if self._known is not None and reward.value is not None:
-            self._known[key] = free(reward)
+            self._known[key] = free_copy(reward)
         return self._followers.pop(key)
 
 
-def free(reward: Reward) -> Reward:
+def free_copy(reward: Reward) -> Reward:
     """The same verdict for another rollout, which costs nothing."""
     return dataclasses.replace(reward, cached=True, cost_usd=0.0, tokens=0, attempts=0)

@@ -30,7 +30,7 @@ _QUICK_PER_TURN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeciderStatistics:
+class LocalDeciderStatistics:
     """`decided` counts scores that needed no call; `abandoned` threads are stuck in a hook that was given up."""
 
     decided: int
@@ -41,7 +41,7 @@ class DeciderStatistics:
     abandoned: int
 
 
-class Decider:
+class LocalDecider:
     """One reward's hook, with threads of its own: a hook that hangs must not hold up those that only post-process."""
 
     def __init__(
@@ -183,8 +183,8 @@ class Decider:
         else:
             job.fail("user_error", f"{name} failed: {describe(error)}", now)
 
-    def statistics(self) -> DeciderStatistics:
-        return DeciderStatistics(
+    def statistics(self) -> LocalDeciderStatistics:
+        return LocalDeciderStatistics(
             decided=self._num_decided,
             left_open=self._num_left_open,
             failed=self._num_failed,

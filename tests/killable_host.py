@@ -1,4 +1,4 @@
-"""A line to a host in this process that can be killed, for tests of the shared agent on the virtual clock."""
+"""A transport to a host in this process that can be killed, for tests of the shared agent on the virtual clock."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.client import SharedAgent
-from rewardflow.shared_agent.connection import LineBroken
+from rewardflow.shared_agent.connection import ConnectionLost
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.host_clients import LEASE_S
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
 
 
-class Lives:
-    """Hosts one after another, and the line to the one that is alive. Use as a block on a running loop."""
+class KillableHost:
+    """Runs one host after another, and is the transport to the current one. Use as a block on a running loop."""
 
     def __init__(
         self, make_agent: Callable[[], RewardAgent], *, delay_s: float = 0.001, lease_s: float = LEASE_S
@@ -28,14 +28,14 @@ class Lives:
         self._make_agent = make_agent
         self._lease_s = lease_s
         self._delay_s = delay_s
-        self.host: Host | None = None
+        self.current: Host | None = None
         self._stack = contextlib.AsyncExitStack()
         self._death = asyncio.Event()
-        self.deaf: set[str] = set()  # clients that hear nothing until the host dies
+        self.deaf: set[str] = set()  # clients that get no delivery until the host dies
         self.num_posts = 0
         self.num_takes = 0
 
-    async def __aenter__(self) -> Lives:
+    async def __aenter__(self) -> KillableHost:
         await self.start()
         return self
 
@@ -44,32 +44,32 @@ class Lives:
 
     async def start(self) -> None:
         agent = await self._stack.enter_async_context(self._make_agent())
-        self.host = Host(agent, incarnation=uuid.uuid4().hex, lease_s=self._lease_s)
+        self.current = Host(agent, incarnation=uuid.uuid4().hex, lease_s=self._lease_s)
         self._death = asyncio.Event()
         self.deaf.clear()
 
     async def kill(self) -> None:
-        """Nobody hears a word of what happens from here on."""
-        self.host = None
+        """Ends the host; no message from it reaches a client after this."""
+        self.current = None
         self._death.set()
         await self._stack.aclose()
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:
-        """The host lives on, and no message reaches it or comes from it."""
-        host, self.host = self.host, None
+        """Blocks all messages in both directions while the host keeps running."""
+        host, self.current = self.current, None
         self._death.set()
         try:
             yield
         finally:
-            self.host, self._death = host, asyncio.Event()
+            self.current, self._death = host, asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def client(self, run: str, **options: Any) -> AsyncIterator[SharedAgent]:
         async with SharedAgent(self, run=run, **options) as agent:
             yield agent
 
-    # -- the line ----------------------------------------------------------------------------------------------------
+    # -- the transport -----------------------------------------------------------------------------------------------
 
     async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
         return await self._answer(lambda host: host.hello(client_id, run, share, records))
@@ -83,7 +83,7 @@ class Lives:
         self.num_takes += 1
         if client_id in self.deaf:
             await self._death.wait()
-            raise LineBroken("it is dead")
+            raise ConnectionLost("it is dead")
         return pickle.loads(pickle.dumps(await self._answer(lambda host: host.take(client_id, confirmed))))
 
     async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
@@ -93,11 +93,11 @@ class Lives:
         return await self._answer(lambda host: host.statistics())
 
     async def _answer(self, ask: Callable[[Host], Any]) -> Any:
-        """The way takes time in both directions, and is cut when the host dies."""
+        """Delays the message in both directions, and loses it when the host dies."""
         await asyncio.sleep(self._delay_s)
-        host, death = self.host, self._death
+        host, death = self.current, self._death
         if host is None:
-            raise LineBroken("it is dead")
+            raise ConnectionLost("it is dead")
         async with asyncio.TaskGroup() as tasks:
             answer = tasks.create_task(_outcome(ask, host))
             dying = tasks.create_task(death.wait())
@@ -106,23 +106,23 @@ class Lives:
             answer.cancel()
         await asyncio.sleep(self._delay_s)
         if death.is_set() or answer.cancelled():
-            raise LineBroken("the answer was lost")
+            raise ConnectionLost("the answer was lost")
         result, error = answer.result()
         if error is not None:
             raise error
         return result
 
 
-class Unreliable(Lives):
-    """A line on which a message may be late, lost, lose its answer, or come a second time, long after the first."""
+class UnreliableHost(KillableHost):
+    """A transport that may delay a message, lose it or its answer, or deliver it again long after the first time."""
 
     def __init__(self, make_agent: Callable[[], RewardAgent], *, chance: random.Random, fault_share: float) -> None:
-        super().__init__(make_agent, lease_s=1000.0)  # nobody is given up while messages get lost
+        super().__init__(make_agent, lease_s=1000.0)  # no lease ends while messages get lost
         self._chance = chance
         self._fault_share = fault_share
         self._copies = asyncio.TaskGroup()
 
-    async def __aenter__(self) -> Unreliable:
+    async def __aenter__(self) -> UnreliableHost:
         await self._copies.__aenter__()
         await super().__aenter__()
         return self
@@ -133,27 +133,27 @@ class Unreliable(Lives):
         await super().__aexit__()
 
     async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
-        """Comes once, because a client that has left must stay away."""
+        """Is never repeated, because a client that has left must not come back."""
         if self._chance.random() < self._fault_share:
-            raise LineBroken("the message was lost")
+            raise ConnectionLost("the message was lost")
         return await super()._answer(lambda host: host.hello(client_id, run, share, records))
 
     async def _answer(self, ask: Callable[[Host], Any]) -> Any:
         draw = self._chance.random() / self._fault_share if self._fault_share else 1.0
         await asyncio.sleep(self._chance.random() * 0.1)
         if draw < 0.25:
-            raise LineBroken("the message was lost")
+            raise ConnectionLost("the message was lost")
         if draw < 0.5:
             self._copies.create_task(self._come_again(ask, self._chance.random() * 3.0))
         answer = await super()._answer(ask)
         if draw < 0.75:
-            raise LineBroken("the answer was lost")
+            raise ConnectionLost("the answer was lost")
         return answer
 
     async def _come_again(self, ask: Callable[[Host], Any], after_s: float) -> None:
         await asyncio.sleep(after_s)
-        if self.host is not None:
-            await _outcome(ask, self.host)
+        if self.current is not None:
+            await _outcome(ask, self.current)
 
 
 async def _outcome(ask: Callable[[Host], Any], host: Host) -> tuple[Any, Exception | None]:

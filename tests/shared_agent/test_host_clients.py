@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.shared_agent.settled import Settled
+from rewardflow.shared_agent.host_clients import SettledSerials
 
 NUMBERS = st.sets(st.integers(1, 40), max_size=12)
 
 
 @given(st.lists(st.tuples(NUMBERS, st.none() | st.integers(0, 40))))
 def test_it_holds_what_was_added_and_nothing_else(steps: list[tuple[set[int], int | None]]) -> None:
-    settled, expected = Settled(), set[int]()
+    settled, expected = SettledSerials(), set[int]()
     for numbers, last in steps:
         if last is None:
             settled.add(numbers)

@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from rewardflow import clock
-from rewardflow.shared_agent.process_liveness import Attendance
+from rewardflow.shared_agent.ray_actor import ProcessLiveness
 
 
 def test_it_is_over_when_the_last_of_those_who_came_is_gone() -> None:
     async def main() -> float:
-        attendance = Attendance(patience_s=60)
+        liveness = ProcessLiveness(first_client_s=60)
         async with asyncio.TaskGroup() as tasks:
             for come_s, stay_s in ((1, 5), (2, 500), (3, 1)):
-                tasks.create_task(come(attendance, come_s, stay_s))
-            await attendance.wait_until_all_left()
+                tasks.create_task(come(liveness, come_s, stay_s))
+            await liveness.wait_until_all_gone()
             return asyncio.get_running_loop().time()
 
     assert clock.run(main()) == pytest.approx(502)
@@ -24,7 +24,7 @@ def test_it_is_over_when_the_last_of_those_who_came_is_gone() -> None:
 
 def test_it_is_over_where_nobody_comes_in_time() -> None:
     async def main() -> float:
-        await Attendance(patience_s=60).wait_until_all_left()
+        await ProcessLiveness(first_client_s=60).wait_until_all_gone()
         return asyncio.get_running_loop().time()
 
     assert clock.run(main()) == pytest.approx(60)
@@ -32,16 +32,16 @@ def test_it_is_over_where_nobody_comes_in_time() -> None:
 
 def test_who_comes_while_others_are_there_is_waited_for() -> None:
     async def main() -> float:
-        attendance = Attendance(patience_s=60)
+        liveness = ProcessLiveness(first_client_s=60)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(come(attendance, 59, 100))
-            tasks.create_task(come(attendance, 158, 100))
-            await attendance.wait_until_all_left()
+            tasks.create_task(come(liveness, 59, 100))
+            tasks.create_task(come(liveness, 158, 100))
+            await liveness.wait_until_all_gone()
             return asyncio.get_running_loop().time()
 
     assert clock.run(main()) == pytest.approx(258)
 
 
-async def come(attendance: Attendance, come_s: float, stay_s: float) -> None:
+async def come(liveness: ProcessLiveness, come_s: float, stay_s: float) -> None:
     await asyncio.sleep(come_s)
-    await attendance.attend(asyncio.sleep(stay_s))
+    await liveness.track(asyncio.sleep(stay_s))

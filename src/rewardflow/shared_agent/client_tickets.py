@@ -1,8 +1,8 @@
-"""A client's tickets and groups: what its users have a claim on.
+"""Holds a client's tickets and open groups.
 
-Always true: a group is delivered once, to the ticket that first named it, and holds the very records that were
-submitted; of rollouts that come together all join their groups, or none does. A ticket has a number, by which the host
-knows it, for as long as it may get or give something.
+Always true: a group is delivered once, to the ticket that first named it, and holds the same rollout objects that were
+submitted. The rollouts of one batch all join their groups, or none does. A ticket keeps the number by which the host
+knows it until it is over.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.record import RunRecord
 from rewardflow.types import UNDECIDED_KINDS, Reward, Rollout, ScoredGroup
 
-_ONE_COLUMN = (False,)  # the host combines several rewards, and it sees to whole groups
+_ONE_COLUMN = (False,)  # the host combines several rewards and judges whole groups
 
 
-class Claims:
-    """`halted` is why nothing more will come, once that is known."""
+class ClientTickets:
+    """All tickets and groups of one client. `halted` is set once the host has stopped for good."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, record: RunRecord | None) -> None:
         self.halted: AgentHalted | None = None
@@ -38,7 +38,7 @@ class Claims:
         return sorted(number for ticket, number in self.numbers.items() if ticket.is_sealed)
 
     def join(self, batch: Sequence[Rollout], ticket: Ticket) -> list[PendingGroup]:
-        """The group of each rollout, which it has joined; if one does not fit, none has."""
+        """Adds each rollout to its group and returns the groups; if one does not fit, adds none."""
         groups: list[PendingGroup] = []
         try:
             for rollout in batch:
@@ -51,7 +51,7 @@ class Claims:
                 group.take_out(rollout)
                 if group.num_in == 0:
                     self._groups.pop((group.step, group.group_id), None)
-                    group.ticket._disown(group)
+                    group.ticket._drop_group(group)
             raise
         return groups
 
@@ -62,11 +62,11 @@ class Claims:
             self._num_groups += 1
             group = PendingGroup(rollout, self._num_groups, ticket, _ONE_COLUMN, self._loop.time())
             self._groups[key] = group
-            ticket._adopt(group)
+            ticket._add_group(group)
         return group
 
     def deliver(self, group: PendingGroup) -> None:
-        if group.is_delivered:  # given up by a watcher that was told of its last verdict
+        if group.is_delivered:  # a watcher cancelled it when its last verdict came
             return
         group.is_delivered = True
         self._groups.pop((group.step, group.group_id), None)
@@ -81,7 +81,7 @@ class Claims:
         self.forget_if_over(group.ticket)
 
     def cut_short(self, groups: Iterable[PendingGroup], reward: Reward) -> None:
-        """Deliver them as they are; what has no verdict gets this one."""
+        """Delivers the groups as they are; rollouts without a verdict get this one."""
         for group in groups:
             group.cut_short(reward)
             self.deliver(group)
@@ -90,11 +90,11 @@ class Claims:
         self.cut_short(list(self._groups.values()), reward)
 
     def forget_if_over(self, ticket: Ticket) -> None:
-        if ticket.is_over and self.halted is None:  # or it is still to be told why
+        if ticket.is_over and self.halted is None:  # after a halt, stop_tickets must still reach it
             self.numbers.pop(ticket, None)
 
     def stop_tickets(self, halted: AgentHalted | None) -> None:
-        """Nothing that is not here yet will come, and whoever waits for it is told why."""
+        """Ends every wait for groups that will not come; `halted` is the reason that waiters get."""
         for ticket in list(self.numbers):
             ticket._stop(halted)
         self.numbers.clear()
