@@ -1,1 +1,1 @@
-"""The reward agent and its parts, in the order a call meets them."""
+"""The reward agent and its parts: groups of rollouts, calls, limits, the user's code and the journal."""

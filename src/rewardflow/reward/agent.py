@@ -1,9 +1,9 @@
-"""The reward agent: one scoring function in, exact verdicts out.
+"""The reward agent: scores rollouts with the user's scoring function.
 
 Always true: every submitted rollout gets exactly one verdict, once; leaving the agent's block ends every call it
-made, in bounded time. The parts: an `Assembly` turns rollouts into jobs and verdicts into groups; a `Dispatcher` for
-each service account starts the calls; `Governors` say when; a `Scorer` runs the user's code; a `Journal` remembers
-what was paid for.
+made, in bounded time. Its parts: an `Assembly` turns rollouts into jobs and verdicts into groups; a `Dispatcher` for
+each service account starts the calls; `Governors` decide when a call may start; a `Scorer` runs the user's code; a
+`Journal` stores every paid verdict.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatistics:
-    """Everything that can be known about an agent at one moment."""
+    """The statistics of all parts of an agent at one moment."""
 
     verdicts: AssemblyStatistics
     ledger: LedgerStatistics
@@ -80,7 +80,7 @@ class AgentStatistics:
 
     @property
     def retries(self) -> int:
-        """Of the calls, those that asked again after a fault; a hedge is none."""
+        """Calls that repeated one that had failed; hedges do not count."""
         return sum(account.retries for account in self.accounts)
 
 
@@ -100,7 +100,7 @@ class RewardAgent:
         serves_runs: bool = False,
         **options: Unpack[AgentOptions],
     ) -> None:
-        """`serves_runs`: tickets name their own runs, and what all runs have spent counts against `max_cost_usd`."""
+        """`serves_runs`: each ticket names its run, and the cost of all runs counts against `max_cost_usd`."""
         self._serves_runs = serves_runs
         self.settings, self._limits = split_options(options)
         self._parts = as_parts(reward, reward_kwargs)
@@ -133,7 +133,7 @@ class RewardAgent:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End what is out, keep what was paid for, let go of everything; in bounded time."""
+        """Ends the calls in flight, saves paid verdicts, and releases everything, in bounded time."""
         if self._agent_loop is not None:
             self._agent_loop.check_is_running()
         self._is_open = False
@@ -150,7 +150,10 @@ class RewardAgent:
             await self._resources.aclose()
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Everything that can be wrong is found here, before anything is sent. The stack closes in reverse."""
+        """Opens all parts, and so finds every mistake in the settings before the first call.
+
+        The stack closes the parts in reverse order.
+        """
         settings, stack = self.settings, self._resources
         limits = [self._limits_of(part).max_concurrency for part in self._parts]
         stack.enter_context(fewer_collections(sum(MAX_THREADS if limit == AUTO else limit for limit in limits)))
@@ -164,11 +167,11 @@ class RewardAgent:
             scorers.append(self._load(part))
             stack.push_async_callback(self._close_scorer, scorers[-1])
             self._check_cap_can_be_kept(scorers[-1])
-            await _check(scorers[-1])
+            await _run_own_check(scorers[-1])
         already_usd = 0.0
         stack.callback(self._release_waiters)
         if settings.journal is not None:
-            with hold(loop):  # a locked file may take seconds
+            with hold(loop):  # waiting for a locked file may take seconds
                 self._journal = await asyncio.to_thread(
                     Journal,
                     settings.journal,
@@ -203,7 +206,7 @@ class RewardAgent:
         return Scorer(part_name(part), loaded, make_worker_pool(source, loaded, self._limits_of(part)))
 
     def _check_cap_can_be_kept(self, scorer: Scorer) -> None:
-        """A cap on what nobody counts would hold nothing back."""
+        """Refuses a cost limit for a reward whose calls have no known price: it could not be kept."""
         settings, price_problem = self.settings, scorer.loaded.price_problem
         if settings.max_cost_usd is None or settings.call_cost_usd is not None or price_problem is None:
             return
@@ -218,7 +221,7 @@ class RewardAgent:
         return dataclasses.replace(self._limits, **(part.limits or {}))
 
     def _connect(self, scorers: Sequence[Scorer], loop: asyncio.AbstractEventLoop) -> None:
-        """Give each reward the dispatcher of its account."""
+        """Gives each reward the dispatcher of its account."""
         for part, scorer in zip(self._parts, scorers, strict=True):
             account = part.account or scorer.name
             limits = self._limits_of(part)
@@ -268,7 +271,7 @@ class RewardAgent:
         await scorer.aclose(self.settings.close_timeout_s)
 
     def _release_waiters(self) -> None:
-        """After the journal's last word: nobody may wait any longer."""
+        """Ends every wait, after the journal has closed."""
         if self._assembly is None or self._agent_loop is None:
             return
         self._assembly.abandon()
@@ -277,7 +280,7 @@ class RewardAgent:
             self._recorder.emit(AgentEnded(at_s=self._agent_loop.loop.time(), statistics=statistics))
 
     def shown_settings(self) -> dict[str, Any]:
-        """The settings as people may see them; `reward_kwargs` may hold keys, so they are left out."""
+        """Returns the settings without secrets: omits `reward_kwargs`, which may hold keys, and redacts endpoints."""
         shown = dataclasses.asdict(self.settings) | dataclasses.asdict(self._limits)
         for name in ("journal", "run_dir"):
             shown[name] = None if shown[name] is None else str(shown[name])
@@ -287,20 +290,20 @@ class RewardAgent:
     # -- submitting --------------------------------------------------------------------------------------------------
 
     def submit(self, rollouts: Rollout | Iterable[Rollout], *, ticket: Ticket | None = None) -> Ticket:
-        """Start scoring; returns at once.
+        """Starts scoring and returns at once.
 
-        A group belongs to the ticket that first named it; rollouts of it that come later, by any `submit`, complete it
-        there. The ticket ends when all of its groups have left.
+        A group belongs to the ticket that first named it; later rollouts of the group, from any `submit`, complete it
+        there. The ticket ends when all of its groups were taken.
         """
         batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
         context = contextvars.copy_context()
         return self.on_loop(lambda: self._submit(batch, ticket, context))
 
     def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
-        """A ticket to submit to while rollouts are generated: `with agent.open() as ticket: ticket.submit(rollout)`.
+        """Returns a ticket to submit to during generation: `with agent.open() as ticket: ticket.submit(rollout)`.
 
-        Where slots are scarce its calls queue with those of `due_step`, whatever the rollouts' own step; `source` names
-        whose totals they count in.
+        When slots are scarce, its calls queue with those of `due_step` instead of the rollouts' own step; `source`
+        names the totals in which they count.
         """
         return self.on_loop(lambda: self._new_ticket(is_sealed=False, due_step=due_step, source=source))
 
@@ -313,7 +316,7 @@ class RewardAgent:
         due_step: int | None = None,
         source: str = REWARD_SOURCE,
     ) -> ForwardingTicket:
-        """A ticket of a run whose verdicts go to the receiver, each as soon as it is final; for agents of many runs."""
+        """Returns a ticket that passes each verdict to the receiver as soon as it is final; for agents of many runs."""
         assert self._agent_loop is not None
         ticket = ForwardingTicket(
             self,
@@ -328,8 +331,8 @@ class RewardAgent:
         self.assembly.register(ticket)
         return ticket
 
-    def listen(self, sink: EventSink) -> None:
-        """Tell this one, too, of limits, breakers and outages; of an agent that serves several runs."""
+    def add_account_sink(self, sink: EventSink) -> None:
+        """Adds a sink for changes of limits, breakers and outages; for an agent that serves several runs."""
         self._account_events.add(sink)
 
     def cancel_started(self, ticket: Ticket) -> None:
@@ -342,7 +345,7 @@ class RewardAgent:
         self.assembly.call_log_if_over(ticket)
 
     def as_batch_function(self, *, group_size: int = 1, failed: float | None = None) -> BatchFunction:
-        """A plain function over lists, for TRL's `reward_funcs` and notebooks. See `BatchFunction`."""
+        """Returns a plain function over lists, for TRL's `reward_funcs` and notebooks. See `BatchFunction`."""
         from rewardflow.reward.blocking import BatchFunction
 
         return BatchFunction(self, group_size=group_size, failed=failed)
@@ -361,7 +364,7 @@ class RewardAgent:
 
     @property
     def num_rewards(self) -> int:
-        """How many rewards make a verdict."""
+        """The number of rewards that each verdict combines."""
         return len(self._parts)
 
     @property
@@ -381,7 +384,7 @@ class RewardAgent:
         return self._assembly
 
     def on_loop(self, action: Callable[[], T]) -> T:
-        """Run a short action on the agent's loop, from whatever thread we are in."""
+        """Runs a short action on the agent's loop; may be called from any thread."""
         if not self._is_open or self._agent_loop is None:
             raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
         return self._agent_loop.run(action)
@@ -411,7 +414,7 @@ class RewardAgent:
         self.assembly.register(ticket)
         return ticket
 
-    # -- being seen --------------------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------------------
 
     def statistics(self) -> AgentStatistics:
         workers = {
@@ -430,8 +433,8 @@ class RewardAgent:
         )
 
 
-async def _check(scorer: Scorer) -> None:
-    """Let a reward say what it lacks (a key, a file) before anything is sent."""
+async def _run_own_check(scorer: Scorer) -> None:
+    """Calls the reward's own `check`, which reports a missing key or file before the first call."""
     if scorer.loaded.check is None:
         return
     try:

@@ -1,7 +1,7 @@
 """The agent for code that is not async: scripts, notebooks, and trainers that want a plain function.
 
-Always true: the agent runs on an event loop in a thread of its own, so it makes no difference whether the caller
-already has a running loop; an interrupt (Ctrl-C) closes the agent in order before it goes on.
+Always true: the agent runs on an event loop in a separate thread, so it also works where the caller already has a
+running loop; an interrupt (Ctrl-C) reaches the caller only after the agent has closed properly.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def score(
     reward_kwargs: Mapping[str, Any] = EMPTY,
     **options: Unpack[AgentOptions],
 ) -> list[Reward]:
-    """Score rollouts and wait for it: one reward for each, in their order. Options are those of `RewardAgent`.
+    """Scores rollouts and returns one reward for each, in their order. Takes the options of `RewardAgent`.
 
-    If the agent has to stop (an outage, the budget), the exception's `groups` holds every verdict that was reached.
+    If the agent has to stop (an outage, the budget), the exception's `groups` holds all verdicts reached so far.
     """
     batch = list(rollouts)
     check_whole_groups(batch)
@@ -61,7 +61,7 @@ async def _score(agent: RewardAgent, batch: Sequence[Rollout]) -> list[ScoredGro
 
 
 def check_whole_groups(rollouts: Sequence[Rollout]) -> None:
-    """Everything is here, so a group that lacks a rollout will never be complete."""
+    """Raises `IncompleteGroup` if a group lacks a rollout: no more will come, so it would never be complete."""
     seen: dict[tuple[int, str], tuple[int, set[int]]] = {}
     for rollout in rollouts:
         if not isinstance(rollout, Rollout):
@@ -77,7 +77,7 @@ def check_whole_groups(rollouts: Sequence[Rollout]) -> None:
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for as long as the block lasts."""
+    """Runs an event loop in a separate thread for as long as the block lasts."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -91,10 +91,10 @@ class LoopThread:
         self.stop()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine that runs over there; if we are interrupted, it is cancelled and ends first."""
+        """Runs a coroutine in the thread and waits for it; on an interrupt, cancels it and waits until it has ended."""
         future = self.start(coroutine)
         try:
-            while not future.done():  # a signal that comes just before the wait begins is only seen after it
+            while not future.done():  # Python handles a signal that comes just before the wait only after the wait
                 concurrent.futures.wait([future], timeout=_SIGNAL_CHECK_S)
             return future.result()
         except BaseException:
@@ -139,10 +139,10 @@ class BatchFunction:
     """An agent as a plain function over lists.
 
     `function(prompts=..., completions=..., ground_truth=[...], ...)` returns one number for each completion, in order.
-    A failed verdict is `failed` (None by default, which TRL leaves out of its sums). Every other keyword that is a list
-    as long as the completions is a column: `ground_truth` and `data_source` reach the reward under those names, the
-    rest through `extra_info`. Completions may be texts or chat messages. With `group_size=n`, every n neighbours are
-    one group. The agent is opened by the first call and closed by `close()`, unless it was open already.
+    A failed verdict becomes `failed` (None by default, which TRL leaves out of its sums). Every other keyword that is a
+    list as long as the completions is a column: the reward gets `ground_truth` and `data_source` under those names, and
+    the rest in `extra_info`. Completions may be texts or chat messages. With `group_size=n`, each n consecutive
+    completions are one group. The first call opens the agent unless it is open; `close()` closes what it opened.
     """
 
     def __init__(self, agent: RewardAgent, *, group_size: int, failed: float | None) -> None:
@@ -152,7 +152,7 @@ class BatchFunction:
         self._agent = agent
         self._group_size = group_size
         self._failed = failed
-        self._host: _Host | None = None
+        self._background: _BackgroundAgent | None = None
         self._lock = threading.Lock()
         self._num_calls = 0
 
@@ -164,14 +164,14 @@ class BatchFunction:
     ) -> list[float | None]:
         rollouts = self._rollouts(prompts, completions, columns)
         with self._lock:
-            if not self._agent.is_open and self._host is None:
-                self._host = _Host(self._agent)
+            if not self._agent.is_open and self._background is None:
+                self._background = _BackgroundAgent(self._agent)
         groups = self._agent.submit(rollouts).wait()
         return [self._failed if reward.value is None else reward.value for group in groups for reward in group.rewards]
 
     def close(self) -> None:
-        if self._host is not None:
-            self._host.close()
+        if self._background is not None:
+            self._background.close()
 
     def _rollouts(
         self, prompts: Sequence[Any] | None, completions: Sequence[Any], columns: Mapping[str, Any]
@@ -205,7 +205,7 @@ class BatchFunction:
 
 
 def _is_column(value: Any) -> bool:
-    """Lists, arrays, tensors and series; not texts, mappings or single values."""
+    """Whether the value is a list, array, tensor or series, and not a text, a mapping or a single value."""
     return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping)
 
 
@@ -225,7 +225,7 @@ def _rollout(group_id: str, index: int, size: int, prompt: Any, completion: Any,
 
 
 def _text_of(completion: Any) -> str:
-    """A text, or the text of the last of some chat messages."""
+    """Returns the completion's text, or the text of its last chat message."""
     if isinstance(completion, str):
         return completion
     if isinstance(completion, Sequence) and completion and isinstance(completion[-1], Mapping):
@@ -233,26 +233,26 @@ def _text_of(completion: Any) -> str:
     raise InvalidInput(f"a completion must be a text or a list of chat messages, got {type(completion).__name__}")
 
 
-class _Host:
-    """Keeps an agent open on a loop of its own until closed or no longer referenced."""
+class _BackgroundAgent:
+    """Keeps an agent open in a loop thread until it is closed or no longer referenced."""
 
     def __init__(self, agent: RewardAgent) -> None:
         self._thread = LoopThread()
         self._thread.__enter__()
         opened: concurrent.futures.Future[asyncio.Event] = concurrent.futures.Future()
-        self._life = self._thread.start(_live(agent, opened))
+        self._closed = self._thread.start(_keep_open(agent, opened))
         try:
             self._close_event = opened.result()
         except BaseException:
             self._thread.stop()
             raise
-        self._finalizer = weakref.finalize(self, _end, self._thread, self._life, self._close_event)
+        self._finalizer = weakref.finalize(self, _close_agent, self._thread, self._closed, self._close_event)
 
     def close(self) -> None:
         self._finalizer()
 
 
-async def _live(agent: RewardAgent, opened: concurrent.futures.Future[asyncio.Event]) -> None:
+async def _keep_open(agent: RewardAgent, opened: concurrent.futures.Future[asyncio.Event]) -> None:
     close_event = asyncio.Event()
     try:
         async with agent:
@@ -264,12 +264,12 @@ async def _live(agent: RewardAgent, opened: concurrent.futures.Future[asyncio.Ev
         opened.set_exception(error)
 
 
-def _end(thread: LoopThread, life: concurrent.futures.Future[None], close_event: asyncio.Event) -> None:
-    if thread.is_current():  # collected as garbage over there: waiting would be for ourselves
+def _close_agent(thread: LoopThread, closed: concurrent.futures.Future[None], close_event: asyncio.Event) -> None:
+    if thread.is_current():  # garbage collection ran in the loop thread, which must not wait for itself
         close_event.set()
-        life.add_done_callback(lambda _: thread.stop())
+        closed.add_done_callback(lambda _: thread.stop())
         return
     with contextlib.suppress(RuntimeError):
         thread.call_soon(close_event.set)
-        life.result()
+        closed.result()
     thread.stop()

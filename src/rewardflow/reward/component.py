@@ -1,4 +1,4 @@
-"""One of an agent's rewards: what to call, how much it weighs, and which account's limits it is under."""
+"""One of an agent's rewards: the code to call, its weight, and the account whose limits hold for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Weighted:
     """A reward as one part of a weighted sum.
 
     `limits` override the agent's own for this reward. Rewards with the same `account` share one limiter; by default
-    each has its own, so that a slow judge does not hold up a rule.
+    each has its own, so that a slow judge does not delay a rule.
     """
 
     reward: RewardLike
@@ -46,11 +46,11 @@ class Component:
     weight: float
     scorer: Scorer
     dispatcher: Dispatcher
-    decider: LocalDecider | None = None  # of a reward that may need no call
+    decider: LocalDecider | None = None  # for a reward that may need no call
 
 
 def as_parts(reward: RewardLike | Weighted | Sequence[Weighted], reward_kwargs: Mapping[str, Any]) -> list[Weighted]:
-    """One reward or several, as a list of parts with distinct names."""
+    """Returns one reward or several as a list of parts, and checks that their names differ."""
     if isinstance(reward, Weighted):
         parts = [reward]
     elif isinstance(reward, list | tuple):
@@ -63,7 +63,7 @@ def as_parts(reward: RewardLike | Weighted | Sequence[Weighted], reward_kwargs: 
     else:
         return [Weighted(cast("RewardLike", reward), reward_kwargs=reward_kwargs)]
     if reward_kwargs:
-        raise InvalidInput("reward_kwargs of a weighted reward belong into its Weighted(reward_kwargs=...)")
+        raise InvalidInput("reward_kwargs of a weighted reward must be in its Weighted(reward_kwargs=...)")
     names = [part_name(part) for part in parts]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:

@@ -1,8 +1,8 @@
-"""The event loop that an agent lives on: for whoever wants something of it from another thread, and for its end.
+"""Runs actions on an agent's event loop from any thread, and ends the agent's tasks.
 
-Always true: the caller gets the action's result or its exception, or `AgentClosed` if the loop ended first; a loop that
-cannot run here, because this process is a fork of its own, is asked for nothing. An agent is left on its own loop, and
-its tasks end before it does.
+Always true: the caller gets the action's result or its exception, or `AgentClosed` if the loop ended first. In a forked
+process, where the loop does not run, every action is refused. An agent's block is left on the loop where it was
+entered, and its tasks end before the block does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOP_CHECK_S = 1.0
 
 
 class AgentLoop:
-    """The running loop, its thread and its process."""
+    """The loop that an agent was opened on, with its thread and its process."""
 
     __slots__ = ("_pid", "_thread_id", "loop")
 
@@ -32,12 +32,12 @@ class AgentLoop:
         self._pid = os.getpid()
 
     def check_is_running(self) -> None:
-        """At the end of the agent's block."""
+        """Raises `InvalidInput` if the agent's block is left on another loop."""
         if asyncio.get_running_loop() is not self.loop:
             raise InvalidInput("an agent must be left on the event loop that it was entered on, got another one")
 
     def run(self, action: Callable[[], T]) -> T:
-        """Run a short action on the loop, from whatever thread we are in."""
+        """Runs a short action on the loop and returns its result; may be called from any thread."""
         if os.getpid() != self._pid:
             raise AgentClosed("the agent was opened before this process was forked; open one here")
         if threading.get_ident() == self._thread_id:
@@ -62,9 +62,9 @@ class AgentLoop:
 
 
 async def end_tasks(tasks: asyncio.TaskGroup, error: BaseException | None) -> None:
-    """Wait for an agent's tasks when its block ends, by this error or by none.
+    """Waits for an agent's tasks when its block ends; `error` is the exception that ended the block, if any.
 
-    The group must see a cancellation that it asked for itself; other errors are the caller's, not to be wrapped.
+    Passes on only a cancellation, which the task group may have requested itself. The group would wrap other errors.
     """
     cancelled = error if isinstance(error, asyncio.CancelledError) else None
     await tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)

@@ -1,8 +1,7 @@
-"""A ticket that keeps nothing: verdicts go to a receiver as they become final, for agents that serve other processes.
+"""A ticket that passes each final verdict to a receiver and keeps nothing, for agents that serve other processes.
 
-Always true: the receiver is told of every rollout at least once, and the first word is the final one. Where a verdict
-cannot depend on the rest of its group it is told the moment it is there, so that a group that never becomes whole
-holds nobody up.
+Always true: the receiver gets a verdict on every rollout at least once, and the first one is final. A verdict that
+cannot depend on the rest of its group is passed on at once, so a group that never becomes whole delays no other.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class VerdictReceiver(Protocol):
-    """Who gets an ticket's verdicts. None of these may raise."""
+    """Gets the verdicts of a forwarding ticket. No method may raise."""
 
     def verdict(self, run: str, rollout: Rollout, reward: Reward, waited_s: float = 0.0) -> None:
-        """`waited_s`: for the start of its call; known where somebody listens."""
+        """Takes a verdict. `waited_s` says how long its call waited to start; 0 if no sink listens to the run."""
 
     def sink_of(self, run: str) -> EventSink | None:
-        """Who is told of the calls that are made for the run; that may change at any time."""
+        """Returns the sink for the run's calls, if any; it may be a different one at any time."""
 
     def halted(self, error: AgentHalted) -> None:
-        """The agent stopped; the failed verdicts that come of it have been told before."""
+        """Says that the agent has stopped; called after `verdict` got the failed verdicts that this causes."""
 
 
 class ForwardingTicket(Ticket):
@@ -61,7 +60,7 @@ class ForwardingTicket(Ticket):
         return self._receiver.sink_of(self.run)
 
     def _add_group(self, group: PendingGroup) -> None:
-        self._pending[group] = None  # nobody waits here for what is missing, so nobody looks for it either
+        self._pending[group] = None  # nothing waits on this ticket, so missing rollouts need no check
 
     def _on_verdicts(self, group: PendingGroup, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
         if self._needs_groups:

@@ -1,9 +1,9 @@
-"""Keeps Python's garbage collector from walking over thousands of calls in flight again and again.
+"""Makes Python's garbage collector run less often while thousands of calls are in flight.
 
-Always true: while an agent is open, the collector looks at young objects after at least five new ones for each call
+Always true: while an agent is open, the collector scans young objects after at least five new objects for each call
 that may be in flight, instead of after every 700; when the last agent closes, the interpreter's own setting is back.
-Nothing is ever switched off. Measured with 5,120 calls in flight: the collector took 50 of 540 ms, in vain, because the
-objects of calls in flight are alive.
+The collector is never switched off. Measured with 5,120 calls in flight: it took 50 of 540 ms and freed nothing,
+because the objects of calls in flight are in use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _own_threshold = 0
 
 @contextlib.contextmanager
 def fewer_collections(max_concurrency: int) -> Iterator[None]:
-    """For as long as the block lasts; blocks of several agents may overlap."""
+    """Raises the collector's threshold for the block; blocks of several agents may overlap."""
     global _own_threshold
     wanted = _OBJECTS_PER_CALL * max_concurrency
     with _lock:
@@ -39,5 +39,5 @@ def fewer_collections(max_concurrency: int) -> Iterator[None]:
 
 
 def _apply() -> None:
-    if _own_threshold > 0:  # zero means that somebody switched the collector off, which is theirs to undo
+    if _own_threshold > 0:  # zero: the user has switched the collector off, and it stays off
         gc.set_threshold(max([_own_threshold, *_wanted]), *gc.get_threshold()[1:])

@@ -1,16 +1,16 @@
-"""Named distributions of latency, as one writes them on a command line.
+"""Latency distributions, parsed from the text that a user writes on a command line.
 
-Always true: a distribution is a function from a number in [0, 1) to seconds, and never goes down. It draws nothing
-itself, so that whoever brings the number decides what it depends on.
+Always true: a distribution is a quantile function: it maps a number in [0, 1) to seconds and never decreases. It draws
+no random numbers itself, so the caller decides what a latency depends on.
 
     constant:2              always 2 s
     uniform:1,40            between 1 and 40 s
     lognormal:5,1           median 5 s, sigma 1: one in six is above 13.6 s, one in forty above 37 s
     exponential:5           mean 5 s
-    quantiles:0=1,50=4,99=30   half within 4 s, 99 % within 30 s; on a line in between, none below 1 or above 30 s
-    bimodal:1,30,0.1        medians 1 and 30 s, a tenth of the calls slow; each mode spreads by a quarter
+    quantiles:0=1,50=4,99=30   half within 4 s, 99 % within 30 s; linear in between, none below 1 or above 30 s
+    bimodal:1,30,0.1        medians 1 and 30 s, a tenth of the calls slow; each mode is lognormal with sigma 0.25
     bimodal                 the same
-    journal:run.db          as the calls of a journal were
+    journal:run.db          the latencies of the calls in a journal
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from rewardflow.reward.journal.reader import JournalReader
 Latency = Callable[[float], float]
 
 _MODE_SIGMA: Final = 0.25
-_LEAST_LUCK: Final = 1e-6  # the normal distribution has no end, and a call must have one
+_MARGIN: Final = 1e-6  # keeps away from 0 and 1, where the normal and exponential distributions are infinite
 _NUM_QUANTILES: Final = 1001
 _FORMS: Final = (
     "constant:S, uniform:LOW,HIGH, lognormal:MEDIAN,SIGMA, exponential:MEAN, bimodal[:FAST,SLOW,SLOW_SHARE], "
     "quantiles:PERCENT=S,... or journal:PATH"
 )
-_TEXTUAL: Final = ("journal", "quantiles")  # what follows is not a list of numbers
+_TEXTUAL: Final = ("journal", "quantiles")  # forms whose argument is not a list of numbers
 _BIMODAL: Final = "bimodal:1,30,0.1"
 
 
 def parse_latency(text: str) -> Latency:
-    """The distribution of that name; `InvalidInput` says what is wrong with it."""
+    """Returns the distribution that the text names; raises `InvalidInput` if the text breaks a rule."""
     kind, _, rest = (_BIMODAL if text == "bimodal" else text).partition(":")
     match kind, None if kind in _TEXTUAL else _numbers(text, rest):
         case "journal", None if rest:
@@ -47,12 +47,12 @@ def parse_latency(text: str) -> Latency:
         case "quantiles", None if rest:
             return _quantiles(text, rest)
         case "exponential", (mean,):
-            return lambda luck: -mean * math.log(1 - min(luck, 1 - _LEAST_LUCK))
+            return lambda quantile: -mean * math.log(1 - min(quantile, 1 - _MARGIN))
         case "constant", (seconds,):
             return lambda _: seconds
         case "uniform", (low, high):
             _require(low <= high, "of uniform:LOW,HIGH LOW must be at most HIGH", text)
-            return lambda luck: low + luck * (high - low)
+            return lambda quantile: low + quantile * (high - low)
         case "lognormal", (median, sigma):
             return _lognormal(median, sigma)
         case "bimodal", (fast, slow, slow_share):
@@ -67,7 +67,10 @@ def from_journal(path: str | PathLike[str]) -> Latency:
 
 
 def journal_quantiles(path: str | PathLike[str]) -> list[float]:
-    """Of the calls of this journal that needed one attempt, because the others hold waits and retries."""
+    """Returns latency quantiles of the journal's calls with one attempt, because others include waits and retries.
+
+    Uses all calls if none has one attempt.
+    """
     with JournalReader(path) as reader:
         latencies = [(row.latency_s, row.attempts) for row in reader.rows(scored_only=True)]
     first_try = [latency_s for latency_s, attempts in latencies if attempts == 1]
@@ -78,12 +81,12 @@ def journal_quantiles(path: str | PathLike[str]) -> list[float]:
 
 
 def from_quantiles(points: Sequence[float]) -> Latency:
-    """By evenly spaced quantiles, from the shortest to the longest."""
-    return lambda luck: interpolate(points, luck)
+    """Makes a distribution from evenly spaced quantiles, from the shortest to the longest."""
+    return lambda quantile: interpolate(points, quantile)
 
 
 def interpolate(ordered: Sequence[float], share: float) -> float:
-    """The value at this share of the way through; between two neighbours, on the line from one to the other."""
+    """Returns the value at this share of the ordered values, linear between two neighbours."""
     place = share * (len(ordered) - 1)
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
@@ -92,17 +95,17 @@ def interpolate(ordered: Sequence[float], share: float) -> float:
 
 def _lognormal(median: float, sigma: float) -> Latency:
     normal = NormalDist()
-    return lambda luck: median * math.exp(sigma * normal.inv_cdf(min(max(luck, _LEAST_LUCK), 1 - _LEAST_LUCK)))
+    return lambda quantile: median * math.exp(sigma * normal.inv_cdf(min(max(quantile, _MARGIN), 1 - _MARGIN)))
 
 
 def _bimodal(fast: float, slow: float, slow_share: float) -> Latency:
     fast_mode, slow_mode = _lognormal(fast, _MODE_SIGMA), _lognormal(slow, _MODE_SIGMA)
     fast_share = 1 - slow_share
 
-    def latency(luck: float) -> float:
-        if luck < fast_share:
-            return fast_mode(luck / fast_share)
-        return slow_mode((luck - fast_share) / slow_share)
+    def latency(quantile: float) -> float:
+        if quantile < fast_share:
+            return fast_mode(quantile / fast_share)
+        return slow_mode((quantile - fast_share) / slow_share)
 
     return latency
 
@@ -116,11 +119,11 @@ def _quantiles(text: str, rest: str) -> Latency:
     )
     _require(seconds == sorted(seconds), "of quantiles seconds must not go down", text)
 
-    def latency(luck: float) -> float:
-        above = bisect.bisect_left(shares, luck)
+    def latency(quantile: float) -> float:
+        above = bisect.bisect_left(shares, quantile)
         if above in (0, len(shares)):
             return seconds[min(above, len(shares) - 1)]
-        way = (luck - shares[above - 1]) / (shares[above] - shares[above - 1])
+        way = (quantile - shares[above - 1]) / (shares[above] - shares[above - 1])
         return seconds[above - 1] + way * (seconds[above] - seconds[above - 1])
 
     return latency

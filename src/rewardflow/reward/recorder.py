@@ -1,9 +1,9 @@
-"""Writes what happens to the run directory: every event, and one aggregate for each step.
+"""Writes events to the run directory: every event, and one aggregate for each step.
 
-Always true: a step's aggregate is written soon after nothing of the step is pending any more, and at closing; the last
-one counts, and holds what all sessions of a resumed run paid for the step. Each source has its own. What changes in an
-account, which is of no step, is counted with the step whose call ends next: a call's end is what changes limits and
-breakers.
+Always true: a step's aggregate is written soon after the step has no pending group, and at closing. The last one
+counts, and includes the cost of all sessions of a resumed run. Each source has its own aggregates. A change in an
+account belongs to no step, so it is counted with the step whose call ends next: the end of a call is what changes
+limits and breakers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Recorder:
     def __init__(self, path: str | PathLike[str], loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._idle: set[_StepAndSource] = set()
-        self._unwritten: set[_StepAndSource] = set()  # more has happened in these steps than their last line says
+        self._unwritten: set[_StepAndSource] = set()  # changed since their last aggregate was written
         self._account_changes: list[LimitChanged | BreakerChanged | OutageChanged] = []
         self._timer: asyncio.TimerHandle | None = None
         directory = RunDirectory.at(path)
@@ -67,7 +67,7 @@ class Recorder:
         self._account_changes.clear()
 
     def step_idle(self, step: int, source: str) -> None:
-        """Nothing of the step is pending. It may be so many times, so lines are written at most once in a while."""
+        """Notes that the step has no pending group. This may happen often, so aggregates are written with a delay."""
         self._idle.add((step, source))
         if self._timer is None:
             self._timer = self._loop.call_later(_WRITE_EVERY_S, self._write_idle)
@@ -80,7 +80,7 @@ class Recorder:
         self._idle.clear()
 
     async def aclose(self) -> None:
-        """Wait until everything is on disk."""
+        """Writes the remaining aggregates and waits until everything is on disk."""
         if self._timer is not None:
             self._timer.cancel()
         if self._totals:
@@ -108,7 +108,7 @@ class Recorder:
 
 
 def record_group(sink: EventSink, pending: PendingGroup, group: ScoredGroup, *, at_s: float) -> None:
-    """A group that is handed to its caller: its verdicts, then itself."""
+    """Records a delivered group: first its verdicts, then the group."""
     source = pending.ticket.source
     for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
         waited_s = pending.note(rollout).waited_s

@@ -1,7 +1,7 @@
-"""Every setting of the reward agent, once: its name, its default, its rule.
+"""Defines every setting of the reward agent once: its name, its default, its rule.
 
-Always true: a settings record that exists is valid; an unknown name or a broken rule is refused when it is built,
-with the name, the value and what would be right.
+Always true: a settings record that exists is valid. Building one refuses an unknown name or a broken rule, with the
+name, the value and the rule.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """What belongs to the agent as a whole: money, memory, and where it writes."""
+    """Settings of the agent as a whole: cost, reuse of verdicts, and the files it writes."""
 
     max_cost_usd: float | None = None
     call_cost_usd: float | None = None
@@ -99,7 +99,7 @@ class AgentSettings:
 
 
 class LimitOptions(TypedDict, total=False):
-    """The keywords of `LimitSettings`, for type checkers and editors; the defaults stand there."""
+    """The keywords of `LimitSettings`, for type checkers and editors; the defaults are in `LimitSettings`."""
 
     max_concurrency: int | Literal["auto"]
     rpm: float | Literal["auto"] | None
@@ -141,7 +141,7 @@ LIMIT_NAMES = tuple(field.name for field in dataclasses.fields(LimitSettings))
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[AgentSettings, LimitSettings]:
-    """Sort flat keywords into the two records; an unknown one is an error that names the nearest."""
+    """Sorts flat keywords into the two records; the error for an unknown keyword suggests the nearest one."""
     check_names(options, (*AGENT_NAMES, *LIMIT_NAMES))
     agent = AgentSettings(**{name: value for name, value in options.items() if name in AGENT_NAMES})
     limits = LimitSettings(**{name: value for name, value in options.items() if name in LIMIT_NAMES})

@@ -1,8 +1,7 @@
-"""A rate-limited reward service that is not there: for tests, benchmarks and for trying settings out.
+"""Simulates a rate-limited reward service, for tests, benchmarks and trying settings out.
 
 Always true: every call is answered once, accepted or refused, on the running loop's clock. The service is a token
-bucket (`rpm`, `burst`) in front of `capacity` servers with a queue; what it decided, and when, is kept in
-`arrivals`.
+bucket (`rpm`, `burst`) in front of `capacity` servers with a queue; `arrivals` holds each decision with its time.
 
     service = SimulatedService(rpm=600, burst=60, latency_s=20.0)
     await service.call()                      # returns, or raises RateLimited
@@ -18,12 +17,12 @@ from collections.abc import Callable
 
 from rewardflow.errors import InvalidInput, RateLimited, ServiceError
 
-# Wake-ups on a float clock may come a nanosecond early; a real service would not notice either.
+# Wake-ups on a float clock may come a nanosecond early; a real service would not reject such a call either.
 _ROUNDING = 1e-6
 
 
 class SimulatedService:
-    """`rpm` and `is_down` may be changed while it runs; `latency_s` may be a function that draws each latency."""
+    """A simulated service. `rpm` and `is_down` may change while it runs; `latency_s` may be a function."""
 
     def __init__(
         self,
@@ -60,9 +59,9 @@ class SimulatedService:
         self._rpm = rpm
 
     async def call(self, latency_s: float | None = None) -> None:
-        """Ask the service once. Raises `RateLimited` or, while it is down, `ServiceError`.
+        """Calls the service once. Raises `RateLimited` or, while it is down, `ServiceError`.
 
-        `latency_s` is what this call takes once it is served, where the caller decides.
+        `latency_s` overrides the service's own latency for this call.
         """
         now = asyncio.get_running_loop().time()
         if self.is_down:
@@ -79,14 +78,14 @@ class SimulatedService:
             await asyncio.sleep(self._draw_s() if latency_s is None else latency_s)
 
     def accepted_share(self, since_s: float, until_s: float) -> float:
-        """Accepted calls over what the present rpm allows in that time; above 1 when saved-up burst was used."""
+        """Returns accepted calls divided by what the current rpm allows in that time; above 1 if burst was used."""
         if self._rpm is None:
             raise InvalidInput("accepted_share needs a limit, got rpm=None")
         accepted = sum(1 for at, accepted in self.arrivals if accepted and since_s <= at < until_s)
         return accepted / ((until_s - since_s) * self._rpm / 60.0)
 
     def rejected_share(self, since_s: float, until_s: float) -> float:
-        """Refused calls over all calls of that time."""
+        """Returns refused calls divided by all calls of that time."""
         decisions = [accepted for at, accepted in self.arrivals if since_s <= at < until_s]
         return decisions.count(False) / len(decisions) if decisions else 0.0
 

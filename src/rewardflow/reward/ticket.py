@@ -1,7 +1,8 @@
-"""What `submit` returns: a claim on groups, which leave it as they complete.
+"""The ticket that `submit` returns, from which the caller takes groups as they complete.
 
 Always true: every group leaves its ticket once: by iteration, `take`, `all` or `wait`, or on the exception that says
-why the agent stopped. Waiting for a group that nobody will complete ends in an error that names what is missing.
+why the agent stopped. Waiting for a group that never gets all of its rollouts ends in an error that names the missing
+ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class TicketOwner(Protocol):
-    """What a ticket asks of the agent that made it."""
+    """The methods of an agent that its tickets call."""
 
     @property
     def incomplete_after_s(self) -> float | None: ...
@@ -44,7 +45,7 @@ class TicketOwner(Protocol):
 
 
 class Ticket:
-    """Groups in completion order: `async for group in ticket`. Made by `agent.submit(...)` or `agent.open()`."""
+    """Gives groups in completion order: `async for group in ticket`. From `agent.submit(...)` or `agent.open()`."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Ticket:
     ) -> None:
         self.run = run
         self.share = share
-        self.due_step = due_step  # with which its calls queue; None: with that of each rollout
+        self.due_step = due_step  # the step that its calls queue with; None: the rollout's own step
         self.source = source
         self._sink = sink
         self._agent = agent
@@ -73,10 +74,8 @@ class Ticket:
         self._halted: AgentHalted | None = None
         self._is_closed = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._fewest_wanted = math.inf  # ready groups that make waking worth while
-        self._maybe_incomplete: deque[PendingGroup] = (
-            deque()
-        )  # groups that may lack rollouts; whole ones leave when looked at
+        self._fewest_wanted = math.inf  # how many ready groups wake the waiters
+        self._maybe_incomplete: deque[PendingGroup] = deque()  # groups that may lack rollouts; whole ones leave lazily
         self._watcher: Watcher | None = None
 
     # -- taking groups -----------------------------------------------------------------------------------------------
@@ -85,13 +84,13 @@ class Ticket:
         return self
 
     async def __anext__(self) -> ScoredGroup:
-        """The next group to complete."""
+        """Waits for the next group to complete."""
         if groups := await self.take(1):
             return groups[0]
         raise StopAsyncIteration
 
     async def take(self, count: int) -> list[ScoredGroup]:
-        """The next `count` groups to complete; fewer only if the ticket ends first."""
+        """Waits for the next `count` groups to complete; returns fewer only if the ticket ends first."""
         if count < 0:
             raise InvalidInput(f"count must not be negative, got count={count}")
         while True:
@@ -99,10 +98,10 @@ class Ticket:
             taken = self._pop(min(count, available))
             if len(taken) == min(count, available):
                 return [group for _, group in taken]
-            self._ready.extendleft(reversed(taken))  # another thread was faster, and more will come
+            self._ready.extendleft(reversed(taken))  # another thread took some; wait for more
 
     async def all(self) -> list[ScoredGroup]:
-        """Every group not taken yet, in the order of submission, when the last is complete."""
+        """Waits until the last group is complete; returns all groups not taken yet, in the order of submission."""
         try:
             await self._wait(None)
         except AgentHalted as halted:
@@ -110,7 +109,7 @@ class Ticket:
         return self._drain()
 
     def wait(self, timeout_s: float | None = None) -> list[ScoredGroup]:
-        """`all()` for threads other than the agent's: blocks until the last group is complete."""
+        """Does the same as `all()` for other threads than the agent's: blocks until the last group is complete."""
         if _running_loop() is self._loop:
             raise InvalidInput("wait() would block the agent's own event loop; use `await ticket.all()` there")
         if self._loop.is_closed():
@@ -129,24 +128,24 @@ class Ticket:
     # -- giving rollouts ---------------------------------------------------------------------------------------------
 
     def submit(self, rollouts: Rollout | Iterable[Rollout]) -> None:
-        """Add rollouts, one at a time or many; for tickets from `agent.open()`."""
+        """Adds one or more rollouts; for tickets from `agent.open()`."""
         self._agent.submit(rollouts, ticket=self)
 
     def seal(self) -> None:
-        """Say that no more rollouts will come; the ticket ends when its last group has left."""
+        """Says that no more rollouts will come; the ticket ends when its last group was taken."""
         self._agent.on_loop(self._seal)
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell of verdicts as they land, before their group is complete; post-processing may still change them."""
+        """Sets a callback for each verdict, before its group is complete; post-processing may still change it."""
         self._watcher = watcher
 
     def cancel(self, group_ids: Iterable[str] | None = None) -> None:
-        """Stop what is out; those rollouts get a failed verdict of kind `cancelled`. By default everything."""
+        """Cancels these groups, by default all; rollouts without a verdict get a failed one of kind `cancelled`."""
         wanted = None if group_ids is None else set(group_ids)
         self._agent.on_loop(lambda: self._agent.cancel(self, wanted))
 
     def cancel_started(self) -> None:
-        """Cancel the groups that a call is out for, as `started` tells; those in the queue may begin."""
+        """Cancels the groups in `started`, which have a call in flight; those in the queue may still start."""
         self._agent.on_loop(lambda: self._agent.cancel_started(self))
 
     def __enter__(self) -> Self:
@@ -157,11 +156,11 @@ class Ticket:
     ) -> None:
         self.seal()
 
-    # -- being seen --------------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------------
 
     @property
     def is_sealed(self) -> bool:
-        """Whether no more rollouts may be submitted to it."""
+        """Whether the ticket takes no more rollouts."""
         return self._is_sealed
 
     @property
@@ -176,19 +175,19 @@ class Ticket:
 
     @property
     def missing(self) -> Mapping[str, tuple[int, ...]]:
-        """For each group that lacks rollouts, the indices nobody has submitted yet."""
+        """For each group that lacks rollouts, the indices not submitted yet."""
         return {group.group_id: group.missing() for group in list(self._pending) if not group.is_whole}
 
     @property
     def started(self) -> frozenset[str]:
-        """Groups that are not complete although all of their rollouts are here and a call of theirs has started."""
+        """Groups that have all of their rollouts and at least one started call, but not all verdicts."""
         return frozenset(group.group_id for group in list(self._pending) if group.is_whole and group.has_started)
 
     # -- for the agent -----------------------------------------------------------------------------------------------
 
     @property
     def sink(self) -> EventSink | None:
-        """Who is told of the calls that are made for it."""
+        """The sink for events of this ticket's calls."""
         return self._sink
 
     def _check_takes_more(self) -> None:
@@ -219,7 +218,7 @@ class Ticket:
             self._wake()
 
     def _stop(self, halted: AgentHalted | None) -> None:
-        """The agent halted or closed: nothing that is not here yet will come."""
+        """Ends every wait, because the agent halted or closed and no more groups will complete."""
         self._halted = self._halted or halted
         self._is_closed = True
         self._wake()
@@ -239,7 +238,7 @@ class Ticket:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def _wait(self, count: int | None) -> int:
-        """Wait on the agent's loop from wherever we are; taking happens in the caller's thread: nothing gets lost."""
+        """Waits on the agent's loop from any loop. The caller's thread takes the groups, so none gets lost."""
         if asyncio.get_running_loop() is self._loop:
             return await self._wait_for(count)
         if self._loop.is_closed():
@@ -247,14 +246,14 @@ class Ticket:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._wait_for(count), self._loop))
 
     def _settled_count(self, count: int | None) -> int:
-        """How many groups are here, when the agent is gone and has left all that will ever come."""
+        """Returns the number of ready groups after the agent's loop has ended, when no more will come."""
         self._raise_if_halted(count)
         if self._pending:
             raise AgentClosed("the agent's event loop ended before the agent was closed")
         return len(self._ready)
 
     async def _wait_for(self, count: int | None) -> int:
-        """Wait until `count` groups are ready (None: until the ticket ends); how many are."""
+        """Waits until `count` groups are ready (None: until the ticket ends); returns how many are ready."""
         while count is None or len(self._ready) < count:
             if self.is_over:
                 self._raise_if_halted(count)
@@ -270,11 +269,11 @@ class Ticket:
 
     @property
     def is_over(self) -> bool:
-        """Whether its last group is complete and no more rollouts can come."""
+        """Whether the last group is complete and no more rollouts can come."""
         return not self._pending and (self._is_sealed or self._is_closed)
 
     def _incomplete_timeout_s(self) -> float | None:
-        """How long waiting makes sense when all that is awaited is rollouts that nobody has submitted."""
+        """Returns how long to wait if every pending group only lacks rollouts; None if verdicts are still to come."""
         is_only_incomplete = self._is_sealed and all(not group.is_whole for group in self._pending)
         if not is_only_incomplete or any(group.num_outstanding for group in self._pending):
             return None
@@ -284,7 +283,7 @@ class Ticket:
         timeout_s = self._incomplete_timeout_s()
         wanted = math.inf if count is None else count
         if self._has_incomplete_groups():
-            wanted = 0  # every change may be the one after which nothing more can come
+            wanted = 0  # any change may leave only incomplete groups, so wake on each
         self._fewest_wanted = min(self._fewest_wanted, wanted)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
@@ -295,11 +294,10 @@ class Ticket:
             raise IncompleteGroup(self._missing_text(f"nothing came for {timeout_s:g} s")) from None
 
     def _has_incomplete_groups(self) -> bool:
-        while self._maybe_incomplete and (
-            self._maybe_incomplete[0].is_whole or self._maybe_incomplete[0] not in self._pending
-        ):
-            self._maybe_incomplete.popleft()
-        return bool(self._maybe_incomplete)
+        groups = self._maybe_incomplete
+        while groups and (groups[0].is_whole or groups[0] not in self._pending):
+            groups.popleft()
+        return bool(groups)
 
     def _missing_text(self, when: str) -> str:
         lacking = [f"{name!r} lacks index {', '.join(map(str, indices))}" for name, indices in self.missing.items()]

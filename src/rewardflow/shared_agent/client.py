@@ -203,7 +203,7 @@ class SharedAgent:
             session.sender.put([Seal(number)])
             session.client_tickets.forget_if_over(ticket)
 
-    # -- being seen --------------------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:

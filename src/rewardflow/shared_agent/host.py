@@ -52,7 +52,7 @@ class Host:
         self._listeners = Listeners()
         self._incomplete_groups = IncompleteGroups(self._loop, agent.incomplete_after_s, self._give_up)
         self.halt: Halt | None = None
-        agent.listen(self)
+        agent.add_account_sink(self)
         self._halt_ticket = agent.open_forwarding_ticket(self, run="")  # stays open, so that `halted` is always called
 
     # -- clients -----------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Host:
     def _has_news(self, client: HostClient) -> bool:
         return client.outbox.has_verdicts or (self.halt is not None and not client.is_told_of_halt)
 
-    # -- being seen --------------------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------------------
 
     def statistics(self) -> HostStatistics:
         return HostStatistics(

@@ -1,1 +1,1 @@
-"""Making the calls of one account: the queue, attempts, deadlines, retries, hedges and outages."""
+"""Makes the calls of one account: queue, attempts, deadlines, retries, hedges and outages."""

@@ -1,7 +1,7 @@
-"""One call that is out: which job it is for, what it holds, and its time limit.
+"""One call in flight: its job, the resources it holds, and its time limit.
 
-The time limit is part of the attempt, not beside it, because the objects of a call in flight are what thousands of them
-cost in memory and garbage collection.
+An attempt is its own time limit, because with thousands of calls in flight every object of a call costs memory and
+garbage collection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Attempt(Deadline):
-    """A context manager round the wait for its answer. What it holds is set by `Governors.start` and settled once."""
+    """A context manager round the wait for an answer. `Governors.start` sets its resources; they are settled once."""
 
     __slots__ = ("call", "endpoint", "hedge_timer", "is_hedge", "job", "reserved_usd", "sent", "started_s", "was_made")
 

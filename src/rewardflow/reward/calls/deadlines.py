@@ -1,8 +1,8 @@
 """Time limits for many calls at once, on one timer of the loop.
 
 Always true: `with Deadline(deadlines, when_s): await ...` ends with TimeoutError when its time has passed or `expire()`
-was called, also if the code inside answers in spite of that. `asyncio.timeout_at` makes a timer for each call, in a
-heap that is ordered by Python code; here one timer, for the earliest of them, serves all.
+was called, even if the code inside returns an answer afterwards. `asyncio.timeout_at` makes one timer for each call, in
+a heap that Python code orders; here one timer, for the earliest deadline, serves all.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class Deadline:
         self._deadlines.forget(self)
         is_cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
         if self._task is not None and (self.is_expired or not is_cancelled):
-            # Ours, or left behind by the code inside: before Python 3.13 a task group that failed takes none back.
+            # Our own request, or one left by the code inside: before Python 3.13 a failed task group removes none.
             while self._task.cancelling() > self._num_requests:
                 self._task.uncancel()
         if self.is_expired and (exc_type is None or is_cancelled):
-            raise TimeoutError from exc  # also if the code inside made up an answer when it was told to end
+            raise TimeoutError from exc  # even if the code inside caught the cancellation and returned an answer
 
     @property
     def at_s(self) -> float:
         return math.inf if self.when_s is None else self.when_s
 
     def expire(self) -> None:
-        """End the wait now."""
+        """Ends the wait now."""
         if self.is_over or self.is_expired or self._task is None:
             return
         self.is_expired = True
         if self._task is asyncio.current_task():
-            # By the code inside: a cancellation now would hit whatever the task does after this block.
+            # The code inside called this: cancelling now would hit the code after this block.
             asyncio.get_running_loop().call_soon(self._cancel)
         else:
             self._task.cancel()
@@ -73,7 +73,7 @@ class Deadline:
 
 
 class Deadlines:
-    """Calls mostly have the same limit, so deadlines come in order: a queue, and a heap for the few that do not."""
+    """Most calls have the same limit, so most deadlines come in order and fit a queue; a heap holds the others."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -97,7 +97,7 @@ class Deadlines:
             self._arm(when_s)
 
     def forget(self, deadline: Deadline) -> None:
-        """What is over stays here until most of it is."""
+        """Drops deadlines that are over, once they are the majority."""
         if deadline.when_s is None:
             return
         self._num_live -= 1

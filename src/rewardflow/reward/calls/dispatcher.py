@@ -1,9 +1,9 @@
-"""Starts the calls of one service account as its governors allow, and brings each job to its one outcome.
+"""Starts the calls of one service account when its governors allow it, and brings each job to its one outcome.
 
-Always true: of a run the oldest step goes first and, within it, groups one after another; runs that share the account
-get their shares of it (`fair_queue.py`); no call starts above the limit; a call that ends gives its slot back whatever
-happened to it. Nothing here sleeps: every governor answers "when may the next call start?", a runner takes jobs until
-the answer is "not now", and one timer wakes the dispatcher at the earliest such time.
+Always true: within a run the oldest step goes first and, within it, groups one after another; runs that share the
+account get their shares of it (`fair_queue.py`); no call starts above the limit; a call that ends frees its slot, by a
+result or an error. Nothing here sleeps: every governor answers "when may the next call start?", a runner takes jobs
+until the answer is "not now", and one timer wakes the dispatcher at the earliest such time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from rewardflow.types import Reward
 logger = logging.getLogger(__name__)
 
 _STARTS_PER_TURN = 256  # so that filling 20,000 slots does not freeze the loop
-_CALLS_PER_TURN = 64  # calls that never wait give up the loop after this many
-_MAX_REJECTIONS = 10  # a request that is answered 429 this often is at fault itself
+_CALLS_PER_TURN = 64  # a runner whose calls never wait yields to the loop after this many
+_MAX_REJECTIONS = 10  # after this many 429 answers the request itself is the problem
 _HEDGE_SAMPLES = 20
 _AFTER_PROBE_S = 0.01
 
@@ -58,10 +58,12 @@ class DispatchStatistics:
     latency_p99_s: float | None
     retry: RetryStatistics
     governors: GovernorStatistics
-    runs: tuple[RunStatistics, ...] = ()  # those that have had work here
+    runs: tuple[RunStatistics, ...] = ()  # the runs that have had work here
 
 
 class Dispatcher:
+    """The queue and the runners of one service account."""
+
     def __init__(
         self,
         account: str,
@@ -73,7 +75,7 @@ class Dispatcher:
         halt: Callable[[AgentHalted], None],
         settled: Callable[[], None] | None,
     ) -> None:
-        """`sink` is told of what changes in the account; of each call, that of its ticket is."""
+        """`sink` gets the changes of the account; the sink of a call's ticket gets the call."""
         self.account = account
         self.limits = limits
         self._ledger = ledger
@@ -82,7 +84,7 @@ class Dispatcher:
         self._halt = halt
         self._settled = settled
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()  # for runners: whose rollouts they score has no part in it
+        self._context = contextvars.copy_context()  # for runners: independent of who submitted the rollouts
         self._governors = Governors(account, limits, ledger, sink)
         self._budget = RetryBudget(limits.retry_budget, savings=self._governors.limit)
         self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, chance(self._loop))
@@ -114,7 +116,7 @@ class Dispatcher:
     # -- which call starts next, and when ----------------------------------------------------------------------------
 
     def add(self, job: Job, *, is_hedge: bool = False) -> None:
-        """Queue a job by age: the step it is due with, then group, then index."""
+        """Queues a job by age: the step it is due with, then group, then index."""
         first = job.rollouts[0]
         if not job.queued_s:
             job.queued_s = self._loop.time()
@@ -124,12 +126,12 @@ class Dispatcher:
         self.wake()
 
     def wake(self) -> None:
-        """Something changed that may let calls start."""
+        """Schedules a check whether calls may start, because something changed."""
         if self._pump_handle is None and not self._is_stopped:
             self._pump_handle = self._loop.call_soon(self._pump)
 
     def stop(self) -> None:
-        """Start nothing more; what is out ends through its job."""
+        """Starts no more calls; a call in flight ends through its job."""
         self._is_stopped = True
         for handle in (self._wake_timer, self._pump_handle):
             if handle is not None:
@@ -138,7 +140,7 @@ class Dispatcher:
         self._queue.clear()
 
     def saving(self) -> None:
-        """A verdict goes to disk. It keeps its place until then: what a crash loses is never more than the limit."""
+        """Keeps a verdict's slot taken until it is on disk, so that a crash never loses more than the limit."""
         self._num_unsaved += 1
 
     def saved(self) -> None:
@@ -146,20 +148,20 @@ class Dispatcher:
         self.wake()
 
     def finish(self) -> None:
-        """After the last runner ended: take back what was handed to one that was cancelled before its first step."""
+        """Ends attempts whose runner was cancelled before its first step; called after the last runner ended."""
         for attempt in self._handed_over:
             self._running -= 1
             self._end(attempt, None, None)
         self._handed_over.clear()
 
     def prune(self) -> None:
-        """Drop what was cancelled while it waited."""
+        """Drops jobs that were cancelled in the queue."""
         self._queue.prune()
         if self._outage.is_running and not self._is_anyone_waiting():
             self._outage.end()
 
     def _pump(self) -> None:
-        """Fill free slots with runners."""
+        """Fills free slots with runners."""
         self._pump_handle = None
         for _ in range(_STARTS_PER_TURN):
             if self._running + self._num_unsaved >= self._governors.limit:
@@ -174,10 +176,10 @@ class Dispatcher:
         self.wake()
 
     async def _run(self, first: Attempt) -> None:
-        """Make calls one after another in one slot until none may start.
+        """Makes calls one after another in one slot until none may start.
 
-        This is the one boundary round a reward's own code: what it raises becomes data here. The wait for the answer is
-        here and not in a coroutine of its own, because there are as many of these as calls in flight.
+        This is the one boundary round a reward's own code: its exceptions become data here. The answer is awaited here
+        and not in a separate coroutine, because each call in flight would need one.
         """
         num_calls = 0
         attempt: Attempt | None = first
@@ -187,7 +189,7 @@ class Dispatcher:
                 rewards, fault = None, None
                 try:
                     is_done, answer = self._begin(attempt)
-                    if not is_done:  # an answer that is there at once needs no time limit
+                    if not is_done:  # an immediate answer needs no time limit
                         with attempt:
                             attempt.job.hold(attempt)
                             answer = await answer
@@ -211,7 +213,7 @@ class Dispatcher:
             self._running -= 1
 
     def _take_nowait(self) -> Attempt | None:
-        """Start the oldest job if every governor lets it go now; otherwise arrange to be woken."""
+        """Starts the oldest job if every governor allows it now; otherwise sets the timer to try again."""
         queue = self._queue
         while (entry := queue.first(scarce_slots=self._scarce_slots)) is not None:
             job = entry.job
@@ -230,12 +232,12 @@ class Dispatcher:
 
     @property
     def _scarce_slots(self) -> int | None:
-        """How many slots there are, if the one that is to be filled is the last of them."""
+        """The number of slots, if the call to start would take the last one; else None."""
         limit = self._governors.limit
         return limit if self._running + self._num_unsaved >= limit else None
 
     def _estimate_tokens(self, job: Job) -> int | None:
-        """What the call will use, or None if the reward's own estimate raised, which fails the job."""
+        """Estimates the tokens of the call; fails the job and returns None if the reward's own estimate raises."""
         try:
             return job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
         except Exception as error:
@@ -262,13 +264,13 @@ class Dispatcher:
         scorer = job.scorer
         if scorer.num_busy < scorer.num_usable:
             return True
-        if scorer.num_usable == 0 and scorer.num_stuck:  # and the cap on replacing threads is reached
+        if scorer.num_usable == 0 and scorer.num_stuck:  # and no more threads may be replaced
             self._outage.begin(f"all threads of {scorer.name} are stuck in calls that were given up")
         return False
 
     def _wake_at(self, when_s: float) -> None:
         if when_s == math.inf:
-            return  # the end of a call that is out will wake us
+            return  # the end of a call in flight wakes the dispatcher
         if self._wake_timer is not None:
             if self._wake_timer.when() <= when_s:
                 return
@@ -308,9 +310,9 @@ class Dispatcher:
         return verdict_s if deadline_s is None else min(deadline_s, verdict_s)
 
     def _begin(self, attempt: Attempt) -> tuple[bool, Any]:
-        """Let the reward's code start: True and its result if it is there at once, else False and what to await."""
+        """Starts the reward's code; returns True and an immediate result, or False and the awaitable."""
         job = attempt.job
-        if job.is_done:  # cancelled between taking its slot and getting here
+        if job.is_done:  # cancelled after it took its slot
             return True, None
         attempt.was_made = True
         if self.limits.hedge_quantile is not None:
@@ -328,7 +330,7 @@ class Dispatcher:
         return Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
 
     def _end(self, attempt: Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> None:
-        """Give everything back, then decide what the attempt means for its job."""
+        """Frees the attempt's resources, then decides what its outcome means for the job."""
         job, call, now = attempt.job, attempt.call, self._loop.time()
         job.num_running -= 1
         job.scorer.num_busy -= 1
@@ -337,7 +339,7 @@ class Dispatcher:
         if attempt.hedge_timer is not None:
             attempt.hedge_timer.cancel()
         if rewards is not None:
-            for reward in rewards:  # a price told in the result counts like one that was reported
+            for reward in rewards:  # a cost in the result counts like a reported one
                 call.cost_usd += reward.cost_usd
                 call.tokens += reward.tokens
         self._settle(attempt, _outcome(job, rewards, fault), fault, now)
@@ -372,7 +374,7 @@ class Dispatcher:
 
     def _retry_or_fail(self, attempt: Attempt, fault: Fault, now: float) -> None:
         job = attempt.job
-        # What fails because the service is down says nothing about this job, and costs it no attempt.
+        # A failure while the service is down says nothing about this job, and does not use up an attempt.
         is_outage = attempt.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
         if fault.kind == "rate_limited":
             job.num_rejections += 1
@@ -400,13 +402,13 @@ class Dispatcher:
             job.fail(fault.kind, message, now)
 
     def _after_next_probe_s(self, now: float) -> float:
-        """How long until another job has had its turn as the probe: one that always hangs must not be all of them."""
+        """Returns the time until another job has been the probe, so that a job that always hangs is not every probe."""
         probe_s = self._governors.ready_at(now, 0)
         is_out = self._governors.outage_since_s() is not None
         return probe_s - now + _AFTER_PROBE_S if is_out and probe_s < math.inf else 0.0
 
     def _add_again(self, job: Job) -> None:
-        """Queue a retry; the time limit of its verdict also holds while it waits there."""
+        """Queues a retry; the time limit of its verdict also holds in the queue."""
         self._backing_off.discard(job)
         limit_s = self.limits.verdict_timeout_s
         if limit_s is not None:
@@ -429,7 +431,7 @@ class Dispatcher:
             attempt.hedge_timer = self._loop.call_later(after_s, self._hedge, attempt.job)
 
     def _hedge(self, job: Job) -> None:
-        """The call is slower than most: ask a second time, if the share of hedges and the retry budget allow it."""
+        """Starts a second attempt of a slow call, if the share of hedges and the retry budget allow it."""
         if job.is_done or job.is_hedged or self._hedges + 1 > self.limits.hedge_share * self._num_started:
             return
         if self._budget.spend():
@@ -437,7 +439,7 @@ class Dispatcher:
             self._hedges += 1
             self.add(job, is_hedge=True)
 
-    # -- the end of the road -----------------------------------------------------------------------------------------
+    # -- giving up ---------------------------------------------------------------------------------------------------
 
     def _follow_outage(self) -> None:
         if self._governors.outage_since_s() is None:
@@ -458,7 +460,7 @@ class Dispatcher:
         )
         self._loop.call_soon(self._halt, error)
 
-    # -- being seen --------------------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------------------
 
     def statistics(self) -> DispatchStatistics:
         quantile = self._latencies.quantile
@@ -501,7 +503,7 @@ def _call_event(attempt: Attempt, outcome: str, latency_s: float, now: float) ->
 
 
 def _outcome(job: Job, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> str:
-    """How the call ended, for governors and counters: not always what it means for its job."""
+    """Names how the call ended, for governors and counters; the outcome of its job may differ."""
     if rewards is not None:
         return "scored" if any(reward.value is not None for reward in rewards) else "unparsable"
     return "cancelled" if fault is None or job.is_done else fault.kind

@@ -1,14 +1,14 @@
-"""Which job goes next when several runs share an account.
+"""Chooses the next job when several runs share an account.
 
-Always true: inside a run the oldest step goes first, then groups one after another; between runs that have work, what
-is scarce is shared in proportion to their shares: turns while the pace holds calls back, slots while all are taken. A
-run that was idle has saved nothing up, and one that leaves a moment later has gained nothing.
+Always true: inside a run the oldest step goes first, then groups one after another. Runs that have work get scarce
+resources in proportion to their shares: turns while the rate limit delays calls, slots while all slots are taken. A run
+saves up nothing while it is idle, and gains nothing by leaving and coming back.
 
 Turns are shared by virtual time: a run's clock advances by 1 / share with each turn, and the run whose clock is
-furthest behind goes next. Slots are shared by what is in flight, because calls of one run may take longer than those of
-another, and equal turns would then give it nearly all of the slots. Where a share is no whole number of slots, as with
-three runs and two slots, what is left over goes round by virtual time too: here a clock advances by how long a call of
-the run usually takes, divided by the share.
+furthest behind goes next. Slots are shared by the number of calls in flight, because calls of one run may take longer
+than those of another, and equal turns would then give it nearly all slots. If a share is not a whole number of slots,
+as with three runs and two slots, the rest is shared by virtual time too: here a clock advances by the usual duration of
+the run's calls, divided by the share.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class QueueEntry(NamedTuple):
-    """One job that waits for a call, in the order of its run."""
+    """One job in the queue; entries sort in the order of their run."""
 
     step: int
     group_number: int
-    place: int  # of its first rollout in the group
-    sequence: int  # unique, so that nothing after it is ever compared
+    place: int  # the index of its first rollout in the group
+    sequence: int  # unique, so that the fields after it are never compared
     job: Job
     is_hedge: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatistics:
-    """What one run has at an account."""
+    """One run's share, jobs and calls at an account."""
 
     run: str
     share: float
@@ -49,6 +49,8 @@ _WEIGHT_OF_NEWEST = 0.1
 
 
 class _Lane:
+    """The queue of one run, with its clocks."""
+
     __slots__ = ("clock", "heap", "num_in_flight", "num_started", "run", "share", "slot_clock", "usual_s")
 
     def __init__(self, run: str, share: float, usual_s: float) -> None:
@@ -56,21 +58,21 @@ class _Lane:
         self.share = share
         self.clock = 0.0
         self.slot_clock = 0.0
-        self.usual_s = usual_s  # that a call takes
+        self.usual_s = usual_s  # the usual duration of a call
         self.heap: list[QueueEntry] = []
         self.num_in_flight = 0
         self.num_started = 0
 
 
 class FairQueue:
-    """`first` and `pop` go together: what was first is what is popped."""
+    """The queues of all runs of an account. `pop` and `drop` remove the entry that `first` returned last."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._next: _Lane | None = None
         self._is_turn = False
-        self._clock = 0.0  # of the run that had the last turn, before it
-        self._slot_clock = 0.0  # of the run that was furthest behind when a slot was given
+        self._clock = 0.0  # the clock of the run that had the last turn, before that turn
+        self._slot_clock = 0.0  # the clock of the run that was furthest behind when the last slot was given
         self._usual_s = _FIRST_GUESS_S
 
     def __len__(self) -> int:
@@ -95,9 +97,9 @@ class FairQueue:
         heapq.heappush(lane.heap, entry)
 
     def first(self, *, scarce_slots: int | None = None) -> QueueEntry | None:
-        """The entry that goes next; `scarce_slots` is how many there are, if it is given the last free one of them.
+        """Returns the next entry; `scarce_slots` is the number of slots, if the entry will take the last free one.
 
-        Done jobs are the caller's to pop.
+        The caller must `drop` entries whose job is done.
         """
         lanes = self._lanes
         if len(lanes) == 1:
@@ -115,7 +117,7 @@ class FairQueue:
         return None if self._next is None else self._next.heap[0]
 
     def _furthest_behind(self, ready: list[_Lane], num_slots: int) -> _Lane:
-        """A run that lacks a whole slot of its share; if none does, the one that has had least of what is left over."""
+        """Returns a run that lacks a whole slot of its share; if none does, the run that got least of the rest."""
         num_slots -= sum(lane.num_in_flight for lane in self._lanes.values() if not lane.heap)
         slots_a_share = num_slots / sum(lane.share for lane in ready)
         lacking = [lane for lane in ready if lane.num_in_flight + 1 <= slots_a_share * lane.share]
@@ -124,12 +126,12 @@ class FairQueue:
         return min(ready, key=lambda lane: (lane.slot_clock, lane.num_in_flight / lane.share))
 
     def drop(self) -> None:
-        """Take out what was first, without a turn: it no longer matters."""
+        """Removes the first entry without using a turn, because its job is done."""
         assert self._next is not None
         heapq.heappop(self._next.heap)
 
     def pop(self) -> QueueEntry:
-        """Take out what was first, for a call that starts now; `end` gives its slot back."""
+        """Removes the first entry for a call that starts now; `end` frees its slot."""
         lane = self._next
         assert lane is not None
         if self._is_turn:
@@ -144,7 +146,7 @@ class FairQueue:
         return heapq.heappop(lane.heap)
 
     def end(self, run: str, took_s: float) -> None:
-        """A call of the run is over."""
+        """Notes that a call of the run has ended."""
         lane = self._lanes[run]
         lane.num_in_flight -= 1
         weight = max(_WEIGHT_OF_NEWEST, 1 / (lane.num_started - lane.num_in_flight))
@@ -152,7 +154,7 @@ class FairQueue:
         self._usual_s = lane.usual_s
 
     def forget_idle(self) -> None:
-        """Let go of runs that have nothing here, once their clocks say nothing any more."""
+        """Drops runs without jobs and calls, once their clocks are not ahead of the others."""
         idle = [lane for lane in self._lanes.values() if not lane.heap and not lane.num_in_flight]
         is_nobody_left = len(idle) == len(self._lanes)
         for lane in idle:
@@ -161,7 +163,7 @@ class FairQueue:
                 del self._lanes[lane.run]
 
     def prune(self) -> None:
-        """Drop what was resolved while it waited."""
+        """Drops jobs that were resolved in the queue."""
         for lane in self._lanes.values():
             lane.heap = [entry for entry in lane.heap if not entry.job.is_done]
             heapq.heapify(lane.heap)

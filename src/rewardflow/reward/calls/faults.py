@@ -1,7 +1,7 @@
-"""What went wrong with one attempt, and whether asking again can help.
+"""Classifies the exception of a failed attempt, and says whether a retry can help.
 
-Always true: every exception maps to exactly one failure kind. HTTP clients are recognised by the shape of their
-exceptions (a status, a response, a class name), so that none of them has to be installed.
+Always true: every exception maps to exactly one failure kind. The module recognises HTTP clients by the shape of their
+exceptions (a status, a response, a class name), so that no client has to be installed.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Fault:
     is_retryable: bool = False
     retry_after_s: float | None = None
     headers: Mapping[str, str] = EMPTY
-    is_about_request: bool = False  # this request cannot be served; the service itself is well
+    is_about_request: bool = False  # the service works but cannot serve this request
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Sort an exception that reward code let out."""
+    """Classifies an exception that a reward raised."""
     message = describe(error)
     match error:
         case RateLimited():
@@ -85,7 +85,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def with_reported_headers(fault: Fault, reported: Mapping[str, str] | None) -> Fault:
-    """The fault together with what `report_headers` told before it."""
+    """Returns the fault with the headers that the reward reported before it (`report_headers`)."""
     if not reported:
         return fault
     headers = {**reported, **fault.headers}
@@ -94,7 +94,7 @@ def with_reported_headers(fault: Fault, reported: Mapping[str, str] | None) -> F
 
 
 def describe(error: BaseException) -> str:
-    """One line that says what happened, without secrets and of bounded length."""
+    """Returns a short description of an exception, without secrets and of bounded length."""
     text = str(error).strip()
     name = type(error).__name__
     return redact(f"{name}: {text}" if text else name)[:_MAX_ERROR_CHARS]

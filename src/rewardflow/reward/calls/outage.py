@@ -1,6 +1,6 @@
-"""How long an account has been unable to work, and when that has been long enough.
+"""Measures how long an account could not start any call, and halts the agent when that takes too long.
 
-Always true: the clock runs only while calls wait that cannot start; it stops when one of them can, or none is left.
+Always true: the clock runs only while jobs wait and none can start; it stops when one can, or when none is left.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class OutageClock:
         return self._timer is not None
 
     def begin(self, reason: str) -> None:
-        """Calls wait and cannot start."""
+        """Starts the clock, if it does not run: jobs wait and none can start."""
         self._reason = reason
         if self._timer is None:
             self._timer = self._loop.call_later(self._give_up_s, self._give_up)
             self._tell("began")
 
     def end(self) -> None:
-        """They can again, or none waits any more."""
+        """Stops the clock: a job can start again, or none waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
-"""How long to wait before asking again, and how much asking again is allowed in all.
+"""Computes the delay before a retry, and limits the number of retries.
 
-Always true: retries and hedges together never exceed `share` of the first attempts plus a small reserve, so a
-service in trouble is not buried under its own failures.
+Always true: retries and hedges together never exceed `share` of the first attempts plus a small reserve, so retries
+cannot overload a failing service.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RetryStatistics:
 
 
 class RetryBudget:
-    """Earned by first attempts, spent by retries and hedges; at most `savings` are kept for later."""
+    """First attempts earn an allowance, retries and hedges spend it; at most `savings` are kept for later."""
 
     def __init__(self, share: float, *, savings: int = 0) -> None:
         self._share = share
@@ -34,7 +34,7 @@ class RetryBudget:
             self._allowance += self._share
 
     def spend(self) -> bool:
-        """Whether one more retry or hedge may be made; takes it from the allowance if so."""
+        """Returns whether one more retry or hedge is allowed, and if so takes it from the allowance."""
         if self._allowance < 1 or self._share == 0:
             self._refused += 1
             return False
@@ -48,7 +48,7 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential, with full jitter: retries of calls that failed together do not come back together."""
+    """Exponential backoff with full jitter, so that calls that failed together are not retried together."""
 
     first_s: float
     longest_s: float

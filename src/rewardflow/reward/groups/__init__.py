@@ -1,1 +1,1 @@
-"""From rollouts to jobs, and from verdicts to complete groups."""
+"""Turns rollouts into jobs, and verdicts into complete groups."""

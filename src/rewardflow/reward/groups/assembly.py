@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NOT_FINAL = "the agent was closed before this verdict was final"
 _NOT_WHOLE = "its group was given up before it was whole, so its scores were never post-processed"
-_UNWANTED = "nobody wants this verdict any longer"
+_UNWANTED = "no client wants this verdict any longer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class AssemblyStatistics:
 
 
 class Assembly:
+    """All open groups of one agent, from `accept` until each is delivered to its ticket."""
+
     def __init__(
         self,
         components: Sequence[Component],
@@ -87,10 +89,10 @@ class Assembly:
         self._tickets.add(ticket)
 
     def accept(self, rollouts: Sequence[Rollout], ticket: Ticket, context: contextvars.Context) -> None:
-        """Take rollouts in, all of them or none."""
+        """Accepts all of the rollouts or none, and starts their jobs."""
         if self._halted is not None:
             raise type(self._halted)(str(self._halted))
-        groups = self._take_in(rollouts, ticket, self._loop.time())
+        groups = self._put_into_groups(rollouts, ticket, self._loop.time())
         jobs: list[Job] = []
         for rollout, group in zip(rollouts, groups, strict=True):
             for job in self._jobs_for(group, rollout, context):
@@ -99,8 +101,8 @@ class Assembly:
         self._submitted += len(rollouts)
         self._begin(jobs)
 
-    def _take_in(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[PendingGroup]:
-        """Put every rollout into its group, and tell which; if one does not fit, take all of them out again."""
+    def _put_into_groups(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[PendingGroup]:
+        """Puts every rollout into its group and returns the groups; if one does not fit, takes all out again."""
         groups: list[PendingGroup] = []
         num_known = self._num_groups
         try:
@@ -109,7 +111,7 @@ class Assembly:
                 group.put(rollout)
                 groups.append(group)
                 if group.number <= num_known:
-                    group.ticket._wake()  # whoever waits for what is missing must look again
+                    group.ticket._wake()  # a wait for missing rollouts must check again
         except BaseException:
             for rollout, group in zip(rollouts, groups, strict=False):
                 group.take_out(rollout)
@@ -133,12 +135,12 @@ class Assembly:
         return group
 
     def _forget(self, group: PendingGroup) -> None:
-        """Strike a group off the books; the last of its step completes the step's aggregate."""
+        """Removes a group; the last one of its step completes the step's aggregate."""
         del self._groups[group.ticket.run, group.step, group.group_id]
-        step, source = whose = group.step, group.ticket.source
-        self._open_groups[whose] -= 1
-        if not self._open_groups[whose]:
-            del self._open_groups[whose]
+        step, source = key = group.step, group.ticket.source
+        self._open_groups[key] -= 1
+        if not self._open_groups[key]:
+            del self._open_groups[key]
             if self._recorder is not None and group.num_in:
                 self._recorder.step_idle(step, source)
 
@@ -154,7 +156,7 @@ class Assembly:
             yield Job(component.scorer, members, group, number, context, self._on_resolved)
 
     def _begin(self, jobs: Sequence[Job]) -> None:
-        """Look in the journal first; what is not there is decided by the reward itself, or called."""
+        """Looks the jobs up in the journal first; jobs not found are decided locally by the reward, or called."""
         journal, reuse = self._journal, self._settings.reuse
         if journal is None and reuse != "content":
             for job in jobs:
@@ -177,7 +179,7 @@ class Assembly:
                 continue
             if job.keys and all(key in known for key in job.keys):
                 rewards = tuple(known[key] for key in job.keys)
-                job.keys = ()  # it is in the journal already
+                job.keys = ()  # the journal has it already
                 job.resolve(rewards)
             else:
                 self._call_or_follow(job)
@@ -197,7 +199,7 @@ class Assembly:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def _resolved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
-        """A job has its outcome: on disk first, then to its group."""
+        """Writes a job's outcome to the journal, then passes it to the group."""
         journal = self._journal
         unpaid = rewards[0].kind in UNDECIDED_KINDS and rewards[0].cost_usd == 0
         if journal is None or not job.keys or unpaid:
@@ -228,7 +230,7 @@ class Assembly:
 
     def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:
         group, number = job.group, job.column
-        if group.is_delivered:  # given up by `abandon` before the journal answered
+        if group.is_delivered:  # `abandon` delivered it before the journal answered
             return
         if self._logs or group.ticket.sink is not None:
             note = Note(max(0.0, job.started_s - job.queued_s) if job.num_calls else 0.0, time.time())
@@ -241,7 +243,7 @@ class Assembly:
         if is_complete:
             self._complete_column(group, number)
         elif not group.is_whole and group.num_outstanding == 0:
-            group.ticket._wake()  # whoever waits may now only be waiting for what nobody submits
+            group.ticket._wake()  # a wait may now depend only on rollouts that are never submitted
 
     def _release_followers(self, deduplicator: Deduplicator, leader: Job, reward: Reward) -> None:
         for follower in deduplicator.release(leader, reward):
@@ -269,7 +271,7 @@ class Assembly:
             self._tasks.create_task(self._post_process(group, number, post_process))
 
     def _give_up_column(self, group: PendingGroup, number: int, why: str = _NOT_FINAL) -> None:
-        """Scores that were to be post-processed and will not be are not what the user asked for."""
+        """Fails the scores of a column whose post-processing will not run: they are not what the user asked for."""
         column = group.columns[number]
         if self._components[number].scorer.loaded.post_process is not None:
             rewards = [
@@ -311,7 +313,7 @@ class Assembly:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def cancel(self, groups: Iterable[PendingGroup], kind: FailureKind, message: str) -> None:
-        """Give everything that is out in these groups a failed verdict of this kind."""
+        """Gives every rollout without a verdict in these groups a failed verdict of this kind."""
         now = self._loop.time()
         for group in list(groups):
             group.cut_short(Reward(kind=kind, error=message))
@@ -326,7 +328,7 @@ class Assembly:
                 component.decider.prune()
 
     def cancel_unwanted(self, keys: Iterable[tuple[str, int, str]], is_wanted: Callable[[str, Rollout], bool]) -> None:
-        """Of these groups, cancel those that nobody wants a rollout of, and the calls that nobody wants of others."""
+        """Cancels those of these groups of which no rollout is wanted, and the unwanted calls of the others."""
         unwanted: list[PendingGroup] = []
         now = self._loop.time()
         for key in keys:
@@ -342,22 +344,22 @@ class Assembly:
         self.cancel(unwanted, "cancelled", _UNWANTED)
 
     def cancel_run(self, run: str) -> None:
-        """Cancel all that is left of a run."""
+        """Cancels all open groups of a run."""
         self.cancel([group for group in self._groups.values() if group.ticket.run == run], "cancelled", _UNWANTED)
 
     def missing_in(self, run: str, step: int, group_id: str) -> tuple[int, ...]:
-        """The indices of a group that nobody has submitted yet; none if there is no such group."""
+        """Returns the indices of a group that were not submitted yet; none if the group is not open."""
         group = self._groups.get((run, step, group_id))
         return () if group is None else group.missing()
 
     def give_up(self, run: str, step: int, group_id: str, message: str) -> None:
-        """Cancel a group that will never be whole."""
+        """Cancels a group that will never be whole."""
         group = self._groups.get((run, step, group_id))
         if group is not None:
             self.cancel([group], "cancelled", message)
 
     def verdict_on(self, run: str, rollout: Rollout) -> Reward | None:
-        """The verdict that a rollout of an open group has, if it is this rollout and the verdict can be known."""
+        """Returns the verdict on a rollout of an open group, if the group holds this rollout and its verdict."""
         group = self._groups.get((run, rollout.step, rollout.group_id))
         known = None if group is None or group.size != rollout.group_size else group.rollouts[rollout.index]
         if group is None or known is None or not has_same_inputs(known, rollout):
@@ -365,7 +367,7 @@ class Assembly:
         return group.verdict_on(rollout.index, self._components)
 
     def abandon(self) -> None:
-        """Deliver what never got its last word (a journal that hangs, a hook that was cut off), and let nobody wait."""
+        """Delivers groups that never became final (the journal hung, a hook was cut off), and ends every wait."""
         for group in list(self._groups.values()):
             group.fill(Reward(kind="cancelled", error=_NOT_FINAL))
             for number, column in enumerate(group.columns):
@@ -376,7 +378,7 @@ class Assembly:
             ticket._stop(self._halted)
 
     def halt(self, error: AgentHalted) -> None:
-        """Stop for good: nothing more is sent, and whoever waits is told why."""
+        """Stops for good: cancels everything, and ends every wait with this error."""
         if self._halted is not None or self._is_closing:
             return
         self._halted = error
@@ -390,7 +392,7 @@ class Assembly:
         self.cancel(self._groups.values(), "cancelled", "the agent was closed")
 
     def call_log_if_over(self, ticket: Ticket) -> None:
-        """Call the rewards' `log` once for a ticket whose last group is in."""
+        """Calls the rewards' `log` once for a ticket whose last group is complete."""
         if not self._logs or not ticket.is_over or self._is_closing:
             return
         groups = sorted(self._delivered_for_log.pop(ticket, ()), key=lambda group: group.number)
@@ -404,7 +406,7 @@ class Assembly:
     async def _run_log(self, name: str, log: Callable[..., object], lists: list[list[object]]) -> None:
         await self._hooks.run(name, log, *lists)
 
-    # -- being seen --------------------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------------------
 
     def _count(self, group: ScoredGroup) -> None:
         self._delivered += 1
@@ -431,4 +433,4 @@ class Assembly:
 
 
 def _ignore(_: JournalEntry) -> None:
-    """Saved, but its group waits for the last row of the call."""
+    """Does nothing: the row is saved, but its group waits for the last row of the call."""

@@ -1,7 +1,7 @@
-"""Asks once when the same thing is asked twice (`reuse="content"`).
+"""Deduplicates calls: equal jobs share one call (`reuse="content"`).
 
-Always true: of the jobs with one key, one leads and is called; the others get its score for free, or, if it failed, the
-next of them leads. Without a journal, scores are remembered here for as long as the agent is open.
+Always true: of the jobs with the same key, one leads and is called. The others follow: they get its score for free, or,
+if it failed, the next of them leads. Without a journal, this module remembers scores for as long as the agent is open.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from rewardflow.types import Reward
 
 
 class Deduplicator:
+    """The leading jobs in flight, by key, with the jobs that follow each."""
+
     def __init__(self, *, remembers: bool) -> None:
         self._followers: dict[bytes, list[Job]] = {}
         self._leaders: dict[bytes, Job] = {}
         self._known: dict[bytes, Reward] | None = {} if remembers else None
 
     def known(self, job: Job) -> Reward | None:
-        """The score that an equal job got earlier."""
+        """Returns the score that an equal job got earlier."""
         return None if self._known is None else self._known.get(job.keys[0])
 
     def follow(self, job: Job) -> bool:
-        """Whether an equal job is already out; then this one waits for it, otherwise it leads."""
+        """Returns True if an equal job is in flight, and makes this job wait for it; otherwise this job leads."""
         key = job.keys[0]
         if key in self._leaders:
             self._followers[key].append(job)
@@ -33,7 +35,7 @@ class Deduplicator:
         return False
 
     def release(self, job: Job, reward: Reward) -> list[Job]:
-        """The jobs that waited for this one, if it led."""
+        """Returns the jobs that waited for this one, if it led."""
         key = job.keys[0]
         if self._leaders.get(key) is not job:
             return []
@@ -44,5 +46,5 @@ class Deduplicator:
 
 
 def free_copy(reward: Reward) -> Reward:
-    """The same verdict for another rollout, which costs nothing."""
+    """Returns the same verdict for another rollout, at no cost."""
     return dataclasses.replace(reward, cached=True, cost_usd=0.0, tokens=0, attempts=0)

@@ -22,7 +22,7 @@ Resolved = Callable[["Job", tuple[Reward, ...]], None]
 
 
 class Job:
-    """Mutable by its dispatcher only; everybody else sees `resolved` called once."""
+    """One call and its state. Only its dispatcher changes the state; all others see `resolved` called once."""
 
     __slots__ = (
         "attempt_out",
@@ -80,7 +80,7 @@ class Job:
         self.timer: asyncio.TimerHandle | None = None
 
     def hold(self, attempt: Attempt) -> None:
-        """Remember an attempt that is out, to end it when it no longer matters."""
+        """Remembers an attempt in flight, so that `resolve` can end it."""
         if attempt.is_hedge:
             self.hedge_out = attempt
         else:
@@ -93,7 +93,7 @@ class Job:
             self.hedge_out = None
 
     def resolve(self, rewards: tuple[Reward, ...]) -> None:
-        """Deliver the outcome, and end what no longer matters: a waiting retry, attempts that are still out."""
+        """Delivers the outcome, and ends a waiting retry and attempts that are still in flight."""
         if self.is_done:
             return
         self.is_done = True
@@ -104,7 +104,7 @@ class Job:
         self.resolved(self, rewards)
 
     def succeed(self, rewards: tuple[Reward, ...], now: float) -> None:
-        """Resolve with what the reward returned, plus what all attempts took and cost."""
+        """Resolves with the reward's result, plus the latency and cost of all attempts."""
         cost_usd, tokens = self._share_of_cost()
         for reward in rewards:
             reward._fill_measures(self.num_calls, now - self.started_s, cost_usd, tokens)
@@ -123,7 +123,7 @@ class Job:
         self.resolve((reward,) * len(self.rollouts))
 
     def _share_of_cost(self) -> tuple[float, int]:
-        """What each rollout of the call has cost so far, attempts included that are still out."""
+        """Returns the cost and tokens of each rollout of the call so far, with attempts still in flight."""
         cost_usd, tokens = self.cost_usd, self.tokens
         for attempt in (self.attempt_out, self.hedge_out):
             if attempt is not None:
@@ -132,7 +132,7 @@ class Job:
         return cost_usd / len(self.rollouts), tokens // len(self.rollouts)
 
     def latency_s(self, now: float) -> float:
-        """From the first attempt's start, so that waiting for a slot does not count."""
+        """Counts from the start of the first attempt, so that waiting for a slot does not count."""
         return now - self.started_s if self.started_s >= 0 else 0.0
 
     def stop_timer(self) -> None:

@@ -1,10 +1,10 @@
-"""Asks a reward whether it can tell by itself (`decide_locally`), before a call takes anything that is scarce.
+"""Lets a reward decide without a call (its `decide_locally` hook), before the job takes a slot.
 
-Always true: a job that is decided here takes no slot, no turn of the pace and no money, and has no attempts; one that
-is left open goes on to its dispatcher, once; one whose hook raised or hung is failed. The oldest step goes first, and
-the loop is not held up: quick hooks decide a few jobs a turn, the others run in threads.
+Always true: a job that is decided here takes no slot, does not count against the rate, costs nothing, and has no
+attempts. A job left open goes on to its dispatcher, once. A job whose hook raised or hung fails. The oldest step goes
+first. The loop is not blocked: quick hooks decide a few jobs a turn, the others run in threads.
 
-The hook runs in the context that the call will have, so that what it sets in a context variable the call can read.
+The hook runs in the context of the later call, so the call can read context variables that the hook sets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _QUICK_PER_TURN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDeciderStatistics:
-    """`decided` counts scores that needed no call; `abandoned` threads are stuck in a hook that was given up."""
+    """Counts of one hook. `decided`: scores without a call; `abandoned`: threads stuck in a hook that timed out."""
 
     decided: int
     left_open: int
@@ -42,7 +42,7 @@ class LocalDeciderStatistics:
 
 
 class LocalDecider:
-    """One reward's hook, with threads of its own: a hook that hangs must not hold up those that only post-process."""
+    """Runs one reward's hook, in its own threads: a hook that hangs must not delay hooks that post-process."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LocalDecider:
         self._tasks = tasks
         self._pass_on = left_open
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()  # for runners: whose rollouts they decide has no part in it
+        self._context = contextvars.copy_context()  # for runners: independent of who submitted the rollouts
         self._deadlines = Deadlines(self._loop)
         self._threads: ThreadPool | None = None
         self._queue: list[tuple[int, int, int, int, Job]] = []
@@ -72,14 +72,14 @@ class LocalDecider:
         self._num_decided = self._num_left_open = self._num_failed = 0
 
     def add(self, job: Job) -> None:
-        """Queue a job by age: step, then group, then index."""
+        """Queues a job by age: step, then group, then index."""
         rollout = job.rollouts[0]
         self._sequence += 1
         heapq.heappush(self._queue, (rollout.step, job.group.number, rollout.index, self._sequence, job))
         self._wake()
 
     def prune(self) -> None:
-        """Drop what was cancelled while it waited, and give up what was cancelled while it ran."""
+        """Drops jobs that were cancelled in the queue, and abandons hooks whose job was cancelled."""
         self._queue = [entry for entry in self._queue if not entry[4].is_done]
         heapq.heapify(self._queue)
         for deadline, job in self._running.items():
@@ -117,7 +117,7 @@ class LocalDecider:
     # -- one job -----------------------------------------------------------------------------------------------------
 
     def _decide(self, job: Job) -> None:
-        """Here and now; what the hook raises is data."""
+        """Runs the hook on the loop; an exception becomes a failed verdict."""
         context = job.context.copy()
         try:
             answer = context.run(self._hook, job.rollouts[0])
@@ -129,7 +129,7 @@ class LocalDecider:
             self._conclude(job, context, answer)
 
     async def _run(self) -> None:
-        """Decide one job after another in a thread, each within the time limit of a call."""
+        """Decides one job after another in a thread, each within the time limit of a call."""
         threads, limit_s = self._started_threads(), self._limits.timeout_s
         try:
             while (job := self._take_nowait()) is not None:
@@ -195,5 +195,5 @@ class LocalDecider:
 
 
 def _run_in(context: contextvars.Context, hook: Callable[[Rollout], Any], rollout: Rollout) -> Any:
-    """Inside the job's own context, and not in a copy, or what the hook sets there would be lost."""
+    """Runs the hook in the job's own context; in a copy, the variables that the hook sets would be lost."""
     return context.run(hook, rollout)

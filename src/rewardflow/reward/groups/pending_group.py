@@ -1,4 +1,4 @@
-"""A group on its way: which rollouts are in, which verdicts are out, and when it is complete.
+"""A group that is not delivered yet: its rollouts, its verdicts, and when it is complete.
 
 Always true: `rollouts[i]` and every column's `rewards[i]` belong to index i; a group is complete when all its
 rollouts were submitted and every column (one for each reward) has a verdict for each of them.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Note(NamedTuple):
-    """What events and logs tell of a verdict's way, beside the verdict."""
+    """Times of a verdict for events and logs: how long its call waited to start, and when it came."""
 
     waited_s: float
     landed_unix_s: float
@@ -82,12 +82,12 @@ class PendingGroup:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rollouts that will come have come."""
+        """Whether no more rollouts are expected."""
         return self.num_in == self.num_expected
 
     @property
     def num_outstanding(self) -> int:
-        """Verdicts that are still to come of calls that could be made."""
+        """The number of verdicts still to come from calls that can be made now."""
         return sum(self.num_in - column.num_in for column in self.columns if column.is_called)
 
     @property
@@ -96,11 +96,11 @@ class PendingGroup:
         return any(job.started_s >= 0 for job in self.jobs)
 
     def missing(self) -> tuple[int, ...]:
-        """The indices nobody has submitted yet."""
+        """Returns the indices not submitted yet."""
         return () if self.is_whole else tuple(i for i, rollout in enumerate(self.rollouts) if rollout is None)
 
     def put(self, rollout: Rollout) -> None:
-        """Take a rollout in, unless it does not fit what the group already holds."""
+        """Adds a rollout; raises `InvalidInput` if it does not fit the others."""
         if self.num_expected != self.size:
             raise InvalidInput(f"group {self.group_id!r} of step {self.step} was cancelled and takes no more rollouts")
         if rollout.group_size != self.size or self.rollouts[rollout.index] is not None:
@@ -124,7 +124,7 @@ class PendingGroup:
         return tuple(rollout for rollout in self.rollouts if rollout is not None)
 
     def cut_short(self, reward: Reward) -> None:
-        """No more rollouts will come; verdicts that no job was made for are this one."""
+        """Expects no more rollouts, and gives this verdict to each rollout for which no job exists."""
         self.num_expected = self.num_in
         covered = {(job.column, rollout.index) for job in self.jobs for rollout in job.rollouts}
         for number, column in enumerate(self.columns):
@@ -134,14 +134,14 @@ class PendingGroup:
                     column.num_in += 1
 
     def fill(self, reward: Reward) -> None:
-        """Give this verdict to everything that has none."""
+        """Gives this verdict to every rollout that has none."""
         for column in self.columns:
             for rollout in self.members():
                 if column.rewards[rollout.index] is None:
                     column.rewards[rollout.index] = reward
 
     def land(self, column: VerdictColumn, rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> bool:
-        """Put verdicts in their places; whether that completes the column."""
+        """Stores verdicts of a column; returns whether that completes the column."""
         for rollout, reward in zip(rollouts, rewards, strict=True):
             column.rewards[rollout.index] = reward
         column.num_in += len(rewards)
@@ -155,7 +155,7 @@ class PendingGroup:
             column.rewards[rollout.index] = reward
 
     def log_rows(self, number: int) -> list[tuple[float, str | None, dict[str, object], float, str]]:
-        """What a reward's `log` is told of each rollout: when, query, result, latency, group."""
+        """Returns the arguments of a reward's `log` for each rollout: time, query, result, latency, group."""
         return [
             (
                 self.note(rollout).landed_unix_s,
@@ -168,15 +168,15 @@ class PendingGroup:
         ]
 
     def verdict_on(self, index: int, components: Sequence[Component]) -> Reward | None:
-        """The verdict on one rollout, once every column has its own; post-processing may still change it."""
+        """Returns the verdict on one rollout once every column has one; post-processing may still change it."""
         rewards = [column.rewards[index] for column in self.columns]
-        told = [reward for reward in rewards if reward is not None]
-        if len(told) < len(rewards):
+        known = [reward for reward in rewards if reward is not None]
+        if len(known) < len(rewards):
             return None
-        return told[0] if len(components) == 1 and components[0].weight == 1.0 else combine(components, told)
+        return known[0] if len(components) == 1 and components[0].weight == 1.0 else combine(components, known)
 
     def scored(self, components: Sequence[Component]) -> ScoredGroup:
-        """The finished group, its rewards combined over the columns."""
+        """Returns the finished group, with its rewards combined over the columns."""
         if len(components) == 1 and components[0].weight == 1.0:
             rewards = self.column_rewards(self.columns[0])
         else:
@@ -188,7 +188,7 @@ class PendingGroup:
 
 
 def combine(components: Sequence[Component], rewards: Sequence[Reward]) -> Reward:
-    """The weighted sum; if one component failed, the sum is failed, not smaller."""
+    """Returns the weighted sum; if one component failed, the sum is failed, not smaller."""
     values: dict[str, float | None] = {}
     extras: dict[str, object] = {}
     total, failed = 0.0, None
@@ -228,7 +228,7 @@ def _prefixed(name: str, values: Mapping[str, T]) -> dict[str, T]:
 
 
 def _joined(components: Sequence[Component], texts: Sequence[str | None]) -> str | None:
-    told = [(component.name, text) for component, text in zip(components, texts, strict=True) if text]
-    if len(told) == 1:
-        return told[0][1]
-    return "\n".join(f"{name}: {text}" for name, text in told) or None
+    named = [(component.name, text) for component, text in zip(components, texts, strict=True) if text]
+    if len(named) == 1:
+        return named[0][1]
+    return "\n".join(f"{name}: {text}" for name, text in named) or None
