@@ -467,8 +467,8 @@ def test_a_local_decision_must_be_plain_and_about_one_rollout() -> None:
         def score_group(self, rollouts: Sequence[Rollout]) -> list[float]:
             return []
 
-    assert "must be plain, it is async" in error_of(Waits)
-    assert "sees whole groups" in error_of(SeesGroups)
+    assert "decide_locally must be a plain function" in error_of(Waits)
+    assert "scores whole groups" in error_of(SeesGroups)
 
 
 # -- reading results --

@@ -1,1 +1,1 @@
-"""The user's reward code: how it is found, called, run in threads or processes, and read."""
+"""Finds the user's reward code, runs it on the loop, in threads or in processes, and reads its results."""

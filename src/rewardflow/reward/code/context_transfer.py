@@ -1,10 +1,10 @@
-"""A call takes its context along: into a thread by running inside it, into a process by value.
+"""Gives a call the context variables of its caller: a thread runs inside the context, a process gets the values.
 
-Always true: a reward function sees the `contextvars` of whoever submitted the rollout, wherever it runs; what it
-sets itself stays in its own call.
+Always true: a reward function sees the `contextvars` of the code that submitted the rollout, wherever it runs; a
+variable that it sets changes in its own call only.
 
-Into a process a variable travels when it is an attribute of an importable module (not of `__main__`) and its value
-can be pickled. Everything else stays behind silently: a context is full of other libraries' private variables, and a
+A process gets a variable if it is an attribute of an importable module (not of `__main__`) and its value can be
+pickled. All other variables are left out silently: a context is full of other libraries' private variables, and a
 reward that does not read them must not fail because of them.
 """
 
@@ -32,7 +32,7 @@ Outcome = tuple[Any, Exception | None]
 def run_call(
     function: Callable[..., Any], kwargs: Mapping[str, Any], call: Call, context: contextvars.Context
 ) -> Outcome:
-    """Run the user's function as this call; what it raises is returned, so that a worker survives everything."""
+    """Runs the user's function as this call; returns its exception instead of raising it, so that a worker survives."""
     try:
         return context.copy().run(_enter_and_run, function, kwargs, call), None  # a copy: hedges share a context
     except BaseException as error:
@@ -40,10 +40,10 @@ def run_call(
 
 
 def as_ordinary_exception(error: BaseException) -> Exception:
-    """The exception as one that may be raised in a coroutine.
+    """Returns the exception, wrapped if it must not be raised in a coroutine.
 
-    SystemExit and KeyboardInterrupt would end the program, CancelledError would look like the caller's own cancel, and
-    StopIteration cannot leave a coroutine.
+    SystemExit and KeyboardInterrupt would end the program, CancelledError would look like a cancellation by the caller,
+    and StopIteration cannot leave a coroutine.
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
@@ -53,7 +53,7 @@ def as_ordinary_exception(error: BaseException) -> Exception:
 
 
 def pack_context(context: contextvars.Context) -> bytes:
-    """The part of the context that can travel; empty when there is none."""
+    """Pickles the variables that another process can read; returns empty bytes if there are none."""
     entries: list[tuple[tuple[Location, ...], bytes]] = []
     for variable, value in context.items():
         if variable is _current_call:
@@ -63,19 +63,19 @@ def pack_context(context: contextvars.Context) -> bytes:
             try:
                 entries.append((locations, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)))
             except Exception as error:
-                logger.debug("%s stays behind: its value cannot be pickled: %s", variable.name, error)
+                logger.debug("context variable %s is left out: its value cannot be pickled: %s", variable.name, error)
     return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL) if entries else b""
 
 
 def unpack_context(packed: bytes, base: contextvars.Context) -> contextvars.Context:
-    """A copy of `base` with the packed variables set."""
+    """Returns a copy of `base` with the packed variables set."""
     context = base.copy()
     if packed:
         for locations, value in pickle.loads(packed):
             try:
                 context.run(_find_variable(locations).set, pickle.loads(value))
             except Exception as error:
-                logger.debug("%s stays behind: %s", locations[0], error)
+                logger.debug("context variable %s is left out: %s", locations[0], error)
     return context
 
 
@@ -86,7 +86,7 @@ def _enter_and_run(function: Callable[..., Any], kwargs: Mapping[str, Any], call
 
 @functools.lru_cache(maxsize=1024)  # bounded, because a ContextVar cannot be referenced weakly
 def _locations(variable: contextvars.ContextVar[Any]) -> tuple[Location, ...]:
-    """Every module attribute that holds the variable: the other process may have imported any of them."""
+    """Returns every module attribute that holds the variable: the other process may have imported any of them."""
     return tuple(
         (module_name, attribute)
         for module_name, module in list(sys.modules.items())
@@ -97,7 +97,7 @@ def _locations(variable: contextvars.ContextVar[Any]) -> tuple[Location, ...]:
 
 
 def _find_variable(locations: tuple[Location, ...]) -> contextvars.ContextVar[Any]:
-    """The variable in this process, through a module that is already here if there is one: imports may be heavy."""
+    """Returns the variable in this process. Prefers a module that is already imported, because imports may be slow."""
     module_name, attribute = next((location for location in locations if location[0] in sys.modules), locations[0])
     variable = getattr(importlib.import_module(module_name), attribute)
     if not isinstance(variable, contextvars.ContextVar):

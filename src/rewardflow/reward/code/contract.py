@@ -1,8 +1,8 @@
-"""What a loaded reward is: how to call it, how to read what it returns, and which hooks it has.
+"""Loads a reward: decides how to call it, how to read its results, and which hooks it has.
 
-Always true: a `LoadedReward` that exists can be called with what `arguments` gives; a signature that asks for more
-is refused when it is loaded. Parameters are filled by name, so a reward takes what it needs and no more. Where
-`is_async` is true, calling gives a coroutine.
+Always true: a `LoadedReward` can be called with the keywords that `arguments` returns; loading refuses a signature that
+asks for more. Parameters are filled by name, so a reward takes only what it needs. Where `is_async` is true, calling
+the function returns a coroutine.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rewardflow.reward.code.source import FoundReward, RewardSource, scoring_fun
 from rewardflow.types import Reward, Rollout
 
 Unit = Literal["rollout", "group"]
-Fill = Callable[[Any], Any]  # from a rollout, or from a group's rollouts, to one argument
+Fill = Callable[[Any], Any]  # makes one argument from a rollout, or from a group's rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedReward:
     """A reward that is ready to be called: `parse(function(**arguments(rollouts)), len(rollouts))`.
 
-    Hooks are None where the reward has none, and may return an awaitable.
+    A hook that the reward lacks is None. Hooks may return an awaitable.
     """
 
     name: str
@@ -40,15 +40,15 @@ class LoadedReward:
     close: Callable[[], Any] | None
     estimate_tokens: Callable[[Rollout], int] | None
     decide_locally: Callable[[Rollout], Any] | None  # a verdict without a call, or None; never async
-    decides_quickly: bool  # so that it may run on the loop
+    decides_quickly: bool  # `decide_locally` may run on the loop
     check: Callable[[], Any] | None  # called when the agent opens, to find what is missing before anything is sent
-    price_problem: Callable[[], str | None] | None  # why the cost of a call cannot be told, or None
-    endpoints: tuple[str, ...]  # which the reward itself knows; the agent spreads its calls over them
+    price_problem: Callable[[], str | None] | None  # why the cost of a call is unknown, or None
+    endpoints: tuple[str, ...]  # the reward's own endpoints; the agent spreads its calls over them
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
 
     def arguments(self, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-        """Keywords for one call: about one rollout, or about the whole group if that is the unit."""
+        """Returns the keywords for one call: about one rollout, or about the whole group if that is the unit."""
         subject = rollouts[0] if self.unit == "rollout" else rollouts
         arguments = {name: fill(subject) for name, fill in self.fills}
         if self.call_kwargs:
@@ -56,12 +56,12 @@ class LoadedReward:
         return arguments
 
     def parse(self, result: Any, count: int) -> tuple[Reward, ...]:
-        """One reward per rollout of the call. Never raises: what cannot be read is a failed reward."""
+        """Returns one reward per rollout of the call. Never raises: an unreadable result becomes a failed reward."""
         return (parse_result(result),) if self.unit == "rollout" else parse_results(result, count)
 
 
 def load_reward(source: RewardSource) -> LoadedReward:
-    """Import, build and check a reward; everything that can be wrong with it is a `RewardLoadError` from here."""
+    """Imports, builds and checks a reward; raises `RewardLoadError` for everything that can be wrong with it."""
     found = source.find()
     scoring = scoring_function(found.target)
     if scoring is None:
@@ -95,7 +95,7 @@ def load_reward(source: RewardSource) -> LoadedReward:
 
 
 def _endpoints(target: Any, name: str) -> tuple[str, ...]:
-    """The reward's own `endpoints`, if it has that attribute."""
+    """Returns the reward's own `endpoints`, if it has that attribute."""
     endpoints = getattr(target, "endpoints", None) or ()
     if isinstance(endpoints, str) or not all(isinstance(endpoint, str) for endpoint in endpoints):
         raise RewardLoadError(f"endpoints of {name} must be a sequence of texts, got {endpoints!r}")
@@ -107,14 +107,14 @@ def _decide_locally(target: Any, name: str, unit: Unit) -> Callable[[Rollout], A
     if hook is None:
         return None
     if is_coroutine_function(hook):
-        raise RewardLoadError(f"decide_locally of {name} must be plain, it is async; what has to wait is a call")
+        raise RewardLoadError(f"decide_locally must be a plain function, that of {name} is async; wait in the call")
     if unit == "group":
-        raise RewardLoadError(f"decide_locally is for rewards that score one rollout, and {name} sees whole groups")
+        raise RewardLoadError(f"decide_locally is for rewards that score one rollout, and {name} scores whole groups")
     return hook
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Also behind partials, bound methods, callable objects and decorators that use `functools.wraps`."""
+    """Recognises async functions, also behind partials, methods, callable objects and `functools.wraps` decorators."""
     while not inspect.iscoroutinefunction(function):
         if isinstance(function, functools.partial):
             function = function.func
@@ -129,11 +129,11 @@ def is_coroutine_function(function: Any) -> bool:
     return True
 
 
-# -- what can be asked for --
+# -- the parameters that a reward may ask for --
 
 
 def _extra_info(rollout: Rollout) -> dict[str, Any]:
-    """A fresh copy, so that what one call writes into it no other call sees."""
+    """Returns a new copy for each call, so that no call sees what another one writes into it."""
     info = dict(rollout.extra_info) if rollout.extra_info else {}
     info["group_uid"] = rollout.group_id
     info["group_size"] = rollout.group_size
@@ -165,20 +165,22 @@ _POSITIONS: dict[Unit, tuple[str, ...]] = {"rollout": tuple(_VERL), "group": tup
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
+    """The arguments that every call of a reward gets."""
+
     unit: Unit
     fills: tuple[tuple[str, Fill], ...]
-    positional: tuple[str, ...]  # those of `fills` that go to positional-only parameters, in order
+    positional: tuple[str, ...]  # the names in `fills` that go to positional-only parameters, in order
 
 
 def _plan(scoring: Callable[..., Any], found: FoundReward, name: str) -> _Plan:
-    """Decide once what every call will pass."""
+    """Decides once which arguments every call will pass."""
     parameters = _parameters(scoring, name)
     sees_group = scoring == getattr(found.target, "score_group", None)
     asks_for_group = any(p.name in _FOR_GROUP for p in parameters)
     unit: Unit = "group" if sees_group or asks_for_group else "rollout"
     supply = dict(_FOR_GROUP if unit == "group" else _FOR_ROLLOUT)
     if sees_group and parameters and not asks_for_group:
-        supply[parameters[0].name] = tuple  # score_group(self, group): whatever its name, it means the rollouts
+        supply[parameters[0].name] = tuple  # score_group(self, group): a parameter of any name gets the rollouts
     positional = _positional(parameters, supply, unit, name)
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -211,7 +213,7 @@ def _parameters(scoring: Callable[..., Any], name: str) -> list[inspect.Paramete
 def _positional(
     parameters: list[inspect.Parameter], supply: Mapping[str, Fill], unit: Unit, name: str
 ) -> tuple[str, ...]:
-    """What goes to positional-only parameters: by name where we know it, else by place in verl's order."""
+    """Returns the arguments for positional-only parameters: by known name, or else by place in verl's order."""
     order = _POSITIONS[unit]
     chosen: list[str] = []
     for place, p in enumerate(p for p in parameters if p.kind is p.POSITIONAL_ONLY):
@@ -225,7 +227,7 @@ def _positional(
 
 
 def _has_own_value(parameter: inspect.Parameter) -> bool:
-    """`prompt="Rate this: ..."` in a file written for verl is the user's template, not a request for ours."""
+    """Whether a default is the user's own: `prompt="Rate this: ..."` in a file for verl does not ask for our prompt."""
     return parameter.name in _OWN_NAMES and parameter.default not in (parameter.empty, None, "", ())
 
 
@@ -252,7 +254,7 @@ def _by_position(function: Callable[..., Any], positional: tuple[str, ...]) -> C
 
 
 def _as_coroutine_function(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """A decorator round an async function may answer by itself, say from a cache; the caller still gets a coroutine."""
+    """Makes a function return a coroutine always: a decorator may answer without one, for example from a cache."""
     if inspect.iscoroutinefunction(function):
         return function
 
@@ -267,13 +269,13 @@ def _as_coroutine_function(function: Callable[..., Any]) -> Callable[..., Corout
 
 
 def _hook(target: Any, name: str, method: str, *takes: str) -> Callable[..., Any] | None:
-    """A hook that cannot be called is found now, not after the first batch was paid for."""
+    """Returns a hook, or None. Refuses one with a wrong signature now, not after the first batch was paid for."""
     hook: object = getattr(target, method, None)
     if not callable(hook):  # `self.log` is often a logger
         return None
     try:
         signature = inspect.signature(hook)
-    except (TypeError, ValueError):  # written in C: it shows when called
+    except (TypeError, ValueError):  # written in C: its signature is unknown until it is called
         return hook
     try:
         signature.bind(*takes)

@@ -1,7 +1,7 @@
-"""Runs a user's coroutine inside the caller's task, in a context of its own.
+"""Runs a user's coroutine inside the caller's task, in a separate context.
 
-Always true: the coroutine sees only its own context variables; it cannot outlive its call (one that swallows its
-cancellation is closed after a grace period); one that blocks the event loop is named once in the log. All of this
+Always true: the coroutine sees only its own context variables; it cannot outlive its call (one that ignores its
+cancellation is closed after a grace period); the log names once a coroutine that blocks the event loop. All of this
 costs about a microsecond, where a task for each call would cost ten.
 """
 
@@ -26,7 +26,7 @@ _BLOCKING_S = 0.5
 def begin_coroutine(
     coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str, deadline: Deadline
 ) -> tuple[bool, Any]:
-    """Take the first step: True and the result if it was the only one, else False and what to await for the result."""
+    """Runs the coroutine's first step. Returns True and the result if it ended, else False and an awaitable for it."""
     driven = _drive(coroutine, context, name, deadline)
     try:
         driven.send(None)
@@ -39,7 +39,7 @@ def begin_coroutine(
 def _drive(
     coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, name: str, deadline: Deadline
 ) -> Generator[Any, Any, Any]:
-    """Pass on what the coroutine awaits, and what comes of it. The first yield only tells `begin` of more to come."""
+    """Passes awaited futures up and their results down. The first yield only tells `begin_coroutine` to go on."""
     close_at_s: float | None = None
     is_begun = False
     try:
@@ -59,7 +59,7 @@ def _drive(
                 raise
             except asyncio.CancelledError as cancelled:
                 awaited = _step(name, context, coroutine.throw, cancelled)
-                # It goes on. That is its right if the cancellation was its own (a timeout, a task group inside).
+                # The coroutine goes on. It may, if the cancellation was its own (a timeout or a task group inside).
                 if deadline.is_expired and close_at_s is None:
                     close_at_s = asyncio.get_running_loop().time() + GRACE_S
                 continue
@@ -87,12 +87,12 @@ def _close(coroutine: Coroutine[Any, Any, Any], name: str) -> None:
     logger.warning("reward %s ignored its cancellation for %g s and was closed", name, GRACE_S)
     try:
         coroutine.close()
-    except RuntimeError:  # it awaited once more on the way out; nothing drives it any longer
+    except RuntimeError:  # it awaited again instead of ending; nothing runs it any longer
         logger.debug("reward %s also ignored GeneratorExit", name)
 
 
 def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:
-    """Wait for what the coroutine awaits, but not beyond the deadline; whether it came in time."""
+    """Waits for the awaited future, but not beyond the deadline; returns whether it was done in time."""
     loop = asyncio.get_running_loop()
     if awaited is None:  # a bare yield, as from asyncio.sleep(0)
         yield None

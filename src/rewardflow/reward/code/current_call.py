@@ -1,7 +1,7 @@
-"""What reward code can say about the call it is in, and ask of it.
+"""Lets reward code report on the call it runs in, and read it.
 
-Always true: the functions here work the same from a coroutine, a thread or a process, and do nothing outside a call,
-so that reward code can be tried by hand. One line each:
+Always true: the functions here work the same in a coroutine, a thread or a process, and do nothing outside a call, so
+that users can try reward code by hand. One line each:
 
     rf.report_usage(cost_usd=0.002, tokens=812)        # what this call cost
     rf.report_headers(response.headers)                # x-ratelimit-*: teaches the pace
@@ -22,14 +22,14 @@ from rewardflow.types import Rollout
 
 @dataclass(slots=True)
 class Call:
-    """One attempt at one reward call, as the code inside it sees it."""
+    """One attempt at one reward call, as the reward code sees it."""
 
     rollouts: tuple[Rollout, ...]
     attempt: int = 1
     endpoint: str | None = None
     cost_usd: float = 0.0
     tokens: int = 0
-    is_cost_known: bool = False  # also when it was reported to be nothing
+    is_cost_known: bool = False  # true also when the reported cost is 0
     headers: dict[str, str] | None = None
 
 
@@ -39,14 +39,14 @@ enter_call = _current_call.set
 
 
 def current_call() -> Call | None:
-    """The call this code runs in, or None outside one."""
+    """Returns the call that this code runs in, or None outside a call."""
     return _current_call.get()
 
 
 def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
-    """Add to what this call has cost. Call it as soon as the service has answered, before parsing can fail.
+    """Adds to the cost of this call. Call it as soon as the service has answered, before parsing can fail.
 
-    `cost_usd=0.0` says that it cost nothing; without a word the agent's `call_cost_usd` is counted.
+    `cost_usd=0.0` means that the call was free; without any report the agent counts `call_cost_usd`.
     """
     if (cost_usd is not None and not 0 <= cost_usd < math.inf) or tokens < 0:
         raise InvalidInput(f"usage must be finite and not negative, got cost_usd={cost_usd}, tokens={tokens}")
@@ -59,9 +59,9 @@ def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
 
 
 def report_headers(headers: Mapping[str, str]) -> None:
-    """Hand over a response's headers; only those about limits are read, none is stored."""
+    """Passes a response's headers to the agent, which reads only those about limits and stores none."""
     call = _current_call.get()
     if call is not None:
-        told = {name.lower(): str(value) for name, value in headers.items()}
-        limits = {name: value for name, value in told.items() if "ratelimit" in name or name == "retry-after"}
+        lowered = {name.lower(): str(value) for name, value in headers.items()}
+        limits = {name: value for name, value in lowered.items() if "ratelimit" in name or name == "retry-after"}
         call.headers = {**(call.headers or {}), **limits}

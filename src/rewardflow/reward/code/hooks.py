@@ -1,7 +1,7 @@
-"""Runs the optional methods of a user's class (post-processing, logging, closing), plain or async, off the loop.
+"""Runs the optional methods of a user's class (post-processing, logging, closing): plain ones in threads, off the loop.
 
-Always true: an error in a hook is logged and returned, never raised: it must not take verdicts with it. A hook's time
-limit begins when it starts, not when it queues; `expire` ends all that are running.
+Always true: an error in a hook is logged and returned, never raised, so that no verdict is lost. A hook's time limit
+begins when it starts, not when it queues; `expire` ends all hooks that are running.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _THREADS = 8
 
 
 class Hooks:
-    """A few threads for plain hooks, started with the first of them; async ones run on the loop."""
+    """Runs plain hooks in a few threads, which start with the first such hook, and async hooks on the loop."""
 
     def __init__(self, *, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -39,7 +39,7 @@ class Hooks:
     async def run(
         self, name: str, hook: Callable[..., Any], *arguments: Any, timeout_s: float | None = None
     ) -> tuple[Any, str | None]:
-        """What the hook returned, and None; or None, and what went wrong."""
+        """Returns the hook's result and None; or None and a message that says what went wrong."""
         loop = asyncio.get_running_loop()
         limit_s = timeout_s or self._timeout_s
         num_requests = _num_cancel_requests()
@@ -55,7 +55,7 @@ class Hooks:
                 if not _came_from_hook(error, num_requests):
                     raise
                 problem = f"{name} failed: {describe(error)}"
-                if problem not in self._logged_problems:  # it may fail for every group alike
+                if problem not in self._logged_problems:  # it may fail in the same way for every group
                     self._logged_problems.add(problem)
                     logger.error("%s", problem)
                 return None, problem
@@ -63,7 +63,7 @@ class Hooks:
                 self._running.discard(deadline)
 
     def expire(self) -> None:
-        """End every hook that is running, and start no more but those with a time limit of their own; for closing."""
+        """Ends every running hook; later ones start only with a `timeout_s` in the call. For closing."""
         self._is_expired = True
         for deadline in list(self._running):
             deadline.expire()
@@ -81,13 +81,13 @@ class Hooks:
 
     def _started_threads(self) -> ThreadPool:
         if self._threads is None:
-            self._threads = ThreadPool(_call, size=_THREADS, max_abandoned=_THREADS, name="hooks")
+            self._threads = ThreadPool(_call_hook, size=_THREADS, max_abandoned=_THREADS, name="hooks")
             self._threads.start(asyncio.get_running_loop())
         return self._threads
 
 
 def _came_from_hook(error: BaseException, num_requests: int) -> bool:
-    """Whether an error came from the hook's code, and not to end the task it runs in."""
+    """Whether the hook's code raised the error; if not, the error is meant to end the task that runs the hook."""
     if isinstance(error, asyncio.CancelledError):
         return _num_cancel_requests() <= num_requests
     return not isinstance(error, KeyboardInterrupt | GeneratorExit)
@@ -103,5 +103,5 @@ async def _run_coroutine(name: str, coroutine: Coroutine[Any, Any, Any], deadlin
     return answer if is_done else await answer
 
 
-def _call(hook: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _call_hook(hook: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return hook(*arguments)

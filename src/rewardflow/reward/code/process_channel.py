@@ -1,8 +1,8 @@
-"""One child process, and the frames that go to it and come from it.
+"""Starts a child process, and exchanges frames with it.
 
-Always true: a frame is delivered whole and in the order in which it was sent, or not at all. A `Channel` never waits
-and belongs on the loop's thread; `start_child` may wait and belongs off it. A child holds one end of a lifeline that
-nobody writes to: when its parent is gone, in whatever way, the lifeline ends and so does the child.
+Always true: a frame arrives whole and in the order of sending, or not at all. A `Channel` never waits and belongs on
+the loop's thread; `start_child` may wait and belongs on another thread. A child holds one end of a pipe, the lifeline,
+that nobody writes to: when the parent ends, for any reason, the pipe closes and the child ends, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _CHUNK_BYTES = 256 * 1024
-# The path comes as plain arguments, so that nothing of the user's is imported before it is in place.
+# sys.path comes as plain arguments, so that the child imports none of the user's code before the path is set.
 _BOOTSTRAP = (
     "import sys; sys.path[:] = sys.argv[3:]; from rewardflow.reward.code.process_child import main; "
     "main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -43,7 +43,7 @@ def start_child() -> Child:
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), their_lifeline),
-            start_new_session=True,  # a Ctrl-C is for the parent, and killing takes grandchildren along
+            start_new_session=True,  # Ctrl-C reaches only the parent, and a kill also ends grandchildren
         )
     except BaseException:
         ours.close()
@@ -56,7 +56,7 @@ def start_child() -> Child:
 
 
 class Channel:
-    """Frames over one end of a socket pair, without ever blocking the loop."""
+    """Sends and receives frames over one end of a socket pair, and never blocks the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
         self._loop = loop
@@ -86,7 +86,7 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError:
-            self._outgoing.clear()  # the other side is gone; the reader is told
+            self._outgoing.clear()  # the other side is gone; `_read` sees that and reports it
         if self._outgoing:
             self._loop.add_writer(self._connection, self._write)
         else:

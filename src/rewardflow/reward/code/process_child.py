@@ -1,11 +1,11 @@
-"""What runs in a reward process, and the frames that it and its parent exchange.
+"""Runs inside a reward process, and defines the frames that the process and its parent exchange.
 
-Always true: every call that is read gets exactly one reply, whatever the function does short of ending the process;
-the first call runs in the main thread, so that code which needs it (`signal.alarm`) works; the process never
-outlives its parent.
+Always true: every call that is read gets exactly one reply, unless the function ends the process; the main thread runs
+calls, too, so that code which needs it (`signal.alarm`) works when a process has one thread; the process never outlives
+its parent.
 
 A frame is a header (body length, call number) and a pickled body. Number 0 is the parent's handshake and the child's
-answer to it; the others are calls and their replies. Kept light to import: this is most of what a new process loads.
+answer to it; other numbers are calls and their replies. This module imports little, because every new process loads it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("!QQ")
 HANDSHAKE = 0
-EXIT_GRACE_S = 5.0  # for `atexit` handlers and buffers, once the parent has said goodbye
+EXIT_GRACE_S = 5.0  # for `atexit` handlers and buffers, once the parent has closed its end
 
 
 class FunctionSource(Protocol):
-    """Where a process gets the reward function from; must be picklable."""
+    """Builds the reward function in the process; must be picklable."""
 
     def build(self) -> Callable[..., Any]: ...
 
@@ -53,7 +53,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception on its way to the parent: as itself, as its nearest relative that the parent knows, or as text."""
+    """A packed exception: as itself, as the nearest base class that the parent can read, or as text."""
 
     candidates: tuple[bytes, ...]
     summary: str
@@ -62,7 +62,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a call ended, with what it reported on the way."""
+    """The result or the failure of a call, with the usage and headers it reported."""
 
     value: bytes
     type_name: str
@@ -88,10 +88,10 @@ def type_name(value: object) -> str:
 
 
 def pack_exception(error: Exception) -> Failure:
-    """Pack an exception so that as much of it as possible arrives.
+    """Packs an exception so that as much of it as possible arrives.
 
-    Many exceptions of HTTP clients pickle but do not unpickle (their constructors need more than `args`), and those of
-    the user's own file may not exist in the parent. The nearest base class with the same attributes still says what
+    Many exceptions of HTTP clients pickle but do not unpickle (their constructors need more than `args`), and the
+    parent may lack the classes of the user's file. The nearest base class with the same attributes still says what
     happened: a status, a time to wait.
     """
     kept = {name: value for name, value in vars(error).items() if _pickle_if_readable(value)}
@@ -108,7 +108,7 @@ def pack_exception(error: Exception) -> Failure:
 
 
 def unpack_exception(failure: Failure) -> Exception:
-    """The exception again, as near to the original as this process can read it."""
+    """Returns the exception, as close to the original as this process can read it."""
     error: Exception = RuntimeError(failure.summary)
     for candidate in failure.candidates:
         try:
@@ -128,7 +128,7 @@ _REDUCERS: Any = ChainMap({MappingProxyType: _reduce_read_only}, copyreg.dispatc
 
 
 class RecordPickler(pickle.Pickler):
-    """Pickles the read-only mappings that our records are full of and that pickle does not know."""
+    """A pickler that also accepts the read-only mappings in our records, which pickle refuses."""
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
@@ -141,7 +141,7 @@ def _read_only(mapping: dict[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _ExceptionState:
-    """An exception without its constructor: unpickles to an instance of `cls` with these attributes."""
+    """The state of an exception; unpickles to an instance of `cls` without calling its constructor."""
 
     cls: type[Exception]
     arguments: tuple[Any, ...]
@@ -159,7 +159,7 @@ def _rebuild(cls: type[Exception], arguments: tuple[Any, ...], attributes: dict[
 
 
 def _pickle_if_readable(value: object) -> bytes | None:
-    """The pickle of something that can also be unpickled, and then works well enough to be asked for an attribute."""
+    """Returns the pickle of a value, or None if it cannot be unpickled or the copy does not work."""
     try:
         body = dumps(value)
         copy = pickle.loads(body)
@@ -171,7 +171,7 @@ def _pickle_if_readable(value: object) -> bytes | None:
 
 
 class _Child:
-    """The process's own side: a thread that reads, threads that run calls, one lock to write."""
+    """The child's side of the connection: one thread reads, others run calls, and a lock guards writing."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -190,7 +190,7 @@ class _Child:
         except BaseException as error:
             self._write(HANDSHAKE, dumps(pack_exception(_load_error(error))))
             return
-        base = contextvars.copy_context()  # what building the reward set is there for every call
+        base = contextvars.copy_context()  # every call sees the variables that building the reward has set
         for number in range(1, handshake.num_threads):
             thread = threading.Thread(target=self._work, args=(function, base), name=f"reward-{number}", daemon=True)
             thread.start()
@@ -204,7 +204,7 @@ class _Child:
             del item, body  # an idle process must not keep a rollout alive
 
     def _read(self, num_threads: int) -> None:
-        """Pass calls on until the parent closes its end; then leave, by force if something does not let us."""
+        """Queues calls until the parent closes its end; then ends the process, by force if it does not end in time."""
         while (item := self._read_frame()) is not None:
             self._inbox.put(item)
         timer = threading.Timer(EXIT_GRACE_S, _kill_own_group)
@@ -229,7 +229,7 @@ class _Child:
             with self._write_lock:
                 self._connection.sendall(frame(number, body))
         except OSError:
-            pass  # the parent is gone, and the reader has seen that too
+            pass  # the parent is gone, and the reader thread sees that, too
 
 
 def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context) -> Reply:
@@ -261,10 +261,11 @@ def _load_error(error: BaseException) -> RewardLoadError:
 
 
 def _die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill us, and what we started, when the parent's end of this pipe closes.
+    """Makes the kernel kill this process and its children when the parent's end of this pipe closes.
 
-    The reader thread sees the parent go too, but cannot run while the user's code sits in C and holds the interpreter
-    lock, as a runaway regular expression does. Only Linux lets a signal be chosen; elsewhere the reader has to do.
+    The reader thread also sees the parent go, but it cannot run while the user's code is in C and holds the interpreter
+    lock, as a runaway regular expression does. Only Linux lets a process choose the signal; other systems rely on the
+    reader thread.
     """
     import fcntl
 
@@ -277,7 +278,7 @@ def _die_with_parent(lifeline: int) -> None:
         os.read(lifeline, 1)
     except BlockingIOError:
         return
-    _kill_own_group()  # the parent was gone before we asked
+    _kill_own_group()  # the parent was gone before we set the signal
 
 
 def _kill_own_group() -> None:
@@ -285,14 +286,14 @@ def _kill_own_group() -> None:
 
 
 def main(connection: int, lifeline: int) -> None:
-    """Entry point; the process must be the leader of its own group."""
+    """Runs the child; the process must be the leader of its own group."""
     for descriptor in (connection, lifeline):
         os.set_inheritable(descriptor, False)
     _die_with_parent(lifeline)
     del sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # whole lines, and none lost when we are killed
+            stream.reconfigure(line_buffering=True)  # writes whole lines, and loses none when we are killed
     own = socket.socket(fileno=connection)
-    os.register_at_fork(after_in_child=own.close)  # or a grandchild would hide our death from the parent
+    os.register_at_fork(after_in_child=own.close)  # otherwise a grandchild would keep the connection open after us
     _Child(own).run()

@@ -1,8 +1,8 @@
-"""Processes for plain reward functions: true parallelism for CPU-bound rewards, and hung ones can be killed.
+"""Runs plain reward functions in processes: CPU-bound rewards run in parallel, and hung ones can be killed.
 
-Always true: all bookkeeping happens on the loop's thread; what blocks (starting a process, reaping one) does not. A
-call that is cancelled ends at once for its caller: its process takes no more calls, is replaced at once, and is
-killed as soon as the other calls in it have ended. Children are started fresh, never forked, never import the user's
+Always true: all bookkeeping happens on the loop's thread; blocking work (starting a process, reaping one) happens on
+other threads. A cancelled call ends at once for its caller: its process takes no more calls, is replaced at once, and
+is killed as soon as its other calls have ended. Children are started fresh, never forked, never import the user's
 `__main__`, and never outlive this process.
 """
 
@@ -64,19 +64,19 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """One child, as the loop sees it."""
+    """The loop's record of one child process."""
 
     popen: subprocess.Popen[bytes]
     channel: Channel
     lifeline: int
     jobs: dict[int, _Job] = field(default_factory=dict)
     num_abandoned: int = 0
-    has_answered: bool = False  # the handshake: it has built the reward, or says why it cannot
+    has_answered: bool = False  # it answered the handshake: it has built the reward, or said why it cannot
     is_open: bool = False  # takes calls
     is_ending: bool = False
 
     def kill(self) -> None:
-        """Kill it and everything it has started."""
+        """Kills the child and every process it has started."""
         if self.popen.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
@@ -117,9 +117,10 @@ class ProcessPool:
 
     @property
     def num_usable(self) -> int:
-        """Calls that can run at once. Processes that are still loading do not count; `on_usable` tells when they do.
+        """The number of calls that can run at once, without processes that are still loading.
 
-        When the reward cannot be loaded at all this is the full size, because every call is then answered with why.
+        The pool calls `on_usable` when the number grows. If the reward cannot be loaded at all, this is the full size,
+        because every call then fails at once with the reason.
         """
         if self._load_error is not None:
             return self._num_wanted * self._threads
@@ -130,7 +131,7 @@ class ProcessPool:
         self._spawn(self._num_wanted)
 
     async def call(self, kwargs: Mapping[str, Any], call: Call, context: contextvars.Context) -> Any:
-        """Run the reward in a process. Cancelling the caller gives the process up and ends the wait at once."""
+        """Runs the reward in a process. Cancelling the caller abandons the process and ends the wait at once."""
         if self._loop is None or self._is_closed:
             raise AgentClosed(f"the processes of reward {self._name} are not open")
         if self._load_error is not None:
@@ -149,7 +150,7 @@ class ProcessPool:
         return _open_reply(reply, call)
 
     async def aclose(self, timeout_s: float) -> None:
-        """Let idle processes leave by themselves, kill the others, and wait until all are gone, within the time."""
+        """Lets idle processes exit, kills the others, and waits until all are gone, for at most `timeout_s`."""
         if self._loop is None or self._is_closed:
             return
         self._is_closed = True
@@ -207,7 +208,7 @@ class ProcessPool:
                 self._waiting.remove(job)
             return
         if process.is_ending or process.jobs.pop(job.number, None) is None:
-            return  # it was closed or has died, or the reply had arrived already
+            return  # the process was closed or has died, or the reply has already arrived
         process.num_abandoned += 1
         if process.is_open:
             self._open.remove(process)
@@ -226,7 +227,7 @@ class ProcessPool:
             self._on_answered(process, pickle.loads(body))
             return
         if process.is_ending:
-            return  # the rest of what it had written before it was killed
+            return  # the process wrote this before it was killed
         job = process.jobs.pop(number, None)
         if job is None:
             process.num_abandoned -= 1
@@ -243,7 +244,7 @@ class ProcessPool:
         assert self._loop is not None
         self._num_spawning += count
         for _ in range(count):
-            clock.begin_hold(self._loop)  # until it has answered, or will not
+            clock.begin_hold(self._loop)  # until the child has answered, or cannot any more
         self._run_in_thread(self._start_children, count)
 
     def _on_spawned(self, child: Child) -> None:
@@ -292,9 +293,12 @@ class ProcessPool:
             self._on_cannot_load(f"reward {self._name} cannot be loaded: {reason}")
 
     def _on_cannot_load(self, message: str, details: str = "") -> None:
-        """Go on with the processes that have it; without any, answer every call with the reason. Never try for ever."""
+        """Goes on with the processes that have loaded the reward; without any, fails every call with the reason.
+
+        It does not start more processes, so the pool never retries for ever.
+        """
         logger.error(
-            "a process of reward %s is lost for good; %d are left: %s\n%s",
+            "a process of reward %s failed and will not be replaced; %d are left: %s\n%s",
             self._name,
             len(self._open),
             redact(message),
@@ -309,14 +313,14 @@ class ProcessPool:
             self.on_usable()
 
     def _on_lost(self, process: _Process) -> None:
-        """The process closed its end: it is dead or dying."""
+        """Handles a process that closed its end, so it is dead or ending."""
         if process.is_open:
             self._num_replaced += 1
             self._spawn(1)
         self._end(process)
 
     def _end(self, process: _Process, *, by_force: bool = True) -> None:
-        """Close our end, by force or so that it leaves by itself, and have it reaped."""
+        """Ends a process, by force or by closing our end so that it exits, and starts to reap it."""
         assert self._loop is not None
         if process.is_ending:
             return
@@ -356,7 +360,7 @@ class ProcessPool:
         threading.Thread(target=target, args=arguments, name=f"{self._name}-keeper", daemon=True).start()
 
     def _call_on_loop(self, handle: Callable[..., None], *arguments: Any) -> bool:
-        """Have the loop run this, if it still runs anything."""
+        """Schedules a callback on the loop; returns False if the loop is closed."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(handle, *arguments)
@@ -386,7 +390,7 @@ class ProcessPool:
 
 
 class _SourcePickler(RecordPickler):
-    """Refuses what would only be missing in the child: things that live in `__main__`."""
+    """A pickler that refuses objects of `__main__`, because the child does not import it."""
 
     def persistent_id(self, value: Any) -> None:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":

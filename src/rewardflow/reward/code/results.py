@@ -1,7 +1,7 @@
-"""From what a reward returned to verdicts.
+"""Turns what a reward returned into verdicts.
 
-Always true: nothing here raises, whatever was returned, and no number is made up: a part that holds no finite score
-becomes a failed reward that says what was returned and what is allowed.
+Always true: nothing here raises, whatever the reward returned, and no number is made up: a result without a finite
+score becomes a failed reward that says what was returned and what is allowed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 160
 
 
 def parse_result(result: Any) -> Reward:
-    """The verdict on one rollout."""
-    if type(result) is float and math.isfinite(result):  # by far the most frequent, so it pays for nothing else
+    """Returns the verdict on one rollout."""
+    if type(result) is float and math.isfinite(result):  # by far the most frequent case, so it skips all other checks
         return Reward(value=result, status="scored")
     try:
         return _parse(result)
-    except Exception as error:  # a mapping or sequence of the user's own
+    except Exception as error:  # raised by the user's own mapping or sequence class
         return _failed(f"reading {describe(result)}, which the reward returned, raised {describe(error)}")
 
 
 def parse_results(result: Any, count: int) -> tuple[Reward, ...]:
-    """The verdicts on a group of `count`, from the one result of a call that saw the whole group."""
+    """Returns the verdicts on a group of `count`, from the one result of a call about the whole group."""
     results = _as_sequence(result)
     if results is None:
         problem = _not_awaited(result) or f"the reward returned {describe(result)} for a group of {count}"
@@ -49,12 +49,12 @@ def parse_results(result: Any, count: int) -> tuple[Reward, ...]:
 
 
 def scores_for_post_process(rewards: Sequence[Reward]) -> list[float]:
-    """What `post_process_scores` is given: a group's scores, failed ones as NaN."""
+    """Returns a group's scores for `post_process_scores`, failed ones as NaN."""
     return [math.nan if reward.value is None else reward.value for reward in rewards]
 
 
 def apply_post_process(rewards: Sequence[Reward], returned: Any) -> tuple[Reward, ...]:
-    """A complete group's rewards after its `post_process_scores` returned `returned`."""
+    """Returns a complete group's rewards after its `post_process_scores` returned `returned`."""
     values = _as_sequence(returned)
     if values is None or len(values) != len(rewards):
         got = describe(returned) if values is None else f"{len(values)} values"
@@ -65,10 +65,10 @@ def apply_post_process(rewards: Sequence[Reward], returned: Any) -> tuple[Reward
 
 
 def describe(value: Any) -> str:
-    """Type and short repr, of bounded length even for a huge or hostile object."""
+    """Returns type and short repr, of bounded length even for a huge or hostile object."""
     try:
         text = _short_repr.repr(value)
-    except Exception:  # a repr of the user's own
+    except Exception:  # raised by the user's own `__repr__`
         text = "(its repr raised)"
     if len(text) > _MAX_REPR_CHARS:
         text = f"{text[: _MAX_REPR_CHARS - 3]}..."
@@ -88,7 +88,7 @@ def _parse(result: Any) -> Reward:
 
 
 def _scored(score: Any, result: Any, **rest: Any) -> Reward:
-    """Scored if `score` is a finite number, else failed; either way with the rest of what was returned."""
+    """Returns a scored reward if `score` is a finite number, else a failed one; both keep the rest of the result."""
     value = _finite(score)
     if value is not None:
         return Reward(value=value, **rest)
@@ -100,7 +100,7 @@ def _scored(score: Any, result: Any, **rest: Any) -> Reward:
 
 
 def _parse_mapping(result: Mapping[Any, Any]) -> Reward:
-    """A known key whose value does not fit its meaning stays in the extras: it must not cost the score."""
+    """Reads a mapping. A known key with an unfit value stays in the extras, so that the score is not lost."""
     extras = {str(key): value for key, value in result.items()}
     known: dict[str, Any] = {key: _text(extras.pop(key)) for key in ("query", "explanation") if key in extras}
     if isinstance(extras.get("components"), Mapping):
@@ -117,14 +117,14 @@ def _parse_mapping(result: Mapping[Any, Any]) -> Reward:
 
 
 def _finite(value: Any) -> float | None:
-    """The finite number that a plain, numpy or torch scalar holds, or None."""
+    """Returns the finite number in a plain, numpy or torch scalar, or None."""
     try:
-        item = getattr(value, "item", None)  # numpy and torch: also right for arrays of one element, as float() is not
+        item = getattr(value, "item", None)  # numpy and torch; unlike float(), it also reads arrays of one element
         number = item() if callable(item) else value
         if not hasattr(number, "__float__"):  # float() would also read strings
             return None
         number = float(number)
-    except Exception:  # several elements, beyond a double, or a __float__ of the user's own
+    except Exception:  # several elements, too large for a double, or the user's own `__float__` raised
         return None
     return number if math.isfinite(number) else None
 
@@ -134,12 +134,12 @@ def _amount(value: Any) -> float | None:
     return None if number is None or number < 0 else number
 
 
-def _components(told: Mapping[Any, Any]) -> dict[str, float | None]:
-    return {str(name): _finite(value) for name, value in told.items()}
+def _components(components: Mapping[Any, Any]) -> dict[str, float | None]:
+    return {str(name): _finite(value) for name, value in components.items()}
 
 
 def _as_sequence(value: Any) -> Sequence[Any] | None:
-    """Lists, tuples, arrays, tensors and series; not text, mappings or generators."""
+    """Returns lists, tuples, arrays, tensors and series as a sequence; None for text, mappings and generators."""
     if isinstance(value, list | tuple):
         return value
     try:
@@ -147,25 +147,26 @@ def _as_sequence(value: Any) -> Sequence[Any] | None:
             value = tolist()
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
             value = list(value)
-    except Exception:  # a sequence of the user's own
+    except Exception:  # raised by the user's own sequence class
         return None
     return value if isinstance(value, list) else None
 
 
 def _text(value: Any) -> str | None:
-    """Queries are often lists of messages; as JSON they can be read back from the journal."""
+    """Returns text as it is and other values as JSON: a query is often a list of messages, read from the journal."""
     if value is None or isinstance(value, str):
         return value
     try:
         return orjson.dumps(value, default=str, option=_JSON_OPTIONS).decode()
-    except Exception:  # broken unicode, or a str() of the user's own
+    except Exception:  # broken unicode, or the user's own `__str__` raised
         return describe(value)
 
 
 def _sanitized_copy(reward: Reward) -> Reward:
-    """A copy, because users may return one object for many rollouts, and one whose fields hold what they say.
+    """Returns a copy whose fields have the right types, because users may return one object for many rollouts.
 
-    Nobody checked them when the record was made, and an odd one must not cost the score: it is left out.
+    Nobody checked the fields when the record was made. A field of a wrong type is left out, so that the score is not
+    lost.
     """
     error = reward.error if reward.error is None or isinstance(reward.error, str) else describe(reward.error)
     return replace(
@@ -188,8 +189,8 @@ def _not_awaited(value: Any, who: str = "the reward") -> str | None:
     if not inspect.isawaitable(value):
         return None
     if inspect.iscoroutine(value):
-        with contextlib.suppress(RuntimeError, ValueError):  # already running or ignoring its end: not ours to stop
-            value.close()  # or Python warns that it was never awaited
+        with contextlib.suppress(RuntimeError, ValueError):  # it runs already, or refuses to end: we cannot stop it
+            value.close()  # otherwise Python warns that it was never awaited
         return f"{who} returned a coroutine: declare it with async def"
     return f"{who} returned an awaitable {type(value).__name__}: declare it with async def"
 
@@ -202,14 +203,14 @@ def _post_processed(reward: Reward, returned: Any) -> Reward:
         shown = returned if isinstance(returned, float) or returned is None else describe(returned)
         return fail(reward, "unparsable", f"post_process_scores returned {shown}")
     if reward.kind in UNDECIDED_KINDS:
-        return reward  # it was never judged, so there is nothing that a number could stand in for
-    if reward.value is None:  # `kind` and `error` stay: they say what the user's number stands for
+        return reward  # nobody judged the rollout, so there is no verdict to replace by a number
+    if reward.value is None:  # `kind` and `error` stay: they say which failure the user's number replaces
         return replace(reward, value=value, status="scored", imputed=True)
     return reward if reward.value == value else replace(reward, value=value)
 
 
 def fail(reward: Reward, kind: FailureKind, error: str) -> Reward:
-    """What was paid and asked stays on record."""
+    """Returns the reward as a failed one; its cost, tokens and query stay."""
     return replace(reward, value=None, status="failed", kind=kind, error=error, imputed=False)
 
 

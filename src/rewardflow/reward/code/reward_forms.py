@@ -1,6 +1,6 @@
-"""What users write, as types: the forms a reward may take and the hooks it may have.
+"""Defines, as types, the forms that a user's reward may take and the hooks it may have.
 
-Always true: nobody has to inherit from or import anything here; the loader goes by names and signatures, and these
+Always true: a reward need not inherit or import anything from here; the loader looks at names and signatures, and these
 protocols say the same to type checkers and readers. A reward may ask for fewer parameters than its form shows.
 """
 
@@ -17,7 +17,7 @@ Score: TypeAlias = float | tuple[Any, ...] | list[Any] | Mapping[str, Any] | Rew
 
 
 class ScoreFunction(Protocol):
-    """Scores one response; runs in a thread or a process, so it may block."""
+    """Scores one response; it runs in a thread or a process, so it may block."""
 
     def __call__(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
@@ -25,7 +25,7 @@ class ScoreFunction(Protocol):
 
 
 class AsyncScoreFunction(Protocol):
-    """Scores one response on the event loop, so it must await what it waits for."""
+    """Scores one response; it runs on the event loop, so it must not block."""
 
     def __call__(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
@@ -45,26 +45,26 @@ class BatchScoreFunction(Protocol):
 
 
 class SupportsComputeScore(Protocol):
-    """A judge: built once, keeps clients and sessions, scores with a method of any of the forms above."""
+    """An object that is built once, may keep clients and sessions, and scores with a method of a form above."""
 
     @property
     def compute_score(self) -> Callable[..., Any]: ...
 
 
 class SupportsScoreGroup(Protocol):
-    """Judges responses relative to each other: sees the whole group, returns one result per rollout."""
+    """Scores responses relative to each other: it gets the whole group and returns one result per rollout."""
 
     def score_group(self, rollouts: Sequence[Rollout], /) -> Sequence[Score] | Awaitable[Sequence[Score]]: ...
 
 
 class SupportsPostProcess(Protocol):
-    """Sees a complete group's scores, failed ones as NaN; a finite value for a failure makes it `imputed`."""
+    """Changes a complete group's scores; failed ones are NaN, and a finite value in their place is `imputed`."""
 
     def post_process_scores(self, scores: list[float], /) -> Sequence[float | None]: ...
 
 
 class SupportsLog(Protocol):
-    """Is told about every submitted batch once, when it is complete; the five lists are aligned."""
+    """Logs every submitted batch once, when it is complete; the five lists are aligned."""
 
     def log(
         self,
@@ -78,7 +78,7 @@ class SupportsLog(Protocol):
 
 
 class SupportsDecideLocally(Protocol):
-    """Gives the verdict that needs no call, or None; it is asked before a call takes a slot, a turn or money.
+    """Returns a verdict that needs no call, or None; it runs before a call takes a slot, a turn or money.
 
     It runs in a thread, or on the event loop if the reward says `decides_quickly = True`.
     """
@@ -87,22 +87,22 @@ class SupportsDecideLocally(Protocol):
 
 
 class SupportsEstimateTokens(Protocol):
-    """Says how many tokens a call will use before it is made, for limits on tokens a minute."""
+    """Estimates how many tokens a call will use, for limits on tokens a minute."""
 
     def estimate_tokens(self, rollout: Rollout, /) -> int: ...
 
 
 class SupportsClose(Protocol):
-    """Lets go of clients and sessions when the agent closes."""
+    """Closes clients and sessions when the agent closes."""
 
     def close(self) -> object: ...
 
 
 class SupportsAclose(Protocol):
-    """The same for those that must await; preferred where both exist."""
+    """Does the same for rewards that must await; preferred where both exist."""
 
     def aclose(self) -> Awaitable[object]: ...
 
 
 RewardLike: TypeAlias = str | PathLike[str] | Callable[..., Any] | type[Any] | SupportsComputeScore | SupportsScoreGroup
-"""What names or is a reward: `file.py:name`, `package.module:name`, a function, a class or an instance."""
+"""A reward or its name: `file.py:name`, `package.module:name`, a function, a class or an instance."""

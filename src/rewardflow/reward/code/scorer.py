@@ -1,6 +1,6 @@
-"""A loaded reward with a home to run in: the event loop, threads or processes.
+"""Runs a loaded reward: on the event loop, in threads or in processes.
 
-Always true: a call either gives what the reward returned or raises what it raised; it never blocks the loop.
+Always true: a call returns what the reward returned or raises what it raised; it never blocks the loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WorkerPool = ThreadPool | ProcessPool
 
 
 class Scorer:
-    """What the dispatcher calls."""
+    """A loaded reward with the pool it runs in; without a pool it runs on the loop. The dispatcher calls it."""
 
     def __init__(self, name: str, loaded: LoadedReward, workers: WorkerPool | None) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class Scorer:
 
     @property
     def num_usable(self) -> float:
-        """How many calls can run at once."""
+        """The number of calls that can run at once."""
         return math.inf if self.workers is None else self.workers.num_usable
 
     @property
@@ -50,12 +50,12 @@ class Scorer:
         return 0 if self.workers is None else self.workers.statistics().abandoned
 
     def estimate_tokens(self, rollouts: Sequence[Rollout], usual: int) -> int:
-        """What a call will use, by the reward's own estimate or as calls usually do."""
+        """Returns how many tokens a call will use: the reward's own estimate, or else `usual`."""
         estimate = self.loaded.estimate_tokens
         return usual if estimate is None else sum(estimate(rollout) for rollout in rollouts)
 
     def begin(self, attempt: Attempt, context: contextvars.Context) -> tuple[bool, Any]:
-        """Start the call: True and the result if it is there at once, else False and what to await for it."""
+        """Starts the call. Returns True and the result if it ended at once, else False and an awaitable for it."""
         kwargs = self.loaded.arguments(attempt.job.rollouts)
         if self.workers is not None:
             return False, self.workers.call(kwargs, attempt.call, context)
@@ -68,7 +68,10 @@ class Scorer:
 
 
 def make_worker_pool(source: RewardSource, loaded: LoadedReward, limits: LimitSettings) -> WorkerPool | None:
-    """Choose the home: the loop for async rewards, threads up to 1024, processes above that or when asked."""
+    """Chooses where a reward runs: async ones on the loop (None), up to 1024 calls in threads, else in processes.
+
+    The setting `workers="process"` asks for processes at any number of calls.
+    """
     if loaded.is_async:
         if limits.workers == "process":
             raise InvalidInput(f"workers='process' is for plain functions, and reward {loaded.name} is async")

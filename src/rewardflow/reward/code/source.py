@@ -1,7 +1,7 @@
 """Finds a reward by its name and builds it.
 
-Always true: whatever is wrong with a reward's file, name or settings is a `RewardLoadError` that says what to change,
-raised before anything is sent.
+Always true: every mistake in a reward's file, name or settings raises a `RewardLoadError` that says what to change,
+before anything is sent.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _import_lock = threading.RLock()  # re-entrant, because a reward's file may load
 
 @dataclass(frozen=True, slots=True)
 class FoundReward:
-    """A reward that was imported and, if it is a class, built."""
+    """A reward after its import and, if it is a class, after building an instance."""
 
     target: Any
-    call_kwargs: Mapping[str, Any]  # reward_kwargs to pass on every call; a class took them when it was built
+    call_kwargs: Mapping[str, Any]  # reward_kwargs to pass with every call; a class got them when it was built
     identity: str
 
 
 @dataclass(frozen=True, slots=True)
 class RewardSource:
-    """A reward by name or as an object, with its settings; can be pickled if they can."""
+    """A reward, by name or as an object, with its settings; can be pickled if both can."""
 
     spec: RewardLike
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, reward: RewardLike | RewardSource, reward_kwargs: Mapping[str, Any] | None = None) -> RewardSource:
-        """Paths are made absolute here, so that a process with another working directory finds the same file."""
+        """Makes a source; makes paths absolute, so that a process with another working directory finds the file."""
         kwargs = dict(reward_kwargs or {})
         if odd := [key for key in kwargs if not isinstance(key, str)]:
             raise RewardLoadError(f"reward_kwargs must have names as keys, got {odd}")
@@ -66,14 +66,14 @@ class RewardSource:
 
     @property
     def name(self) -> str:
-        """`judge.py:compute_score`, without folders, so that it is the same on every machine."""
+        """The name without folders, as in `judge.py:compute_score`, so that it is the same on every machine."""
         if not isinstance(self.spec, str):
             return qualified_name(self.spec)
         place, name = split_name(self.spec)
         return f"{PurePath(place).name if _is_path(place) else place}:{name}"
 
     def find(self) -> FoundReward:
-        """Import the reward and, if it is a class, build it."""
+        """Imports the reward and, if it is a class, builds it."""
         found, source_text = self._import()
         is_class = isinstance(found, type)
         target = _build(found, self.kwargs, self.name) if is_class else found
@@ -86,7 +86,7 @@ class RewardSource:
         )
 
     def _settings_of(self, target: Any, is_class: bool) -> list[Any]:
-        """What tells this reward from others of the same code; it may say so itself with `identity_settings()`."""
+        """Returns the settings that distinguish rewards with the same code; `identity_settings()` overrides them."""
         own = getattr(target, "identity_settings", None)
         if callable(own):
             return [own(), {} if is_class else self.kwargs]
@@ -94,13 +94,13 @@ class RewardSource:
         return [self.kwargs, carried]
 
     def build(self) -> Callable[..., Any]:
-        """The plain function to call, for worker processes."""
-        from rewardflow.reward.code.contract import load_reward  # contract builds on this module
+        """Loads the reward and returns the plain function to call, for worker processes."""
+        from rewardflow.reward.code.contract import load_reward  # here, because contract imports this module
 
         return load_reward(self).function
 
     def _import(self) -> tuple[Any, bytes]:
-        """The object itself and the source text that it stands for."""
+        """Returns the object and its source text."""
         if not isinstance(self.spec, str):
             _check_callable(self.spec, self.name)
             return self.spec, source_of(self.spec)
@@ -117,7 +117,7 @@ class RewardSource:
 
 
 def split_name(spec: str) -> tuple[str, str]:
-    """Place and name; a file without a name means its `compute_score`."""
+    """Splits a reward's name into place and name; a file without a name means its `compute_score`."""
     if spec.endswith(".py"):
         return spec, DEFAULT_NAME
     place, colon, name = spec.rpartition(":")
@@ -135,7 +135,7 @@ def _absolute(path: str) -> str:
 
 
 def _public_callables(module: ModuleType, wanted: str = "") -> str:
-    """What the user may have meant: the module's own callables before imported ones, the nearest name first."""
+    """Lists what the user may have meant: the module's own callables, or else imported ones, the nearest name first."""
     names = [name for name, value in vars(module).items() if not name.startswith("_") and callable(value)]
     own = [name for name in names if getattr(vars(module)[name], "__module__", None) == module.__name__] or names
     if not own:
@@ -149,7 +149,7 @@ def _public_callables(module: ModuleType, wanted: str = "") -> str:
 
 
 def _import_file(path: str, name: str) -> tuple[ModuleType, bytes]:
-    """Run a file as a module of its own, once per content: an edited file is a new module, an equal one the same."""
+    """Runs a file as a separate module, once per content: an edited file gives a new module, an equal one the same."""
     path = _absolute(path)
     try:
         source_text = Path(path).read_bytes()
@@ -169,18 +169,18 @@ def _import_file(path: str, name: str) -> tuple[ModuleType, bytes]:
 
 
 def _run_file(path: str, source_text: bytes, module_name: str) -> ModuleType:
-    """Compiled here, not through the bytecode cache, which misses an edit of equal size within a second."""
+    """Compiles and runs a file without the bytecode cache, which misses an edit of equal size within a second."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None:
         raise RewardLoadError(f"a reward's file must end in .py, got {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses and pickle look their module up while it runs
+    sys.modules[module_name] = module  # dataclasses and pickle look up their module while it runs
     try:
         exec(compile(source_text, path, "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         del sys.modules[module_name]
         if isinstance(error, Exception | SystemExit):
-            raise RewardLoadError(f"importing {path} raised {_raised(error, path)}") from error
+            raise RewardLoadError(f"importing {path} raised {_describe_error(error, path)}") from error
         raise
     return module
 
@@ -190,10 +190,10 @@ def _import_module(place: str) -> tuple[ModuleType, bytes]:
         module = importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise RewardLoadError(f"importing {place} raised {_raised(error)}") from error
+            raise RewardLoadError(f"importing {place} raised {_describe_error(error)}") from error
         raise RewardLoadError(f"there is no module {error.name!r}{_module_hint(place)}") from error
     except (Exception, SystemExit) as error:
-        raise RewardLoadError(f"importing {place} raised {_raised(error)}") from error
+        raise RewardLoadError(f"importing {place} raised {_describe_error(error)}") from error
     return module, source_of(module)
 
 
@@ -204,8 +204,8 @@ def _module_hint(place: str) -> str:
     return f"; a reward is named {_FORMS}, and modules are looked up on sys.path (PYTHONPATH)"
 
 
-def _raised(error: BaseException, path: str | None = None) -> str:
-    """The error and where it happened: the innermost line of the user's file, or of whatever it called."""
+def _describe_error(error: BaseException, path: str | None = None) -> str:
+    """Returns the error and its place: the innermost line in the user's file, or else the innermost line of all."""
     frames = traceback.extract_tb(error.__traceback__)
     place = next((frame for frame in reversed(frames) if frame.filename == path), frames[-1] if frames else None)
     file, line = (place.filename, place.lineno) if place else (path, None)
@@ -221,7 +221,7 @@ def _raised(error: BaseException, path: str | None = None) -> str:
 def _build(cls: type, kwargs: Mapping[str, Any], name: str) -> Any:
     try:
         parameters = inspect.signature(cls).parameters
-    except (TypeError, ValueError):  # some classes written in C; building them says what is wrong
+    except (TypeError, ValueError):  # some classes written in C; the call below says what is wrong
         pass
     else:
         _check_settings(list(parameters.values()), kwargs, name)
@@ -230,7 +230,9 @@ def _build(cls: type, kwargs: Mapping[str, Any], name: str) -> Any:
     except Exception as error:
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
         given = ", ".join(kwargs) or "none"
-        raise RewardLoadError(f"building {name} (reward_kwargs: {given}) raised {_raised(error, file)}") from error
+        raise RewardLoadError(
+            f"building {name} (reward_kwargs: {given}) raised {_describe_error(error, file)}"
+        ) from error
 
 
 def _check_settings(parameters: list[inspect.Parameter], kwargs: Mapping[str, Any], name: str) -> None:
@@ -258,7 +260,7 @@ def _check_callable(found: Any, name: str, module: ModuleType | None = None) -> 
 
 
 def scoring_function(target: object) -> Callable[..., Any] | None:
-    """What scores: `score_group` where there is one, then `compute_score`, then the object itself."""
+    """Returns the function that scores: `score_group` if it exists, else `compute_score`, else the object itself."""
     if isinstance(target, ModuleType):
         return None
     for method in ("score_group", DEFAULT_NAME):

@@ -1,8 +1,8 @@
-"""Threads for plain (blocking) reward functions, which can be given up when they hang.
+"""Runs plain (blocking) reward functions in threads, and abandons threads that hang.
 
-Always true: all bookkeeping happens on the loop's thread; a worker thread sees only its inbox and the list of
-results. A call that is cancelled ends at once for its caller: its thread is counted as abandoned and replaced, up to
-`max_abandoned`, and whatever it returns later is thrown away.
+Always true: all bookkeeping happens on the loop's thread; a worker thread uses only its inbox and the queue of
+callbacks. A cancelled call ends at once for its caller: its thread counts as abandoned and is replaced, up to
+`max_abandoned` threads; its later result is discarded.
 
 `concurrent.futures` cannot do this: it neither abandons a thread nor lets the interpreter exit while one hangs.
 """
@@ -33,7 +33,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatistics:
-    """`size` is how many calls fit when all is well; `abandoned` counts calls that are stuck now, the rest add up."""
+    """The counts of one pool of threads or processes.
+
+    `size` is the number of calls that can run at once when none is stuck; `busy` and `abandoned` count the calls that
+    run or are stuck now; the other counts only grow.
+    """
 
     kind: Literal["thread", "process"]
     size: int
@@ -55,7 +59,7 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """One thread, as the loop sees it."""
+    """The loop's record of one thread."""
 
     inbox: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
     job: _Job | None = None
@@ -86,27 +90,27 @@ class ThreadPool:
         self._num_abandoned = 0
         self._num_replaced = 0
         self._num_started = 0
-        self._num_alive = 0  # with the starter
+        self._num_alive = 0  # including the starter thread
 
-        # The only state that threads share with the loop: orders to the starter, and everyone's letters to the loop.
+        # The only state that threads share with the loop: requests to start threads, and callbacks for the loop.
         self._start_requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._callbacks: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_wake_pending = False
 
     @property
     def num_usable(self) -> int:
-        """How many calls can run at once; threads that are still being started count, stuck ones do not."""
+        """The number of calls that can run at once; includes threads that are starting, but not stuck ones."""
         return self._num_usable
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the threads started by a thread of their own: from the loop, a thousand would freeze it for seconds."""
+        """Starts the threads from a separate starter thread: on the loop, a thousand would block it for seconds."""
         self._loop = loop
         self._num_alive = 1
         self._start_requests.put(self._size)
         threading.Thread(target=self._run_starter, name=f"{self._name}-starter", daemon=True).start()
 
     async def call(self, kwargs: Mapping[str, Any], call: Call, context: contextvars.Context) -> Any:
-        """Run the function in a thread. Cancelling the caller abandons the thread and ends the wait at once."""
+        """Runs the function in a thread. Cancelling the caller abandons the thread and ends the wait at once."""
         if self._loop is None or self._is_closed:
             raise AgentClosed(f"the threads of reward {self._name} are not open")
         if self._num_usable == 0 and self._num_abandoned == 0:
@@ -125,7 +129,7 @@ class ThreadPool:
         return value
 
     async def aclose(self, timeout_s: float) -> None:
-        """End all threads that can end and fail the calls that are left; a stuck thread is left behind, not awaited."""
+        """Fails the remaining calls and ends all threads that are not stuck; does not wait for stuck ones."""
         if self._loop is None or self._is_closed:
             return
         self._is_closed = True
@@ -141,7 +145,7 @@ class ThreadPool:
         self._num_abandoned += len(self._busy)
         self._busy.clear()
         self._check_ended()
-        with clock.hold(self._loop):  # what is waited for ends by itself and soon, but in real time
+        with clock.hold(self._loop):  # the threads end by themselves and soon, but in real time
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._ended.wait()
@@ -178,7 +182,7 @@ class ThreadPool:
                 self._waiting.remove(job)
             return
         if worker.job is not job or worker.is_abandoned:
-            return  # its result had arrived already, or the pool was closed
+            return  # its result has already arrived, or the pool was closed
         worker.is_abandoned, worker.job = True, None
         self._busy.discard(worker)
         if self._num_abandoned < self._max_abandoned:
@@ -206,7 +210,7 @@ class ThreadPool:
         logger.error("%d threads of reward %s could not be started: %s", num_missing, self._name, error)
         if self._num_usable == 0 and self._num_abandoned == 0:
             for job in self._waiting:
-                if not job.future.done():  # a cancelled call stays here until its caller has taken notice
+                if not job.future.done():  # a cancelled call stays in the queue until its caller runs again
                     job.future.set_result((None, AgentError(f"no thread could be started for reward {self._name}")))
             self._waiting.clear()
 
@@ -222,7 +226,7 @@ class ThreadPool:
         self._assign_jobs()
 
     def _on_recovered(self, worker: _Worker) -> None:
-        """A stuck thread came back. It fills the gap of one that was not replaced, or ends."""
+        """Handles a stuck thread that returned: it takes the place of a thread that was not replaced, or ends."""
         self._num_abandoned -= 1
         if self._is_closed or self._num_usable == self._size:
             worker.inbox.put(None)
@@ -243,7 +247,7 @@ class ThreadPool:
             self._ended.set()
 
     def _run_callbacks(self) -> None:
-        self._is_wake_pending = False  # before reading: a letter written from now on asks for another wake-up
+        self._is_wake_pending = False  # first, so that a callback added from now on wakes the loop again
         while self._callbacks:
             handle, arguments = self._callbacks.popleft()
             handle(*arguments)
@@ -251,17 +255,17 @@ class ThreadPool:
     # On other threads.
 
     def _call_on_loop(self, handle: Callable[..., None], *arguments: Any) -> None:
-        """Have the loop run this. One wake-up carries all letters: one each is dear with a thousand threads."""
+        """Schedules a callback on the loop. Batches callbacks: one wake-up each is too slow with a thousand threads."""
         self._callbacks.append((handle, arguments))
         if not self._is_wake_pending and self._loop is not None:
             self._is_wake_pending = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for this callback
                 self._loop.call_soon_threadsafe(self._run_callbacks)
 
     def _run_starter(self) -> None:
         number = 0
-        while (num_ordered := self._start_requests.get()) is not None:
-            for num_done in range(num_ordered):
+        while (num_requested := self._start_requests.get()) is not None:
+            for num_done in range(num_requested):
                 if self._is_closed:
                     break
                 worker = _Worker()
@@ -269,7 +273,7 @@ class ThreadPool:
                 try:
                     threading.Thread(target=self._run_worker, args=(worker,), name=name, daemon=True).start()
                 except RuntimeError as error:  # the system allows no more threads
-                    self._call_on_loop(self._on_start_failed, num_ordered - num_done, error)
+                    self._call_on_loop(self._on_start_failed, num_requested - num_done, error)
                     break
                 number += 1
                 self._call_on_loop(self._on_started, worker)
@@ -281,5 +285,5 @@ class ThreadPool:
             self._call_on_loop(self._on_finished, worker, outcome)
             del job, outcome  # an idle thread must not keep a rollout alive
             if self._is_closed:
-                break  # the loop may be gone by now, and could not tell us to end
+                break  # the loop may be closed by now, and could not tell this thread to end
         self._call_on_loop(self._on_ended)
