@@ -103,16 +103,13 @@ COVERED_BY: dict[str, str] = {
     "flow.step_record": "flow/test_run.py",
     "flow.training": "flow/test_run.py",
     "flow.validation_plan": "flow/test_validation.py",
-    "reward.code.reward_forms": "reward/code/test_contract.py",
     "reward.groups.assembly": "reward/test_agent.py",
     "reward.calls.attempt": "reward/calls/test_deadlines.py",
     "reward.calls.dispatcher": "reward/test_governing.py",
-    "reward.limits.governors": "reward/test_governing.py",
     "reward.groups.job": "reward/test_nothing_is_lost.py",
     "reward.event_loop": "reward/test_agent.py",
     "reward.forwarding_ticket": "shared_agent/test_host.py",
     "reward.groups.pending_group": "reward/test_agent.py",
-    "reward.code.process_child": "reward/code/test_process_pool.py",
     "reward.groups.dedupe": "reward/test_journal_resume.py",
 }
 

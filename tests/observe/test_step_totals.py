@@ -9,9 +9,16 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.observe.events import CallEnded, GroupDelivered, VerdictReached
+from rewardflow.observe.events import (
+    BreakerChanged,
+    CallEnded,
+    GroupDelivered,
+    LimitChanged,
+    OutageChanged,
+    VerdictReached,
+)
 from rewardflow.observe.histogram import Histogram
-from rewardflow.observe.step_totals import StepTotals
+from rewardflow.observe.step_totals import AccountTotals, StepTotals
 from rewardflow.types import EMPTY, FailureKind
 
 
@@ -141,3 +148,32 @@ def test_calls_are_counted_by_outcome_and_by_when_they_were_in_flight() -> None:
     later.carry_over(data)
     later.call_ended(call())
     assert later.to_json()["outcomes"] == {"scored": 2, "rate_limited": 2}
+
+
+# -- limits and breakers --
+
+
+def limit(value: float | None) -> LimitChanged:
+    return LimitChanged(at_s=1.0, account="judge", governor="pace", value=value, reason="rate_limited")
+
+
+def test_a_limit_is_told_by_its_extremes_and_how_it_ended() -> None:
+    totals = AccountTotals()
+    for value in (600.0, 300.0, None, 450.0):
+        totals.changed(limit(value))
+    assert totals.to_json()["limits"] == {"pace": {"changes": 4, "min": 300.0, "max": 600.0, "last": 450.0}}
+
+
+def test_breakers_are_counted_when_they_open_and_keep_their_last_state() -> None:
+    totals = AccountTotals()
+    for endpoint, state in [("a", "open"), ("b", "open"), ("a", "closed"), (None, "open")]:
+        totals.changed(BreakerChanged(at_s=1.0, account="judge", endpoint=endpoint, state=state))
+    told = totals.to_json()
+    assert (told["breakers_opened"], told["breakers"]) == (3, {"a": "closed", "b": "open", "": "open"})
+
+
+def test_an_outage_counts_once() -> None:
+    totals = AccountTotals()
+    for state in ("began", "over"):
+        totals.changed(OutageChanged(at_s=1.0, account="judge", state=state))
+    assert totals.to_json()["outages"] == 1

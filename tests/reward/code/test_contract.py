@@ -16,18 +16,7 @@ import pytest
 
 from rewardflow.errors import RewardLoadError
 from rewardflow.reward.code.contract import LoadedReward, is_coroutine_function, load_reward
-from rewardflow.reward.code.reward_forms import (
-    AsyncScoreFunction,
-    BatchScoreFunction,
-    RewardLike,
-    ScoreFunction,
-    SupportsAclose,
-    SupportsComputeScore,
-    SupportsEstimateTokens,
-    SupportsLog,
-    SupportsPostProcess,
-    SupportsScoreGroup,
-)
+from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.types import Reward, Rollout
 
@@ -484,29 +473,6 @@ def test_a_call_for_a_group_gives_one_reward_for_each_whatever_it_returned() -> 
     loaded = load(whole_group)
     for result in ([1.0, 2.0], None, [1.0], 3.0):
         assert len(loaded.parse(result, 2)) == 2
-
-
-def test_what_users_write_fits_the_protocols() -> None:
-    function: ScoreFunction = verl
-    async_function: AsyncScoreFunction = verl_async
-    batch: BatchScoreFunction = verl_batch
-    judge: SupportsComputeScore = RewardAgent()
-    relative: SupportsScoreGroup = Relative()
-    post_process: SupportsPostProcess = RewardAgent()
-    log: SupportsLog = RewardAgent()
-    estimate: SupportsEstimateTokens = Relative()
-    close: SupportsAclose = Relative()
-    assert all((function, async_function, batch, judge, relative, post_process, log, estimate, close))
-    rewards: list[RewardLike] = [
-        "judge.py:f",
-        Path("judge.py"),
-        verl,
-        RewardAgent,
-        RewardAgent(),
-        Relative(),
-        lambda: 1,
-    ]
-    assert all(rewards)
 
 
 def test_a_reward_may_say_itself_what_tells_it_from_others() -> None:

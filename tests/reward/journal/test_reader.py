@@ -104,7 +104,7 @@ def test_vacuum_is_refused_while_a_run_has_the_journal_open(path: Path) -> None:
 
 
 def test_vacuum_refuses_what_it_cannot_mean(path: Path) -> None:
-    with pytest.raises(JournalError, match="must be a file"):
+    with pytest.raises(JournalError, match="must be an existing file"):
         vacuum(path)
     write(path, an_entry())
     with pytest.raises(InvalidInput, match="at least 0, got -1"):

@@ -1,12 +1,12 @@
-"""Bytes that stand for a value: what keys and identities are made of.
+"""Turns any value into bytes, from which journal keys and identities are made.
 
-Always true: `canonical` never raises, whatever it is given; it gives the same bytes for the same value in every run and
-on every machine; one odd thing inside a value hides nothing else in it. What JSON cannot tell apart, such as tuples and
-lists or NaN and None, may give equal bytes.
+Always true: `canonical` never raises, whatever it gets; it returns the same bytes for the same value in every run and
+on every machine; an odd object inside a value does not hide the rest of it. Values that JSON does not distinguish, such
+as tuples and lists or NaN and None, may give equal bytes.
 
-What JSON can say goes the fast way, through orjson. Everything else is spelled out, item by item: sets sorted, paths as
-text, functions and classes by name, arrays as lists, other objects by their `repr`, or by their type where that holds
-an address, which differs from run to run, or raises.
+Values that JSON can hold take the fast way, through orjson. All others are written out item by item: sets sorted, paths
+as text, functions and classes by name, arrays as lists, other objects by their `repr`, or by their type if the `repr`
+raises or holds an address, which differs from run to run.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 import orjson
 
-# Dataclasses are spelled out, because orjson leaves their private fields out.
+# Dataclasses are written out here, because orjson leaves out their private fields.
 _OPTIONS = (
     orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
 )
-_MAX_DEPTH = 100  # of what is spelled out, so that it does not depend on the caller's own depth
+_MAX_DEPTH = 100  # of written-out values; fixed, so that the result does not depend on the caller's stack depth
 
 
 def canonical(value: Any) -> bytes:
-    """Equal for equal values, different for different ones as far as they can be told apart."""
+    """Returns equal bytes for equal values, and different bytes for different values as far as possible."""
     try:
         return orjson.dumps(value, default=_contiguous_copy, option=_OPTIONS)
     except TypeError:  # an odd object, broken unicode, an integer beyond 64 bits, a cycle
@@ -34,19 +34,19 @@ def canonical(value: Any) -> bytes:
 
 
 def _contiguous_copy(value: Any) -> Any:
-    """A numpy array that is a view with gaps, as orjson can read it: how it lies in memory must not count."""
+    """Copies a numpy view with gaps, which orjson cannot read: the memory layout must not change the bytes."""
     if getattr(value, "flags", None) is None or value.flags.c_contiguous:
         raise TypeError
     return value.copy()
 
 
 def _spell(value: Any, parents: tuple[int, ...]) -> str:
-    """Text in ASCII. `parents` are the ids of what holds the value, which ends cycles."""
+    """Writes a value out as ASCII text. `parents` holds the ids of the enclosing values, which ends cycles."""
     if id(value) in parents or len(parents) > _MAX_DEPTH:
         return "..."
     try:
         return _spell_known(value, (*parents, id(value)))
-    except Exception:  # from the value's own methods
+    except Exception:  # raised by the value's own methods
         return _type_name(value)
 
 
@@ -57,7 +57,7 @@ def _spell_known(value: Any, parents: tuple[int, ...]) -> str:
         case str():
             return ascii(str.__str__(value))
         case int():
-            return hex(value)  # of any length, where decimal digits are limited
+            return hex(value)  # works for any length; Python limits the number of decimal digits
         case float():
             return float.__repr__(value)
         case Mapping():
@@ -78,7 +78,7 @@ def _spell_object(value: Any, parents: tuple[int, ...]) -> str:
     name = getattr(value, "__qualname__", None)
     if isinstance(name, str):
         return f"<{name!a}>"
-    as_list = getattr(value, "tolist", None)  # arrays of numpy and torch, whose `repr` leaves items out
+    as_list = getattr(value, "tolist", None)  # arrays of numpy and torch, because their `repr` leaves out items
     if callable(as_list):
         items = as_list()
         if isinstance(items, list | str | bytes | int | float | complex):

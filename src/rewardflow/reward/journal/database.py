@@ -1,8 +1,8 @@
-"""The journal's file: one SQLite database, recognised before anything touches it.
+"""Opens the journal's file: one SQLite database, checked before anything is written to it.
 
-Always true: a file that is something else, or that a later rewardflow wrote, is refused and left as it was; a file made
-here is its owner's alone; a connection for writing has the schema and keeps every commit that returned (WAL,
-`synchronous=FULL`). Errors of SQLite become ours, with the path and what is wrong.
+Always true: a file of another kind, or of a later rewardflow, is refused and left unchanged; only its owner can read a
+file made here; a connection for writing has the schema and keeps every commit that returned (WAL, `synchronous=FULL`).
+Errors of SQLite become our errors, with the path and what is wrong.
 """
 
 from __future__ import annotations
@@ -61,14 +61,17 @@ _NETWORK_FILE_SYSTEMS: Final = re.compile(
 
 
 def open_for_writing(path: Path, lock_timeout_s: float, *, exclusive: bool | None = None) -> sqlite3.Connection:
-    """Open or create; for any one thread. `exclusive` locks all others out; None does so on network file systems."""
+    """Opens or creates the journal, for use by one thread at a time.
+
+    `exclusive` locks all other processes out; None does so on network file systems only.
+    """
     _create_private(path)
     with translated_errors(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(
             path,
             timeout=lock_timeout_s,
             isolation_level=None,
-            check_same_thread=False,  # opened by the caller, then owned by the writer thread
+            check_same_thread=False,  # the caller opens it, then the writer thread owns it
             cached_statements=8,  # a statement for a thousand rows takes about a megabyte
         )
         undo.callback(connection.close)
@@ -94,16 +97,16 @@ def open_for_reading(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
 
 
 def _create_private(path: Path) -> None:
-    """Create the file before SQLite does, which would let others read it.
+    """Creates the file before SQLite does, because SQLite would let other users read it.
 
-    An existing file is left alone: opening and closing it here would drop this process's locks on it.
+    Does not open an existing file: opening and closing it here would drop this process's locks on it.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         if path.is_dir():
             raise JournalError(f"the journal must be a file, got the directory {path}") from None
-        # SQLite would take so short a file for an empty one and overwrite it.
+        # SQLite would take a file this short for an empty one and overwrite it.
         if path.exists() and 0 < path.stat().st_size < MIN_DATABASE_BYTES:
             raise NotAJournal(f"the journal must be a file that rewardflow made, got something else: {path}") from None
     except OSError as error:
@@ -111,20 +114,20 @@ def _create_private(path: Path) -> None:
 
 
 def close(connection: sqlite3.Connection) -> None:
-    """Fold the WAL into the file, so that one file is left, and close."""
-    with contextlib.suppress(sqlite3.Error):  # a reader may be in the way; the next opening folds the WAL in
+    """Merges the WAL into the file, so that one file is left, and closes the connection."""
+    with contextlib.suppress(sqlite3.Error):  # a reader may block this; the next opening merges the WAL
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
 
 
 def require_file(path: Path) -> None:
     if not path.is_file():
-        raise JournalError(f"the journal must be a file, got {path}, which is none")
+        raise JournalError(f"the journal must be an existing file, got {path}")
 
 
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Errors of SQLite leave this block as ours."""
+    """Turns errors of SQLite in this block into ours."""
     try:
         yield
     except sqlite3.Error as error:
@@ -140,11 +143,11 @@ def _translated(path: Path, error: sqlite3.Error) -> JournalError:
     return JournalError(f"cannot use the journal {path}: {error}")
 
 
-# -- what is in it --
+# -- the schema --
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> bool:
-    """True for a journal, False for an empty file; anything else is refused, untouched."""
+    """Returns True for a journal and False for an empty file; refuses any other file without changing it."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -162,7 +165,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> bool:
 
 def _set_durable(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages; the default of 1000 folds the WAL at every commit
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages; the default of 1000 merges the WAL at every commit
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -181,11 +184,14 @@ def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("COMMIT")
 
 
-# -- where it lies --
+# -- network file systems --
 
 
 def network_file_system(path: Path, mountinfo: str) -> str | None:
-    """The kind of network file system `path` lies on, or None; `mountinfo` is the text of /proc/self/mountinfo."""
+    """Returns the kind of network file system that holds `path`, or None.
+
+    `mountinfo` is the text of /proc/self/mountinfo.
+    """
     best, kind = "", ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")

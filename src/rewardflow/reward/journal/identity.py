@@ -1,8 +1,8 @@
-"""Tells one reward from another in journal keys.
+"""Computes the identity that distinguishes rewards in journal keys.
 
 Always true: the identity is the same in every run and on every machine while name, source, settings and `version` are.
 A reward that ships with this package has a `FrozenIdentity` instead of name and source: its module may move and its
-wording may change, and no journal pays again.
+wording may change without making any journal pay again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from rewardflow.reward.journal.canonical import canonical
 
 @dataclass(frozen=True, slots=True)
 class FrozenIdentity:
-    """Stands for the name and the source of a shipped reward's class, as its `frozen_identity`.
+    """Replaces the name and the source of a shipped reward's class, as its attribute `frozen_identity`.
 
     `name` never changes. Raise `revision` by hand when the class gives other verdicts for the same settings; the first
-    revisions are digests of the sources that version 0.1 hashed. A subclass has its own code, so it inherits nothing.
+    revisions are digests of the sources that version 0.1 hashed. A subclass has its own code, so it does not inherit
+    the identity.
     """
 
     name: str
@@ -31,7 +32,7 @@ class FrozenIdentity:
 
 
 def identity_of(reward: Any, name: str, source_text: bytes, settings: list[Any], version: Any) -> str:
-    """The digest that journal keys are made of; `name` and `source_text` count unless the reward is a shipped one."""
+    """Returns the digest for journal keys; uses `name` and `source_text` unless the reward ships with this package."""
     frozen = _frozen_identity(reward)
     if frozen is None:
         frozen = FrozenIdentity(name, hashlib.blake2b(source_text, digest_size=16).hexdigest())
@@ -40,7 +41,7 @@ def identity_of(reward: Any, name: str, source_text: bytes, settings: list[Any],
 
 
 def _frozen_identity(reward: Any) -> FrozenIdentity | None:
-    """Of a shipped class, of its instances, and of their methods under the method's name."""
+    """Returns the frozen identity of a shipped class, of its instance, or of an instance's method; else None."""
     reward = unwrapped(reward)
     suffix = ""
     if inspect.ismethod(reward):
@@ -51,21 +52,21 @@ def _frozen_identity(reward: Any) -> FrozenIdentity | None:
 
 
 def unwrapped(reward: Any) -> Any:
-    """The reward inside any partials."""
+    """Returns the reward inside any partials."""
     while isinstance(reward, functools.partial):
         reward = reward.func
     return reward
 
 
 def qualified_name(reward: Any) -> str:
-    """`module:qualname` of a reward that is given as an object."""
+    """Returns `module:qualname` of a reward that is given as an object."""
     reward = unwrapped(reward)
     named = reward if hasattr(reward, "__qualname__") else type(reward)
     return f"{getattr(named, '__module__', None) or 'builtins'}:{named.__qualname__}"
 
 
 def source_of(reward: Any) -> bytes:
-    """The source text of a reward's function or class, or its name where there is no source."""
+    """Returns the source text of a reward's function or class, or its name if the source is not available."""
     reward = unwrapped(reward)
     owner = reward.__self__ if inspect.ismethod(reward) else reward
     if not isinstance(owner, type | ModuleType) and not inspect.isroutine(owner):
@@ -78,10 +79,10 @@ def source_of(reward: Any) -> bytes:
 
 
 def carried_settings(reward: Any) -> Any:
-    """What an object that somebody else built holds: judges with different models must not share verdicts.
+    """Returns the settings inside an object that the user built: judges with different models must not share verdicts.
 
-    An instance whose attributes differ in every run is asked again in every run; name the class and its reward_kwargs
-    instead.
+    An instance whose attributes differ in every run is called again in every run. To avoid that, name the class and its
+    reward_kwargs instead.
     """
     if isinstance(reward, functools.partial):
         return [list(reward.args), reward.keywords, carried_settings(reward.func)]

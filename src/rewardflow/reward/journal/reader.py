@@ -1,7 +1,8 @@
-"""A journal as others see it: its rows, read while a run writes them, and its file, shrunk when no run does.
+"""Reads a journal from outside a run, also while a run writes to it, and shrinks its file when no run uses it.
 
-Always true: a reader changes nothing and is never in a run's way: it reads page by page, because a long read would keep
-the WAL of a live run growing. `vacuum` deletes only rows that were named, and never beside a run.
+Always true: a reader changes nothing and never blocks a run: it reads page by page, because a long read would keep the
+WAL of a live run growing. `vacuum` deletes only the rows it was asked to delete, and never while a run has the file
+open.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ ROWS_A_PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class JournalRow:
-    """One row as it was written. Its texts are in `rollout` and `verdict`; `digests` there stand in for hidden ones.
+    """One row as it was written. `rollout` and `verdict` hold its texts, or `digests` of texts that were not stored.
 
-    The fields stand in the order of the columns.
+    The fields have the order of the columns.
     """
 
     id: int
@@ -59,7 +60,7 @@ class JournalRow:
 
 
 class JournalReader:
-    """A journal opened read-only; works while a run writes to it, and never in that run's way."""
+    """A journal opened read-only; works while a run writes to it, and never blocks that run."""
 
     def __init__(self, path: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
         self.path = Path(path)
@@ -75,12 +76,12 @@ class JournalReader:
         return next(iter(self._select("id = ?", (row_id,), "LIMIT 1")), None)
 
     def newest(self, limit: int, *, run: str | None = None, failed_only: bool = False) -> list[JournalRow]:
-        """The last `limit` rows, oldest first."""
+        """Returns the last `limit` rows, oldest first."""
         where, values = _conditions(run, "value IS NULL" if failed_only else None)
         return self._select(where, (*values, limit), "ORDER BY id DESC LIMIT ?")[::-1]
 
     def rows(self, *, run: str | None = None, scored_only: bool = False) -> Iterator[JournalRow]:
-        """All rows, oldest first."""
+        """Yields all rows, oldest first."""
         where, values = _conditions(run, SCORED if scored_only else None)
         last_id = 0
         while page := self._select(f"id > ? AND {where}", (last_id, *values, ROWS_A_PAGE), "ORDER BY id LIMIT ?"):
@@ -88,13 +89,13 @@ class JournalReader:
             last_id = page[-1].id
 
     def last_id(self) -> int:
-        """0 for an empty journal. Ids count up in the order of writing."""
+        """Returns the largest id, 0 for an empty journal. Ids grow in the order of writing."""
         with translated_errors(self.path):
             (last_id,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM verdicts").fetchone()
         return int(last_id)
 
     def between(self, first_id: int, last_id: int, *, failed_only: bool = False) -> list[JournalRow]:
-        """The rows with these ids, both ends included, oldest first."""
+        """Returns the rows with these ids, both ends included, oldest first."""
         also = " AND value IS NULL" if failed_only else ""
         return self._select(f"id BETWEEN ? AND ?{also}", (first_id, last_id), "ORDER BY id")
 
@@ -130,9 +131,9 @@ def vacuum(
     older_than_s: float | None = None,
     lock_timeout_s: float = LOCK_TIMEOUT_S,
 ) -> VacuumResult:
-    """Delete rows older than `older_than_s`, or all, but never those of `keep_runs`; then shrink the file.
+    """Deletes rows older than `older_than_s`, or all, but never those of `keep_runs`; then shrinks the file.
 
-    Without either, nothing is deleted. Takes the file for itself, so it is refused while a run has it open.
+    Without either argument, deletes nothing. Needs the file alone, so it fails while a run has it open.
     """
     path = Path(path)
     require_file(path)
@@ -157,7 +158,7 @@ def _delete(connection: sqlite3.Connection, path: Path, keep_runs: Sequence[str]
         return 0
     runs = [run for (run,) in connection.execute("SELECT DISTINCT run FROM verdicts ORDER BY run")]
     unknown = [run for run in keep_runs if run not in runs]
-    if unknown:  # a slip of the pen would otherwise delete the very run that was meant
+    if unknown:  # otherwise a typing mistake would delete the run that the user wants to keep
         raise InvalidInput(f"keep_runs must name runs of {path}, got {unknown}; its runs are {runs}")
     before_s = time.time() - older_than_s if older_than_s is not None else None
     return connection.execute(

@@ -1,12 +1,12 @@
-"""The journal: every verdict that was paid for, on disk before it is delivered.
+"""Writes the journal: saves every paid verdict on disk before it is delivered.
 
-Always true: `saved(entry)` is called once for each entry, on the loop thread, after the commit that holds it;
-whatever it was called for survives `kill -9`. Only a commit that failed (a full disk) breaks that promise: it is
-logged, its rows are kept and tried again, and `aclose` raises if that was in vain. The event loop never waits for
-the disk.
+Always true: the journal calls `saved(entry)` once for each entry, on the loop thread, after the commit that holds it;
+an entry for which it was called survives `kill -9`. Only a failed commit (a full disk) breaks that promise: the error
+is logged, the rows are kept and tried again, and `aclose` raises if they still cannot be saved. The event loop never
+waits for the disk.
 
-This module is the writer: one thread owns the connection, and while one commit runs the next one gathers. The file is
-in `journal_file`, its rows in `journal_rows`, and reading it from outside a run in `journal_reader`.
+One writer thread owns the connection. While one commit runs, it collects the entries of the next. `database` opens the
+file, `verdict_rows` makes its rows, and `reader` reads it from outside a run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["Journal", "JournalEntry", "JournalReader", "JournalRow", "JournalSta
 logger = logging.getLogger(__name__)
 
 MAX_ROWS_A_COMMIT: Final = 1000
-MAX_KEYS_A_LOOKUP: Final = 200  # keeps one lookup's answer small: parsing it holds the GIL
+MAX_KEYS_A_LOOKUP: Final = 200  # keeps the answer of one lookup small, because parsing it holds the GIL
 MAX_PENDING: Final = 10_000
 YIELD_GIL_EVERY_S: Final = 0.002
 YIELD_GIL_FOR_S: Final = 0.00005
@@ -56,8 +56,8 @@ class JournalStatistics:
     rows_written: int
     commits: int
     found: int
-    pending: int  # handed over, not yet on disk
-    lost: int  # given up: more than MAX_PENDING could not be written, or the entry was broken
+    pending: int  # submitted, not yet on disk
+    lost: int  # never saved: more than MAX_PENDING rows could not be written, or the entry was broken
     failed_writes: int  # commits that failed
     last_error: str | None
 
@@ -95,7 +95,7 @@ _Job = _Find | _Write | _Stop
 
 
 class Journal:
-    """The journal of one run, open for writing. All methods belong to the loop thread."""
+    """The journal of one run, open for writing. Call all methods on the loop thread."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class Journal:
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         exclusive: bool | None = None,
     ) -> None:
-        """Open or create the file; blocks for at most about `lock_timeout_s`.
+        """Opens or creates the file; blocks for at most about `lock_timeout_s`.
 
-        `exclusive` locks all others out, readers included; None does so on network file systems only.
+        `exclusive` locks all other processes out, also readers; None does so on network file systems only.
         """
         if store not in get_args(Store):
             raise InvalidInput(f"store must be one of {', '.join(get_args(Store))}, got {store!r}")
@@ -119,7 +119,7 @@ class Journal:
         try:
             with translated_errors(self.path):
                 self._spent_usd = spent_usd(self._connection, run)
-        except JournalError:  # a damaged file may only show when its rows are read
+        except JournalError:  # a damaged file may fail only when its rows are read
             self._connection.close()
             raise
         self._inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
@@ -128,35 +128,35 @@ class Journal:
         self._num_submitted = 0
         self._unanswered = 0
         self._yield_timer: asyncio.TimerHandle | None = None
-        # Below: written by the writer thread alone once it runs.
+        # Once the writer thread runs, only it changes the attributes below.
         self._unsaved: list[TableRow] = []
         self._rows_written = self._commits = self._found = self._lost = self._failed_writes = 0
         self._errors_logged: set[str] = set()
         self._last_error: str | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the writer thread; a daemon, so that a run that never closes its journal can still exit."""
+        """Starts the writer thread, as a daemon, so that a run that never closes its journal can still exit."""
         if self._loop is not None or self._closed:
-            raise JournalError(f"a journal is started once, before it is closed: {self.path}")
+            raise JournalError(f"a journal must be started once, before it is closed: {self.path}")
         self._loop = loop
         threading.Thread(target=self._run_writer, args=(loop,), name="rewardflow-journal", daemon=True).start()
 
     def find(
         self, keys: Sequence[bytes], found: Callable[[Mapping[bytes, Reward]], None], *, failures: bool = True
     ) -> None:
-        """Call `found` with the newest reusable verdict of each key that has one; all earlier writes are seen.
+        """Calls `found` with the newest reusable verdict of each key that has one; sees all earlier writes.
 
-        `failures=False` leaves failed verdicts out. A lookup that fails is logged and finds nothing.
+        `failures=False` leaves out failed verdicts. A lookup that fails is logged and finds nothing.
         """
         self._submit(_Find(keys, failures, found))
 
     def write(self, entry: JournalEntry, saved: Callable[[JournalEntry], None]) -> None:
-        """Save `entry` with the next commit, then call `saved(entry)`."""
+        """Saves `entry` with the next commit, then calls `saved(entry)`."""
         self._submit(_Write(entry, saved))
         self._num_submitted += 1
 
     async def aclose(self, timeout_s: float = 10.0) -> None:
-        """Write what is left, fold the WAL into the file and stop; all callbacks have run when this returns."""
+        """Writes all pending rows, merges the WAL into the file and stops; returns after all callbacks have run."""
         if self._closed:
             return
         if self._loop is None:
@@ -181,7 +181,7 @@ class Journal:
             )
 
     def spent_usd(self) -> float:
-        """What the run's verdicts had cost when the journal was opened; those of all runs if it was opened for all."""
+        """Returns what the run's verdicts had cost when the journal was opened; with `run=None`, those of all runs."""
         return self._spent_usd
 
     def statistics(self) -> JournalStatistics:
@@ -205,14 +205,15 @@ class Journal:
             self._yield_timer = self._loop.call_later(YIELD_GIL_EVERY_S, self._yield_gil, self._loop)
 
     def _yield_gil(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give the writer thread the GIL now and then, while anything waits for an answer.
+        """Gives the writer thread the GIL every few milliseconds, while any job waits for an answer.
 
-        Why: a saturated loop lets go of the GIL once per round, for the microsecond that its select(0) takes. That is
-        too short for another thread to wake up, and starts its 5 ms of patience again. Measured beside a loop whose
-        rounds take 1 ms, on two cores: a commit of 64 rows took 1.7 s in the median and up to 5.9 s, with this 6 ms.
+        Why: a saturated loop releases the GIL once per round, for the microsecond that its select(0) takes. That is too
+        short for another thread to wake up, and restarts the 5 ms that the thread waits before it demands the GIL.
+        Measured beside a loop whose rounds take 1 ms, on two cores: a commit of 64 rows took 1.7 s in the median and up
+        to 5.9 s; with this pause it took 6 ms.
 
-        Cost: a pause is longer than asked for, 0.2 ms measured, so that a loop that is never idle loses 5 to 10 % of
-        its time while verdicts are being saved. A loop with time to spare pays with that.
+        Cost: a pause is longer than requested, 0.2 ms measured, so a loop that is never idle loses 5 to 10 % of its
+        time while verdicts are being saved. A loop with idle time loses only that.
         """
         time.sleep(YIELD_GIL_FOR_S)
         self._yield_timer = loop.call_later(YIELD_GIL_EVERY_S, self._yield_gil, loop)
@@ -230,7 +231,7 @@ class Journal:
             finally:
                 clock.end_hold(loop)
 
-    # From here on: the writer thread.
+    # The methods from here on run in the writer thread.
 
     def _run_writer(self, loop: asyncio.AbstractEventLoop) -> None:
         stopping = False
@@ -239,20 +240,20 @@ class Journal:
             stopping = isinstance(jobs[-1], _Stop)
             try:
                 self._serve(jobs)
-            except Exception as error:  # whatever happens here, the callers get their answers
+            except Exception as error:  # the callers must get their answers in any case
                 self._log_error(error, "the journal's writer failed")
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits, but rows are still written
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits; rows are still written
                 loop.call_soon_threadsafe(self._deliver, loop, jobs)
 
     def _take(self) -> list[_Job]:
-        """Everything that waits, at most one commit's worth. While one commit runs, the next one gathers."""
+        """Takes all waiting jobs, at most as many as fit one commit. More jobs queue while a commit runs."""
         jobs = [self._inbox.get()]
         while len(jobs) < self._max_rows and not self._inbox.empty():
             jobs.append(self._inbox.get_nowait())
         return jobs
 
     def _serve(self, jobs: Sequence[_Job]) -> None:
-        """Write before looking up, so that a lookup sees what was handed over before it, and it takes one commit."""
+        """Writes in one commit before it looks up, so that a lookup sees every entry submitted before it."""
         try:
             self._save([job.entry for job in jobs if isinstance(job, _Write)])
             for failures in (True, False):
@@ -267,14 +268,14 @@ class Journal:
         for entry in entries:
             try:
                 rows.append(row_of(entry, self._store))
-            except Exception as error:  # one entry of impossible types must not cost the others their commit
+            except Exception as error:  # one entry of impossible types must not stop the others from being saved
                 self._lost += 1
                 self._log_error(error, "an entry could not be written")
         if entries:
             self._save_rows(rows)
 
     def _save_rows(self, rows: list[TableRow]) -> None:
-        """Commit in order; what fails, and all after it, is kept for the next time, up to a bound."""
+        """Commits rows in order; keeps a failed batch and all rows after it for the next time, up to MAX_PENDING."""
         num_saved = 0
         try:
             while num_saved < len(rows):
@@ -298,7 +299,7 @@ class Journal:
                 some = keys[start : start + MAX_KEYS_A_LOOKUP]
                 known.update(look_up(self._connection, some, failures=failures))
         except (sqlite3.Error, ValueError) as error:
-            self._log_error(error, "a lookup failed; its verdicts are asked for again")
+            self._log_error(error, "a lookup failed; the calls are made again")
         for find in finds:
             find.rewards = {key: known[key] for key in find.keys if key in known}
             self._found += len(find.rewards)

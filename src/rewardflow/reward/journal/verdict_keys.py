@@ -1,8 +1,8 @@
-"""Under which key a verdict is remembered.
+"""Computes the keys under which the journal stores verdicts.
 
-Always true: equal keys mean the same reward asked about the same thing. `sample` also ties it to the place in the
-run, so that a judge with temperature is asked again for every new sample; `content` does not, for deterministic
-services.
+Always true: equal keys mean the same reward and the same inputs. A `sample` key also contains the place in the run, so
+that a judge with temperature is called again for every new sample; a `content` key, for deterministic services, does
+not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from rewardflow.types import Rollout
 
 
 def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None) -> tuple[bytes, ...]:
-    """One key for each rollout of a call; `run=None` gives content keys. In a group call each depends on all."""
+    """Returns one key for each rollout of a call; `run=None` gives content keys.
+
+    In a call about a group, each key depends on all of its rollouts.
+    """
     inputs = [_inputs(rollout) for rollout in rollouts]
     shared = hashlib.blake2b(identity.encode(), digest_size=16)
     for text in inputs:
@@ -33,7 +36,7 @@ def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None)
 
 
 def has_same_inputs(one: Rollout, other: Rollout) -> bool:
-    """Whether two rollouts of one place ask about the same thing; `==` fails for the arrays that datasets hold."""
+    """Whether two rollouts of one place have the same inputs; `==` fails for the arrays in some datasets."""
     return one is other or _inputs(one) == _inputs(other)
 
 

@@ -1,13 +1,13 @@
-"""Verdicts as rows of the journal's one table, and rows as verdicts again.
+"""Turns verdicts into rows of the journal's one table, and rows into verdicts again.
 
 Always true: any entry whose numbers fit 64 bits makes a row, whatever else it holds; finite numbers come back exactly;
-with `store="hash"` no text of a rollout or a verdict is in its row.
+with `store="hash"` a row holds no text of its rollout or verdict.
 
-A row has its numbers in columns, to be queried, and its texts in two JSON documents, `verdict` and `rollout`. What JSON
-cannot say comes back as JSON says it: tuples as lists, odd objects as their repr, NaN as null.
+A row has its numbers in columns, for queries, and its texts in two JSON documents, `verdict` and `rollout`. Values that
+JSON cannot hold come back in JSON's form: tuples as lists, odd objects as their repr, NaN as null.
 
-The sqlite3 module lets go of the GIL at every step of a statement and may wait 5 ms to get it back from a busy loop. So
-everything here is one statement with one step for many rows: `insert` takes them all, `look_up` returns one text.
+The sqlite3 module releases the GIL at every step of a statement and may wait 5 ms to get it back from a busy loop. So
+each function here runs one statement with one step for many rows: `insert` takes all rows, `look_up` returns one text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_DEPTH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """One verdict with everything that is written down about it. `key` is what it will be found by."""
+    """One verdict with everything that the journal stores about it. Lookups find it by `key`."""
 
     key: bytes
     run: str
@@ -64,7 +64,7 @@ def max_rows_a_statement(connection: sqlite3.Connection) -> int:
 
 
 def insert(connection: sqlite3.Connection, rows: Sequence[TableRow]) -> None:
-    """One statement is one transaction: all rows are on disk when this returns, and none is when it raises."""
+    """Inserts rows with one statement, which is one transaction: all are on disk when it returns, none if it raises."""
     places = f"({', '.join('?' * _NUM_COLUMNS)})"
     connection.execute(
         f"INSERT INTO verdicts ({COLUMNS}) VALUES {', '.join([places] * len(rows))}",
@@ -73,9 +73,9 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TableRow]) -> None:
 
 
 def look_up(connection: sqlite3.Connection, keys: Sequence[bytes], *, failures: bool) -> dict[bytes, Reward]:
-    """The newest verdict of each key that can be given out again, failed ones only with `failures`.
+    """Returns the newest reusable verdict of each key, failed ones only with `failures`.
 
-    All come back as one text, made of documents that SQLite only glues: their floats stay exact.
+    SQLite returns all as one text and only concatenates the documents, so their floats stay exact.
     """
     newest = (
         f"SELECT max(id) FROM verdicts WHERE key IN ({', '.join('?' * len(keys))}) "
@@ -88,7 +88,7 @@ def look_up(connection: sqlite3.Connection, keys: Sequence[bytes], *, failures: 
 
 
 def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
-    """What the verdicts of a run have cost; of all runs without a name."""
+    """Returns what the verdicts of a run have cost; with `run=None`, those of all runs."""
     where, values = ("", ()) if run is None else (" WHERE run = ?", (as_text(run),))
     (total_usd,) = connection.execute(f"SELECT total(cost_usd) FROM verdicts{where}", values).fetchone()
     return float(total_usd)
@@ -98,7 +98,7 @@ def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
 
 
 def row_of(entry: JournalEntry, store: Store) -> TableRow:
-    """In the order of `COLUMNS`."""
+    """Returns the entry's values in the order of `COLUMNS`."""
     rollout, reward = entry.rollout, entry.verdict
     verdict, inputs = _verdict_document(reward), _rollout_document(rollout)
     if store == "hash":
@@ -153,7 +153,7 @@ def _rollout_document(rollout: Rollout) -> dict[str, Any]:
 
 
 def _reward(document: Mapping[str, Any]) -> Reward:
-    """A verdict as it is given out again: paid for already, hence at no cost."""
+    """Returns a stored verdict, at no cost, because it was paid for before."""
     return Reward(
         value=document["value"],
         kind=document["kind"],
@@ -170,7 +170,7 @@ def _reward(document: Mapping[str, Any]) -> Reward:
 
 
 def _with_digests(document: Mapping[str, Any], private: Sequence[str]) -> dict[str, Any]:
-    """The document with digests in place of its private texts: equal texts can still be told, nothing can be read."""
+    """Replaces private texts by digests: equal texts can still be recognised, but no text can be read."""
     kept = {name: value for name, value in document.items() if name not in private}
     digests = {name: _digest(document[name]) for name in private if document[name] is not None}
     return {**kept, "digests": digests}
@@ -191,7 +191,7 @@ def _int64(value: int) -> int:
 
 
 def as_text(value: object) -> str:
-    """Policies emit halves of surrogate pairs, which no encoding takes."""
+    """Returns text that can be encoded: policies emit halves of surrogate pairs, which no encoding accepts."""
     text = value if isinstance(value, str) else _safe_repr(value)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -212,7 +212,7 @@ def _to_json_type(value: object) -> object:
 
 
 def _plain(value: object, outer: tuple[int, ...]) -> object:
-    """The slow, careful way: `value` rebuilt from what JSON surely takes."""
+    """Rebuilds a value from types that JSON always accepts; slow, for values that orjson refused."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -233,5 +233,5 @@ def _plain(value: object, outer: tuple[int, ...]) -> object:
 def _safe_repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # a user's __repr__
+    except Exception:  # raised by the user's own `__repr__`
         return f"<{type(value).__name__}>"
