@@ -1,6 +1,6 @@
-"""What is optimised: advantages, policy losses, KL, entropy and aggregation, as pure functions on tensors.
+"""Computes what training optimises: advantages, policy losses, KL, entropy, aggregation. Pure functions on tensors.
 
-Shapes are in the names: B rollouts, T tokens, V words of the vocabulary. A `mask_BT` says which tokens train: sampled
-by the policy, in a scored rollout (`aggregation.trained_mask`). Always true: what stands outside the mask, NaN
-included, reaches no value and no gradient.
+Names end with their shapes: B rollouts, T tokens, V words of the vocabulary. A `mask_BT` marks the tokens that train:
+those that the policy sampled, in scored rollouts (`aggregation.trained_mask`). Always true: values outside the mask,
+even NaN, affect no value and no gradient.
 """

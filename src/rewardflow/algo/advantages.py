@@ -1,6 +1,6 @@
-"""Which estimator `algorithm.advantage` names, with the settings it takes and the KL penalty of the reward.
+"""Makes the estimator that `algorithm.advantage` names, with its settings and the KL penalty of the reward.
 
-Always true: the table has every choice of the setting, and what it makes needs what `config.algorithms` says.
+Always true: the table has every choice of the setting; each estimator needs what `settings.algorithm_needs` says.
 """
 
 from __future__ import annotations

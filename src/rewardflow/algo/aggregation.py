@@ -1,7 +1,7 @@
-"""How the losses of tokens become the loss of a batch: a numerator and a denominator that both add up.
+"""Turns the losses of tokens into the loss of a batch: a numerator and a denominator that both add up.
 
-Always true: numerators and denominators of micro-batches sum to those of the batch, however its rows are split, so
-gradients may be accumulated first and divided once. A failed rollout is in neither.
+Always true: numerators and denominators of micro-batches sum to those of the batch, however its rows are split. So the
+trainer may accumulate gradients first and divide once. A failed rollout is in neither.
 
     token_mean             sum of tokens                    / trained tokens
     seq_mean_token_sum     sum of tokens                    / scored rollouts
@@ -25,7 +25,7 @@ from rewardflow.settings.run_settings import Aggregation
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
     divides_rows: bool  # each by its own number of trained tokens
-    count: Callable[[Tensor, Tensor, int], Tensor]  # of trained mask, scored rows and longest response
+    count: Callable[[Tensor, Tensor, int], Tensor]  # arguments: trained mask, scored rows, longest response
 
 
 _RULES: Mapping[str, _Rule] = {
@@ -37,7 +37,7 @@ _RULES: Mapping[str, _Rule] = {
 
 
 def trained_mask(sampled_BT: Tensor, scored_B: Tensor) -> Tensor:
-    """True for the tokens that train: sampled by the policy, in a rollout with a verdict."""
+    """Marks the tokens that train: those that the policy sampled, in a scored rollout."""
     if sampled_BT.shape[:1] != scored_B.shape:
         raise InvalidInput(
             "scored_B must have one entry for each row of the mask, "
@@ -47,7 +47,7 @@ def trained_mask(sampled_BT: Tensor, scored_B: Tensor) -> Tensor:
 
 
 def token_weights(aggregation: Aggregation, mask_BT: Tensor) -> Tensor:
-    """float32 weights for `numerator`. `mask_BT` is the trained mask."""
+    """Returns float32 weights for `numerator`. `mask_BT` is the trained mask."""
     weights_BT = mask_BT.bool().float()
     if look_up("aggregation", aggregation, _RULES).divides_rows:
         return weights_BT / weights_BT.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -55,14 +55,14 @@ def token_weights(aggregation: Aggregation, mask_BT: Tensor) -> Tensor:
 
 
 def numerator(values_BT: Tensor, weights_BT: Tensor) -> Tensor:
-    """The weighted sum, in the values' dtype. What has no weight is left out, not multiplied by 0: it may be NaN."""
+    """Returns the weighted sum, in the values' dtype. Leaves out tokens of weight 0, because they may be NaN."""
     return torch.where(weights_BT > 0, values_BT * weights_BT, 0.0).sum()
 
 
 def denominator(aggregation: Aggregation, mask_BT: Tensor, scored_B: Tensor, max_response_tokens: int) -> Tensor:
-    """A float64 scalar, 0 if no rollout was scored. The mask may be the trained one or that of all sampled tokens.
+    """Returns a float64 scalar, 0 if no rollout was scored. The mask may be the trained one or all sampled tokens.
 
-    A scored rollout counts even if none of its tokens train.
+    A scored rollout counts even if none of its tokens trains.
     """
     count = look_up("aggregation", aggregation, _RULES).count
     return count(trained_mask(mask_BT, scored_B), scored_B.bool(), max_response_tokens).to(torch.float64)

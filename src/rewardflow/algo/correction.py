@@ -1,13 +1,13 @@
-"""Correcting a loss for rollouts that another policy made: weights, and what is too far off to learn from.
+"""Corrects a loss for rollouts that another policy generated: weighs tokens, and rejects those too far off.
 
-Always true: nothing here has a gradient; a token that is left out adds nothing to the numerator and stays in the
-denominator, which is known before any log-prob is. With w = p_old / p_behaviour of each token:
+Always true: nothing here has a gradient; a rejected token adds nothing to the numerator but stays in the denominator,
+which is known before any log-prob. With w = p_old / p_behaviour of each token:
 
     weights   token      w                                         sequence       the product of w over the response
     reject    token      w outside the range: the token            sequence       the product outside: the response
                                                                    sequence_mean  the geometric mean outside: the same
 
-A weight above the cap is left out with its token or response, or truncated to the cap (truncated importance sampling).
+A weight above the cap rejects its token or response, or is truncated to the cap (truncated importance sampling).
 Ratios are bounded to exp(-20) to exp(20).
 """
 
@@ -26,7 +26,7 @@ from rewardflow.settings.run_settings import AboveCap, AlgorithmSettings, Reject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What multiplies the loss of each token, None where that is 1; which tokens count; and sums as those of a loss."""
+    """The weight of each token's loss (None: all 1), the tokens that count (None: all), and sums like a loss's."""
 
     weights_BT: Tensor | None
     kept_BT: Tensor | None
@@ -40,7 +40,7 @@ class Correction:
 
 @torch.no_grad()
 def correction(settings: AlgorithmSettings, old_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor) -> Correction:
-    """As the settings say. `mask_BT` is the trained mask."""
+    """Computes the correction that the settings ask for. `mask_BT` is the trained mask."""
     log_ratio_BT = log_ratio(old_BT, behaviour_BT, mask_BT)
     weights_BT = kept_BT = None
     sums: dict[str, Tensor] = {}
@@ -64,7 +64,7 @@ def correction(settings: AlgorithmSettings, old_BT: Tensor, behaviour_BT: Tensor
 def behaviour_weights(
     log_ratio_BT: Tensor, mask_BT: Tensor, by: WeighBy, *, cap: float | None, above_cap: AboveCap
 ) -> tuple[Tensor, Tensor]:
-    """The weight of each token, 0 outside the mask, and which of them the cap changed."""
+    """Returns the weight of each token, 0 outside the mask, and which weights the cap changed."""
     if by == "sequence":
         log_ratio_BT = log_ratio_BT.sum(dim=-1, keepdim=True).expand_as(mask_BT)
     weights_BT = bounded(log_ratio_BT).exp()
@@ -75,7 +75,7 @@ def behaviour_weights(
 
 
 def within_range(log_ratio_BT: Tensor, mask_BT: Tensor, by: RejectBy, bounds: tuple[float, float]) -> Tensor:
-    """True for the tokens of the mask whose ratio, or whose response's, lies within the bounds."""
+    """Marks the tokens of the mask whose ratio, or whose response's ratio, lies within the bounds."""
     measured_BT = bounded(log_ratio_BT)
     if by != "token":
         measured_BT = measured_BT.sum(dim=-1, keepdim=True)

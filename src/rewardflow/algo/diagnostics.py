@@ -1,10 +1,10 @@
-"""How far apart two policies are on the tokens that were sampled: the one that generated and one in the trainer.
+"""Measures how far apart two policies are on the sampled tokens: the one that generated and one in the trainer.
 
-Always true: sums are float64, without gradient, over the tokens of the mask alone, and those of micro-batches add up to
-those of the batch, however its rows are split; so do maxima, by taking the larger.
+Always true: sums are float64, without gradient, and only over the tokens of the mask; sums of micro-batches add up to
+those of the batch, however its rows are split, and maxima combine by taking the larger.
 
-Between the engine's log-probs and the trainer's under the same weights it measures what the two compute differently;
-between behaviour and present policy it measures staleness as well.
+Applied to the log-probs of engine and trainer under the same weights, it measures the numerical difference between the
+two; applied to behaviour and current policy, it measures staleness as well.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rewardflow.algo.log_ratio import bounded, log_ratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffPolicySums:
-    """`one + other` is that of both. With w = p / p_behaviour, of tokens or, as a product, of responses.
+    """Sums and maxima that add up: `one + other` covers both. w is p / p_behaviour, for a response the product of them.
 
-    `sums`: `tokens`, `responses`; `prob_diff` and its square, of |p - p_behaviour|; `kl_k1` and `kl_k3`, estimates of
-    KL(behaviour, policy); `ratio` and `response_ratio`, w, and their squares. `maxima`: `prob_diff`, `log_ratio` and
-    `neg_log_ratio`, of log w and of -log w; -inf if there are no tokens.
+    `sums`: `tokens`, `responses`; `prob_diff`, which is |p - p_behaviour|, and its square; `kl_k1` and `kl_k3`,
+    estimates of KL(behaviour, policy); `ratio` and `response_ratio`, which are w, and their squares. `maxima`:
+    `prob_diff`, `log_ratio` and `neg_log_ratio`, which are log w and -log w; -inf if there are no tokens.
     """
 
     sums: Mapping[str, Tensor]
@@ -38,9 +38,10 @@ class OffPolicySums:
         )
 
     def measures(self) -> dict[str, float]:
-        """What the sums say, divided; nothing if there are no tokens.
+        """Divides the sums into metrics; returns none if there are no tokens.
 
-        The effective share is the share of samples that, weighed equally, would tell as much as these with weights w.
+        The effective share is the share of samples that, weighed equally, would carry as much information as all of
+        them weighed by w.
         """
         sums = {name: total.item() for name, total in self.sums.items()}
         maxima = {name: largest.item() for name, largest in self.maxima.items()}
@@ -48,7 +49,7 @@ class OffPolicySums:
 
 
 def prob_diff_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
-    """Of sums and maxima as they are in `OffPolicySums`; nothing if there are no tokens."""
+    """Computes the `prob_diff` metrics from the sums and maxima of `OffPolicySums`; none if there are no tokens."""
     tokens = sums.get("tokens", 0.0)
     if not tokens:
         return {}
@@ -60,7 +61,7 @@ def prob_diff_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -
 
 
 def ratio_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
-    """As `prob_diff_measures`."""
+    """Computes the other metrics, as `prob_diff_measures` does."""
     tokens = sums.get("tokens", 0.0)
     if not tokens:
         return {}
@@ -78,7 +79,7 @@ def ratio_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -> di
 
 
 def off_policy_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor) -> OffPolicySums:
-    """Of one micro-batch. A response without a trained token does not count."""
+    """Computes the sums of one micro-batch. A response without a trained token does not count."""
     differences = prob_diff_sums(log_probs_BT, behaviour_BT, mask_BT)
     ratios = ratio_sums(log_probs_BT, behaviour_BT, mask_BT)
     return OffPolicySums(sums={**differences.sums, **ratios.sums}, maxima={**differences.maxima, **ratios.maxima})
@@ -86,7 +87,7 @@ def off_policy_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor)
 
 @torch.no_grad()
 def prob_diff_sums(log_probs_BT: Tensor, other_BT: Tensor, mask_BT: Tensor) -> OffPolicySums:
-    """`tokens` and what is called `prob_diff`."""
+    """Computes `tokens` and the `prob_diff` sums."""
     mask_BT = mask_BT.bool()
     difference_BT = torch.where(mask_BT, (log_probs_BT.double().exp() - other_BT.double().exp()).abs(), 0.0)
     values = {"tokens": mask_BT, "prob_diff": difference_BT, "prob_diff_squared": difference_BT.square()}
@@ -95,7 +96,7 @@ def prob_diff_sums(log_probs_BT: Tensor, other_BT: Tensor, mask_BT: Tensor) -> O
 
 @torch.no_grad()
 def ratio_sums(log_probs_BT: Tensor, behaviour_BT: Tensor, mask_BT: Tensor) -> OffPolicySums:
-    """All but what is called `prob_diff`."""
+    """Computes all sums but those of `prob_diff`."""
     mask_BT = mask_BT.bool()
     exact_BT = log_ratio(log_probs_BT, behaviour_BT, mask_BT).double()
     log_ratio_BT = bounded(exact_BT)
@@ -124,13 +125,13 @@ def _summed(values: Mapping[str, Tensor], extremes: Mapping[str, Tensor], mask_B
 
 
 def _largest(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Without asking the device how many there are."""
+    """Returns the largest value in the mask, or -inf. Avoids a wait for the device to count the tokens."""
     nothing = values_BT.new_full((1,), -torch.inf)
     return torch.cat([torch.where(mask_BT, values_BT, -torch.inf).flatten(), nothing]).max()
 
 
 def _std(total: float, total_squared: float, count: float) -> float:
-    """The unbiased standard deviation, from the sums."""
+    """Returns the unbiased standard deviation, from the sums."""
     if count < 2:
         return 0.0
     return math.sqrt(max(0.0, total_squared - total * total / count) / (count - 1))

@@ -1,6 +1,6 @@
-"""The tables of docs/algorithms.md: what each algorithm needs, and what is refused and why.
+"""Writes the tables of docs/algorithms.md: what each algorithm needs, which settings it refuses, and why.
 
-Always true: the page is written from the tables that settings are checked against and losses are chosen from.
+Always true: the page comes from the same tables that check the settings and choose the losses.
 
     python -m rewardflow.algo.docs_tables docs/algorithms.md     # rewrites the part between the two marks
 """
@@ -37,7 +37,7 @@ def tables() -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page with the tables as they are now between the marks."""
+    """Returns the page with the current tables between the two marks."""
     if page.count(START) != 1 or page.count(END) != 1:
         raise InvalidInput(f"a page must have the line {START.strip()!r} and later {END.strip()!r}, each once")
     before, _, rest = page.partition(START)

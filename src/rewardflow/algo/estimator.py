@@ -1,7 +1,7 @@
-"""What scored rollouts earned, which is all that an estimator of advantages gets to see.
+"""Defines the estimator of advantages, and the scored rollouts that it works on.
 
-Always true: a failed rollout is in no list here, so it can neither vote nor train; its advantage is 0. A reward stands
-on the last sampled token, a penalty on each; tokens that the policy did not sample do not exist.
+Always true: estimators never see a failed rollout, so it affects no other one; its advantage is 0. The score counts at
+the last sampled token, a penalty at each; tokens that the policy did not sample are left out.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ PenaltyOf = Callable[[Rollout], Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTargets:
-    """What sampled tokens teach, float32: a policy by their advantages, and a critic by their returns."""
+    """The targets of the sampled tokens, in float32: advantages for the policy, returns for a critic."""
 
     advantages_T: Tensor
     returns_T: Tensor
 
     def tolist(self) -> list[float]:
-        """The advantages, as those of other estimators are written down."""
+        """Returns the advantages alone, in the form that other estimators have on file."""
         advantages: list[float] = self.advantages_T.tolist()
         return advantages
 
 
-Advantage = float | Tensor | TokenTargets  # for all tokens, or one float32 for each sampled token
+Advantage = float | Tensor | TokenTargets  # one number for all tokens, or one float32 for each sampled token
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRollout:
-    """The score of one rollout, less `penalty_T`: float64, one for each sampled token, None where there is none."""
+    """A rollout with its score. `penalty_T` is subtracted from it: float64, one for each sampled token, or None."""
 
     rollout: Rollout
     score: float
@@ -55,7 +55,7 @@ class ScoredRollout:
         return num_sampled(self.rollout)
 
     def rewards_T(self) -> Tensor:
-        """float64, one for each sampled token."""
+        """Returns float64 rewards, one for each sampled token."""
         rewards_T = torch.zeros(self.num_tokens, dtype=torch.float64)
         rewards_T[-1:] = self.score
         return rewards_T if self.penalty_T is None else rewards_T - self.penalty_T
@@ -65,7 +65,7 @@ ScoredRollouts = Sequence[Sequence[ScoredRollout]]
 
 
 class Estimator(Protocol):
-    """The `Advantages` of the flow, which can also take penalties into account."""
+    """The flow's `Advantages`, which can also subtract penalties."""
 
     @property
     def needs(self) -> Needs: ...
@@ -79,7 +79,7 @@ class Estimator(Protocol):
 
 
 class ScoredOnlyEstimator(ABC):
-    """An `Estimator` that is told what scored rollouts earned, and nothing of the others."""
+    """An `Estimator` that sees only the scored rollouts of each group."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class ScoredOnlyEstimator(ABC):
 
     @abstractmethod
     def estimate(self, groups: ScoredRollouts) -> Sequence[Sequence[Advantage]]:
-        """One advantage for each rollout of each group."""
+        """Returns one advantage for each rollout of each group."""
 
 
 def estimate_scored(
@@ -101,7 +101,7 @@ def estimate_scored(
     estimate: Callable[[ScoredRollouts], Sequence[Sequence[Advantage]]],
     penalty_of: PenaltyOf | None = None,
 ) -> list[list[Advantage]]:
-    """What `estimate` gives the scored rollouts, and 0 for the others, each in its place."""
+    """Calls `estimate` with the scored rollouts; returns its advantages in place, and 0 for failed rollouts."""
     scored = [
         [
             ScoredRollout(rollout, reward.value, None if penalty_of is None else penalty_of(rollout))

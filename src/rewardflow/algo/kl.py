@@ -1,4 +1,4 @@
-"""How far the policy is from the reference, estimated from the sampled tokens alone.
+"""Estimates the KL divergence of the policy from the reference, from the sampled tokens alone.
 
 Always true: every estimate is exactly 0 outside the mask, in value and gradient. With r = p_reference / p and tokens
 sampled from p, these estimate KL(p, p_reference), except `abs`, which only measures a distance:
@@ -7,7 +7,7 @@ sampled from p, these estimate KL(p, p_reference), except `abs`, which only meas
     k2    (log r)^2 / 2     biased, with the right gradient
     k3    r - 1 - log r     unbiased, never negative, of small variance; at most 10, against outliers
     abs   |log r|           never negative
-    k1+   as k1             with the gradient of k2, whose mean is that of the divergence
+    k1+   as k1             with the gradient of k2, whose mean is the gradient of the divergence
     k3+   as k3             likewise
 
 See http://joschu.net/blog/kl-approx.html.
@@ -31,7 +31,7 @@ MAX_K3 = 10.0
 def kl_to_reference(
     log_probs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, estimator: LossKlEstimator = "k3"
 ) -> Tensor:
-    """The estimate of each token, with the estimator's own gradient."""
+    """Returns the estimate of each token, with the estimator's own gradient."""
     return look_up("estimator", estimator, ESTIMATORS)(log_ratio(log_probs_BT, reference_BT, mask_BT))
 
 
@@ -60,7 +60,7 @@ def _pulling_as_k2(estimate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], T
     return estimated
 
 
-# Each takes log p - log p_reference.
+# The argument of each is log p - log p_reference.
 ESTIMATORS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "k1": _k1,
     "k2": _k2,

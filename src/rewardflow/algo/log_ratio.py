@@ -1,7 +1,7 @@
-"""The difference of two policies' log-probs, which ratios, weights and KL estimates are made of.
+"""Computes the difference of two policies' log-probs, the basis of ratios, weights and KL estimates.
 
-Always true: it is at least float32, exactly 0 outside the mask in value and gradient, and differentiates the first
-policy only.
+Always true: the difference is at least float32, exactly 0 outside the mask in value and gradient, and has a gradient
+only for the first policy.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_LOG_RATIO = 20.0  # exp of it still has room in float32 when it is squared and summed
+MAX_LOG_RATIO = 20.0  # float32 can still hold squares and sums of exp(20)
 
 
 def log_ratio(log_probs_BT: Tensor, base_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """log p - log base for each token. The base is a fixed point, even when it is the same tensor."""
+    """Returns log p - log base for each token. The base gets no gradient, even if it is the same tensor."""
     dtype = torch.promote_types(log_probs_BT.dtype, torch.float32)
     difference_BT = log_probs_BT.to(dtype) - base_BT.detach().to(dtype)
     return torch.where(mask_BT.bool(), difference_BT, 0.0)
 
 
 def bounded(log_ratio_BT: Tensor) -> Tensor:
-    """Within what exp can take. Beyond the bound there is no gradient."""
+    """Clamps to the range that is safe for exp. Outside the range the gradient is 0."""
     return log_ratio_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)

@@ -1,6 +1,6 @@
-"""Looking a name up in one of the tables of this package.
+"""Looks a name up in one of the tables of this package.
 
-Always true: a name that no table has is the caller's mistake, and the answer lists the names there are.
+Always true: an unknown name raises `InvalidInput`, which lists the known names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Entry = TypeVar("Entry")
 
 
 def look_up(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
-    """The entry of this name; `what` says in an error what was being chosen."""
+    """Returns the entry of this name; `what` names the setting in the error."""
     if name not in table:
         raise InvalidInput(f"{what} must be one of {', '.join(table)}, got {name!r}")
     return table[name]

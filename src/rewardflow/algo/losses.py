@@ -1,16 +1,16 @@
-"""Policy losses per token, not yet reduced: what pulls the policy along its advantages.
+"""Computes the policy loss of each token; `aggregation` reduces it later.
 
-Always true: `loss_BT` and every sum are exactly 0 for tokens outside the mask, and so is their gradient. `LOSSES` is
-the one list of what there is.
+Always true: `loss_BT` and every sum are exactly 0 for tokens outside the mask, and so is their gradient. `LOSSES` lists
+all policy losses.
 
     ppo               max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)), r = p / p_old; for A < 0 at most -A dual_clip
     decoupled         the same, weighed by w = p_old / p_behaviour of each token unless the settings weigh otherwise
     gspo              as ppo without dual_clip, r being the geometric mean of p / p_old over the response
     policy_gradient   -A log p
 
-Every one of them can be weighed for rollouts that another policy made, and leave out what is too far off
-(`correction`). In the decoupled form `old` is the proximal policy, the one that updates must stay close to, and w
-corrects for the rollouts having come from another.
+Each of them can be corrected for rollouts that another policy generated, by weights and by rejection (`correction`). In
+the decoupled form `old` is the proximal policy, to which updates must stay close, and w corrects for the other policy
+that generated the rollouts.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from rewardflow.algo.lookup import look_up
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.run_settings import AlgorithmSettings
 
-MAX_LOG_SEQUENCE_RATIO = 10.0  # of a response's mean; beyond it there is no gradient
+MAX_LOG_SEQUENCE_RATIO = 10.0  # bound of a response's mean log ratio; above it the gradient is 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:
-    """The loss of each token, and sums over the masked tokens, from which metrics are made once they are divided.
+    """The loss of each token, and sums over the tokens of the mask, which become metrics when divided.
 
     `sums` are float64, without gradient: `tokens`; `ratio`; `kl_old_k1` and `kl_old_k3`, estimates of the KL from the
-    old policy to this one; `clipped_low`, `clipped_high` and `clipped_dual`, tokens that a clip keeps from pulling
-    further. With behaviour weights also `behaviour_weight` and `behaviour_weight_squared` of the weights as they were
-    applied, and `behaviour_capped`, tokens whose weight was above the cap. With rejection `rejected`, tokens left out.
+    old policy to this one; `clipped_low`, `clipped_high` and `clipped_dual`, the numbers of tokens whose gradient a
+    clip stops. With behaviour weights also `behaviour_weight` and `behaviour_weight_squared`, of the weights as
+    applied, and `behaviour_capped`, the number of tokens with a weight above the cap. With rejection also `rejected`,
+    the number of rejected tokens.
     """
 
     loss_BT: Tensor
@@ -46,16 +47,16 @@ class TokenLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossKind:
-    """An entry of the table; `formula` and `log_probs` are for people."""
+    """An entry of the table; `formula` and `log_probs` are texts for the docs."""
 
     compute: Callable[[AlgorithmSettings, Tokens], TokenLoss]
     formula: str
-    log_probs: str  # that it compares with; every loss also with those of behaviour where the settings say so
+    log_probs: str  # those it compares with; the settings may add behaviour log-probs to every loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a loss is computed from, of one shape. `behaviour_BT` is the old policy's where nothing needs it."""
+    """The inputs of a loss, all of one shape. `behaviour_BT` is `old_BT` if the settings do not need it."""
 
     log_probs_BT: Tensor
     old_BT: Tensor
@@ -81,9 +82,9 @@ def policy_loss(
     advantages_BT: Tensor,
     mask_BT: Tensor,
 ) -> TokenLoss:
-    """The loss that `settings.loss` names. Only `log_probs_BT` is differentiated.
+    """Computes the loss that `settings.loss` names. Only `log_probs_BT` gets a gradient.
 
-    Where the old policy is the present one, because nothing was updated since, `old_BT` may be `log_probs_BT` itself.
+    If no update came since the old policy, `old_BT` may be `log_probs_BT` itself.
     """
     kind = look_up("loss", settings.loss, LOSSES)
     if behaviour_BT is None and settings.needs_behaviour:
@@ -132,7 +133,7 @@ def _gspo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
     log_ratio_BT = log_ratio(tokens.log_probs_BT, tokens.old_BT, mask_BT)
     with torch.no_grad():
         of_response_B1 = log_ratio_BT.sum(dim=-1, keepdim=True) / mask_BT.sum(dim=-1, keepdim=True).clamp(min=1)
-    # In value the response's ratio, in gradient that of each of its tokens.
+    # The value is the response's ratio; the gradient is that of each token.
     through_token_BT = log_ratio(tokens.log_probs_BT, tokens.log_probs_BT, mask_BT)
     ratio_BT = (through_token_BT + of_response_B1).clamp(max=MAX_LOG_SEQUENCE_RATIO).exp()
     advantages_BT = torch.where(mask_BT, tokens.advantages_BT.to(ratio_BT.dtype), 0.0)
@@ -157,7 +158,7 @@ def _policy_gradient(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
 
 
 def _distances(log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, Tensor]:
-    """Of the policy from the old one; all 0 outside the mask."""
+    """Returns the distances of the policy from the old one; all 0 outside the mask."""
     ratio_BT = log_ratio_BT.exp()
     return {
         "tokens": mask_BT,

@@ -1,11 +1,10 @@
-"""KL in the reward: each sampled token pays for being likelier under the old policy than under the reference.
+"""Subtracts a KL penalty from the reward: tokens pay for being likelier under the old policy than the reference.
 
-Always true: failed rollouts pay nothing and do not steer the coefficient. Estimators that look at outcomes take the
-score less the sum of the payments, those that look at tokens take each where it falls, as in verl.
+Always true: failed rollouts pay nothing and do not move the coefficient. Estimators that use one outcome per rollout
+subtract the sum of its penalties; those that use tokens subtract each penalty at its token, as in verl.
 
-A coefficient may follow the KL to a target (https://arxiv.org/abs/1909.08593). It moves once a batch, so such
-advantages need the whole batch; it is the only thing here that changes from call to call, and a run that is resumed
-has to put `controller` back.
+The coefficient may adapt to bring the KL to a target (https://arxiv.org/abs/1909.08593). It changes once a batch, so
+such advantages need the whole batch. It is the only state here, so a resumed run must restore `controller`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from rewardflow.types import Rollout, ScoredGroup
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_ERROR = 0.2  # of a batch's KL relative to the target, beyond which the coefficient does not move faster
+MAX_ERROR = 0.2  # a batch's KL may miss the target by more, relatively, but the coefficient moves no faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class FixedKl:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveKl:
-    """`after` a batch above the target the coefficient is larger, below it smaller; slower for a larger horizon."""
+    """Raises the coefficient after a batch above the target, lowers it below; a larger horizon makes it slower."""
 
     coef: float
     target: float
@@ -54,14 +53,14 @@ class AdaptiveKl:
 
 @dataclass(frozen=True, slots=True)
 class PaidKl:
-    """What rollouts paid for: the mean over scored rollouts of each one's mean KL, None if there were none."""
+    """The penalised KL: `mean` over scored rollouts of each one's mean KL, None if there were none."""
 
     mean: float | None
     coef: float
 
 
 class KlInReward:
-    """Wraps the estimator whose rewards are to be less by `coef` times the KL of each sampled token."""
+    """Wraps an estimator and subtracts `coef` times the KL of each sampled token from its rewards."""
 
     def __init__(
         self, estimator: Estimator, *, controller: FixedKl | AdaptiveKl, kl_estimator: KlEstimator = "k1"
@@ -93,12 +92,12 @@ class KlInReward:
         return advantages
 
     def take_paid(self) -> PaidKl:
-        """Since this was last asked; the coefficient is what they paid with, not what it has become since."""
+        """Returns the KL since the last call, with the coefficient that was applied to it, not the current one."""
         paid, self._paid = self._paid, []
         return PaidKl(statistics.fmean(paid) if paid else None, self._coef_paid)
 
     def _kl_of(self, rollout: Rollout, precomputed_of: PrecomputedOf) -> Tensor:
-        """float64, one for each sampled token."""
+        """Returns float64 estimates, one for each sampled token."""
         precomputed = precomputed_of(rollout)
         missing = [name for name in ("old", "reference") if getattr(precomputed, name) is None]
         if missing:

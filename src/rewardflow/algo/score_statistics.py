@@ -1,7 +1,7 @@
-"""Means and spreads of scores, in float64.
+"""Computes means, standard deviations and whitened values of scores, in float64.
 
-Always true: of equal values the mean is exactly that value, so what is centred or whitened with it is exactly 0 and can
-be recognised and skipped.
+Always true: the mean of equal values is exactly that value, so centring or whitening them gives exactly 0, which later
+code can recognise and skip.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-SPREAD_FLOOR = 1e-6  # added to a spread before it divides
-VARIANCE_FLOOR = 1e-8  # added to a variance before its root divides
+SPREAD_FLOOR = 1e-6  # added to a standard deviation before dividing by it
+VARIANCE_FLOOR = 1e-8  # added to a variance before dividing by its root
 
 
 def mean(scores: Sequence[float]) -> float:
-    """Of none, 0. Of equal scores exactly that score, which a sum that was rounded and divided need not be."""
+    """Returns 0 for no scores, and exactly the score if all are equal, which a rounded sum might miss."""
     if not scores:
         return 0.0
     return scores[0] if min(scores) == max(scores) else math.fsum(scores) / len(scores)
 
 
 def spread(scores: Sequence[float]) -> float:
-    """The unbiased standard deviation; of fewer than two scores, 0."""
+    """Returns the unbiased standard deviation; 0 for fewer than two scores."""
     if len(scores) < 2:
         return 0.0
     centre = mean(scores)
@@ -32,7 +32,7 @@ def spread(scores: Sequence[float]) -> float:
 
 
 def whitened(values_N: Tensor, counts_N: Tensor) -> Tensor:
-    """Centred and divided by the spread, where `values_N[i]` stands for `counts_N[i]` equal values; float64."""
+    """Centres and divides by the standard deviation, counting `values_N[i]` as `counts_N[i]` equal values; float64."""
     values_N, counts_N = values_N.double(), counts_N.double()
     present = values_N[counts_N > 0]
     total = counts_N.sum()

@@ -1,11 +1,11 @@
-"""The log-prob of the token that was drawn, and the entropy of what it was drawn from, out of the same logits.
+"""Computes the log-prob of the sampled token and the entropy of its distribution, from the same logits.
 
-Always true: no tensor the size of the logits is made, except their gradient: everything else exists for some tokens at
-a time, in at least float32, and the backward pass computes it again. A token of which nothing is asked has a gradient
-of 0, even if its logits are NaN.
+Always true: no tensor of the logits' size is allocated, except their gradient: everything else exists for a few tokens
+at a time, in at least float32, and the backward pass computes it again. A token whose outputs get no gradient gets a
+gradient of 0, even if its logits are NaN.
 
-With z the logits less their largest and s the sum of exp(z), the entropy is log s - sum(exp(z) z) / s: two terms that
-are both at least 0, so that no digits are lost, however large the logits are.
+With z the logits minus their largest and s the sum of exp(z), the entropy is log s - sum(exp(z) z) / s. Both terms are
+at least 0, so no digits are lost, however large the logits are.
 
 Shapes: N tokens, C of them at a time, V words.
 """
@@ -20,8 +20,8 @@ from torch import Tensor
 Entropy = Literal["none", "measured", "trained"]  # measured: without a gradient
 
 LOGITS_AT_A_TIME = 1 << 25  # 128 MiB in float32
-CACHED_LOGITS = 1 << 18  # on a CPU, which is several times faster with what its cache holds
-# exp of it is 0, and so is the product, which it would not be of a word that is ruled out by a logit of -inf.
+CACHED_LOGITS = 1 << 18  # on a CPU, which is several times faster on data that fits its cache
+# Replaces a logit of -inf: exp(z) is still 0, and so is exp(z) z, which would be NaN for -inf.
 _LOWEST = -1e4
 
 
@@ -33,7 +33,7 @@ def token_softmax(
     entropy: Entropy = "none",
     logits_at_a_time: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probs, and entropies in nats unless there are to be `none`, of the distribution at this temperature."""
+    """Returns log-probs, and entropies in nats unless `entropy` is `none`, of the distribution at this temperature."""
     most = logits_at_a_time or (CACHED_LOGITS if logits_NV.device.type == "cpu" else LOGITS_AT_A_TIME)
     num_tokens = max(1, most // max(1, logits_NV.shape[-1]))
     log_probs_N, entropy_N = _Softmax.apply(logits_NV, token_ids_N, temperature, entropy, num_tokens)  # type: ignore[no-untyped-call]
@@ -71,7 +71,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """By the logit of word v: 1 for the token itself less p_v, and for the entropy -p_v (log p_v + entropy)."""
+        """Differentiates by the logit of word v: [v is the token] - p_v; for the entropy -p_v (log p_v + entropy)."""
         logits_NV, token_ids_N, entropy_N, largest_N, total_N = ctx.saved_tensors
         out_NV = torch.empty_like(logits_NV)
         for first in range(0, len(logits_NV), ctx.num_tokens):

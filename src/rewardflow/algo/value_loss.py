@@ -1,10 +1,10 @@
-"""What pulls a critic's values to the returns that came, token by token, not yet reduced.
+"""Computes the loss of a critic's values for each token; `aggregation` reduces it later.
 
 Always true: `loss_BT` and every sum are exactly 0 for tokens outside the mask, and so is their gradient.
 
-    (v - return)^2 / 2; with a clip the larger of that and the same of v kept within `clip` of the value before
+    (v - return)^2 / 2; with a clip, the larger of that and the same for v clamped to within `clip` of the old value
 
-See https://arxiv.org/abs/1707.06347, and verl's `compute_value_loss`, which has the same numbers.
+See https://arxiv.org/abs/1707.06347, and verl's `compute_value_loss`, which gives the same numbers.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLoss:
-    """`clipped_BT` is True for the tokens that the clip keeps from being pulled further."""
+    """The loss of each token; `clipped_BT` marks the tokens whose gradient the clip stops."""
 
     loss_BT: Tensor
     clipped_BT: Tensor
 
 
 def value_loss(values_BT: Tensor, old_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor, clip: float | None) -> ValueLoss:
-    """Only `values_BT` is differentiated; `old_BT` are the values before the step's first update."""
+    """Only `values_BT` gets a gradient; `old_BT` are the values before the step's first update."""
     mask_BT = mask_BT.bool()
-    # Left out before anything is computed: 0 times the gradient of a NaN is a NaN.
+    # Masked before any computation: 0 times the gradient of a NaN is a NaN.
     values_BT, old_BT, returns_BT = (torch.where(mask_BT, one_BT, 0.0) for one_BT in (values_BT, old_BT, returns_BT))
     loss_BT = (values_BT - returns_BT).square()
     clipped_BT = torch.zeros_like(mask_BT)

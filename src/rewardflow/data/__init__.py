@@ -1,4 +1,4 @@
-"""Prompts to train on: from files, data sets and generated tasks, in an order that can be resumed.
+"""Supplies prompts from files, data sets and generated tasks, in an order that can be resumed.
 
 source = open_source(DataSettings(path="train.parquet"), seed=1)
 prompts = source.take(128)

@@ -1,10 +1,10 @@
-"""Which columns mean what: rows of a table become prompts.
+"""Turns rows of a table into prompts: finds the columns of prompt and answer and reads them.
 
-Always true: prompt i of the list is row i of the table and has the uid str(i). A table without the columns that are
-needed is refused with those that it has; rows of the wrong types are refused by line.
+Always true: prompt i of the list is row i of the table and has the uid str(i). A table that lacks a needed column
+raises an error that lists its columns; rows of wrong types raise an error that lists their lines.
 
-Understood without a word: verl's layout (`prompt` as chat messages, `reward_model.ground_truth`, `data_source`,
-`extra_info`), `messages`, and plain `question` and `answer`, as in GSM8K's own files.
+Works without settings for verl's layout (`prompt` as chat messages, `reward_model.ground_truth`, `data_source`,
+`extra_info`), for `messages`, and for plain `question` and `answer`, as in GSM8K's own files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROMPT_COLUMNS = ("prompt", "messages", "question")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where to look. `a.b` is the column of that name, or b inside the column a. None: wherever others keep it."""
+    """The columns to read. `a.b` is the column of that name, or b inside the column a. None: the usual columns."""
 
     prompt: str | None = None
     answer: str | None = None
@@ -84,7 +84,7 @@ def _prompt(uid: str, row: Mapping[str, Any], prompt_column: str, answer_column:
 
 
 def _check_unicode(name: str, text: str) -> None:
-    """Half a surrogate pair, as an escape in JSON, is no character, and no tokenizer takes it."""
+    """Refuses half a surrogate pair, which JSON can escape but no tokenizer accepts."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -93,7 +93,7 @@ def _check_unicode(name: str, text: str) -> None:
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:
-    """None where there is none."""
+    """Returns the value of a column or of a field inside one; None if it is missing."""
     if name in row or "." not in name:
         return row.get(name)
     head, _, rest = name.partition(".")
@@ -115,7 +115,7 @@ def _messages(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
             raise InvalidInput(f"{name}[{i}] must have the texts role and content, got {_shown(dict(message))}")
         if isinstance(message["content"], str):
             _check_unicode(f"{name}[{i}].content", message["content"])
-    # Parquet puts null for what one message lacks and another has; a chat template would take it for something.
+    # Parquet writes null for a key that only other messages have; a chat template would treat it as a value.
     return [{key: one for key, one in message.items() if one is not None} for message in messages]
 
 

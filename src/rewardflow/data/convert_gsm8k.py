@@ -1,7 +1,7 @@
-"""GSM8K's own files in verl's layout: one row for each, with the columns that verl's preparation writes.
+"""Converts GSM8K's own files to verl's layout, row by row, with the columns that verl's preparation script writes.
 
-Always true: a row that comes out has the final number of its answer as ground truth, without commas; a file with a row
-that lacks it is refused by line, and nothing is written.
+Always true: the ground truth of a row is the final number of its answer, without commas; a file in which a row lacks it
+raises an error that lists the lines, and nothing is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FINAL = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def convert_gsm8k(source: str | PathLike[str], target: str | PathLike[str], *, split: str) -> int:
-    """Write the target, JSONL or parquet, as a whole, and return the number of rows."""
+    """Writes the target, JSONL or parquet, as a whole, and returns the number of rows."""
     rows = in_verl_layout(read_file(source), split=split)
     write_rows(target, rows)
     return len(rows)

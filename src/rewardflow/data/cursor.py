@@ -1,11 +1,11 @@
-"""Goes through a set of prompts for ever, epoch after epoch, and can say where it stands.
+"""Goes through a set of prompts endlessly, epoch after epoch, and can save and restore its position.
 
-Always true: in every epoch each prompt comes once, and what was given back comes once more, before all others, in the
-order in which it came back; a cursor restored from a state gives exactly what the one that told the state would have
-given next. A `take` that fails has taken nothing.
+Always true: each prompt comes once in every epoch; prompts that were given back come once more, before all others, in
+the order of their return; a restored cursor gives exactly the prompts that the saved one would have given next. A
+`take` that fails takes nothing.
 
-A state is plain JSON: the epoch, the position in it, the uids given back, and what the order depends on: the set's
-fingerprint, the seed, and whether it is shuffled.
+A state is plain JSON: the epoch, the position in it, the uids given back, and everything that the order depends on: the
+set's fingerprint, the seed, and whether it is shuffled.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rewardflow.settings.rules import at_least
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
-_HOPELESS_WITHOUT_END = 10_000  # prompts without end that were left out one after another
+_MAX_LEFT_OUT_IN_A_ROW = 10_000  # of an endless set, before the cursor gives up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorStatistics:
-    """Counts since the cursor was made. `num_waiting` were given back and not taken again."""
+    """Counts since the cursor was made. `num_waiting` prompts were given back and not taken again."""
 
     epoch: int
     position: int
@@ -47,14 +47,14 @@ class _Place:
 
 
 class PromptCursor:
-    """A `PromptSource`. `keep` says which prompts to give; the others are left out, each time they come up."""
+    """A `PromptSource`. It leaves out prompts for which `keep` is false, each time they come up."""
 
     def __init__(
         self, prompts: PromptSet, *, seed: int = 0, shuffle: bool = True, keep: Callable[[Prompt], bool] | None = None
     ) -> None:
         self._prompts = prompts
         self._seed = seed
-        self._is_shuffled = shuffle and prompts.size is not None  # a stream without end is a random order already
+        self._is_shuffled = shuffle and prompts.size is not None  # an endless set is random already
         self._keep = keep
         self._place = _Place()
         self._waiting: deque[int] = deque()
@@ -77,12 +77,12 @@ class PromptCursor:
                 in_a_row = 0
             else:
                 num_left_out, in_a_row = num_left_out + 1, in_a_row + 1
-                self._check_hope(in_a_row)
+                self._check_left_out(in_a_row)
         self._place, self._waiting = place, waiting
         self._num_taken += len(taken)
         self._num_left_out += num_left_out
         if num_left_out:
-            logger.info("left out %d prompts that do not fit; %d so far", num_left_out, self._num_left_out)
+            logger.info("left out %d prompts that do not fit, %d in total", num_left_out, self._num_left_out)
         return taken
 
     def give_back(self, prompts: Sequence[Prompt]) -> None:
@@ -91,7 +91,7 @@ class PromptCursor:
         self._num_given_back += len(indices)
 
     def state(self, in_flight: Sequence[Prompt] = ()) -> dict[str, Any]:
-        """Where the cursor stands, as if `in_flight`, which were taken and not yet used, had been given back first."""
+        """Returns the state, as if `in_flight`, prompts that are taken but not used yet, had been given back first."""
         uids = [str(self._index(prompt.uid)) for prompt in in_flight]
         return {
             "version": _VERSION,
@@ -133,12 +133,12 @@ class PromptCursor:
             self._order = place.epoch, epoch_order(size, self._seed, place.epoch)
         return self._order[1][place.position], after
 
-    def _check_hope(self, num_left_out: int) -> None:
-        """An epoch's last prompts and the next one's first may all be left out, so two epochs' worth says nothing."""
+    def _check_left_out(self, num_left_out: int) -> None:
+        """Gives up after two epochs: the end of one and the start of the next may leave out almost that many."""
         size = self._prompts.size
-        if num_left_out > (_HOPELESS_WITHOUT_END if size is None else 2 * size + len(self._waiting)):
-            of = "a set without end" if size is None else f"a set of {size:,}"
-            raise InvalidInput(f"some prompt must fit, got {num_left_out:,} of {of} one after another that do not")
+        if num_left_out > (_MAX_LEFT_OUT_IN_A_ROW if size is None else 2 * size + len(self._waiting)):
+            of = "an endless set" if size is None else f"a set of {size:,}"
+            raise InvalidInput(f"at least one prompt must fit, got {num_left_out:,} of {of} in a row that do not")
 
     def _index(self, uid: Any) -> int:
         size = self._prompts.size
@@ -156,19 +156,23 @@ class PromptCursor:
         before = before if isinstance(before, Mapping) else {}
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if changed:
-            told = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)
-            raise InvalidInput(f"a state can only be restored onto the prompts it belongs to, but {told}")
+            changes = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in changed)
+            raise InvalidInput(f"a state can only be restored onto the prompts it belongs to, but {changes}")
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
+    """Returns a permutation that depends only on (size, seed, epoch), not on a random generator, library or version.
+
+    It is the numbers 0 to size - 1, sorted by the 8-byte BLAKE2b digest of the text "seed/epoch/number".
+    """
     start = hashlib.blake2b(f"{seed}/{epoch}/".encode(), digest_size=8)
 
-    def place(number: int) -> bytes:
+    def digest_of(number: int) -> bytes:
         digest = start.copy()
         digest.update(str(number).encode())
         return digest.digest()
 
-    return sorted(range(size), key=place)
+    return sorted(range(size), key=digest_of)
 
 
 def _whole(state: Mapping[str, Any], name: str, *, at_most: int | None = None) -> int:

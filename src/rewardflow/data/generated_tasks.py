@@ -1,7 +1,7 @@
-"""Tasks that need no files: prompts made from a seed and a number.
+"""Generates tasks without files: each prompt comes from a seed and a number.
 
-Always true: prompt i is a function of (task, num_digits, seed, i) alone, so any prompt can be made at any time, on any
-machine; different numbers are independent draws.
+Always true: prompt i depends only on (task, num_digits, seed, i), so any prompt can be generated at any time, on any
+machine; different numbers give independent draws.
 
     copy_digits   "407="   answer "407"
     arithmetic    "3+4="   answer "7": addition of two numbers of at most `num_digits` digits
@@ -23,7 +23,7 @@ TaskName = Literal["copy_digits", "arithmetic"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedTask:
-    """A `PromptSet` without end, or of the first `size` prompts."""
+    """An endless `PromptSet`, or its first `size` prompts."""
 
     task: TaskName
     num_digits: int = 3
@@ -55,9 +55,9 @@ class GeneratedTask:
         return f"{left}+{right}=", str(left + right)
 
     def _number(self, index: int, part: str) -> int:
-        """Of at most `num_digits` digits, every one as likely as any other."""
+        """Draws a number of at most `num_digits` digits, each equally likely."""
         key = f"{self.task}/{self.num_digits}/{self.seed}/{index}/{part}".encode()
-        # Half a byte would do for a digit; the rest makes the remainder's bias immeasurable.
+        # Half a byte would suffice for a digit; the extra bytes make the bias of the remainder immeasurably small.
         drawn = hashlib.shake_256(key).digest(self.num_digits + 16)
         num_choices: int = 10**self.num_digits
         return int.from_bytes(drawn, "big") % num_choices

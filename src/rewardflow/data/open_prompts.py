@@ -1,6 +1,6 @@
-"""From settings to prompts.
+"""Opens the prompts that the settings name.
 
-Always true: what is wrong with the data is told here, before anything is generated.
+Always true: mistakes in the data raise an error here, before anything is generated.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rewardflow.settings.run_settings import DataSettings
 
 
 def open_source(settings: DataSettings, *, seed: int = 0, keep: Callable[[Prompt], bool] | None = None) -> PromptCursor:
-    """Prompts in the order of the seed; those for which `keep` is false are left out."""
+    """Returns a source of prompts in the order of the seed; it leaves out those for which `keep` is false."""
     return PromptCursor(open_prompts(settings, seed=seed), seed=seed, shuffle=settings.shuffle, keep=keep)
 
 
 def open_prompts(settings: DataSettings, *, seed: int = 0) -> PromptSet:
-    """The prompts by number; `seed` is that of generated tasks."""
+    """Returns the prompts by number; only generated tasks use `seed`."""
     if settings.task is not None:
         return GeneratedTask(task=settings.task, num_digits=settings.num_digits, seed=seed, size=settings.limit)
     columns = Columns(prompt=settings.prompt_column, answer=settings.answer_column)

@@ -1,7 +1,7 @@
-"""Prompts by number, and what tells one set of them from another.
+"""Defines sets of prompts by number, with a fingerprint of their content.
 
 Always true: the uid of prompt i is str(i); equal fingerprints mean equal prompts at equal numbers, wherever the files
-lie.
+are.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Fingerprint = Mapping[str, str | int | bool | None]
 
 
 class PromptSet(Protocol):
-    """What a cursor goes through."""
+    """Numbered prompts, which a cursor goes through."""
 
     @property
     def size(self) -> int | None:
-        """None: there is no end."""
+        """The number of prompts; None if the set is endless."""
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Plain values by name, so that two can be compared and the difference told."""
+        """Plain values by name, so that a message can say how two sets differ."""
 
     def __getitem__(self, index: int, /) -> Prompt: ...
 

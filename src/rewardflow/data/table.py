@@ -1,7 +1,7 @@
-"""A table of rows, from wherever, with the line that each came from.
+"""Reads tables of rows from files and from data sets of the `datasets` package, which is an extra.
 
-Always true: every row of a table has named columns and none was left out in silence: a file with a row that cannot be
-used is refused with the lines and what is wrong with each.
+Always true: every row of a table has named columns, and no row is silently left out: a file with bad rows raises an
+error that lists their lines and problems. Nothing imports `datasets` or downloads before a data set is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_COLUMNS_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """`line` counts from 1: lines of a JSONL file, rows of everything else."""
+    """A row and its position: `line` counts from 1, lines of a JSONL file or rows of any other source."""
 
     line: int
     columns: Mapping[str, Any]
@@ -31,34 +31,34 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`name` is for messages: the file or the data set."""
+    """Rows from one file or data set, whose `name` appears in messages."""
 
     name: str
     rows: Sequence[TableRow]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every name that a row has, in the order of appearance."""
+        """All column names of all rows, in order of appearance."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row.columns))
 
 
 def read_file(path: str | PathLike[str], *, limit: int | None = None) -> Table:
-    """The first `limit` rows of a JSONL or parquet file, or all of them."""
+    """Reads the first `limit` rows of a JSONL or parquet file, or all of them."""
     if not Path(path).is_file():
         raise InvalidInput(f"the file of prompts must exist, got {path}")
     return table_of(str(path), itertools.islice(read_rows(path), limit))
 
 
 def read_dataset(name: str, split: str, *, limit: int | None = None, load: Callable[..., Any] | None = None) -> Table:
-    """`name` is a data set of the hub or a folder, with `:configuration` behind it where it has several.
+    """Reads a data set. `name` is one of the hub or a folder, followed by `:configuration` if it has several.
 
-    `load` stands in for `datasets.load_dataset`.
+    `load` replaces `datasets.load_dataset`.
     """
     load = load or import_extra("datasets", "datasets", f"data.dataset={name}").load_dataset
     place, _, configuration = name.partition(":")
     try:
         rows = load(place, configuration or None, split=split)
-    except (OSError, ValueError) as error:  # as datasets tells a wrong name, configuration or split
+    except (OSError, ValueError) as error:  # what datasets raises for a wrong name, configuration or split
         raise InvalidInput(f"data.dataset must be one that datasets can load, got {name}: {error}") from error
     return table_of(f"{name} ({split})", enumerate(itertools.islice(rows, limit), start=1))
 
@@ -79,7 +79,7 @@ def table_of(name: str, lines: Iterable[tuple[int, Any]]) -> Table:
 
 
 def refuse(name: str, problems: Sequence[tuple[int, str]]) -> None:
-    """Raise if there are problems, each with its line."""
+    """Raises an error that lists the problems with their lines, if there are any."""
     if problems:
         named = "; ".join(f"line {line}: {why}" for line, why in problems[:_MAX_LINES_NAMED])
         more = len(problems) - _MAX_LINES_NAMED

@@ -1,1 +1,1 @@
-"""The model that learns, with its tokenizer: built in code or loaded from what transformers can read."""
+"""Provides the model to train and its tokenizer: built in code, or loaded in a format that transformers reads."""

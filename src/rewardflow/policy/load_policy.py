@@ -1,8 +1,7 @@
-"""Loads the model that learns, and its tokenizer, as the settings name them.
+"""Loads the model to train and its tokenizer, as the settings name them.
 
-Always true: what is wrong with the settings is told as `InvalidInput` that names the key; what is on this machine is
-read from it, and only a name that is no path here may be looked up on the hub; a policy that was loaded can end a
-response and pad a batch.
+Always true: a mistake in the settings raises `InvalidInput`, which names the key; a path that exists is read from this
+machine, and only other names are looked up on the hub; a loaded policy can end a response and pad a batch.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A model and the tokenizer it was made for."""
+    """A model and its tokenizer."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Every token that ends a response: chat models often have one for the turn and one for the text."""
+        """The tokens that end a response: chat models often have one for the turn and one for the text."""
         generation = getattr(self.model, "generation_config", None)
         return frozenset((*_ids(self.tokenizer.eos_token_id), *_ids(getattr(generation, "eos_token_id", None))))
 
     def reference(self) -> PreTrainedModel:
-        """A frozen copy of the model as it is now."""
+        """Returns a frozen copy of the current model."""
         frozen: PreTrainedModel = copy.deepcopy(self.model)
         frozen.requires_grad_(False)
         frozen.train(False)
@@ -59,7 +58,7 @@ class Policy:
 
 
 def load_policy(settings: PolicySettings, *, seed: int) -> Policy:
-    """The policy on the CPU, in training mode. The seed matters only for weights that are built and not read."""
+    """Loads the policy onto the CPU, in training mode. `seed` matters only for weights that are built, not read."""
     if settings.model == "tiny":
         policy = Policy(_tiny_model(settings, seed), _tokenizer(settings))
     else:
@@ -76,7 +75,7 @@ def load_policy(settings: PolicySettings, *, seed: int) -> Policy:
 
 
 def outline_policy(settings: PolicySettings) -> Policy:
-    """The policy without its weights: what they would be is known, and everything about them but their numbers."""
+    """Builds the policy on the meta device: its weights have names, shapes and dtypes but no values."""
     with torch.device("meta"):
         if settings.model == "tiny":
             policy = Policy(_tiny_model(settings, seed=0), _tokenizer(settings))
@@ -91,7 +90,7 @@ def outline_policy(settings: PolicySettings) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where transformers is to look: a folder of this machine, or a name of the hub."""
+    """Where transformers finds a model: a folder of this machine, or a name on the hub."""
 
     name: str
     is_local: bool
@@ -157,7 +156,7 @@ def _outline_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
             config, dtype=_dtype(settings), trust_remote_code=settings.trust_remote_code, **attention
         )
         if place.gguf_file is None:
-            with contextlib.suppress(OSError):  # not all models have one; then what the configuration says is all
+            with contextlib.suppress(OSError):  # not all models have this file; then the configuration must suffice
                 model.generation_config = GenerationConfig.from_pretrained(place.name, local_files_only=place.is_local)
         return model
 
@@ -165,7 +164,7 @@ def _outline_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
 
 
 def _tokenizer(settings: PolicySettings, model_place: _Place | None = None) -> PreTrainedTokenizerBase:
-    """The one that the settings name, else the model's own."""
+    """Loads the tokenizer that the settings name, or else the model's own."""
     if settings.tokenizer is not None:
         key, place = "policy.tokenizer", _find("policy.tokenizer", settings.tokenizer)
     elif model_place is not None:
@@ -185,7 +184,7 @@ def _tokenizer(settings: PolicySettings, model_place: _Place | None = None) -> P
 
 
 def _tokenizer_class(place: _Place) -> Any:
-    """For some kinds of model AutoTokenizer ignores the class in the file, and would split what we saved otherwise."""
+    """Chooses the class: for some models AutoTokenizer ignores the saved class and would split text differently."""
     file = Path(place.name) / "tokenizer_config.json"
     if not place.is_local or place.gguf_file is not None or not file.is_file():
         return AutoTokenizer
@@ -194,7 +193,7 @@ def _tokenizer_class(place: _Place) -> Any:
 
 
 def _read(key: str, name: str, load: Callable[[], T]) -> T:
-    """transformers says in many ways that it cannot; the settings are to blame for these."""
+    """Turns the errors of transformers that wrong settings cause into `InvalidInput`."""
     try:
         return load()
     except InvalidInput:
@@ -205,7 +204,7 @@ def _read(key: str, name: str, load: Callable[[], T]) -> T:
 
 
 def _check(policy: Policy, settings: PolicySettings) -> None:
-    """What generation needs of the pair; a missing pad token becomes the end token, which is as good under a mask."""
+    """Checks what generation needs. A missing pad token becomes the end token, which works as well under a mask."""
     name = settings.tokenizer or settings.model
     tokenizer = policy.tokenizer
     if not policy.eos_ids:
@@ -224,7 +223,7 @@ def _check(policy: Policy, settings: PolicySettings) -> None:
 
 
 def _template(given: str) -> str:
-    """A template as it is, or the file that holds it: a Jinja template without braces would say the same always."""
+    """Returns the given template, or reads it from a file. Text without braces must be a file name, not a template."""
     if "{" in given:
         return given
     path = Path(given).expanduser()

@@ -1,7 +1,7 @@
-"""A model small enough to learn in seconds on a laptop, with a tokenizer of single characters, both built in code.
+"""Builds a model small enough to learn in seconds on a laptop, and a tokenizer of single characters, both in code.
 
-Always true: the same seed and sizes give the same weights, and nobody else's random numbers are touched. To whoever
-uses them they are a transformers model and a fast tokenizer like any other.
+Always true: the same seed and sizes give the same weights, and the global random state stays unchanged. The results are
+an ordinary transformers model and fast tokenizer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rewardflow.settings.rules import at_least
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 CHARACTERS = string.digits + "+-*=> " + string.ascii_letters
 
-# A turn that is not the model's own ends in ">", which is also what an answer starts after.
+# Every turn but the model's own ends in ">"; an answer starts after it.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
     "{{ eos_token if message['role'] == 'assistant' else '>' }}{% endfor %}"
@@ -35,7 +35,7 @@ _MAX_POSITIONS = 4096
 
 
 def build_tokenizer() -> PreTrainedTokenizerBase:
-    """One token for each character; what it does not know becomes one unknown token."""
+    """Builds a tokenizer with one token for each character; an unknown character becomes the unknown token."""
     vocabulary = {token: number for number, token in enumerate((PAD, BOS, EOS, UNKNOWN, *CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -54,10 +54,10 @@ def build_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def build_model(hidden: int, num_layers: int, *, seed: int, attention: str | None = None) -> PreTrainedModel:
-    """A Qwen2 for the tokenizer above, with random weights."""
+    """Builds a Qwen2 model for the tokenizer above, with random weights."""
     at_least("policy.tiny_layers", num_layers, 1)
     at_least("policy.tiny_hidden", hidden, 2 * _NUM_HEADS)
-    if hidden % (2 * _NUM_HEADS):  # rotary embeddings turn pairs, so each head needs an even width
+    if hidden % (2 * _NUM_HEADS):  # rotary embeddings rotate pairs, so each head needs an even width
         raise InvalidInput(f"policy.tiny_hidden must be divisible by {2 * _NUM_HEADS}, got tiny_hidden={hidden}")
     tokenizer = build_tokenizer()
     config = Qwen2Config(

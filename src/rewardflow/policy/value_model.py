@@ -1,7 +1,7 @@
-"""The model that learns values: a trunk of its own with a head, or a head on the policy's trunk.
+"""Builds the model that learns values: a separate trunk with a head, or a head on the policy's trunk.
 
-Always true: a head starts at 0, so that every value does and nobody's random numbers are touched; heads are float32,
-whatever a trunk computes in; a trunk of its own shares no weights with the policy.
+Always true: a head starts at 0, so every value starts at 0 and the global random state stays unchanged; heads are
+float32, whatever dtype a trunk computes in; a separate trunk shares no weights with the policy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class ValueModel(nn.Module):
-    """`trunk` is None where the head sits on the policy's. Nobody calls it as a whole: both parts may be sharded."""
+    """A value head and its trunk; `trunk` is None if the head sits on the policy's.
+
+    Call the parts, never the whole module: both may be sharded.
+    """
 
     def __init__(self, hidden_size: int, trunk: nn.Module | None, device: torch.device) -> None:
         super().__init__()
@@ -32,13 +35,13 @@ class ValueModel(nn.Module):
             nn.init.zeros_(weight)
 
     def of_hidden(self, hidden_ND: Tensor) -> Tensor:
-        """The values of tokens, from what a trunk made of those before them."""
+        """Returns the values of tokens from the trunk's hidden states before them."""
         values_N1: Tensor = self.head(hidden_ND.float())
         return values_N1.squeeze(-1)
 
 
 def build_value_model(policy: Policy, critic: CriticSettings, settings: PolicySettings, *, seed: int) -> ValueModel:
-    """On the policy's device; without weights if the policy has none. `settings` are the policy's."""
+    """Builds it where the policy is: on its device, or on the meta device. `settings` are the policy's."""
     device = policy.model.device
     if critic.form == "head":
         return ValueModel(_hidden_size(policy.model), None, device)
@@ -54,7 +57,7 @@ def build_value_model(policy: Policy, critic: CriticSettings, settings: PolicySe
 
 
 def _other(policy: Policy, name: str, settings: PolicySettings, seed: int) -> PreTrainedModel:
-    """It reads the tokens of the policy, so it is checked with the policy's tokenizer."""
+    """Loads another model. Checks it with the policy's tokenizer, because it reads the policy's tokens."""
     tokenizer = settings.tokenizer or (None if settings.model == "tiny" else settings.model)
     own = replace(settings, model=name, gguf_file=None, tokenizer=tokenizer, chat_template=None)
     try:

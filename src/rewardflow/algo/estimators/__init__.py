@@ -1,5 +1,5 @@
-"""Estimators of advantages, one idea to a module: what a score is worth beside other scores.
+"""Estimates advantages, one algorithm in each module: how good a score is compared with others.
 
-Always true: an estimator sees scored rollouts alone (`scored.estimate_scored`), so a failed one gets 0 and has no say.
-Where there is nothing to compare a rollout with, because its siblings failed, its advantage is 0 and not its score.
+Always true: an estimator sees only scored rollouts (`estimator.estimate_scored`), so a failed one gets 0 and affects no
+other. A rollout that has nothing to be compared with, because its siblings failed, gets 0 and not its score.
 """

@@ -1,7 +1,7 @@
-"""Advantages against a critic's values, token by token: generalized advantage estimation.
+"""Compares rewards with a critic's values, token by token: generalized advantage estimation (GAE).
 
 Always true: the value after the last sampled token is 0, because a response ends there; tokens that the policy did not
-sample do not exist. Advantages may be whitened over the tokens of the batch; returns, which the critic learns, never.
+sample are left out. Advantages may be whitened over the tokens of the batch; returns, which the critic learns, never.
 
 See https://arxiv.org/abs/1506.02438.
 """
@@ -26,7 +26,7 @@ ValuesOf = Callable[[Rollout], Tensor]
 
 
 def gae(rewards_T: Tensor, values_T: Tensor, discount: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Advantages, not whitened, and returns, of the sampled tokens of one response."""
+    """Returns unwhitened advantages and returns of the sampled tokens of one response."""
     if rewards_T.shape != values_T.shape:
         raise InvalidInput(
             "a critic must give one value for each sampled token, "
@@ -44,7 +44,7 @@ def gae(rewards_T: Tensor, values_T: Tensor, discount: float, lam: float) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgainstValues:
-    """By the critic's value at each sampled token, before the token was chosen, as it was taken with the log-probs."""
+    """Uses the critic's value before each sampled token, which the trainer precomputes along with the log-probs."""
 
     discount: float = 1.0
     lam: float = 1.0
@@ -68,7 +68,7 @@ class AgainstValues:
             values = None if precomputed_of is None else precomputed_of(rollout).values
             if values is None:
                 raise InvalidInput(
-                    "gae compares with a critic's values, which are taken before a step's first update, "
+                    "gae compares with a critic's values, computed before a step's first update, "
                     f"got none for rollout {rollout.index} of group {rollout.group_id!r}"
                 )
             return torch.as_tensor(values).cpu()

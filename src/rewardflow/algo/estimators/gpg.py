@@ -1,7 +1,7 @@
-"""Centred scores, made larger by the share of rollouts that earned nothing: the advantages of GPG.
+"""Centres scores and scales them up by the share of rollouts that score 0: the advantages of GPG.
 
 Always true: a group whose scores are all equal, or with one verdict, gets exactly 0. The factor counts the scored
-rollouts of the whole batch, those of such groups too.
+rollouts of the whole batch, including those of such groups.
 
 See https://arxiv.org/abs/2504.02546.
 """
@@ -17,7 +17,7 @@ from rewardflow.settings.algorithm_needs import Needs
 
 @dataclass(frozen=True, slots=True)
 class NonzeroScaled(ScoredOnlyEstimator):
-    """(score - mean of the group) times rollouts of the batch / those of them whose score is not 0."""
+    """(score - mean of the group) * scored rollouts of the batch / those whose score is not 0."""
 
     @property
     def needs(self) -> Needs:

@@ -1,10 +1,10 @@
-"""How much better than its siblings a rollout was: group-relative advantages, as in GRPO.
+"""Compares each rollout with the mean of its group: group-relative advantages, as in GRPO.
 
-Always true: a group whose scores are all equal gets exactly 0 throughout, so that it can be recognised and skipped. So
-does a group with a single verdict: nothing to compare, nothing to learn. (verl gives it its bare score, as if the
-baseline were 0; here that would turn the failure of its siblings into a push.)
+Always true: a group whose scores are all equal gets exactly 0 for each rollout, so later code can recognise and skip
+it. So does a group with a single verdict, which has nothing to compare. (verl gives it its raw score, as if the
+baseline were 0; here that would make the failure of its siblings change the weights.)
 
-See https://arxiv.org/abs/2402.03300; with `scale="none"` it is that of Dr. GRPO, https://arxiv.org/abs/2503.20783.
+See https://arxiv.org/abs/2402.03300; `scale="none"` is Dr. GRPO, https://arxiv.org/abs/2503.20783.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_scale(scale: str) -> None:
 
 
 def divisors(scale: Scale, groups: Sequence[Sequence[float]]) -> list[float]:
-    """What divides the differences of each group's scores: the spread of the group, of all groups, or nothing."""
+    """Returns the divisor of each group's differences: the spread of the group, of all groups, or 1."""
     if scale == "none":
         return [1.0] * len(groups)
     if scale == "group":
@@ -41,10 +41,11 @@ def divisors(scale: Scale, groups: Sequence[Sequence[float]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRelative(ScoredOnlyEstimator):
-    """Score minus the group's mean, divided by the spread of the group, of the whole batch, or by nothing.
+    """Score minus the group's mean, divided by the standard deviation of the group, of the whole batch, or by 1.
 
     With `discount` below 1 an advantage is a float32 tensor with one entry for each sampled token of the response:
-    whole on the last one, fading with each token before it. Tokens that were not sampled do not count as distance.
+    undiscounted on the last one, and discounted once more for each token before it. Tokens that the policy did not
+    sample do not count as distance.
     """
 
     scale: Scale = "group"

@@ -1,7 +1,7 @@
-"""Only the best of a group learns, by how far it is ahead of the second: GRPO for pass@k.
+"""Rewards only the best rollout of a group, by its lead over the second best: GRPO for pass@k.
 
-Always true: at most one rollout of a group has an advantage other than 0, and it is above 0. A group whose best score
-was reached twice, or that has one verdict, teaches nothing.
+Always true: at most one rollout of a group has an advantage other than 0, and it is above 0. A group whose two best
+scores are equal, or that has one verdict, gets 0.
 
 See https://arxiv.org/abs/2503.19595.
 """

@@ -1,4 +1,4 @@
-"""How much better than its siblings a rollout was, where long ones weigh more: the baseline of OPO.
+"""Compares each rollout with the length-weighted mean of its group: the baseline of OPO.
 
 Always true: a group whose scores are all equal, or with one verdict, gets exactly 0.
 

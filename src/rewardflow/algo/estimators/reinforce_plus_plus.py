@@ -1,11 +1,11 @@
-"""Returns of all tokens of the batch, whitened together: REINFORCE++, and its form with the group's mean as baseline.
+"""Whitens the returns of all tokens of the batch: REINFORCE++, and its form with the group's mean as baseline.
 
-Always true: over the trained tokens of the batch the advantages have mean 0 and spread 1, so longer responses count
-more; a batch whose returns are all equal gets exactly 0. The form without baseline compares no siblings, so groups may
-have one rollout.
+Always true: over the trained tokens of the batch the advantages have mean 0 and standard deviation 1, so longer
+responses count more; a batch whose returns are all equal gets exactly 0. The form without baseline compares no
+siblings, so groups may have one rollout.
 
-With the baseline, a group of equal scores gets the batch's mean taken off and so need not be 0: the mean over tokens of
-centred scores is not 0 where lengths differ.
+With the baseline, whitening subtracts the batch's mean even from a group of equal scores, so that group need not get 0:
+the mean over tokens of centred scores is not 0 if lengths differ.
 
 See https://arxiv.org/abs/2501.03262.
 """
@@ -26,7 +26,7 @@ from rewardflow.settings.rules import within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhitenedReturns(ScoredOnlyEstimator):
-    """Of each sampled token the reward from there on, discounted by the sampled tokens in between."""
+    """The reward from each sampled token on, discounted by the sampled tokens in between, whitened over the batch."""
 
     discount: float = 1.0
 
@@ -55,7 +55,7 @@ class WhitenedOutcomes(ScoredOnlyEstimator):
 
 
 def returns(rewards_T: Tensor, discount: float) -> Tensor:
-    """Of each token its reward and, discounted, those after it."""
+    """Returns, for each token, its reward plus the discounted rewards after it."""
     if discount == 1.0:
         return rewards_T.flip(-1).cumsum(-1).flip(-1)
     returns_T, later = torch.zeros_like(rewards_T), torch.zeros((), dtype=rewards_T.dtype)
@@ -65,7 +65,7 @@ def returns(rewards_T: Tensor, discount: float) -> Tensor:
 
 
 def whitened_tokens(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-    """Tensors of tokens, whitened together; float32."""
+    """Whitens all tokens together; returns float32."""
     tokens = [tokens_T for group in groups for tokens_T in group]
     if not tokens:
         return [[] for _ in groups]

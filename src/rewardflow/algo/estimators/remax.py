@@ -1,10 +1,10 @@
-"""How much better than the policy's greedy response a rollout was: ReMax.
+"""Compares each rollout with the policy's greedy response: ReMax.
 
-Always true: the baseline is a verdict, never a number made up for one; if the greedy response has none, there is
-nothing to compare with and the group gets 0. The greedy response itself gets 0, and pays no penalty, as in verl.
+Always true: the baseline is a real verdict, never an invented number; if the greedy response has none, the group gets
+0, because it has nothing to compare with. The greedy response itself gets 0 and pays no penalty, as in verl.
 
-It arrives as a rollout of the group that whoever generated it marked with `extra_info={"greedy": True}`. It must not
-train: the loop, which asked for it, leaves it out of the samples.
+The greedy response is a rollout of the group that the generator marked with `extra_info={"greedy": True}`. It must not
+train: the loop, which requested it, leaves it out of the samples.
 
 See https://arxiv.org/abs/2310.10505.
 """

@@ -1,7 +1,7 @@
-"""How much better than the mean of the others a rollout was: leave-one-out, as in RLOO.
+"""Compares each rollout with the mean of the others in its group: leave-one-out, as in RLOO.
 
-Always true: a rollout has no part in its own baseline, so the estimate is unbiased. A group with a single verdict gets
-0, as in verl's `rloo_vectorized`; its `rloo` uses the bare score.
+Always true: a rollout is not part of its own baseline, so the estimate is unbiased. A group with a single verdict gets
+0, as in verl's `rloo_vectorized`; verl's `rloo` uses the raw score.
 
 See https://arxiv.org/abs/2402.14740.
 """
@@ -30,5 +30,5 @@ class LeaveOneOut(ScoredOnlyEstimator):
 
 def _against_the_others(scores: Sequence[float]) -> list[float]:
     baseline = mean(scores)
-    share = len(scores) / max(1, len(scores) - 1)
-    return [(score - baseline) * share for score in scores]
+    factor = len(scores) / max(1, len(scores) - 1)
+    return [(score - baseline) * factor for score in scores]
