@@ -13,7 +13,6 @@ from tiny_training import VOCABULARY, batch, random_samples, tiny_trainer
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from rewardflow.checkpoint.model_state import copied, read_state, state_of, write_state
 from rewardflow.flow.records import Sample, UpdateReport
 from rewardflow.settings.run_settings import AlgorithmSettings, MegatronSettings, TrainerSettings
 
@@ -122,7 +121,7 @@ def one_process(family: str, folder: Path) -> dict[str, Any]:
         rollouts = [sample.rollout for sample in samples_of(0)]
         log_probs = {of: list(asyncio.run(trainer.log_probs(rollouts, of))) for of in ("policy", "reference")}
         reports = asyncio.run(train(trainer, range(SAVED_AT)))
-        write_state(copied(state_of(model, trainer.optimizer)), folder)
+        asyncio.run(trainer.take()).write(folder)
         reports += asyncio.run(train(trainer, range(SAVED_AT, NUM_STEPS)))
     return {"log_probs": log_probs, "reports": reports, "weights": weights_of(model)}
 
@@ -131,7 +130,7 @@ def gone_on(family: str, folder: Path) -> dict[str, Any]:
     """The trainer of whole models, from a checkpoint that others wrote."""
     model = make_model(family, seed=2)
     with tiny_trainer(model, trainer=settings(), algorithm=ALGORITHM, reference=make_model(family, seed=1)) as trainer:
-        read_state(folder, model, trainer.optimizer)
+        asyncio.run(trainer.put_back(folder))
         reports = asyncio.run(train(trainer, range(SAVED_AT, NUM_STEPS)))
     return {"reports": reports, "weights": weights_of(model)}
 

@@ -30,7 +30,6 @@ from layouts import (
 from tiny_training import MAX_RESPONSE_TOKENS, TEMPERATURE, batch
 from torch import Tensor
 
-from rewardflow.checkpoint.model_state import SavedState, copied, write_state
 from rewardflow.flow.device_thread import DeviceThread
 
 
@@ -72,14 +71,13 @@ class Rank:
         return asyncio.run(train(trainer, steps, self.layout.data.rank, self.case.num_replicas))
 
     def weights(self, trainer: Any) -> dict[str, Tensor]:
-        return self.do(lambda: {name: weight.clone() for name, weight in trainer.all_weights()})
+        return self.do(lambda: {name: weight.clone() for name, weight in trainer.weights()})
 
     def save(self, trainer: Any, folder: Path) -> None:
-        state = copied(asyncio.run(trainer.state()))
-        write_state(state, folder)
+        asyncio.run(trainer.take()).write(folder, group=dist.group.WORLD)
 
     def put_back(self, trainer: Any, folder: Path) -> None:
-        asyncio.run(trainer.put_back(SavedState(folder)))
+        asyncio.run(trainer.put_back(folder))
 
 
 def train_family(rank: Rank, family: str, directory: Path) -> dict[str, Any]:
@@ -116,8 +114,8 @@ def norms(rank: Rank) -> dict[str, Any]:
         found[name] = asyncio.run(_first_update(trainer, rank, is_cut=name != "whole"))
     trainer = rank.trainer("qwen2", autocast="bfloat16")
     found["bfloat16"] = asyncio.run(_first_update(trainer, rank, is_cut=True))
-    state = copied(asyncio.run(trainer.state()))
-    found["dtypes"] = {tensor.dtype for tensor in state.values()}
+    taken = asyncio.run(trainer.take())
+    found["dtypes"] = {tensor.dtype for tensor in taken.state.values()}
     return found
 
 

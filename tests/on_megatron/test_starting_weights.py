@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rewardflow.policy.load_policy import load_policy
-from rewardflow.runtime.on_ray.megatron_learner import StartingWeights
 from rewardflow.settings.run_settings import PolicySettings
+from rewardflow.train.megatron.starting_weights import StartingWeights
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # importing megatron-core warns of what is not installed
 

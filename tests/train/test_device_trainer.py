@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from tiny_training import batch, random_samples
 from torch import Tensor
 
+from rewardflow.checkpoint.model_state import SavedState, State
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch
@@ -32,6 +34,7 @@ class Noting(DeviceTrainer):
         super().__init__(torch.device("cpu"), **told)
         self.asked: list[str] = []
         self.threads: set[str] = set()
+        self.weight = torch.zeros(2)
 
     @property
     def lr(self) -> float:
@@ -60,6 +63,20 @@ class Noting(DeviceTrainer):
     def _update(self) -> tuple[UpdateSums, float | None]:
         self._note("update")
         return self._tally.close(Ranks(self._device)), 2.0
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", self.weight
+
+    def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
+        return self.weights()
+
+    def _state(self) -> State:
+        self._note("state")
+        return {"model.weight": self.weight}
+
+    def _read_state(self, folder: Path) -> None:
+        self._note(f"read {folder.name}")
+        SavedState(folder).fill({"model.weight": self.weight})
 
     def _note(self, what: str) -> None:
         self.asked.append(what)
@@ -109,6 +126,24 @@ def test_a_step_that_fails_ends_like_any_other_and_leaves_nothing_to_the_next() 
     with noting() as trainer:
         assert asyncio.run(body(trainer)) == 0
     assert trainer.asked[3:6] == ["clear", "rate 1", "rest"]
+
+
+def test_a_trainer_is_put_back_as_it_was_when_taken_with_its_random_numbers_and_rests(tmp_path: Path) -> None:
+    with noting() as trainer:
+        taken = asyncio.run(trainer.take())
+        drawn = torch.rand(2)
+        trainer.weight.add_(1.0)
+        taken.write(tmp_path)
+        asyncio.run(trainer.put_back(tmp_path))
+        assert torch.equal(trainer.weight, torch.zeros(2))
+        assert torch.equal(torch.rand(2), drawn)
+    assert trainer.asked == ["state", "read state", "rest"]
+    assert trainer.threads == {"rewardflow-trainer"}
+
+
+def test_a_trainer_without_a_critic_has_no_values() -> None:
+    with noting() as trainer, pytest.raises(InvalidInput, match="values need a critic, got critic=None"):
+        asyncio.run(trainer.values([SAMPLES[0].rollout]))
 
 
 def test_nothing_is_trained_in_float16() -> None:

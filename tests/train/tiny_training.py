@@ -15,9 +15,20 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rewardflow.algo.estimator import TokenTargets
 from rewardflow.flow.device_thread import DeviceThread
+<<<<<<< HEAD
 from rewardflow.flow.records import MicroBatch, Precomputed, Sample
+=======
+from rewardflow.flow.records import MicroBatch, Sample, Taken
+from rewardflow.flow.schedule import Schedule
+>>>>>>> f526770 (train: give trainers one interface and one table of back ends)
 from rewardflow.policy.value_model import ValueModel
-from rewardflow.settings.run_settings import AlgorithmSettings, CriticSettings, TrainerSettings
+from rewardflow.settings.run_settings import (
+    AlgorithmSettings,
+    CriticSettings,
+    DataSettings,
+    RunSettings,
+    TrainerSettings,
+)
 from rewardflow.train.fsdp2.critic import CriticPart
 from rewardflow.train.fsdp2.trainer import TorchTrainer
 from rewardflow.train.packing import TokenRow
@@ -125,3 +136,9 @@ def tiny_trainer(
 
 def weights(model: torch.nn.Module) -> Tensor:
     return torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
+
+
+def run_settings(**changes: Any) -> RunSettings:
+    """Of a run of one step with the tiny model."""
+    plain = {"reward": "judge.py:f", "data": DataSettings(task="arithmetic"), "schedule": Schedule(groups_per_step=8)}
+    return RunSettings(**{**plain, "steps": 1, **changes})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device import Device
-from rewardflow.flow.protocols import Advantages, Critic, Generator, PromptSource, Rewards, Trainer
+from rewardflow.flow.protocols import Advantages, Generator, PromptSource, Rewards, Trainer, ValueEstimator
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.observe.events import EventSink
@@ -37,7 +37,7 @@ class FlowParts:
     takes_reference: bool = False
     takes_behaviour: bool = False
     takes_old: bool = False
-    critic: Critic | None = None
+    critic: ValueEstimator | None = None
     has_baseline: bool = False
     validation: ValidationPlan | None = None
 

@@ -82,7 +82,7 @@ class Trainer(Protocol):
     async def optim_step(self) -> UpdateReport: ...
 
 
-class Critic(Protocol):
+class ValueEstimator(Protocol):
     """Estimates rewards. Its trainer trains it along with the policy, in the same verbs."""
 
     async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:

@@ -16,27 +16,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.protocols import Critic, Generator
+from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.runtime.device_home import DeviceHome
-from rewardflow.runtime.megatron_trainer import check_megatron_installed, make_megatron_trainer
 from rewardflow.runtime.memory_tuning import keep_freed_memory, without_what_lasts
 from rewardflow.runtime.open_run import Machinery, OpenOptions, OpenRun, opened
 from rewardflow.runtime.peak_memory import peak_memory_bytes
-from rewardflow.runtime.run_state import WeightsHere
 from rewardflow.runtime.validation_setup import fitting_prompts, generation_of, make_plan
 from rewardflow.settings.run_settings import GenerationSettings, RunSettings
+from rewardflow.train.backends import backend_of
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
-
     from rewardflow.generate.hf.engine import HFEngine
     from rewardflow.generate.vllm.engine import VllmEngine
     from rewardflow.generate.vllm.weight_source import NamedTensors
     from rewardflow.policy.load_policy import Policy
-    from rewardflow.train.fsdp2.trainer import TorchTrainer
-    from rewardflow.train.megatron.trainer import MegatronTrainer
+    from rewardflow.train.device_trainer import DeviceTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +40,7 @@ class EmbeddedRun(OpenRun):
     """With the model and the trainer, which are in this process."""
 
     policy: Policy
-    trainer: TorchTrainer | MegatronTrainer
+    trainer: DeviceTrainer
 
 
 @contextlib.asynccontextmanager
@@ -60,10 +56,10 @@ class OwnProcess(DeviceHome):
     """A `Home` for a run; `policy` and `trainer` are there when it has loaded."""
 
     policy: Policy
-    trainer: TorchTrainer | MegatronTrainer
+    trainer: DeviceTrainer
 
     def __init__(self, settings: RunSettings) -> None:
-        check_one_process(settings)
+        backend_of(settings).check_one_process(settings)
         super().__init__(settings)
 
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
@@ -78,24 +74,12 @@ class OwnProcess(DeviceHome):
         return Machinery(
             generator=engines.generator,
             trainer=self.trainer,
-            critic=_critic_of(settings, self.trainer),
-            weights=WeightsHere(trainer=self.trainer, thread=thread),
+            critic=self.trainer if settings.algorithm.kind.critic else None,
+            weights=self.trainer,
             fits=engines.keep,
             validation=engines.validation,
             peak_memory_bytes=partial(peak_memory_bytes, device_of(settings)),
         )
-
-
-def check_one_process(settings: RunSettings) -> None:
-    """Whether Megatron, if it trains, is there and needs no more than this process."""
-    if settings.trainer.backend != "megatron":
-        return
-    if settings.trainer.megatron.num_ranks > 1:
-        raise InvalidInput(
-            "a run in one process has one rank, so all sizes of trainer.megatron must be 1, "
-            f"got {settings.trainer.megatron.num_ranks} ranks for one model; more are for runtime.kind=ray"
-        )
-    check_megatron_installed()
 
 
 def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
@@ -106,12 +90,7 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     policy = outline_policy(settings.policy)
     thread = DeviceThread("rehearsal")
     make_engine(settings, policy, thread).encoder.fit([prompt_set[0]])
-    if settings.trainer.backend == "megatron":
-        from rewardflow.train.megatron.shape import ModelShape, check_fits
-
-        check_fits(ModelShape.of(policy.model.config), settings.trainer.megatron)
-    else:
-        make_trainer(settings, policy, thread)
+    backend_of(settings).rehearse(settings, policy, thread)
     return policy
 
 
@@ -242,30 +221,26 @@ class _Engines:
 async def _make_engines(
     settings: RunSettings,
     policy: Policy,
-    trainer: TorchTrainer | MegatronTrainer,
+    trainer: DeviceTrainer,
     thread: DeviceThread,
     stack: contextlib.AsyncExitStack,
     measured: tuple[Prompt, ...],
 ) -> _Engines:
     """On the trainer's own weights, or on others that are updated by publishing."""
-    from rewardflow.train.fsdp2.trainer import TorchTrainer
-    from rewardflow.train.publishing.copied_weights import CopiedWeights
-    from rewardflow.train.publishing.named_weights import NamedWeights
+    from rewardflow.train.weight_sync import SyncedGenerator
 
     if settings.generation.engine == "vllm":
-        own_weights = None if isinstance(trainer, TorchTrainer) else trainer.all_weights
-        return await _make_vllm_engines(settings, policy, own_weights, thread, stack, measured)
+        return await _make_vllm_engines(settings, policy, trainer.weights, thread, stack, measured)
+    is_trained = backend_of(settings).trains_policy_model
     is_shared = settings.schedule.placement == "colocated"
     own_thread = thread if is_shared else stack.enter_context(DeviceThread("generator"))
     own = policy
-    if not is_shared and isinstance(trainer, TorchTrainer):  # else the policy's weights are for generating alone
+    if not is_shared and is_trained:  # else the policy's weights are for generating alone
         own = dataclasses.replace(policy, model=await thread.run(lambda: copy.deepcopy(policy.model)))
     engine = make_engine(settings, own, own_thread)
     generator: Generator = engine
-    if not isinstance(trainer, TorchTrainer):
-        generator = NamedWeights(engine, weights=trainer.all_weights, model=own.model, thread=own_thread)
-    elif not is_shared:
-        generator = CopiedWeights(engine, original=policy.model, copy=own.model, thread=own_thread)
+    if not (is_shared and is_trained):
+        generator = SyncedGenerator(engine, weights=trainer.weights, model=own.model, thread=own_thread)
     plan = None
     if settings.validation is not None:
         plan = make_plan(settings.validation, measured, make_validation_engine(settings, own, own_thread))
@@ -274,32 +249,23 @@ async def _make_engines(
 
 async def _open_trainer(
     settings: RunSettings, policy: Policy, thread: DeviceThread, stack: contextlib.AsyncExitStack
-) -> TorchTrainer | MegatronTrainer:
-    if settings.trainer.backend == "fsdp2":
-        return await thread.run(lambda: make_trainer(settings, policy, thread))
-    from rewardflow.runtime.lone_megatron import alone_in_the_world
-    from rewardflow.train.megatron.weight_conversion import weights_of
-
-    world = contextlib.ExitStack()
-    stack.push_async_callback(thread.run, world.close)
+) -> DeviceTrainer:
+    opened = contextlib.ExitStack()
+    stack.push_async_callback(thread.run, opened.close)
     device = device_of(settings)
-    layout = await thread.run(lambda: world.enter_context(alone_in_the_world(settings.trainer.megatron, device)))
-    model = policy.model
-    return await thread.run(lambda: make_megatron_trainer(settings, model.config, weights_of(model), layout, thread))
+    trainer = backend_of(settings).open_alone(settings, policy, thread, device)
+    return await thread.run(lambda: opened.enter_context(trainer))
 
 
 async def _make_vllm_engines(
     settings: RunSettings,
     policy: Policy,
-    weights: Callable[[], NamedTensors] | None,
+    weights: Callable[[], NamedTensors],
     thread: DeviceThread,
     stack: contextlib.AsyncExitStack,
     measured: tuple[Prompt, ...],
 ) -> _Engines:
-    """One engine, which has weights of its own; what is measured with asks it as well.
-
-    `weights` gives the trainer's where they are not the policy's.
-    """
+    """One engine, which has weights of its own; what is measured with asks it as well. `weights` are the trainer's."""
     engine = make_vllm(settings, policy, thread, weights=weights)
     await stack.enter_async_context(engine)
     plan = None
@@ -307,31 +273,3 @@ async def _make_vllm_engines(
         sampling = generation_of(settings, settings.validation)
         plan = make_plan(settings.validation, measured, engine.sharing(sampling, seed=settings.validation.seed))
     return _Engines(engine, lambda prompt: bool(engine.encoder.fit([prompt]).kept), plan)
-
-
-def make_trainer(
-    settings: RunSettings, policy: Policy, thread: DeviceThread, *, group: dist.ProcessGroup | None = None
-) -> TorchTrainer:
-    """`group`: of the ranks that train together, each with the same policy."""
-    from rewardflow.policy.value_model import build_value_model
-    from rewardflow.train.device_trainer import arguments_of
-    from rewardflow.train.fsdp2.critic import CriticPart
-    from rewardflow.train.fsdp2.trainer import TorchTrainer
-
-    critic = None
-    if settings.algorithm.kind.critic:
-        value_model = build_value_model(policy, settings.critic, settings.policy, seed=settings.seed)
-        critic = CriticPart(model=value_model, settings=settings.critic)
-    return TorchTrainer(
-        policy.model,
-        **arguments_of(settings, thread),
-        reference=policy.reference() if settings.algorithm.needs_reference else None,
-        critic=critic,
-        group=group,
-    )
-
-
-def _critic_of(settings: RunSettings, trainer: TorchTrainer | MegatronTrainer) -> Critic | None:
-    from rewardflow.train.fsdp2.trainer import TorchTrainer
-
-    return trainer if settings.algorithm.kind.critic and isinstance(trainer, TorchTrainer) else None

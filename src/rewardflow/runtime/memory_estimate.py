@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.settings.run_settings import RunSettings
+from rewardflow.train.backends import backend_of
 
 if TYPE_CHECKING:
     from rewardflow.policy.load_policy import Policy
@@ -83,7 +84,7 @@ def estimate_rank_memory(settings: RunSettings, policy: Policy) -> MemoryEstimat
 
     whole = estimate_memory(settings, policy, torch.device("cpu"))
     ranks = settings.runtime.ranks
-    parts = ranks if settings.trainer.backend == "fsdp2" else settings.trainer.megatron.num_ranks
+    parts = backend_of(settings).num_parts(settings)
     is_colocated = settings.schedule.placement == "colocated"
     return replace(
         whole,

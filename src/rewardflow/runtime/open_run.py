@@ -24,7 +24,7 @@ from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.flow_parts import FlowParts
-from rewardflow.flow.protocols import Critic, Generator, Trainer
+from rewardflow.flow.protocols import Generator, Trainer, ValueEstimator
 from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
@@ -55,7 +55,7 @@ class Machinery:
 
     generator: Generator
     trainer: Trainer
-    critic: Critic | None
+    critic: ValueEstimator | None
     weights: WeightKeeper
     fits: Callable[[Prompt], bool]  # whether a prompt can be generated from
     peak_memory_bytes: Callable[[], int | None]

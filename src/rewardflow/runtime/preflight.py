@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.runtime.local import check_one_process, device_of, make_engine, rehearse, rehearse_validation
+from rewardflow.runtime.local import device_of, make_engine, rehearse, rehearse_validation
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
 from rewardflow.runtime.on_ray.ray_home import check_cluster, rehearsed_here
 from rewardflow.runtime.open_run import check_installed, check_run_dir, folder_of
@@ -22,6 +22,7 @@ from rewardflow.runtime.reward_probe import SampleVerdict, ask_about_sample
 from rewardflow.runtime.run_agent import build_agent
 from rewardflow.runtime.validation_setup import open_validation_set
 from rewardflow.settings.run_settings import RunSettings
+from rewardflow.train.backends import backend_of
 
 if TYPE_CHECKING:
     from rewardflow.policy.load_policy import Policy
@@ -108,7 +109,7 @@ async def preflight(settings: RunSettings, *, folder: Path | None = None, resume
     check_installed()
     check_run_dir(settings, resumes=resumes)
     if settings.runtime.kind == "embedded":
-        check_one_process(settings)
+        backend_of(settings).check_one_process(settings)
     folder = folder or folder_of(settings)
     build_agent(settings, folder=folder, keeps=False)  # for its mistakes, which are told at once
     prompt_set = open_prompts(settings.data, seed=settings.seed)

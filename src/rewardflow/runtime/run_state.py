@@ -1,6 +1,6 @@
-"""What of a run changes from step to step: taken at a boundary, put back where a run goes on.
+"""Takes the state of a run at a boundary between two steps, and puts it back when the run resumes.
 
-Always true: `take` after `put_back` gives what was put back; whoever computes on the device holds still for both.
+Always true: `take` after `put_back` gives the state that was put back; nothing computes on the device during either.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rewardflow.checkpoint.manifest import VALIDATION_FOLDER, Checkpoint
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
-from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.records import Boundary, SavedStep
 from rewardflow.settings.run_settings import ValidationSettings
 
 if TYPE_CHECKING:
-    from rewardflow.checkpoint.snapshot import Snapshot, TakenWeights, Writable
-    from rewardflow.train.fsdp2.trainer import TorchTrainer
-    from rewardflow.train.megatron.trainer import MegatronTrainer
+    from rewardflow.checkpoint.snapshot import Snapshot, Writable
 
 logger = logging.getLogger(__name__)
 
@@ -31,53 +28,18 @@ _SAMPLING = ("rollouts", "temperature", "top_p", "top_k", "max_response_tokens")
 
 
 class WeightKeeper(Protocol):
-    """Weights, optimizer and random numbers of a run, wherever they are."""
+    """Holds weights, optimizer state and random numbers: a trainer in this process, or ranks in others."""
 
     async def take(self) -> Writable:
-        """A copy that nothing changes any more; its `write` may be called from any thread."""
+        """Copies the state. Any thread may call the copy's `write`."""
 
     async def put_back(self, folder: Path) -> None:
-        """What was written to this directory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsHere:
-    """Of a trainer in this process."""
-
-    trainer: TorchTrainer | MegatronTrainer
-    thread: DeviceThread
-
-    async def take(self) -> TakenWeights:
-        from rewardflow.checkpoint.snapshot import take_weights, taken_weights
-        from rewardflow.train.fsdp2.trainer import TorchTrainer
-
-        trainer = self.trainer
-        if not isinstance(trainer, TorchTrainer):
-            state, device = await trainer.state(), trainer.layout.device
-            return await self.thread.run(lambda: taken_weights(state, device))
-        return await self.thread.run(
-            lambda: take_weights(model=trainer.model, optimizer=trainer.optimizer, critic=trainer.critic)
-        )
-
-    async def put_back(self, folder: Path) -> None:
-        from rewardflow.checkpoint.model_state import SavedState
-        from rewardflow.checkpoint.snapshot import STATE_FOLDER, put_back_random, put_back_weights
-        from rewardflow.train.fsdp2.trainer import TorchTrainer
-
-        trainer = self.trainer
-        if isinstance(trainer, TorchTrainer):
-            model, optimizer, critic = trainer.model, trainer.optimizer, trainer.critic
-            await self.thread.run(lambda: put_back_weights(folder, model=model, optimizer=optimizer, critic=critic))
-        else:
-            await trainer.put_back(await self.thread.run(lambda: SavedState(folder / STATE_FOLDER)))
-            device = trainer.layout.device
-            await self.thread.run(lambda: put_back_random(folder, device))
-        await self.thread.run(trainer.rest)
+        """Loads the state that was written to this directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The parts of a run that remember something."""
+    """The parts of a run that have state."""
 
     weights: WeightKeeper
     prompts: PromptCursor
@@ -93,7 +55,7 @@ class RunState:
         return Snapshot(boundary=boundary, progress=progress, weights=await self.weights.take())
 
     async def put_back(self, checkpoint: Checkpoint) -> Boundary:
-        """The boundary is where the flow starts."""
+        """Loads the checkpoint, and returns the boundary at which the flow starts."""
         from rewardflow.checkpoint.open_rollouts import read_rollouts
         from rewardflow.checkpoint.snapshot import read_progress
 
@@ -107,7 +69,7 @@ class RunState:
         return Boundary(next_step=checkpoint.step, open_steps=open_steps, validations=validations)
 
     def _read_validations(self, checkpoint: Checkpoint, progress: Mapping[str, Any]) -> tuple[SavedStep, ...]:
-        """Versions that were measured when the run was saved; none if it is now measured in another way."""
+        """Returns the validations that were open when the run was saved; none if the validation's settings changed."""
         from rewardflow.checkpoint.open_rollouts import read_rollouts
 
         folder, prompt_set = checkpoint.path / VALIDATION_FOLDER, self.validation_set
@@ -119,7 +81,7 @@ class RunState:
         return read_rollouts(folder, lambda uid: prompt_set[int(uid)])
 
     def _validation_identity(self) -> dict[str, Any] | None:
-        """What must be the same for a measurement to go on."""
+        """Returns the settings that must be the same for an open validation to continue."""
         plan = self.parts.validation
         if plan is None or self.validation_set is None:
             return None

@@ -13,7 +13,7 @@ from rewardflow.settings.algorithm_needs import ADVANTAGES, STREAMS
 from rewardflow.settings.sections.algorithm import AlgorithmSettings, named
 from rewardflow.settings.sections.generation import VllmSettings
 from rewardflow.settings.sections.runtime import SharedAgentSettings
-from rewardflow.settings.sections.training import CriticSettings
+from rewardflow.settings.sections.training import BACKENDS, CriticSettings
 
 if TYPE_CHECKING:
     from rewardflow.settings.run_settings import RunSettings
@@ -49,10 +49,12 @@ def _check_advantage(settings: RunSettings) -> None:
             f"{algorithm.advantage} compares the rollouts of a group, so generation.group_size must be at least 2, "
             f"got group_size={settings.generation.group_size}"
         )
-    if algorithm.kind.critic and settings.trainer.backend == "megatron":
+    backend = settings.trainer.backend
+    if algorithm.kind.critic and not BACKENDS[backend].trains_critic:
+        fitting = " or ".join(name for name, traits in BACKENDS.items() if traits.trains_critic)
         raise InvalidInput(
-            f"algorithm.advantage={algorithm.advantage} needs a critic, which trainer.backend=megatron does not "
-            "train; choose trainer.backend=fsdp2, or an advantage without a critic"
+            f"algorithm.advantage={algorithm.advantage} needs a critic, which trainer.backend={backend} does not "
+            f"train; choose trainer.backend={fitting}, or an advantage without a critic"
         )
 
 

@@ -1,21 +1,25 @@
-"""What trainers on torch have in common: the verbs of the flow's `Trainer`, and the order of a step.
+"""What every trainer can do, whichever back end it is built on: train, give its weights, be saved and put back.
 
-Always true: whatever a trainer computes, it computes on its thread and with its own device as the current one; one step
-is open at a time, and every update is part of one; the learning rate is a function of the step's number, however many
-updates it had; what a step did not use is not the next one's.
+Always true: a trainer computes on its own thread, with its own device as the current one; one step is open at a time,
+and every update is part of a step; the learning rate depends on the step's number, not on the number of updates;
+gradients that a step leaves unused are discarded; `take` after `put_back` gives the state that was put back.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
+from rewardflow.checkpoint.model_state import State
+from rewardflow.checkpoint.snapshot import STATE_FOLDER, TakenWeights, put_back_random
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, UpdateReport
@@ -32,7 +36,7 @@ COMPUTE_DTYPES = {None: torch.float32, "float32": torch.float32, "bfloat16": tor
 
 
 class TrainerArguments(TypedDict):
-    """What every trainer is told. `uses_old` is `schedule.needs_old_log_probs`."""
+    """The arguments that all trainers share. `uses_old` is `schedule.needs_old_log_probs`."""
 
     trainer: TrainerSettings
     algorithm: AlgorithmSettings
@@ -44,7 +48,7 @@ class TrainerArguments(TypedDict):
 
 
 def arguments_of(settings: RunSettings, thread: DeviceThread) -> TrainerArguments:
-    """As the settings of a run describe them."""
+    """Reads the arguments from the settings of a run."""
     return TrainerArguments(
         trainer=settings.trainer,
         algorithm=settings.algorithm,
@@ -56,11 +60,24 @@ def arguments_of(settings: RunSettings, thread: DeviceThread) -> TrainerArgument
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRole:
+    """The part that one rank plays among the ranks that train together. The defaults are those of a single rank."""
+
+    replica: int = 0  # which share of a micro-batch's samples the rank is given
+    num_replicas: int = 1
+    speaks: bool = True  # the one rank of its replica whose log-probs and values are used
+    sends_weights: bool = True  # sends what `weights_to_send` yields to engines; other ranks only help to gather it
+
+
 class DeviceTrainer(ABC):
     """`async with trainer.step(0): await trainer.forward_backward(batch); await trainer.optim_step()`.
 
-    Here are the verbs, and when in a step what happens; a subclass says what they compute on the thread.
+    This class holds the public methods and the order of a step; a subclass defines what they compute on the thread.
+    On several ranks, all ranks call the same methods in the same order, those of one replica with the same samples.
     """
+
+    role = RankRole()
 
     def __init__(
         self,
@@ -108,11 +125,34 @@ class DeviceTrainer(ABC):
         """For each rollout one float32 tensor on the CPU, with an entry for each sampled token."""
         return await self._run(partial(self._log_probs, rollouts, of))
 
+    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[Tensor]:
+        """As `log_probs`: the reward that the critic expects before each sampled token."""
+        return await self._run(partial(self._values, rollouts))
+
     async def forward_backward(self, batch: MicroBatch) -> None:
         await self._run(partial(self._forward_backward, batch))
 
     async def optim_step(self) -> UpdateReport:
         return await self._run(self._optim_step)
+
+    async def take(self) -> TakenWeights:
+        """Copies this rank's part of a checkpoint into host memory."""
+        return await self._run(lambda: TakenWeights.of(self._state(), self._device))
+
+    async def put_back(self, folder: Path) -> None:
+        """Loads a checkpoint from any back end and any number of ranks."""
+        await self._run(partial(self._put_back, folder))
+
+    @abstractmethod
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields every weight under its name in transformers, whole, the same on every rank, one at a time.
+
+        All ranks iterate together, each on its thread, while it computes nothing else.
+        """
+
+    @abstractmethod
+    def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
+        """As `weights`, but over all ranks that send weights, each weight comes once."""
 
     async def _run(self, compute: Callable[[], T]) -> T:
         def on_own_device() -> T:
@@ -123,6 +163,11 @@ class DeviceTrainer(ABC):
 
     # -- on the thread -----------------------------------------------------------------------------------------------
 
+    def _put_back(self, folder: Path) -> None:
+        self._read_state(folder / STATE_FOLDER)
+        put_back_random(folder, self._device)
+        self.rest()
+
     def _begin_step(self, number: int) -> None:
         if self._open_step is not None:
             raise InvalidInput(f"one step must end before the next begins, got {number} within {self._open_step}")
@@ -131,7 +176,7 @@ class DeviceTrainer(ABC):
         self._load(number)
 
     def _end_step(self, number: int) -> None:
-        """The rate is the next step's, however many updates there were; what was not stepped on is forgotten."""
+        """Discards unused gradients and sets the next step's learning rate, also after a step without an update."""
         self._open_step = None
         self._clear_gradients()
         self._tally.forget()
@@ -150,15 +195,15 @@ class DeviceTrainer(ABC):
 
     @abstractmethod
     def rest(self) -> None:
-        """As between two steps: with `offload`, what only training needs is off the device."""
+        """With `offload`, moves what only training needs off the device, as between two steps."""
 
     @abstractmethod
     def _load(self, number: int) -> None:
-        """What `rest` took off the device is back, for this step."""
+        """Moves back to the device what `rest` took off it, for this step."""
 
     @abstractmethod
     def _set_learning_rate(self, number: int) -> None:
-        """To that of this step."""
+        """Sets the learning rate of this step."""
 
     @abstractmethod
     def _clear_gradients(self) -> None: ...
@@ -166,9 +211,20 @@ class DeviceTrainer(ABC):
     @abstractmethod
     def _log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> list[Tensor]: ...
 
+    def _values(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
+        raise InvalidInput("values need a critic, got critic=None")
+
     @abstractmethod
     def _forward_backward(self, batch: MicroBatch) -> None: ...
 
     @abstractmethod
     def _update(self) -> tuple[UpdateSums, float | None]:
-        """What all ranks have added up, and the gradient's norm: None if nothing was to change."""
+        """Returns the sums over all ranks and the gradient's norm: None if there was nothing to change."""
+
+    @abstractmethod
+    def _state(self) -> State:
+        """Returns this rank's weights and optimizer state by name, not copied. All ranks call it together."""
+
+    @abstractmethod
+    def _read_state(self, folder: Path) -> None:
+        """Loads weights and optimizer state from the state folder of a checkpoint. All ranks call it together."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from rewardflow.algo.estimator import TokenTargets
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.protocols import Critic as CriticOfTheFlow
+from rewardflow.flow.protocols import ValueEstimator
 from rewardflow.flow.records import Sample, UpdateReport
 from rewardflow.settings.run_settings import Aggregation, AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.train.fsdp2.trainer import TorchTrainer
@@ -149,7 +150,7 @@ def test_values_come_in_order_one_for_each_sampled_token(settings: CriticSetting
     model, part = tiny_model(), critic_part(settings)
     trunk = part.model.trunk or model.base_model
     with tiny_trainer(model, trainer=UNCLIPPED, critic=part) as trainer:
-        as_the_flow_sees_it: CriticOfTheFlow = trainer
+        as_the_flow_sees_it: ValueEstimator = trainer
         found = asyncio.run(as_the_flow_sees_it.values(rollouts))
     for values_T, rollout in zip(found, rollouts, strict=True):
         at_T = torch.tensor(TokenRow.of(rollout).sampled)
@@ -269,3 +270,31 @@ def test_a_bfloat16_trunk_has_float32_values_and_gradients() -> None:
         [values_T] = asyncio.run(trainer.values([SAMPLES[0].rollout]))
         assert values_T.dtype == torch.float32
         assert updated(trainer, SAMPLES).metrics["critic_grad_norm"] > 0
+
+
+# -- checkpoints --
+
+
+def test_a_critic_is_put_back_beside_the_policy_though_their_weights_have_the_same_names(tmp_path: Path) -> None:
+    with tiny_trainer(trainer=UNCLIPPED, critic=critic_part(MODEL)) as trainer:
+        updated(trainer, SAMPLES)
+        asyncio.run(trainer.take()).write(tmp_path)
+        updated(trainer, SAMPLES, step=1)
+        assert trainer.critic is not None
+        expected = weights(trainer.model), weights(trainer.critic.model)
+    with tiny_trainer(tiny_model(seed=8), trainer=UNCLIPPED, critic=critic_part(MODEL, seed=9)) as again:
+        asyncio.run(again.put_back(tmp_path))
+        updated(again, SAMPLES, step=1)
+        assert again.critic is not None
+        found = weights(again.model), weights(again.critic.model)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_checkpoint_without_a_critic_is_no_checkpoint_of_a_run_with_one(tmp_path: Path) -> None:
+    with tiny_trainer() as trainer:
+        asyncio.run(trainer.take()).write(tmp_path)
+    with (
+        tiny_trainer(critic=critic_part(MODEL)) as trainer,
+        pytest.raises(InvalidInput, match="a checkpoint must be of the same model"),
+    ):
+        asyncio.run(trainer.put_back(tmp_path))

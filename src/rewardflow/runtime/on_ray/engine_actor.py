@@ -21,7 +21,7 @@ from rewardflow.settings.run_settings import RunSettings
 if TYPE_CHECKING:
     from rewardflow.generate.responses import EngineStatistics
     from rewardflow.generate.vllm.senders import DirectCall
-    from rewardflow.train.publishing.weights_by_name import WeightsByName
+    from rewardflow.train.weight_sync import WeightCopier
 
 
 class EngineActor(GeneratingActor):
@@ -32,7 +32,7 @@ class EngineActor(GeneratingActor):
         self._num_engines = num_engines
         self._thread = DeviceThread("generator")
         self._thread.__enter__()  # it ends with the process, which is killed
-        self._weights: WeightsByName | None = None  # where vLLM does not hold them
+        self._weights: WeightCopier | None = None  # where vLLM does not hold them
 
     @telling
     async def open(self, settings: RunSettings) -> RankPlace:
@@ -51,11 +51,11 @@ class EngineActor(GeneratingActor):
         )
 
     def _load(self, settings: RunSettings) -> EnginePair:
-        from rewardflow.train.publishing.weights_by_name import WeightsByName
+        from rewardflow.train.weight_sync import WeightCopier
 
         policy = load(settings)
         policy.model.requires_grad_(False)
-        self._weights = WeightsByName(policy.model)
+        self._weights = WeightCopier(policy.model)
         return EnginePair(settings, policy, self._thread)
 
     @telling

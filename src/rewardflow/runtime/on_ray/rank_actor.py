@@ -9,6 +9,7 @@ no rank ever has more than that copy and one weight in one piece.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import os
@@ -26,13 +27,12 @@ from rewardflow.runtime.on_ray.actor_failures import telling
 from rewardflow.runtime.on_ray.direct_weights import open_direct
 from rewardflow.runtime.on_ray.engine_pair import EnginePair
 from rewardflow.runtime.on_ray.generating import GeneratingActor
-from rewardflow.runtime.on_ray.learner import Learner, make_learner
 from rewardflow.runtime.on_ray.listen_address import listener_on, stay_on
-from rewardflow.runtime.on_ray.megatron_learner import prepare_megatron
 from rewardflow.runtime.on_ray.vllm_pair import VllmPair
 from rewardflow.runtime.on_ray.weight_buckets import BucketNote, WeightBucket, next_bucket
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.settings.run_settings import RunSettings
+from rewardflow.train.backends import backend_of
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from rewardflow.checkpoint.snapshot import TakenWeights
     from rewardflow.generate.vllm.senders import WeightSender
+    from rewardflow.train.device_trainer import DeviceTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class Rank(GeneratingActor):
         self._store: Any = None  # of torch.distributed, in the first rank
         self._saving_group: dist.ProcessGroup | None = None
         self._device: Any = None
-        self._learner: Learner | None = None
+        self._trainer: DeviceTrainer | None = None
+        self._entered = contextlib.ExitStack()  # is never left: the process is killed
         self._copy: Any = None  # of the model that is trained, where the engine has its own
         self._step: AbstractAsyncContextManager[None] | None = None
         self._taken: TakenWeights | None = None
@@ -112,31 +114,31 @@ class Rank(GeneratingActor):
             self._engines = await VllmPair.started(settings, self._thread, self._opened.weights)
         import ray
 
-        learner = self._opened
+        role = self._opened.role
         return RankPlace(
-            replica=learner.replica,
-            num_replicas=learner.num_replicas,
-            speaks=learner.speaks,
+            replica=role.replica,
+            num_replicas=role.num_replicas,
+            speaks=role.speaks,
             node=ray.util.get_node_ip_address(),
             pid=os.getpid(),
         )
 
     def _open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> None:
-        trains_policy = settings.trainer.backend == "fsdp2"
-        if not trains_policy:
-            prepare_megatron()
+        backend = backend_of(settings)
+        backend.prepare_rank()
         self._device = prepared_device(settings)
-        policy = load(settings) if trains_policy or generates else None
+        policy = load(settings) if backend.trains_policy_model or generates else None
         group = None if meeting_point is None else self._meet(meeting_point)
         if generates:
             assert policy is not None
             own = policy
             if group is not None:  # before it is spread over the ranks
-                model = copy.deepcopy(policy.model) if trains_policy else policy.model
+                model = copy.deepcopy(policy.model) if backend.trains_policy_model else policy.model
                 self._copy = model.requires_grad_(False)
                 own = dataclasses.replace(policy, model=self._copy)
             self._engines = EnginePair(settings, own, self._thread)
-        self._learner = make_learner(settings, policy, self._thread, group)
+        trainer = backend.open_rank(settings, policy, self._thread, self._device, group)
+        self._trainer = self._entered.enter_context(trainer)
 
     def _meet(self, meeting_point: MeetingPoint) -> dist.ProcessGroup:
         import ray
@@ -154,9 +156,9 @@ class Rank(GeneratingActor):
         return dist.group.WORLD
 
     @property
-    def _opened(self) -> Learner:
-        assert self._learner is not None, "a rank must be opened first"
-        return self._learner
+    def _opened(self) -> DeviceTrainer:
+        assert self._trainer is not None, "a rank must be opened first"
+        return self._trainer
 
     @telling
     async def sees(self, file: Path) -> bool:
@@ -166,7 +168,7 @@ class Rank(GeneratingActor):
 
     @telling
     async def begin_step(self, number: int) -> None:
-        self._step = self._opened.trainer.step(number)
+        self._step = self._opened.step(number)
         await self._step.__aenter__()
 
     @telling
@@ -179,22 +181,20 @@ class Rank(GeneratingActor):
     @telling
     async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
         """Nothing from a rank that does not speak for its replica."""
-        found = await self._opened.trainer.log_probs(rollouts, of)
-        return found if self._opened.speaks else ()
+        found = await self._opened.log_probs(rollouts, of)
+        return found if self._opened.role.speaks else ()
 
     @telling
     async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
-        critic = self._opened.critic
-        assert critic is not None
-        return await critic.values(rollouts)
+        return await self._opened.values(rollouts)
 
     @telling
     async def forward_backward(self, batch: MicroBatch) -> None:
-        await self._opened.trainer.forward_backward(batch)
+        await self._opened.forward_backward(batch)
 
     @telling
     async def optim_step(self) -> UpdateReport:
-        return await self._opened.trainer.optim_step()
+        return await self._opened.optim_step()
 
     # -- weights for engines ------------------------------------------------------------------------------------------
 
@@ -205,11 +205,9 @@ class Rank(GeneratingActor):
             await self._thread.run(self._fill_copy)
 
     def _fill_copy(self) -> None:
-        from rewardflow.train.publishing.weights_by_name import WeightsByName
+        from rewardflow.train.weight_sync import WeightCopier
 
-        into = WeightsByName(self._copy)
-        for name, weight in self._opened.weights():
-            into.put(name, weight)
+        WeightCopier(self._copy).put_all(self._opened.weights())
 
     @telling
     async def next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
@@ -217,10 +215,10 @@ class Rank(GeneratingActor):
         return await self._thread.run(lambda: self._next_weights(is_first))
 
     def _next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
-        learner = self._opened
+        trainer = self._opened
         if is_first or self._sending is None:
-            self._sending = learner.weights_to_hand_on()
-        return next_bucket(self._sending, keeps=learner.hands_on)
+            self._sending = trainer.weights_to_send()
+        return next_bucket(self._sending, keeps=trainer.role.sends_weights)
 
     @telling
     async def meet_engines(self, settings: RunSettings, engines: Sequence[Any]) -> None:

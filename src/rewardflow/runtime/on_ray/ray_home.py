@@ -46,6 +46,7 @@ from rewardflow.runtime.open_run import Machinery
 from rewardflow.runtime.validation_setup import make_plan
 from rewardflow.settings.run_settings import RunSettings, RuntimeSettings, VllmSettings
 from rewardflow.shared_agent.cluster import joined, private_cluster
+from rewardflow.train.backends import backend_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class OnRay:
     async def load(self, measured: tuple[Prompt, ...]) -> Machinery:
         ranks, engines = await self._start_actors()
         settings = _for_actors(self._settings)
-        has_groups = len(ranks) > 1 or settings.trainer.backend == "megatron"
+        has_groups = len(ranks) > 1 or backend_of(settings).needs_process_group
         meeting_point = await ranks.actors[0].meeting_point.remote() if has_groups else None
         self._tell(f"waiting for {_count(len(ranks), 'rank')} to load {settings.policy.model}")
         places = await ranks.all("open", lambda _: (settings, meeting_point, self._is_colocated))
@@ -165,7 +166,7 @@ class OnRay:
             total=ray.cluster_resources(),
             num_wide=self._num_engines,
             width=self._settings.vllm.tensor_parallel,
-            why=_layout_of(self._settings),
+            why=backend_of(self._settings).describe_ranks(self._settings),
         )
 
     async def _start_actors(self) -> tuple[Crew, Crew]:
@@ -250,17 +251,6 @@ def _for_actors(settings: RunSettings) -> RunSettings:
     model = Path(settings.policy.model).expanduser()
     policy = dataclasses.replace(settings.policy, model=str(model.absolute())) if model.exists() else settings.policy
     return dataclasses.replace(settings, reward="elsewhere:reward", reward_kwargs={}, limits={}, policy=policy)
-
-
-def _layout_of(settings: RunSettings) -> str:
-    """How Megatron's ranks come to be so many; nothing for FSDP2, whose number is the user's alone."""
-    if settings.trainer.backend != "megatron":
-        return ""
-    sizes, ranks = settings.trainer.megatron, settings.runtime.ranks
-    return (
-        f"{ranks} ranks: tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x "
-        f"context {sizes.context_parallel} x data {ranks // sizes.num_ranks}"
-    )
 
 
 def _made_file(folder: Path) -> Path:

@@ -26,7 +26,7 @@ from rewardflow.types import EMPTY, Reward, Rollout
 
 
 class RankTrainer:
-    """A `Trainer` and a `Critic`. Places are those of the ranks, in order."""
+    """A `Trainer` and a `ValueEstimator`. Places are those of the ranks, in order."""
 
     def __init__(self, ranks: Crew, places: Sequence[RankPlace]) -> None:
         self._ranks = ranks

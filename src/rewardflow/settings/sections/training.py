@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from rewardflow.errors import InvalidInput
@@ -11,6 +12,22 @@ from rewardflow.settings.rules import at_least, check_choices, within
 from rewardflow.settings.sections.policy import Dtype
 
 _TRUNK_WEIGHT = 0.1
+
+Backend = Literal["fsdp2", "megatron"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendTraits:
+    """What the rules of the settings must know about a back end."""
+
+    trains_critic: bool
+
+
+# The implementation of each is `rewardflow.train.<name>.backend`.
+BACKENDS: Mapping[Backend, BackendTraits] = {
+    "fsdp2": BackendTraits(trains_critic=True),
+    "megatron": BackendTraits(trains_critic=False),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +84,7 @@ class MegatronSettings:
 class TrainerSettings(OptimizerSettings):
     """The optimizer, and how much goes through the model at once."""
 
-    backend: Literal["fsdp2", "megatron"] = "fsdp2"  # what spreads the model over ranks
+    backend: Backend = "fsdp2"  # what spreads the model over ranks
     megatron: MegatronSettings = MegatronSettings()
     micro_batch_tokens: int = 16384  # prompt and response tokens of one forward and backward
     device: str = "auto"  # as torch names it; `auto`: a GPU if there is one
@@ -80,8 +97,10 @@ class TrainerSettings(OptimizerSettings):
         at_least("micro_batch_tokens", self.micro_batch_tokens, 1)
         if self.threads is not None:
             at_least("threads", self.threads, 1)
-        if self.backend != "megatron" and self.megatron != MegatronSettings():
-            raise InvalidInput(f"settings of megatron are for backend=megatron, got backend={self.backend}")
+        for field in fields(self):  # a section with the name of a back end is for that back end
+            is_unread = field.name in BACKENDS and field.name != self.backend
+            if is_unread and getattr(self, field.name) != field.default:
+                raise InvalidInput(f"settings of {field.name} are for backend={field.name}, got backend={self.backend}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """The trainer on torch: one process with a plain module, or several ranks with FSDP2.
 
-Always true: the same micro-batches in the same order give the same weights, bit for bit; how an update was cut into
-micro-batches changes its gradient by rounding alone; a failed sample has no part in it; ranks make the same number of
-passes, whatever they have to do. Weights stay on the device, where generators read them; with `offload` what only
-training needs (the optimizer's state, the reference, the critic) leaves it in between.
+Always true: the same micro-batches in the same order give the same weights, bit for bit; how an update is cut into
+micro-batches changes its gradient by rounding alone; failed samples contribute nothing; all ranks make the same number
+of passes, however many samples they have. Weights stay on the device, where generators read them; with `offload`, what
+only training needs (the optimizer's state, the reference, the critic) leaves the device between steps.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from rewardflow.algo.token_softmax import Entropy
+from rewardflow.checkpoint.model_state import State, read_state, state_of
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import MicroBatch, Sample
 from rewardflow.train.accumulated import UpdateSums
-from rewardflow.train.device_trainer import CPU, DeviceTrainer, TrainerArguments
+from rewardflow.train.device_trainer import CPU, DeviceTrainer, RankRole, TrainerArguments
 from rewardflow.train.fsdp2.critic import Critic, CriticPart
 from rewardflow.train.fsdp2.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
-from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
+from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, reduce_gradients_in_next_backward, settle, shard, whole
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import TrainingRow
 from rewardflow.train.packing import IDLE_ROW, PackedRows, TokenRow, pack
@@ -35,15 +36,17 @@ from rewardflow.types import Rollout
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+_CRITIC = "critic."  # before the names of its tensors in a checkpoint
+
 
 class TorchTrainer(DeviceTrainer):
-    """A rank's `Trainer`, or the only one.
+    """The trainer of one rank, or of the only process. Every rank is a replica and has a part of every weight.
 
-    The model comes on its device, whole and equal on every rank of `group`, with gradient checkpointing set or not; the
-    reference and a critic likewise. Ranks call the same methods in the same order.
+    The caller passes the model on its device, whole and equal on every rank of `group`, with gradient checkpointing set
+    or not; the reference and the critic likewise.
 
-    A critic with a model of its own makes passes of its own, after those of the policy; a head on the policy's trunk
-    learns in the policy's passes. In the steps in which the critic learns alone, nothing of the policy changes.
+    A critic with its own model makes its own passes, after those of the policy; a head on the policy's trunk learns in
+    the policy's passes. In steps in which the critic learns alone, nothing of the policy changes.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class TorchTrainer(DeviceTrainer):
         self.model = model
         self.reference = reference
         self._ranks = Ranks(self._device, group)
+        replica = 0 if group is None else group.rank()
+        self.role = RankRole(replica=replica, num_replicas=self._ranks.size, sends_weights=replica == 0)
         self._autocast = None if self._compute_dtype == torch.float32 else self._compute_dtype
         offload = self._settings.offload
         for whole_model in (model, reference):
@@ -86,9 +91,14 @@ class TorchTrainer(DeviceTrainer):
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    async def values(self, rollouts: Sequence[Rollout]) -> Sequence[Tensor]:
-        """As log-probs: what the critic expects before each sampled token."""
-        return await self._run(partial(self._values, rollouts))
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        self._settle()
+        for name, weight in (*self.model.named_parameters(), *self.model.named_buffers()):
+            yield name, whole(weight.detach().to(self._device))  # ranks exchange tensors where they compute
+
+    def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields all weights on every rank; the first rank sends them."""
+        return self.weights()
 
     # -- on the thread: a step ---------------------------------------------------------------------------------------
 
@@ -99,15 +109,16 @@ class TorchTrainer(DeviceTrainer):
             self.critic.begin_step(number)
 
     def _clear_gradients(self) -> None:
-        """With several ranks, a gradient that was not yet reduced is FSDP2's own and stays: a step that ends without
-        its update there ends the run.
+        """Clears all gradients but those that FSDP2 holds because several ranks have not reduced them yet.
+
+        A step that ends in that state ends the run.
         """
         self.optimizer.zero_grad(set_to_none=True)
         if self.critic is not None:
             self.critic.end_step()
 
     def rest(self) -> None:
-        """As between two steps: with `offload` the optimizer's state and the critic are off the device."""
+        """With `offload`, moves the optimizer's state and the critic off the device."""
         if self.critic is not None:
             self.critic.rest()
         if self._leaves_device:
@@ -116,7 +127,7 @@ class TorchTrainer(DeviceTrainer):
                 torch.cuda.empty_cache()
 
     def _set_learning_rate(self, number: int) -> None:
-        """Steps count from the first in which the policy learns, or its warm-up would pass while it stands still."""
+        """Counts steps from the first in which the policy learns, so that its warm-up starts there."""
         num_alone = 0 if self.critic is None else self.critic.settings.alone_steps
         step, total_steps = max(0, number - num_alone), self._total_steps - num_alone
         set_learning_rate(self.optimizer, self._settings.lr * share(step, total_steps, self._settings))
@@ -143,7 +154,7 @@ class TorchTrainer(DeviceTrainer):
         return self._look(rollouts, lambda packed: critic.shared_values(self._hidden(model, packed)))
 
     def _look(self, rollouts: Sequence[Rollout], score: Callable[[PackedRows], Tensor]) -> list[Tensor]:
-        """What `score` gives the sampled tokens of all rollouts of a pass, by rollout."""
+        """Returns what `score` computes for the sampled tokens, by rollout; rollouts share passes."""
         rows = [TokenRow.of(rollout) for rollout in rollouts]
         passes = even_passes(rows, self._settings.micro_batch_tokens, self._ranks)
         found = []
@@ -164,7 +175,7 @@ class TorchTrainer(DeviceTrainer):
             self._run_passes(values, self._backward_critic, terms.idle_row, is_last=batch.is_last)
 
     def _policy_rows(self, sampled: Sequence[tuple[Sample, TokenRow]]) -> list[TrainingRow]:
-        """Those that go through the policy: all of them if a critic learns from its trunk."""
+        """Returns the rows that go through the policy: all of them if a critic learns from its trunk."""
         if self.critic is not None and self.critic.shares_trunk:
             terms = self.critic.terms
             return [self._terms.training_row(*one).joined(terms.training_row(*one)) for one in sampled]
@@ -190,13 +201,13 @@ class TorchTrainer(DeviceTrainer):
         *,
         is_last: bool,
     ) -> None:
-        """Gradients are reduced in the last pass of an update's last micro-batch."""
+        """Makes the passes; the last one of an update's last micro-batch reduces gradients over the ranks."""
         passes = even_passes([row.row for row in rows], self._settings.micro_batch_tokens, self._ranks)
         for number, indices in enumerate(passes):
             backward([rows[index] for index in indices] or [idle_row()], is_last and number == len(passes) - 1)
 
     def _backward(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
-        """One forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
+        """Makes one forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
         self._tally.count_passes(1)
         packed = pack([row.row for row in rows], self._device)
         if self._is_critic_alone:
@@ -215,7 +226,7 @@ class TorchTrainer(DeviceTrainer):
         self._is_reduced = reduce
 
     def _backward_head(self, rows: Sequence[TrainingRow], packed: PackedRows, reduce: bool) -> None:
-        """On a trunk that stands still."""
+        """Makes a pass in which only the critic's head learns, on a trunk that does not change."""
         assert self.critic is not None
         with torch.no_grad():
             hidden_ND = self._hidden(self.model.train(), packed)
@@ -246,7 +257,7 @@ class TorchTrainer(DeviceTrainer):
 
     @contextmanager
     def _on_device(self, model: nn.Module) -> Iterator[None]:
-        """With `offload` the reference is there only while it computes."""
+        """With `offload`, keeps the reference on the device only while it computes."""
         leaves_device = self._leaves_device and model is self.reference
         if leaves_device:
             model.to(self._device)
@@ -276,9 +287,30 @@ class TorchTrainer(DeviceTrainer):
         return update(self.optimizer, scale=scale, max_grad_norm=self._settings.max_grad_norm)
 
     def _reduce_what_is_left(self) -> None:
-        """Where what was to be the last pass was not needed, an idle one reduces."""
+        """Reduces gradients in an idle pass if the pass that should have reduced them was not needed."""
         if not self._is_reduced:
             self._backward([self._idle_row()], reduce=True)
         if self.critic is not None and not self.critic.is_reduced:
             backward = self._backward if self.critic.shares_trunk else self._backward_critic
             backward([self._idle_row()], reduce=True)
+
+    # -- on the thread: checkpoints ----------------------------------------------------------------------------------
+
+    def _state(self) -> State:
+        self._settle()
+        state = dict(state_of(self.model, self.optimizer))
+        if self.critic is not None:
+            state |= state_of(self.critic.model, self.critic.optimizer, owner=_CRITIC)
+        return state
+
+    def _read_state(self, folder: Path) -> None:
+        self._settle()
+        group = self._ranks.group
+        read_state(folder, self.model, self.optimizer, group=group)
+        if self.critic is not None:
+            read_state(folder, self.critic.model, self.critic.optimizer, owner=_CRITIC, group=group)
+
+    def _settle(self) -> None:
+        settle(self.model)
+        if self.critic is not None:
+            settle(self.critic.model)

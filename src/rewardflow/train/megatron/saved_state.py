@@ -7,15 +7,15 @@ tensor axis cuts is a DTensor, so each rank writes and reads its own part.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+from rewardflow.checkpoint.model_state import SavedState
 from rewardflow.train.megatron.building import ModelPart
 from rewardflow.train.megatron.gradients import MOMENTS, STEP, DistributedGradients, Remembered
 from rewardflow.train.megatron.layout import Layout
@@ -29,17 +29,6 @@ from rewardflow.train.megatron.weight_conversion import (
 from rewardflow.train.megatron.weight_names import HFWeight, from_hf, to_hf, whole_model
 
 MODEL, OPTIMIZER = "model.", "optimizer."
-
-
-class Saved(Protocol):
-    """A checkpoint's tensors, as `checkpoint.model_state.SavedState` has them. All ranks fill together, in place."""
-
-    @property
-    def names(self) -> Collection[str]: ...
-
-    def check_model(self, shapes: Mapping[str, tuple[int, ...]]) -> None: ...
-
-    def fill(self, wanted: Mapping[str, Tensor]) -> None: ...
 
 
 def state_of(part: ModelPart, gradients: DistributedGradients) -> dict[str, Tensor]:
@@ -69,7 +58,7 @@ def _named_state(weight: PartWeight, remembered: Remembered, part: ModelPart, ro
     return state
 
 
-def read_state(part: ModelPart, gradients: DistributedGradients, saved: Saved) -> None:
+def read_state(part: ModelPart, gradients: DistributedGradients, saved: SavedState) -> None:
     """Into weights and optimizer. All ranks call this together."""
     saved.check_model(whole_model(part.shape))
     rooms = _Rooms.of(part.layout)

@@ -1,8 +1,8 @@
 """The trainer on Megatron: what one rank of it holds and does.
 
-Always true: as with the other trainer, how an update was cut into micro-batches changes its gradient by rounding
-alone, a failed sample has no part in it, and ranks make the same number of passes; the verbs, loss terms, packing,
-denominators and reports are the same code. Gradients are reduced once, by the update.
+Always true: as with the other trainer, how an update is cut into micro-batches changes its gradient by rounding alone,
+failed samples contribute nothing, and ranks make the same number of passes; the order of a step, loss terms, packing,
+denominators and reports are the same code. The update reduces gradients, once.
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rewardflow.checkpoint.model_state import SavedState, State
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import MicroBatch
 from rewardflow.train.accumulated import UpdateSums
-from rewardflow.train.device_trainer import CPU, DeviceTrainer, TrainerArguments
+from rewardflow.train.device_trainer import CPU, DeviceTrainer, RankRole, TrainerArguments
 from rewardflow.train.learning_rate import share
 from rewardflow.train.megatron import weight_conversion as weights
 from rewardflow.train.megatron.building import ModelPart, build_part
 from rewardflow.train.megatron.gradients import DistributedGradients
 from rewardflow.train.megatron.layout import Axis, Layout
 from rewardflow.train.megatron.pipeline import Pipeline
-from rewardflow.train.megatron.saved_state import Saved, put_weights, read_state, state_of
+from rewardflow.train.megatron.saved_state import put_weights, read_state, state_of
 from rewardflow.train.megatron.weight_conversion import WeightSource
 from rewardflow.train.packing import IDLE_ROW, TokenRow, pack
 from rewardflow.train.passes import by_row, even_passes
@@ -35,10 +37,10 @@ from rewardflow.types import Rollout
 
 
 class MegatronTrainer(DeviceTrainer):
-    """A rank's `Trainer`. All ranks call the same methods in the same order; those of a replica with the same samples.
+    """The trainer of one rank, which holds its own weights: its part of the model.
 
-    `config` is the model's configuration of transformers; `source` gives its weights, and `reference` those of the
-    reference, by name. Every rank returns the same reports, and the log-probs of its replica's rollouts.
+    `config` is the model's configuration of transformers; `source` gives the model's weights by name, and `reference`
+    those of the reference model. Every rank returns the same reports, and the log-probs of its replica's rollouts.
     """
 
     def __init__(
@@ -53,6 +55,12 @@ class MegatronTrainer(DeviceTrainer):
     ) -> None:
         super().__init__(layout.device, **told)
         self.layout = layout
+        self.role = RankRole(
+            replica=layout.data.rank,
+            num_replicas=layout.data.size,
+            speaks=layout.pipeline.is_last and layout.tensor.rank == layout.context.rank == 0,
+            sends_weights=layout.is_leader,
+        )
         build = partial(build_part, config, self._settings.megatron, layout, compute=self._compute_dtype)
         self.part = build(recompute=recompute)
         weights.fill(self.part, source)
@@ -66,21 +74,12 @@ class MegatronTrainer(DeviceTrainer):
     def lr(self) -> float:
         return self._gradients.lr
 
-    async def state(self) -> dict[str, Tensor]:
-        """Weights and optimizer state for `checkpoint.model_state.write_state`, as another backend would name them."""
-        return await self._run(partial(state_of, self.part, self._gradients))
-
-    async def put_back(self, saved: Saved) -> None:
-        """Of a checkpoint that any layout, or the other backend, wrote."""
-        await self._run(partial(read_state, self.part, self._gradients, saved))
-
-    def stage_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """As `weights.stage_weights`; on the trainer's thread, while it does nothing else."""
-        return weights.stage_weights(self.part)
-
-    def all_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """As `weights.all_weights`; on the trainer's thread, while it does nothing else."""
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
         return weights.all_weights(self.part)
+
+    def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the weights of this rank's pipeline stage, gathered over the tensor axis by the first replica."""
+        return weights.stage_weights(self.part) if self.layout.holders.rank == 0 else iter(())
 
     # -- on the thread: a step ---------------------------------------------------------------------------------------
 
@@ -92,7 +91,7 @@ class MegatronTrainer(DeviceTrainer):
         self._gradients.clear()
 
     def rest(self) -> None:
-        """As between two steps: with `offload` the optimizer's state and the reference are off the device."""
+        """With `offload`, moves the optimizer's state and the reference off the device."""
         if self._settings.offload:
             self._gradients.move_state(CPU)
             if self._reference is not None:
@@ -125,7 +124,7 @@ class MegatronTrainer(DeviceTrainer):
 
     @contextmanager
     def _looking(self, of: Literal["policy", "reference"]) -> Iterator[Pipeline]:
-        """A model that is only looked at; with `offload` the reference is on its device only meanwhile."""
+        """Gives a pipeline without gradients; with `offload`, the reference is on its device only during the block."""
         if of == "policy":
             self.part.module.eval()
             yield Pipeline(part=self.part, module=self.part.module, temperature=self._temperature)
@@ -171,7 +170,7 @@ class MegatronTrainer(DeviceTrainer):
         return sums, None
 
     def _sums(self) -> UpdateSums:
-        """Of all replicas. The last stages know them, because the loss is there, and tell the others."""
+        """Returns the sums of all replicas. The last stages compute the loss, so they send the sums to the others."""
         axis = self.layout.pipeline
         sums = self._tally.close(self.layout.replicas) if axis.is_last else None
         if not axis.is_last:
@@ -182,6 +181,14 @@ class MegatronTrainer(DeviceTrainer):
             sums = told[0]
         assert sums is not None
         return sums
+
+    # -- on the thread: checkpoints ----------------------------------------------------------------------------------
+
+    def _state(self) -> State:
+        return state_of(self.part, self._gradients)
+
+    def _read_state(self, folder: Path) -> None:
+        read_state(self.part, self._gradients, SavedState(folder))
 
 
 def _frozen(part: ModelPart, source: WeightSource) -> ModelPart:

@@ -1,0 +1,84 @@
+"""The back end `fsdp2`: trains the policy's own module, alone or spread over ranks by FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.settings.run_settings import RunSettings
+from rewardflow.train.backends import TrainerBackend
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+    from rewardflow.policy.load_policy import Policy
+    from rewardflow.train.device_trainer import DeviceTrainer
+    from rewardflow.train.fsdp2.trainer import TorchTrainer
+
+
+class Fsdp2Backend(TrainerBackend):
+    """Every rank is a replica, which holds a part of each weight."""
+
+    trains_policy_model = True
+    needs_process_group = False
+
+    def check_one_process(self, settings: RunSettings) -> None:
+        """Accepts all settings: one process is enough, and torch is checked for every run."""
+
+    def rehearse(self, settings: RunSettings, policy: Policy, thread: DeviceThread) -> None:
+        _make_trainer(settings, policy, thread)
+
+    def num_parts(self, settings: RunSettings) -> int:
+        return settings.runtime.ranks
+
+    def describe_ranks(self, settings: RunSettings) -> str:
+        return ""
+
+    @contextmanager
+    def open_alone(
+        self, settings: RunSettings, policy: Policy, thread: DeviceThread, device: torch.device
+    ) -> Iterator[DeviceTrainer]:
+        yield _make_trainer(settings, policy, thread)
+
+    def prepare_rank(self) -> None:
+        """Does nothing: torch is all that a rank needs."""
+
+    @contextmanager
+    def open_rank(
+        self,
+        settings: RunSettings,
+        policy: Policy | None,
+        thread: DeviceThread,
+        device: torch.device,
+        group: dist.ProcessGroup | None,
+    ) -> Iterator[DeviceTrainer]:
+        assert policy is not None, "FSDP2 trains the policy's own module"
+        yield _make_trainer(settings, policy, thread, group=group)
+
+
+def _make_trainer(
+    settings: RunSettings, policy: Policy, thread: DeviceThread, *, group: dist.ProcessGroup | None = None
+) -> TorchTrainer:
+    """`group` has the ranks that train together, each with the same policy."""
+    from rewardflow.policy.value_model import build_value_model
+    from rewardflow.train.device_trainer import arguments_of
+    from rewardflow.train.fsdp2.critic import CriticPart
+    from rewardflow.train.fsdp2.trainer import TorchTrainer
+
+    critic = None
+    if settings.algorithm.kind.critic:
+        value_model = build_value_model(policy, settings.critic, settings.policy, seed=settings.seed)
+        critic = CriticPart(model=value_model, settings=settings.critic)
+    return TorchTrainer(
+        policy.model,
+        **arguments_of(settings, thread),
+        reference=policy.reference() if settings.algorithm.needs_reference else None,
+        critic=critic,
+        group=group,
+    )
+
+
+BACKEND = Fsdp2Backend()
