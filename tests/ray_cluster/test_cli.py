@@ -101,7 +101,7 @@ def test_a_run_by_a_shared_agent_is_reported_like_one_of_its_own(
     assert told["latency_s"]["count"] == 48
     assert told["latency_s"]["min"] >= 0.005
     events = [type(event).__name__ for event in read_events("run")]
-    assert (events[0], events[-1]) == ("AgentOpened", "AgentClosed")
+    assert (events[0], events[-1]) == ("AgentOpened", "AgentEnded")
     assert events.count("CallEnded") == 48 + 2  # and the sample
     assert len(calls_in(here)) == 48 + 2
     assert main(["report", "run"]) == 0

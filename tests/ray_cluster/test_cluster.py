@@ -136,7 +136,7 @@ def test_an_error_in_an_actor_is_told_with_its_traceback_in_the_first_lines(clus
     lines = str(caught.value).splitlines()
     assert lines[0] == "rank 0 of 1 failed: AssertionError: a rank must be opened first"
     assert lines[1] == "Traceback (most recent call last):"
-    assert "rank.py" in lines[2]
+    assert "rank_actor.py" in lines[2]
     assert len(lines) < 12
     assert "RayTaskError" not in str(caught.value)
 

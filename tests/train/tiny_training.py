@@ -15,12 +15,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rewardflow.algo.estimator import TokenTargets
 from rewardflow.flow.device_thread import DeviceThread
-<<<<<<< HEAD
 from rewardflow.flow.records import MicroBatch, Precomputed, Sample
-=======
-from rewardflow.flow.records import MicroBatch, Sample, Taken
 from rewardflow.flow.schedule import Schedule
->>>>>>> f526770 (train: give trainers one interface and one table of back ends)
 from rewardflow.policy.value_model import ValueModel
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
