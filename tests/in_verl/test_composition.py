@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
 
+from rewardflow.adapters.verl.launch import unread_settings as ignored
 from rewardflow.adapters.verl.launch.composition import check, completed, defaults_of, differences
-from rewardflow.adapters.verl.launch.main import unread_settings as ignored
 from rewardflow.adapters.verl.launch.translation import CommandLine, translate
 from rewardflow.adapters.verl.launch.unread_settings import leaves
 from rewardflow.errors import InvalidInput

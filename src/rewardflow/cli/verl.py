@@ -12,7 +12,7 @@ from rewardflow.adapters.verl.launch.composition import check, completed, defaul
 from rewardflow.adapters.verl.launch.main import launch
 from rewardflow.adapters.verl.launch.reward_check import check_reward
 from rewardflow.adapters.verl.launch.translation import translate
-from rewardflow.adapters.verl.launch.versions import check_version, installed_version
+from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.cli.display import safe, stderr_console, stdout_console
 
 

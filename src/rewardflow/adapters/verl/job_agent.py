@@ -1,8 +1,8 @@
-"""The one agent of a verl job: how every process of the job names it, starts it and reaches it.
+"""Starts and reaches the one reward agent of a verl job, from every process of the job.
 
-Always true: all processes of a job with the same configuration reach the same agent, so that there is one limiter, one
-journal and one ledger, however many reward workers there are; it ends with the job, also where the job is killed and
-Ray lives on. One that jobs share by name stays.
+Always true: all processes of a job with the same configuration reach the same agent, so that one limiter, one journal
+and one ledger serve all reward workers; the agent ends with the job, also where the job is killed and Ray lives on. An
+agent that jobs share by name stays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar
 
 import ray
 
@@ -24,9 +25,11 @@ from rewardflow.shared_agent import ray_actor
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.types import Reward, Rollout
 
+T = TypeVar("T")
 
-def make_room(settings: VerlSettings) -> None:
-    """The run's directory, where the journal is: in verl's own modes the first reward worker makes it."""
+
+def make_run_directory(settings: VerlSettings) -> None:
+    """Makes the run's directory, which holds the journal: in verl's own modes the first reward worker makes it."""
     if settings.run_dir is not None:
         RunDirectory.at(settings.run_dir, name=settings.run)
 
@@ -35,13 +38,8 @@ def agent_name(settings: VerlSettings) -> str:
     return settings.agent or f"rewardflow-{ray.get_runtime_context().get_job_id()}"
 
 
-def tally_name() -> str:
-    """Of the actor that counts verdicts in verl's own modes, if the job has one."""
-    return f"rewardflow-tally-{ray.get_runtime_context().get_job_id()}"
-
-
 def client_of_job(settings: VerlSettings, sink: EventSink | None = None) -> SharedAgent:
-    """A client of the job's agent, which whoever connects first makes."""
+    """Returns a client of the job's agent. The first client to connect makes the agent."""
     return ray_actor.connect(
         spec_of(settings),
         name=agent_name(settings),
@@ -53,7 +51,7 @@ def client_of_job(settings: VerlSettings, sink: EventSink | None = None) -> Shar
 
 @contextlib.contextmanager
 def agent_for_job(settings: VerlSettings) -> Iterator[JobAgent]:
-    """The agent, for as long as the job trains. What it wrote is in order when this returns."""
+    """Runs the agent for as long as the job trains. All its files are complete when the block ends."""
     agent = JobAgent(settings)
     try:
         yield agent
@@ -64,40 +62,51 @@ def agent_for_job(settings: VerlSettings) -> Iterator[JobAgent]:
 
 
 class JobAgent:
-    """The job's agent as one process sees it.
+    """A process's connection to the job's agent, on an event loop in a thread of its own.
 
-    It lives on an event loop of its own, held open by one coroutine there: verl makes a reward manager before its
-    worker has a loop, and does not tell it when all is over. Then the process's end is the end of it.
+    verl makes a reward manager before its worker has a loop, and does not tell it when the job is over. There the end
+    of the process ends the connection.
     """
 
     def __init__(self, settings: VerlSettings) -> None:
-        make_room(settings)
+        make_run_directory(settings)
         self._thread = LoopThread().__enter__()
-        self._is_over = asyncio.Event()
-        opened: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._held = self._thread.start(_hold_open(client_of_job(settings), opened, self._is_over))
-        concurrent.futures.wait((opened, self._held), return_when=concurrent.futures.FIRST_COMPLETED)
-        if not opened.done():
-            self._held.result()  # raises why
-        self._agent = opened.result()
+        self._client: HeldOpen[Any] = HeldOpen(self._thread, client_of_job(settings))
 
     @property
     def needs_groups(self) -> bool:
-        """Whether it judges whole groups: then a verdict comes when all rollouts of its group are there."""
-        return bool(self._agent.needs_groups)
+        """Whether the reward judges whole groups: then a verdict comes when all rollouts of its group are there."""
+        return bool(self._client.value.needs_groups)
 
     async def score(self, rollout: Rollout) -> Reward:
-        reward: Reward = await asyncio.wrap_future(self._thread.start(self._agent.score(rollout)))
+        reward: Reward = await asyncio.wrap_future(self._thread.start(self._client.value.score(rollout)))
         return reward
 
     def close(self) -> None:
-        self._thread.call_soon(self._is_over.set)
-        with contextlib.suppress(AgentHalted):  # told by those who asked it
-            self._held.result()
+        with contextlib.suppress(AgentHalted):  # its callers have raised it
+            self._client.close()
         self._thread.stop()
 
 
-async def _hold_open(agent: SharedAgent, opened: concurrent.futures.Future[Any], is_over: asyncio.Event) -> None:
-    async with agent as entered:
-        opened.set_result(entered)
-        await is_over.wait()
+class HeldOpen(Generic[T]):
+    """Holds an asynchronous context open on a thread's loop, in one task; `value` is what entering it returned."""
+
+    def __init__(self, thread: LoopThread, context: AbstractAsyncContextManager[T]) -> None:
+        self._thread = thread
+        self._is_over = asyncio.Event()
+        entered: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._task: concurrent.futures.Future[Any] = thread.start(self._hold(context, entered))
+        concurrent.futures.wait((entered, self._task), return_when=concurrent.futures.FIRST_COMPLETED)
+        if not entered.done():
+            self._task.result()  # raises the reason
+        self.value = entered.result()
+
+    def close(self) -> None:
+        """Leaves the context and waits until that is done. Raises what the context raised."""
+        self._thread.call_soon(self._is_over.set)
+        self._task.result()
+
+    async def _hold(self, context: AbstractAsyncContextManager[T], entered: concurrent.futures.Future[T]) -> None:
+        async with context as value:
+            entered.set_result(value)
+            await self._is_over.wait()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from rewardflow.adapters.verl.import_hooks import after_import
-from rewardflow.adapters.verl.launch.versions import check_version, installed_version
+from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.errors import InvalidInput
 
 logger = logging.getLogger(__name__)

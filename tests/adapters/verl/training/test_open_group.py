@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from rewardflow import clock
-from rewardflow.adapters.verl.training.open_group import GroupIncomplete, GroupUnderWay
+from rewardflow.adapters.verl.accounting.group_report import GroupVerdicts
+from rewardflow.adapters.verl.training.open_group import GroupIncomplete, OpenGroup
 
 
-def group(*, size: int = 2, needs_all: bool = True) -> GroupUnderWay:
-    return GroupUnderWay(size, validates=False, needs_all=needs_all)
+def group(*, size: int = 2, needs_all: bool = True) -> OpenGroup:
+    return OpenGroup(size, validates=False, needs_all=needs_all, verdicts=GroupVerdicts(step=1))
 
 
 def test_the_last_rollout_to_be_generated_is_told_from_the_others_and_only_once() -> None:

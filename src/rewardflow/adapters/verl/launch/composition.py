@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from rewardflow.adapters.verl.config_checks import check_mode
 from rewardflow.adapters.verl.launch.overrides import Override
 from rewardflow.adapters.verl.launch.translation import NOT_SET, SWITCHES, CommandLine
 from rewardflow.adapters.verl.launch.unread_settings import leaves, refuse_ignored
@@ -156,57 +157,6 @@ def _refuse_without_manager(config: Mapping[str, Any]) -> None:
     key = config["data"].get("reward_fn_key", "data_source")
     if key != "data_source":
         raise InvalidInput(f"verl's own reward managers ignore data.reward_fn_key, got {key!r}")
-
-
-def check_mode(config: Mapping[str, Any]) -> None:
-    """What trainer mode `rewardflow` does not do."""
-    settings = settings_of(config)
-    manager = config["reward"]["reward_manager"]["name"]
-    if manager != SECTION:
-        raise InvalidInput(f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {manager!r}")
-    actor, data = config["actor_rollout_ref"]["actor"], config["data"]
-    batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
-    if batch % mini_batch:
-        raise InvalidInput(
-            "data.train_batch_size must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size, "
-            f"got {batch} and {mini_batch}"
-        )
-    if actor["ppo_epochs"] > 1 and settings.stream != "batch":
-        raise InvalidInput(
-            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
-            f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
-        )
-    if settings.stream != "batch":
-        _check_critic(config, mini_batch)
-    is_decoupled = actor["policy_loss"]["loss_mode"] == "decoupled"
-    if is_decoupled and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
-        raise InvalidInput(
-            "the decoupled loss compares with the log-probs of the rollout: it needs "
-            "actor_rollout_ref.rollout.calculate_log_probs=True, got False"
-        )
-    if (config["algorithm"].get("filter_groups") or {}).get("enable"):
-        raise InvalidInput(
-            "trainer mode rewardflow refills no groups, so algorithm.filter_groups.enable must be False; "
-            "trainer.v1.trainer_mode=colocate_async has it"
-        )
-
-
-def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:
-    """The critic sees what the actor does, a mini-batch of the actor's at a time."""
-    critic = config["critic"]
-    is_used = config["algorithm"]["adv_estimator"] == "gae" if critic["enable"] is None else critic["enable"]
-    if not is_used:
-        return
-    if actor_mini_batch % critic["ppo_mini_batch_size"]:
-        raise InvalidInput(
-            "with rewardflow.stream=mini_batch actor_rollout_ref.actor.ppo_mini_batch_size must be a multiple of "
-            f"critic.ppo_mini_batch_size, got {actor_mini_batch} and {critic['ppo_mini_batch_size']}"
-        )
-    if critic["ppo_epochs"] > 1:
-        raise InvalidInput(
-            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
-            f"got critic.ppo_epochs={critic['ppo_epochs']}"
-        )
 
 
 def _reason(error: BaseException) -> str:

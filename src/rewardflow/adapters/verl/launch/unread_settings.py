@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rewardflow.adapters.verl.config_checks import check_manager
 from rewardflow.adapters.verl.launch.overrides import Override
 from rewardflow.adapters.verl.settings import SECTION
 from rewardflow.errors import InvalidInput
@@ -70,7 +71,7 @@ def refuse_ignored(
         _refuse(config, {}, ours, "only trainer mode rewardflow reads")
     if config["reward"]["reward_manager"]["name"] == SECTION:
         _refuse(config, defaults, _BY_OUR_MANAGER, "the reward manager rewardflow ignores")
-        refuse_what_goes_round_the_manager(config["reward"])
+        check_manager(config["reward"])
 
 
 def _refuse(config: Mapping[str, Any], defaults: Mapping[str, Any], table: Mapping[str, str], who: str) -> None:
@@ -100,21 +101,6 @@ def _refuse_a_cap_without_its_loss(config: Mapping[str, Any]) -> None:
         raise InvalidInput(
             f"{SECTION}.behaviour_weight_cap is for actor_rollout_ref.actor.policy_loss.loss_mode=decoupled, got {cap} "
             f"and loss_mode={loss}"
-        )
-
-
-def refuse_what_goes_round_the_manager(reward: Mapping[str, Any]) -> None:
-    """verl asks a reward model that scores itself, and tells only functions that it calls where one that writes is."""
-    source = reward["reward_manager"]["source"]
-    if source != "register":
-        raise InvalidInput(
-            "the reward manager rewardflow is found by its name, so reward.reward_manager.source must be register, "
-            f"got {source!r}"
-        )
-    if reward["reward_model"]["enable"]:
-        raise InvalidInput(
-            "the reward manager rewardflow cannot reach a reward model that verl serves: serve it yourself and name it "
-            "in rewardflow.reward, or keep one of verl's managers; got reward.reward_model.enable=True"
         )
 
 

@@ -1,9 +1,9 @@
-"""verl's agent loop for trainer mode `rewardflow`: what is generated is there at once, its score when it comes.
+"""verl's agent loop for trainer mode `rewardflow`: stores a trajectory at once and its score when the verdict comes.
 
-Always true: a trajectory is in TransferQueue before its verdict is asked for, with NaN where its score will be, so that
-log-probs can be taken meanwhile; the scores of a group are stored together, before verl calls it finished; NaN is left
-where there is no verdict, and no number is put there; every group is reported once, whatever happens to its rollouts.
-Loaded by verl only.
+Always true: a trajectory is in TransferQueue before its rollout goes to the judge, with NaN in the place of the score,
+so that log-probs can be taken meanwhile; the scores of a group are stored together, before verl calls it finished; a
+rollout without a verdict keeps NaN and never gets a number; every group is reported once, whatever happens to its
+rollouts. Loaded by verl only.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from rewardflow.adapters.verl.sample_rollout import GROUP_SIZE_FIELD
-from rewardflow.adapters.verl.training.group_board import BOARD_KEY, NEEDS_GROUPS_KEY, GroupJudged, GroupReport
-from rewardflow.adapters.verl.training.open_group import GroupIncomplete, GroupUnderWay
+from rewardflow.adapters.verl.accounting.board_actor import BOARD_KEY
+from rewardflow.adapters.verl.accounting.group_report import GroupVerdicts
+from rewardflow.adapters.verl.training.open_group import NEEDS_GROUPS_KEY, GroupIncomplete, OpenGroup
+from rewardflow.adapters.verl.verl_rows import GROUP_SIZE_FIELD, row_key
 from rewardflow.adapters.verl.verl_verdict import VerdictFailed, reward_of
 from rewardflow.errors import AgentHalted
 from rewardflow.types import Reward
@@ -30,14 +31,16 @@ logger = logging.getLogger(__name__)
 
 
 class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an actor of it
+    """Generates groups, sends their rollouts to the judge, and tells the board how far each group is."""
+
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self._board = ray.get_actor(config[BOARD_KEY])
         self._needs_groups = bool(config[NEEDS_GROUPS_KEY])
-        self._groups: dict[str, GroupUnderWay] = {}
+        self._groups: dict[str, OpenGroup] = {}
 
     async def live(self) -> None:
-        """Never returns: whoever asked is told when this process is gone, and with it the groups that it has."""
+        """Never returns, so that Ray fails the call when this process dies, and its groups with it."""
         await asyncio.Event().wait()
 
     async def _run_prompt(
@@ -46,26 +49,19 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         uid, rollout = prompt["uid"], self.config.actor_rollout_ref.rollout
         validates = bool(trajectory["validate"])
         size = int(prompt.get("__rollout_n__", rollout.val_kwargs.n if validates else rollout.n))
-        group = self._groups[uid] = GroupUnderWay(size, validates, self._needs_groups)
+        verdicts = GroupVerdicts(int(prompt["global_steps"]))
+        group = self._groups[uid] = OpenGroup(size, validates, self._needs_groups, verdicts)
         prompt[GROUP_SIZE_FIELD] = size
         try:
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
-        except Exception as error:  # verl catches those of rollouts, and TransferQueue may fail besides
+        except Exception as error:  # verl catches errors of rollouts, but TransferQueue may fail too
             logger.exception("prompt %s was given up", uid)
             group.error = _reason(error)
         del self._groups[uid]
         if validates:
             await self._board.validated.remote()
             return
-        report = GroupReport(
-            uid=uid,
-            step=int(prompt["global_steps"]),
-            size=size,
-            verdicts=tuple(group.verdicts),
-            error=group.error,
-            first_generated_s=group.first_generated_s,
-            judged_s=time.time(),
-        )
+        report = verdicts.report(uid, size=size, judged_s=time.time(), error=group.error)
         await self._board.judged.remote(report)
 
     async def _run_agent_loop(self, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
@@ -83,34 +79,38 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
                 await self._store(group)
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
-        """verl's own, which stores the trajectory; then the verdict, whose score waits for the group's others."""
+        """Lets verl store the trajectory, then gets the verdict. The score is stored with the group's others."""
         outputs = output if isinstance(output, list) else [output]
         if validate or not outputs or outputs[-1].reward_score is not None:
             await super()._agent_loop_postprocess(output, validate, **kwargs)
             return
         uid, session, final = kwargs["uid"], int(kwargs["session_id"]), outputs[-1]
         group = self._groups[uid]
-        final.reward_score = math.nan  # holds the place; verl asks for a verdict only where there is no score
+        final.reward_score = math.nan  # for now; verl asks for a verdict only where a score is missing
         final.extra_fields["reward_extra_info"] = {}
         await super()._agent_loop_postprocess(outputs, validate, **kwargs)
-        if group.first_generated_s is None:
-            group.first_generated_s = time.time()
-            await self._board.verdict_out.remote(uid)
+        verdicts = group.verdicts
+        is_first = not verdicts.asked_s
+        verdicts.asked_s[session] = time.time()
+        if is_first:  # the board needs no more to count the time with verdicts outstanding
+            await self._board.asked.remote(uid, session, verdicts.step)
         await self._generation_ended(uid, session, group)
         final.reward_score = None
-        asked_s = time.time()
         reward = await self._verdict(outputs, kwargs)
-        group.verdicts.append(GroupJudged(index=session, reward=reward, asked_s=asked_s))
+        verdicts.answered(session, reward, at_s=time.time())
         if reward.value is not None:
             group.scores.update(_scores(outputs, uid, session))
 
-    async def _generation_ended(self, uid: str, session: int, group: GroupUnderWay) -> None:
-        """Told of a rollout when its trajectory is stored, and again when it is over, which may be the first time."""
+    async def _generation_ended(self, uid: str, session: int, group: OpenGroup) -> None:
+        """Tells the board once the whole group is generated.
+
+        Called when a rollout's trajectory is stored, and again when the rollout is over: it may have no trajectory.
+        """
         if group.generated(session) and not group.validates:
             await self._board.generated.remote(uid)
 
-    async def _store(self, group: GroupUnderWay) -> None:
-        """The scores of all rollouts at once: one call of TransferQueue instead of many."""
+    async def _store(self, group: OpenGroup) -> None:
+        """Stores the scores of all rollouts in one call of TransferQueue."""
         try:
             await tq.async_kv_batch_put(
                 keys=list(group.scores),
@@ -122,7 +122,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             raise
 
     async def _compute_score(self, outputs: Any, kwargs: dict[str, Any]) -> None:
-        """verl's own, which asks the reward manager where there is no score yet; for training and for validation."""
+        """Lets verl ask the reward manager for a missing score, in training and in validation."""
         if outputs[-1].reward_score is not None:
             return
         try:
@@ -133,7 +133,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             raise
 
     async def _verdict(self, outputs: Any, kwargs: dict[str, Any]) -> Reward:
-        """What the reward manager says, in another process: whatever goes wrong there is a failure, and ends here."""
+        """Gets the reward manager's verdict from another process. Any error there becomes a failed verdict."""
         try:
             await self._compute_score(outputs, kwargs=kwargs)
         except GroupIncomplete as error:
@@ -150,28 +150,28 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
 
 
 def _scores(outputs: Any, uid: str, session: int) -> dict[str, dict[str, Any]]:
-    """By row, where verl would have put them: on the last token of each response."""
+    """Returns the scores by row, where verl would have put them: on the last token of each response."""
     final = outputs[-1]
     for output in outputs[:-1]:
         output.reward_score = final.reward_score
         output.extra_fields["reward_extra_info"] = final.extra_fields["reward_extra_info"]
-    rows = {f"{uid}_{session}_{place}": output.as_dict() for place, output in enumerate(outputs)}
+    rows = {row_key(uid, session, number): output.as_dict() for number, output in enumerate(outputs)}
     return {key: {"rm_scores": row["rm_scores"], "extra_fields": row["extra_fields"]} for key, row in rows.items()}
 
 
 def _reason(error: Exception) -> str:
-    """What was raised, also where it was raised in another process: Ray makes a page of it."""
+    """Returns an error in one line, also one from another process, which Ray makes a page of."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {cause}"
 
 
 class RewardflowAgentLoopManager(AgentLoopManagerTQ):
-    """verl's, with workers that report."""
+    """verl's manager, with workers that report to the board."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(_ReportingWorker)
 
     def lifelines(self) -> list[Any]:
-        """One for each worker: an answer that never comes while it lives."""
+        """Returns for each worker an answer that does not come while the worker lives."""
         return [worker.live.remote() for worker in self.agent_loop_workers]

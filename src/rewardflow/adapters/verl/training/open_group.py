@@ -1,7 +1,7 @@
-"""A group while its rollouts are generated and judged, in the one process that has them all.
+"""Follows a group while its rollouts are generated and judged, in the one process that has them all.
 
-Always true: every rollout ends once; whoever waits for a verdict that needs the whole group is let go the moment a
-rollout ends that the reward was never asked about, because the group will never be whole then.
+Always true: every rollout ends once; a rollout that ends without having been sent to the reward ends every wait for a
+verdict on the whole group at once, because the group will never be complete.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewardflow.adapters.verl.training.group_board import GroupJudged
+from rewardflow.adapters.verl.accounting.group_report import GroupVerdicts
 from rewardflow.errors import RewardflowError
+
+NEEDS_GROUPS_KEY = "rewardflow_needs_groups"  # of verl's configuration: whether the reward judges whole groups
 
 
 class GroupIncomplete(RewardflowError):
@@ -21,15 +23,14 @@ class GroupIncomplete(RewardflowError):
 
 
 @dataclass(slots=True)
-class GroupUnderWay:
-    """`needs_all` is whether the reward judges whole groups."""
+class OpenGroup:
+    """`needs_all` says whether the reward judges whole groups."""
 
     size: int
     validates: bool
     needs_all: bool
-    first_generated_s: float | None = None
-    verdicts: list[GroupJudged] = field(default_factory=list)
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)  # by row, to be stored when all are there
+    verdicts: GroupVerdicts
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)  # by row, stored when all are there
     error: str | None = None
     _generated: set[int] = field(default_factory=set)
     _asked: set[int] = field(default_factory=set)
@@ -46,13 +47,13 @@ class GroupUnderWay:
         return self._num_ended == self.size
 
     def generated(self, session: int) -> bool:
-        """A rollout's generation is over, for better or worse. True if that was the group's last."""
+        """Notes that a rollout's generation ended, well or not. Returns True if it was the group's last."""
         was_generated = self.is_generated
         self._generated.add(session)
         return self.is_generated and not was_generated
 
     def ended(self, session: int) -> None:
-        """A rollout is over altogether."""
+        """Notes that generating and judging a rollout are over."""
         self._num_ended += 1
         if session not in self._asked and self.needs_all:
             self._is_incomplete = True
@@ -61,7 +62,7 @@ class GroupUnderWay:
 
     @asynccontextmanager
     async def asking(self, session: int) -> AsyncIterator[None]:
-        """Round the wait for a verdict."""
+        """Wraps the wait for a verdict; raises `GroupIncomplete` as soon as the verdict cannot come."""
         self._asked.add(session)
         if self._is_incomplete:
             raise GroupIncomplete(self._incomplete)

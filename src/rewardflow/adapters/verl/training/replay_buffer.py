@@ -1,7 +1,8 @@
-"""verl's replay buffer for trainer mode `rewardflow`: told, instead of looking again.
+"""verl's replay buffer for trainer mode `rewardflow`, which waits for news instead of polling.
 
-Always true: it waits for the next change of progress and never sleeps; training takes the trajectories of named
-prompts, so nothing is selected, evicted or stale here. Validation goes verl's way. Loaded by verl only.
+Always true: it waits for the next change on the board and never sleeps; training takes the trajectories of named
+prompts, so the buffer selects and evicts nothing, and nothing in it is stale. Validation goes verl's way. Loaded by
+verl only.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from rewardflow.adapters.verl.training.board_actor import Board
+from rewardflow.adapters.verl.accounting.board_actor import BoardActor
 
 
-class ToldReplayBuffer(ReplayBufferAsync):
-    """`board` knows the progress."""
+class BoardReplayBuffer(ReplayBufferAsync):
+    """Waits on `board`, which knows how far every group is."""
 
-    def __init__(self, *, board: Board, **kwargs: Any) -> None:
+    def __init__(self, *, board: BoardActor, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._board = board
         self._seen = 0
 
     def take(self, uids: Sequence[str]) -> Any:
-        """The trajectories of these prompts that were generated, scored or not; the prompts themselves are done."""
+        """Returns the trajectories of these prompts that were generated, scored or not. The prompts are done then."""
         super()._sync_metadata_from_transfer_queue()
         return self._materialize_batch("train", list(uids), dict(self.partitions["train"]))
 
     def prompts_by_age(self) -> list[str]:
-        """Training prompts that are stored, oldest first: those that a checkpoint brought back."""
+        """Returns the stored training prompts, oldest first: those that a checkpoint restored."""
         super()._sync_metadata_from_transfer_queue()
         ages = self.prompt_global_steps["train"]
         return sorted(ages, key=lambda uid: ages[uid])

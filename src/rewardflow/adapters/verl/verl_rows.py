@@ -1,8 +1,7 @@
-"""A sample as verl hands it to a reward manager, as a `Rollout`.
+"""Reads verl's rows: whose a row is, by its key, and the `Rollout` that a row holds.
 
-Always true: the group is verl's `uid` and the place in it verl's session, never anything made from text; what the
-user's function sees in `extra_info` is what verl would have shown it, with `group_uid` and `group_size` added by the
-agent.
+Always true: the group is verl's `uid` and the index in it verl's session, and neither depends on any text; the user's
+function sees in `extra_info` what verl would have shown it, and the agent adds `group_uid` and `group_size`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,32 @@ from typing import Any
 
 from rewardflow.types import Rollout
 
-# Set by the agent loop of trainer mode `rewardflow`, which knows; elsewhere the configuration's number stands.
+# The agent loop of trainer mode `rewardflow` sets it, because it knows; elsewhere the configuration's number counts.
 GROUP_SIZE_FIELD = "rewardflow_group_size"
+
+
+def row_key(uid: str, session: int, number: int) -> str:
+    """Returns verl's name of a row: the group, the rollout in it, and the sequence of the rollout."""
+    return f"{uid}_{session}_{number}"
+
+
+def uid_of(key: str) -> str:
+    return key.rsplit("_", 2)[0]
+
+
+def session_of(key: str) -> str:
+    return key.rsplit("_", 2)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """`data_source_key` is verl's `data.reward_fn_key`; `group_size` its `rollout.n`."""
+    """`data_source_key` is verl's `data.reward_fn_key`; `group_size` is its `rollout.n`."""
 
     data_source_key: str = "data_source"
     group_size: int = 1
 
     def rollout(self, fields: Mapping[str, Any], *, prompt: str, response: str) -> Rollout:
-        """Of the fields that verl carries beside the tensors."""
+        """Makes a rollout of the fields that verl carries beside the tensors."""
         extra_fields = _mapping(fields.get("tool_extra_fields"))
         index = int(fields.get("session_id", 0))
         return Rollout(

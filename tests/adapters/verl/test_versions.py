@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rewardflow.adapters.verl.launch.versions import check_version
+from rewardflow.adapters.verl.versions import check_version
 from rewardflow.errors import InvalidInput
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rewardflow.adapters.verl.judged_groups import JudgedGroups
-from rewardflow.adapters.verl.training.group_board import GroupJudged, GroupReport
+from rewardflow.adapters.verl.accounting.group_events import GroupEvents
+from rewardflow.adapters.verl.accounting.group_report import GroupReport, JudgedSample
 from rewardflow.observe.events import CallEnded, GroupDelivered, VerdictReached
 from rewardflow.observe.run_directory import read_events, read_steps
 from rewardflow.reward.recorder import Recorder
@@ -34,7 +34,7 @@ def call(index: int, *, began_s: float, attempt: int = 1, cost_usd: float = 0.5)
 def written(path: Path, calls: list[CallEnded], group: GroupReport) -> None:
     async def main() -> None:
         recorder = Recorder(path, asyncio.get_running_loop())
-        groups = JudgedGroups(recorder)
+        groups = GroupEvents(recorder)
         for one in calls:
             groups.emit(one)
         groups.left([group, GroupReport(uid="b", step=0, size=0, verdicts=())])
@@ -45,8 +45,8 @@ def written(path: Path, calls: list[CallEnded], group: GroupReport) -> None:
 
 def group_of_two(asked_s: float) -> GroupReport:
     verdicts = (
-        GroupJudged(index=0, reward=Reward(value=1.0, attempts=2, latency_s=3.0), asked_s=asked_s),
-        GroupJudged(index=1, reward=Reward(kind="timeout", error="late", attempts=1), asked_s=asked_s),
+        JudgedSample(index=0, reward=Reward(value=1.0, attempts=2, latency_s=3.0), asked_s=asked_s),
+        JudgedSample(index=1, reward=Reward(kind="timeout", error="late", attempts=1), asked_s=asked_s),
     )
     return GroupReport(uid="a", step=2, size=2, verdicts=verdicts, first_generated_s=asked_s, judged_s=asked_s + 4)
 

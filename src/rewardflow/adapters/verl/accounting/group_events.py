@@ -1,7 +1,7 @@
-"""Groups of a verl run as events, among those of the calls that were made for them.
+"""Writes the groups of a verl run as events, beside the events of the calls that were made for them.
 
-Always true: a group is told once, when it leaves; its times, which other processes took by the time of day, are put on
-this process's clock, where the calls' are.
+Always true: a group is written once, when it leaves; its times, which other processes took by the wall clock, are
+converted to this process's clock, which the calls' times have.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from rewardflow.adapters.verl.training.group_board import GroupReport
+from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.observe.events import REWARD_SOURCE, CallEnded, Event, GroupDelivered, VerdictReached
 from rewardflow.reward.recorder import Recorder
 
 
-class JudgedGroups:
-    """An event sink that is also told of groups, and knows when the first call for each of their samples began."""
+class GroupEvents:
+    """An event sink that also takes groups, and remembers when the first call for each sample began."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -28,15 +28,15 @@ class JudgedGroups:
         self._recorder.emit(event)
 
     def left(self, groups: Sequence[GroupReport]) -> None:
-        """Groups that were trained or dropped. Of one without a verdict there is nothing to tell."""
-        later_s = time.monotonic() - time.time()  # they are told by other processes, in the time of day
+        """Writes groups that were trained or dropped. Skips those without a verdict."""
+        later_s = time.monotonic() - time.time()  # from the wall clock of the other processes to this one's
         for group in groups:
             if group.verdicts:
-                self._group(group, self._began_s.pop(group.uid, {}), later_s)
+                self._write(group, self._began_s.pop(group.uid, {}), later_s)
         for step in sorted({group.step for group in groups if group.verdicts}):
             self._recorder.step_idle(step, REWARD_SOURCE)
 
-    def _group(self, group: GroupReport, began_s: dict[int, float], later_s: float) -> None:
+    def _write(self, group: GroupReport, began_s: dict[int, float], later_s: float) -> None:
         at_s = group.judged_s + later_s
         for verdict in group.verdicts:
             first_s = began_s.get(verdict.index, min(began_s.values(), default=None))  # one call may be for a group

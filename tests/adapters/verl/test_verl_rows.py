@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rewardflow.adapters.verl.sample_rollout import GROUP_SIZE_FIELD, RowReader
+from rewardflow.adapters.verl.verl_rows import GROUP_SIZE_FIELD, RowReader
 
 FIELDS: dict[str, Any] = {
     "uid": "u1",

@@ -1,4 +1,4 @@
-"""The actor that keeps the progress, on a Ray cluster of the test's own."""
+"""The actor that keeps the board of groups, on a Ray cluster of the test's own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import ray
 from ray_here import one_node
 
-from rewardflow.adapters.verl.training.board_actor import Board
-from rewardflow.adapters.verl.training.group_board import GroupReport, Progress
+from rewardflow.adapters.verl.accounting.board_actor import BoardActor
+from rewardflow.adapters.verl.accounting.group_board import GroupBoard
+from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.errors import AgentHalted, FlowError
 
 
@@ -23,18 +24,18 @@ def cluster() -> Iterator[None]:
 @pytest.fixture
 def worker() -> Any:
     """Any actor with a question that it does not answer."""
-    return ray.remote(Progress).options(num_cpus=0).remote()
+    return ray.remote(GroupBoard).options(num_cpus=0).remote()
 
 
 def test_a_question_is_answered_while_the_workers_live(worker: Any) -> None:
-    board = Board()
+    board = BoardActor()
     board.depend_on([worker.wait_for_change.remote(0)])
     board.ask("judged", GroupReport(uid="a", step=1, size=2, verdicts=()))
     assert [report.uid for report in board.ask("wait_until_judged", ["a"], 1)] == ["a"]
 
 
 def test_waiting_for_the_groups_of_a_worker_that_is_gone_ends(worker: Any) -> None:
-    board = Board()
+    board = BoardActor()
     board.depend_on([worker.wait_for_change.remote(0)])
     ray.kill(worker)
     with pytest.raises(FlowError, match="a worker that generates is gone"):
@@ -42,7 +43,7 @@ def test_waiting_for_the_groups_of_a_worker_that_is_gone_ends(worker: Any) -> No
 
 
 def test_an_agent_that_gave_up_is_the_runs_own_error() -> None:
-    board = Board()
+    board = BoardActor()
     board.ask("halt", "ServiceOutage: down")
     with pytest.raises(AgentHalted, match=r"^the reward agent gave up: ServiceOutage: down$"):
         board.ask("wait_until_judged", ["a"], 1)

@@ -1,0 +1,96 @@
+"""Refuses verl configurations that the reward manager or trainer mode `rewardflow` cannot honour.
+
+Always true: the launcher makes these checks before anything starts, and the manager and the trainer repeat them,
+because verl's own main may start them too. Each error names the setting and its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rewardflow.adapters.verl.settings import SECTION, settings_of
+from rewardflow.errors import InvalidInput
+
+
+def check_manager(reward: Mapping[str, Any]) -> None:
+    """Refuses a `reward` section with which verl would go past the reward manager.
+
+    verl asks a reward model that scores by itself, and gives the address of one that writes only to functions that it
+    calls by itself.
+    """
+    source = reward["reward_manager"]["source"]
+    if source != "register":
+        raise InvalidInput(
+            "the reward manager rewardflow is found by its name, so reward.reward_manager.source must be register, "
+            f"got {source!r}"
+        )
+    if reward["reward_model"]["enable"]:
+        raise InvalidInput(
+            "the reward manager rewardflow cannot reach a reward model that verl serves: serve it yourself and name it "
+            "in rewardflow.reward, or keep one of verl's managers; got reward.reward_model.enable=True"
+        )
+
+
+def check_validation_of_groups(config: Mapping[str, Any]) -> None:
+    """Refuses groups of two sizes: verl does not say which samples are for validation, so their size is unknown."""
+    trainer, rollout = config["trainer"], config["actor_rollout_ref"]["rollout"]
+    validates = trainer["val_before_train"] or trainer["test_freq"] > 0
+    is_ours = trainer["v1"]["trainer_mode"] == SECTION
+    if validates and not is_ours and rollout["val_kwargs"]["n"] != rollout["n"]:
+        raise InvalidInput(
+            "a reward that judges whole groups needs groups of one size in verl's own modes: "
+            "actor_rollout_ref.rollout.val_kwargs.n must equal actor_rollout_ref.rollout.n, got "
+            f"{rollout['val_kwargs']['n']} and {rollout['n']}"
+        )
+
+
+def check_mode(config: Mapping[str, Any]) -> None:
+    """Refuses what trainer mode `rewardflow` cannot do."""
+    settings = settings_of(config)
+    manager = config["reward"]["reward_manager"]["name"]
+    if manager != SECTION:
+        raise InvalidInput(f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {manager!r}")
+    actor, data = config["actor_rollout_ref"]["actor"], config["data"]
+    batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
+    if batch % mini_batch:
+        raise InvalidInput(
+            "data.train_batch_size must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size, "
+            f"got {batch} and {mini_batch}"
+        )
+    if actor["ppo_epochs"] > 1 and settings.stream != "batch":
+        raise InvalidInput(
+            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
+            f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
+        )
+    if settings.stream != "batch":
+        _check_critic(config, mini_batch)
+    is_decoupled = actor["policy_loss"]["loss_mode"] == "decoupled"
+    if is_decoupled and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
+        raise InvalidInput(
+            "the decoupled loss compares with the log-probs of the rollout: it needs "
+            "actor_rollout_ref.rollout.calculate_log_probs=True, got False"
+        )
+    if (config["algorithm"].get("filter_groups") or {}).get("enable"):
+        raise InvalidInput(
+            "trainer mode rewardflow refills no groups, so algorithm.filter_groups.enable must be False; "
+            "trainer.v1.trainer_mode=colocate_async has it"
+        )
+
+
+def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:
+    """The critic trains on what the actor trains on, one mini-batch of the actor at a time."""
+    critic = config["critic"]
+    is_used = config["algorithm"]["adv_estimator"] == "gae" if critic["enable"] is None else critic["enable"]
+    if not is_used:
+        return
+    if actor_mini_batch % critic["ppo_mini_batch_size"]:
+        raise InvalidInput(
+            "with rewardflow.stream=mini_batch actor_rollout_ref.actor.ppo_mini_batch_size must be a multiple of "
+            f"critic.ppo_mini_batch_size, got {actor_mini_batch} and {critic['ppo_mini_batch_size']}"
+        )
+    if critic["ppo_epochs"] > 1:
+        raise InvalidInput(
+            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
+            f"got critic.ppo_epochs={critic['ppo_epochs']}"
+        )

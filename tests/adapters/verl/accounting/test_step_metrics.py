@@ -1,0 +1,64 @@
+"""What a verl run writes about itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewardflow.adapters.verl.accounting.group_report import GroupReport, JudgedSample
+from rewardflow.adapters.verl.accounting.step_metrics import VerlStepRecord
+from rewardflow.flow.usage import UsageTotals
+from rewardflow.types import Reward
+
+USAGE = UsageTotals(busy_s={"update": 3.0}, idle_s={"reward": 1.0}, hidden_s=2.0)
+
+
+def group(uid: str, *rewards: Reward) -> GroupReport:
+    verdicts = tuple(JudgedSample(index=index, reward=reward) for index, reward in enumerate(rewards))
+    return GroupReport(uid=uid, step=2, size=len(rewards), verdicts=verdicts, first_generated_s=10.0, judged_s=14.0)
+
+
+def record() -> VerlStepRecord:
+    made = VerlStepRecord.of(2, began_s=100.0)
+    made.trained.first_update_s = 1.5
+    scored = Reward(value=1.0, attempts=2, latency_s=3.0, cost_usd=0.5, components={"style": 0.5})
+    made.group_left(group("a", scored, Reward(kind="timeout", error="late")), not_generated=0)
+    broke = Reward(kind="user_error", error="broke")
+    made.group_left(group("b", broke, broke), not_generated=1, dropped="too_few_verdicts")
+    made.rows_trained([{"min_global_steps": 0, "response_len": 3}, {"min_global_steps": 1, "response_len": 5}])
+    return made
+
+
+def test_the_metrics_say_what_failed_and_where_the_time_went() -> None:
+    metrics = record().metrics(USAGE)
+    assert metrics["rewardflow/verdicts/scored"] == 1
+    assert metrics["rewardflow/verdicts/failed/timeout"] == 1
+    assert metrics["rewardflow/verdicts/failed/user_error"] == 2
+    assert metrics["rewardflow/groups/trained"] == metrics["rewardflow/groups/dropped/too_few_verdicts"] == 1
+    assert metrics["rewardflow/rollouts/not_generated"] == 1
+    assert metrics["rewardflow/first_update_s"] == 1.5
+    assert (metrics["rewardflow/exposed_s"], metrics["rewardflow/hidden_s"]) == (1.0, 2.0)
+    assert metrics["rewardflow/busy_s/update"] == 3.0
+    assert metrics["rewardflow/cost_usd"] == 0.5
+    assert metrics["rewardflow/staleness/max"] == 1
+    assert metrics["rewardflow/latency_s/max"] == pytest.approx(3.0, rel=0.02)
+
+
+def test_no_mean_is_made_of_failed_verdicts() -> None:
+    report = record().report(USAGE, ended_s=104.0)
+    assert (report.score_mean, report.num_scored, report.num_groups) == (1.0, 1, 1)
+    assert (report.reward_latency_mean_s, report.component_means) == (3.0, {"style": 0.5})
+
+
+def test_the_report_is_that_of_any_run() -> None:
+    report = record().report(USAGE, ended_s=104.0)
+    assert (report.step, report.version, report.duration_s) == (2, 2, 4.0)
+    assert (report.failed, report.dropped) == ({"timeout": 1, "user_error": 2}, {"too_few_verdicts": 1})
+    assert (report.staleness_mean, report.staleness_max, report.response_tokens_mean) == (0.5, 1, 4.0)
+    assert report.cost_usd == 0.5
+
+
+def test_a_step_that_trains_nothing_says_how_its_verdicts_failed() -> None:
+    reason = record().why_nothing_trains()
+    assert reason == (
+        "a step needs a group with enough verdicts, got none: {'timeout': 1, 'user_error': 2}, among them late"
+    )

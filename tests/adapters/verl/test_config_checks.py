@@ -1,0 +1,81 @@
+"""Configurations that the reward manager or trainer mode `rewardflow` cannot honour."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from rewardflow.adapters.verl.config_checks import check_manager, check_mode, check_validation_of_groups
+from rewardflow.errors import InvalidInput
+
+CONFIG: dict[str, Any] = {
+    "actor_rollout_ref": {
+        "actor": {"ppo_mini_batch_size": 2, "ppo_epochs": 1, "policy_loss": {"loss_mode": "vanilla"}},
+        "rollout": {"n": 4, "val_kwargs": {"n": 1}, "calculate_log_probs": False},
+    },
+    "algorithm": {"adv_estimator": "grpo"},
+    "critic": {"enable": None, "ppo_mini_batch_size": 2, "ppo_epochs": 1},
+    "data": {"train_batch_size": 8},
+    "reward": {"reward_manager": {"name": "rewardflow", "source": "register"}, "reward_model": {"enable": False}},
+    "trainer": {
+        "project_name": "p",
+        "experiment_name": "e",
+        "default_local_dir": "checkpoints",
+        "val_before_train": True,
+        "test_freq": -1,
+        "v1": {"trainer_mode": "rewardflow"},
+    },
+}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """Ours, with values at dotted keys; `__` is a dot."""
+    made = copy.deepcopy(CONFIG)
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        part = made
+        for name in path:
+            part = part.setdefault(name, {})
+        part[last] = value
+    return made
+
+
+def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
+    check_mode(config())
+    check_manager(config()["reward"])
+    check_validation_of_groups(config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data__train_batch_size": 7}, "got 7 and 2"),
+        ({"reward__reward_manager__name": "naive"}, "needs reward.reward_manager.name=rewardflow, got 'naive'"),
+        ({"actor_rollout_ref__actor__ppo_epochs": 2}, "ppo_epochs=2, rewardflow.stream=mini_batch"),
+        ({"actor_rollout_ref__actor__policy_loss__loss_mode": "decoupled"}, "calculate_log_probs=True, got False"),
+        ({"algorithm__filter_groups": {"enable": True}}, "filter_groups.enable must be False"),
+        ({"algorithm__adv_estimator": "gae", "critic__ppo_mini_batch_size": 3}, "got 2 and 3"),
+        ({"critic__enable": True, "critic__ppo_epochs": 2}, "got critic.ppo_epochs=2"),
+    ],
+)
+def test_what_the_mode_cannot_do_is_refused_with_its_value(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        check_mode(config(**changes))
+
+
+def test_several_epochs_are_accepted_over_a_whole_batch() -> None:
+    check_mode(config(actor_rollout_ref__actor__ppo_epochs=2, rewardflow={"stream": "batch"}))
+
+
+def test_a_reward_manager_that_is_not_found_by_its_name_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="must be register, got 'importlib'"):
+        check_manager(config(reward__reward_manager__source="importlib")["reward"])
+
+
+def test_in_verls_own_modes_groups_for_validation_must_have_the_size_of_the_others() -> None:
+    with pytest.raises(InvalidInput, match="got 1 and 4"):
+        check_validation_of_groups(config(trainer__v1__trainer_mode="sync"))
+    check_validation_of_groups(config(trainer__v1__trainer_mode="sync", trainer__val_before_train=False))
+    check_validation_of_groups(config(trainer__v1__trainer_mode="sync", actor_rollout_ref__rollout__val_kwargs__n=4))
