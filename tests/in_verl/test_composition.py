@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
 
-from rewardflow.adapters.verl.launch import unread_settings as ignored
+from rewardflow.adapters.verl.launch import unread_settings
 from rewardflow.adapters.verl.launch.composition import check, completed, defaults_of, differences
 from rewardflow.adapters.verl.launch.translation import CommandLine, translate
 from rewardflow.adapters.verl.launch.unread_settings import leaves
@@ -106,7 +106,12 @@ def test_in_verls_own_modes_our_sampler_counts_verdicts_unless_the_user_has_one(
 
 def test_every_setting_that_is_said_to_be_ignored_is_one_of_verls() -> None:
     defaults = dict(leaves(defaults_of(CommandLine(overrides=()))))
-    for key in (*ignored._BY_THE_TRAINER, "trainer.v1.sampler", "skip.rollout_tq", "reward.reward_manager.module"):
+    for key in (
+        *unread_settings._UNREAD_BY_TRAINER,
+        "trainer.v1.sampler",
+        "skip.rollout_tq",
+        "reward.reward_manager.module",
+    ):
         assert any(name == key or name.startswith(f"{key}.") for name in defaults), key
 
 

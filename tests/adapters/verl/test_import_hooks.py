@@ -1,4 +1,4 @@
-"""Something to do once a module has been imported."""
+"""Actions that run right after a module has been imported."""
 
 from __future__ import annotations
 

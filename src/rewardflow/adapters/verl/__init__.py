@@ -1,5 +1,5 @@
-"""rewardflow inside verl: a reward manager, a trainer mode, a policy loss, and a launcher that switches them on.
+"""Runs rewardflow inside verl: a reward manager, a trainer mode, a policy loss, and a launcher that switches them on.
 
-Always true: nothing of verl is copied or patched; what verl calls is registered in its own registries, when verl
-imports them (`plugin`); a setting that nobody would honour is refused before anything starts.
+Always true: nothing of verl is copied or patched; `plugin` registers each part in verl's own registry, when verl
+imports that registry; the launcher refuses settings that nothing reads before anything starts.
 """

@@ -60,7 +60,7 @@ def check_mode(config: Mapping[str, Any]) -> None:
         )
     if actor["ppo_epochs"] > 1 and settings.stream != "batch":
         raise InvalidInput(
-            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
+            "several epochs over a batch need rewardflow.stream=batch, "
             f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
         )
     if settings.stream != "batch":
@@ -91,6 +91,5 @@ def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:
         )
     if critic["ppo_epochs"] > 1:
         raise InvalidInput(
-            "several epochs over a batch need the whole of it: they need rewardflow.stream=batch, "
-            f"got critic.ppo_epochs={critic['ppo_epochs']}"
+            f"several epochs over a batch need rewardflow.stream=batch, got critic.ppo_epochs={critic['ppo_epochs']}"
         )

@@ -1,8 +1,8 @@
-"""Something to do once a module has been imported by whoever needs it.
+"""Runs an action right after a module has been imported.
 
-Always true: waiting for a module imports nothing; what is to be done runs once, right after the module's own code, in
-the import that asked for it, and an error in it is that import's error. verl's registries can only be filled when they
-exist, importing them takes many seconds, and verl hides errors of the modules that it loads as plug-ins.
+Always true: a hook imports nothing; its action runs once, after the module's own code and inside the same import, which
+fails if the action fails. verl's registries can only be filled once they exist, importing them takes many seconds, and
+verl hides the errors of modules that it loads as plug-ins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import ModuleType
 
 
 def after_import(name: str, action: Callable[[], object]) -> None:
-    """Run the action when the module has been imported: now, if it is there already."""
+    """Runs the action when the module has been imported: now, if it is loaded already."""
     if name in sys.modules:
         action()
     else:
@@ -24,7 +24,7 @@ def after_import(name: str, action: Callable[[], object]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module the way everybody does, and then is gone."""
+    """Finds one module as Python's other finders do, then removes itself."""
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, and the action after it."""
+    """Runs the module's own loader, then the action."""
 
     def __init__(self, loader: importlib.abc.Loader, action: Callable[[], object]) -> None:
         self._loader = loader
@@ -53,7 +53,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # A module goes by its own loader: packages find their data with it.
+        # The module must name its own loader: packages find their data files with it.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

@@ -1,8 +1,7 @@
-"""What verl loads in every process, through the entry-point group `verl.plugins`.
+"""Registers rewardflow's parts in verl. verl loads this module in every process, by the entry point `verl.plugins`.
 
-Always true: loading it costs nothing; each part is registered when verl imports the registry that it goes into, and a
-part that cannot be registered breaks that import with its reason. A verl that is not supported gets an ERROR in the
-log and no part at all.
+Always true: loading the module costs nothing; each part is registered when verl imports the registry for it, and if
+that fails, verl's import fails with the reason. With an unsupported verl it logs an ERROR and registers nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ def register_reward_manager() -> None:
 
 
 def register_policy_loss() -> None:
-    from rewardflow.adapters.verl.training import decoupled_loss as loss
+    from rewardflow.adapters.verl.training import decoupled_loss
 
-    loss.register(DECOUPLED)
+    decoupled_loss.register(DECOUPLED)
 
 
 def register_trainer() -> None:
@@ -41,7 +40,7 @@ def load() -> None:
     try:
         check_version(installed_version())
     except InvalidInput as error:
-        logger.error("rewardflow's plug-in for verl stays out: %s", error)
+        logger.error("rewardflow registers nothing in this verl: %s", error)
         return
     after_import("verl.experimental.reward_loop.reward_manager", register_reward_manager)
     after_import("verl.trainer.ppo.core_algos", register_policy_loss)

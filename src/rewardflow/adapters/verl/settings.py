@@ -1,7 +1,8 @@
-"""The section `rewardflow` of a verl configuration, as a record.
+"""Reads the section `rewardflow` of a verl configuration.
 
-Always true: a record that exists is valid; an unknown name is an error that names the nearest. Everything that verl
-itself has a setting for (batch sizes, mini-batches, the user's reward file) is read from there and set nowhere else.
+Always true: a `VerlSettings` that exists is valid; the error for an unknown name suggests the nearest known one.
+Whatever verl has a setting for (batch sizes, mini-batches, the user's reward file) is read from verl's setting and has
+no second one here.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from rewardflow.types import EMPTY
 Stream = Literal["batch", "mini_batch"]
 
 SECTION = "rewardflow"
-VERL_RULES = "verl.utils.reward_score:default_compute_score"  # what verl scores with where no reward is named
+VERL_RULES = "verl.utils.reward_score:default_compute_score"  # verl's rules for known data sets: the default
 DEFAULT_RUN_DIR = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerlSettings:
-    """What a verl run asks of rewardflow. `agent_options` are those of `RewardAgent`, under their own names."""
+    """rewardflow's settings in a verl run. `agent_options` are those of `RewardAgent`, by their names."""
 
     reward: str = VERL_RULES
     reward_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class VerlSettings:
     behaviour_weight_cap: float | None = None
     extra_keys: tuple[str, ...] = ()
     run_dir: str | None = None
-    agent: str | None = None  # the name of an agent that several jobs share; None is one for this job
+    agent: str | None = None  # the name of an agent that several jobs share; None starts one for this job
     run: str = "default"
     agent_options: Mapping[str, Any] = EMPTY
 
@@ -60,7 +61,7 @@ NAMES = (*OWN_NAMES, *(name for name in (*AGENT_NAMES, *LIMIT_NAMES) if name not
 
 
 def settings_of(config: Mapping[str, Any]) -> VerlSettings:
-    """The settings of a whole verl configuration, as plain data with its references resolved."""
+    """Reads the settings from a whole verl configuration: plain data with its references resolved."""
     section = config.get(SECTION) or {}
     if not isinstance(section, Mapping):
         raise InvalidInput(f"the section rewardflow must be settings with names, got {section!r}")
@@ -78,7 +79,7 @@ def settings_of(config: Mapping[str, Any]) -> VerlSettings:
 
 
 def spec_of(settings: VerlSettings) -> AgentSpec:
-    """The agent that these settings describe."""
+    """Describes the agent for these settings."""
     return AgentSpec.of(settings.reward, reward_kwargs=dict(settings.reward_kwargs), **settings.agent_options)
 
 
@@ -91,7 +92,7 @@ def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dic
             f"{users['path']!r}"
         )
     if users.get("path"):
-        return f"{_place(users['path'])}:{users['name']}", {**dict(users.get("reward_kwargs") or {}), **kwargs}
+        return f"{_file_or_module(users['path'])}:{users['name']}", {**dict(users.get("reward_kwargs") or {}), **kwargs}
     if named is not None and not isinstance(named, str):
         raise InvalidInput(f"rewardflow.reward must be the name of a file or of code, got {named!r}")
     if named is not None:
@@ -99,15 +100,15 @@ def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dic
     return VERL_RULES, {**_sandbox(config["reward"].get("sandbox_fusion") or {}), **kwargs}
 
 
-def _place(path: str) -> str:
-    """verl marks modules and files; here a module has dots, and a file ends in `.py`."""
+def _file_or_module(path: str) -> str:
+    """Removes verl's marks `pkg://` and `file://`: for rewardflow a module has dots, and a file ends in `.py`."""
     if path.startswith("pkg://"):
         return path.removeprefix("pkg://").replace("/", ".")
     return path.removeprefix("file://")
 
 
 def _sandbox(sandbox: Mapping[str, Any]) -> dict[str, Any]:
-    """What verl's rules are told of the sandbox that runs code. How many use it at a time is the agent's to limit."""
+    """Passes the address of the code sandbox to verl's rules. The agent limits how many calls use it at a time."""
     if not sandbox.get("url"):
         return {}
     return {"sandbox_fusion_url": sandbox["url"], "memory_limit_mb": sandbox.get("memory_limit_mb", 1024)}

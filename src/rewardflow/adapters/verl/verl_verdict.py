@@ -1,7 +1,7 @@
-"""A verdict in verl's terms: a number with extra information, or an exception.
+"""Converts verdicts to verl's form and back: a number with extra information, or an exception.
 
-Always true: the extra information has the same keys for every sample, because verl takes the first sample's keys for
-everybody's; a failed verdict is raised, with the verdict inside, and is never a number.
+Always true: the extra information has the same keys for every sample, because verl uses the first sample's keys for
+all; a failed verdict is raised, with the verdict inside, and is never a number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OWN_KEYS = ("score", "acc", "latency_s", "attempts", "cost_usd", "tokens", "cach
 
 
 class VerdictFailed(RewardflowError):
-    """There is no score for a sample; `reward` says why."""
+    """A sample has no score; `reward` says why."""
 
     def __init__(self, reward: Reward) -> None:
         super().__init__(reward)
@@ -30,9 +30,9 @@ class VerdictFailed(RewardflowError):
 
 
 def extra_info_of(reward: Reward, extra_keys: Sequence[str] = ()) -> dict[str, Any]:
-    """What verl keeps beside the score. Extras that are not asked for by name go together, as JSON text."""
+    """Returns what verl keeps beside the score. Extras without a key in `extra_keys` go into one JSON text."""
     extras = dict(reward.extras)
-    accuracy = _number(extras.get("acc", reward.value))  # verl's own managers say so, and validation goes by it
+    accuracy = _number(extras.get("acc", reward.value))  # as in verl's own managers; verl's validation reads it
     named = {key: _number(extras.pop(key, None)) for key in extra_keys}
     return {
         "score": reward.value,
@@ -50,7 +50,7 @@ def extra_info_of(reward: Reward, extra_keys: Sequence[str] = ()) -> dict[str, A
 
 
 def reward_of(score: float, extra_info: Mapping[str, Any]) -> Reward:
-    """The verdict again, as far as verl carries it."""
+    """Restores the verdict from what verl carries of it."""
     return Reward(
         value=float(score),
         latency_s=float(extra_info.get("latency_s", 0.0)),
@@ -64,7 +64,7 @@ def reward_of(score: float, extra_info: Mapping[str, Any]) -> Reward:
 
 
 def _number(value: Any) -> float:
-    """NaN where there is none: verl makes means of these, and a made-up 0 would be in them."""
+    """Returns NaN for what is not a number: verl averages these values, and a 0 would count."""
     try:
         return float(value)
     except (TypeError, ValueError):

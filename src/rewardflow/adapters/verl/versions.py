@@ -1,6 +1,6 @@
-"""Which releases of verl this adapter was written against.
+"""Checks that the installed verl is a release that this adapter supports.
 
-Always true: the answer needs no import of verl, which takes many seconds, and comes before anything is started.
+Always true: the check does not import verl, which takes many seconds, and runs before anything starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RANGE = "verl>=0.9.1,<0.10"
 
 
 def installed_version() -> str:
-    """The installed verl's version; an error that says what to install where there is none."""
+    """Returns the installed verl's version. Without verl, raises an error that says what to install."""
     try:
         return importlib.metadata.version("verl")
     except importlib.metadata.PackageNotFoundError:
@@ -24,7 +24,7 @@ def installed_version() -> str:
 
 
 def check_version(version: str) -> None:
-    """Refuse a release whose insides are not the ones that are wrapped here."""
+    """Refuses a release whose internals may differ from those that this adapter wraps."""
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     release = tuple(int(part or 0) for part in match.groups()) if match else ()
     is_known = OLDEST <= release < FIRST_UNKNOWN

@@ -74,7 +74,7 @@ def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
         lambda board: board.wait_for_change(0),
     ],
 )
-def test_whoever_waits_is_told_when_no_verdict_will_come(wait: Callable[[GroupBoard], Awaitable[object]]) -> None:
+def test_a_wait_ends_with_the_reason_when_no_verdict_will_come(wait: Callable[[GroupBoard], Awaitable[object]]) -> None:
     async def main() -> None:
         board = GroupBoard()
 

@@ -1,7 +1,7 @@
-"""A verl configuration, composed as verl's main would compose it, and looked through before anything starts.
+"""Composes a verl configuration as verl's main would, and checks it before anything starts.
 
-Always true: nothing is started and nothing of verl's trainer is imported; what is refused here would have been ignored
-or would have failed later, further from its cause.
+Always true: nothing starts and nothing of verl's trainer is imported; a setting that is refused here would have been
+ignored, or would have failed later and further from its cause.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 from rewardflow.adapters.verl.config_checks import check_mode
 from rewardflow.adapters.verl.launch.overrides import Override
 from rewardflow.adapters.verl.launch.translation import NOT_SET, SWITCHES, CommandLine
-from rewardflow.adapters.verl.launch.unread_settings import leaves, refuse_ignored
+from rewardflow.adapters.verl.launch.unread_settings import leaves, refuse_unread
 from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
 from rewardflow.errors import InvalidInput
 
-MISSING = "???"  # how a configuration marks what must be set
+MISSING = "???"  # the value of a setting that must be set
 SAMPLER = (
     "trainer.v1.sampler.custom_sampler.path=pkg://rewardflow.adapters.verl.own_modes.sampler",
     "trainer.v1.sampler.custom_sampler.name=replay_buffer",
 )
 MODES = ("sync", "colocate_async", "separate_async", SECTION)
-GROUPS = ("model_engine",)  # choices that decide what the defaults are
+GROUPS = ("model_engine",)  # settings that decide the defaults of others
 
 
 def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
-    """The command line and what it composes to, with the choices that nobody made: an engine, and who counts."""
-    command = _as_the_users_file_has_it(command)
+    """Adds a rollout engine and a sampler where the user named none. Returns the command line and its configuration."""
+    command = _keeping_the_users_file(command)
     config = compose(command)
-    _refuse_what_is_missing(config, command)
+    _refuse_removed(config, command)
     if config["actor_rollout_ref"]["rollout"]["name"] == MISSING:
         command = command.adding("actor_rollout_ref.rollout.name=vllm", "verl's default at the time of the recipe")
     if _wants_sampler(config):
@@ -44,8 +44,8 @@ def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
     return command, compose(command)
 
 
-def _as_the_users_file_has_it(command: CommandLine) -> CommandLine:
-    """A mode or manager that a configuration of the user's own names is their choice, as on the command line."""
+def _keeping_the_users_file(command: CommandLine) -> CommandLine:
+    """Leaves out our mode or manager where the user's own configuration names another: that is their choice."""
     added = [word for word in SWITCHES if any(note.after == word for note in command.notes if note.before == NOT_SET)]
     if command.config_path is None or not added:
         return command
@@ -58,8 +58,8 @@ def _as_the_users_file_has_it(command: CommandLine) -> CommandLine:
     return command
 
 
-def _refuse_what_is_missing(config: Mapping[str, Any], command: CommandLine) -> None:
-    """`~` takes anything away; verl's defaults have everything that verl and we read without asking."""
+def _refuse_removed(config: Mapping[str, Any], command: CommandLine) -> None:
+    """Refuses `~` for a setting of verl's defaults: verl and this adapter read those without checking."""
     taken = [Override.parse(word) for word in command.overrides if word.startswith("~")]
     if not taken:
         return
@@ -70,7 +70,7 @@ def _refuse_what_is_missing(config: Mapping[str, Any], command: CommandLine) -> 
 
 
 def _own_sections(command: CommandLine) -> list[str]:
-    """What a configuration of the user's own has beside verl's: sections, and groups to choose from."""
+    """Returns the sections and config groups of the user's own configuration."""
     if command.config_path is None:
         return []
     searched = tuple(word for word in command.overrides if word.startswith("hydra.searchpath"))
@@ -79,7 +79,7 @@ def _own_sections(command: CommandLine) -> list[str]:
 
 
 def _wants_sampler(config: Mapping[str, Any]) -> bool:
-    """In verl's own modes, unless the user has one; there the reward manager alone cannot reach verl's loggers."""
+    """Whether the run needs our sampler: in verl's own modes only a sampler can reach verl's loggers."""
     v1 = config["trainer"]["v1"]
     has_own = (v1["sampler"].get("custom_sampler") or {}).get("path")
     is_judged = config["reward"]["reward_manager"]["name"] == SECTION
@@ -87,7 +87,7 @@ def _wants_sampler(config: Mapping[str, Any]) -> bool:
 
 
 def compose(command: CommandLine) -> dict[str, Any]:
-    """The whole configuration as plain data."""
+    """Composes the whole configuration, as plain data."""
     hydra = import_module("hydra")
     exceptions = import_module("hydra.errors")
     omegaconf = import_module("omegaconf")
@@ -100,7 +100,7 @@ def compose(command: CommandLine) -> dict[str, Any]:
 
 
 def _verl_folder() -> Path:
-    """Where the installed verl keeps its configuration; found without importing verl, which takes many seconds."""
+    """Finds the installed verl's configuration without importing verl, which takes many seconds."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise InvalidInput("verl must be installed beside rewardflow, got none")
@@ -108,12 +108,12 @@ def _verl_folder() -> Path:
 
 
 def defaults_of(command: CommandLine) -> dict[str, Any]:
-    """verl's own configuration, for the engine that is chosen."""
+    """Composes verl's own configuration for the chosen engine."""
     return compose(CommandLine(overrides=tuple(word for word in command.overrides if word.partition("=")[0] in GROUPS)))
 
 
 def differences(config: Mapping[str, Any], default_config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Key, verl's default and this run's value of every setting that differs, by key."""
+    """Lists key, verl's default and this run's value of every setting that differs, sorted by key."""
     defaults, values = dict(leaves(default_config)), dict(leaves(config))
     return [
         (key, defaults.get(key), values.get(key))
@@ -123,7 +123,7 @@ def differences(config: Mapping[str, Any], default_config: Mapping[str, Any]) ->
 
 
 def check(command: CommandLine, config: Mapping[str, Any], default_config: Mapping[str, Any]) -> VerlSettings:
-    """Refuse what would be ignored; the settings of what is left."""
+    """Refuses what nothing would honour. Returns rewardflow's settings."""
     for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         for key, value in leaves(config.get(section) or {}, section):
             if value is not None:
@@ -131,7 +131,7 @@ def check(command: CommandLine, config: Mapping[str, Any], default_config: Mappi
     if not config["trainer"]["use_v1"]:
         raise InvalidInput("rewardflow is a mode of verl's v1 trainer, got trainer.use_v1=False")
     _refuse_unknown_mode(config["trainer"]["v1"]["trainer_mode"])
-    refuse_ignored(config, default_config, command.overrides, own_sections=_own_sections(command))
+    refuse_unread(config, default_config, command.overrides, own_sections=_own_sections(command))
     settings = settings_of(config)
     if config["trainer"]["v1"]["trainer_mode"] == SECTION:
         check_mode(config)
@@ -141,7 +141,7 @@ def check(command: CommandLine, config: Mapping[str, Any], default_config: Mappi
 
 
 def _refuse_unknown_mode(mode: str) -> None:
-    """Before Ray is started and the model loaded; what registers modes of its own is loaded later than this."""
+    """Refuses a mode that nobody registers. Other plug-ins may register modes, but load only later."""
     plugins = [plugin.name for plugin in entry_points(group="verl.plugins") if plugin.name != SECTION]
     if mode not in MODES and not plugins and not os.environ.get("VERL_USE_EXTERNAL_MODULES"):
         raise InvalidInput(f"trainer.v1.trainer_mode must be one of {', '.join(MODES)}, got {mode!r}")

@@ -1,7 +1,7 @@
-"""verl's own main, with rewardflow switched on.
+"""Starts verl's own main with the plug-in enabled.
 
-Always true: it is verl's function that runs, on the configuration that was looked through; where the plug-in could not
-load in verl's processes, nothing is started.
+Always true: verl's own function runs, on the configuration that was checked; if verl's processes would not load the
+plug-in, nothing starts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _MODULES = "VERL_USE_EXTERNAL_MODULES"
 _PLUGINS = "VERL_USE_EXTERNAL_PLUGINS"
 
 
-def let_verl_load_us(environment: dict[str, str] | os._Environ[str]) -> None:
-    """verl loads entry points of installed packages; naming the module also serves a source tree on the path."""
+def enable_plugin(environment: dict[str, str] | os._Environ[str]) -> None:
+    """Names the plug-in's module to verl, which by itself finds only the entry points of installed packages."""
     policy = environment.get(_PLUGINS, "auto").strip().lower()
     if policy != "auto" and "rewardflow" not in [name.strip() for name in policy.split(",")]:
         raise InvalidInput(f"{_PLUGINS} must let verl load the plug-in rewardflow, got {policy!r}")
@@ -31,15 +31,15 @@ def let_verl_load_us(environment: dict[str, str] | os._Environ[str]) -> None:
 
 
 def launch(command: CommandLine) -> None:
-    """Train. Returns when verl's main does."""
-    let_verl_load_us(os.environ)
+    """Trains. Returns when verl's main returns."""
+    enable_plugin(os.environ)
     with _arguments(["verl", *command.words()]):
         import_module("verl.trainer.main_ppo").main()
 
 
 @contextmanager
 def _arguments(words: list[str]) -> Iterator[None]:
-    """verl's main takes its settings from the command line only."""
+    """Sets `sys.argv` for a while: verl's main takes its settings from the command line only."""
     before = sys.argv
     sys.argv = words
     try:

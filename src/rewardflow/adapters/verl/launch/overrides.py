@@ -1,6 +1,6 @@
-"""One word of verl's command line: `key=value`, `+key=value`, `++key=value` or `~key`.
+"""Parses one override of verl's command line: `key=value`, `+key=value`, `++key=value` or `~key`.
 
-Always true: text in, text out; what was read is written the same way.
+Always true: writing a parsed override gives the same text again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """`mark` is empty, `+` (a new key), `++` (new or not) or `~` (gone)."""
+    """`mark` is empty, `+` (adds a key), `++` (adds or changes) or `~` (removes)."""
 
     key: str
     value: str | None
@@ -49,7 +49,7 @@ class Override:
 
 
 def quoted(text: str) -> str:
-    """Text as a value of Hydra's, which gives commas, brackets and more a meaning of their own."""
+    """Quotes text as a value for Hydra, which gives commas, brackets and other characters a meaning."""
     if _NEEDS_NO_QUOTES.fullmatch(text):
         return text
     return "'" + text.replace("'", "\\'") + "'"

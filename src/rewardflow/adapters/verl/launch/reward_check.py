@@ -1,7 +1,7 @@
-"""Whether the reward that a run names is there, before anything starts.
+"""Checks that the reward that a run names exists, before anything starts.
 
-Always true: nothing of the user's is run for it, because it may need what only the cluster has; what cannot be told
-without running it is left to the agent, which says it when it opens.
+Always true: the check runs none of the user's code, because that may need what only the cluster has. The agent finds
+what only running the code can show, when it opens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rewardflow.settings.reward_shape import is_named
 
 
 def check_reward(settings: VerlSettings) -> None:
-    """A file that is not there, a name that it does not have, a service whose settings are wrong."""
+    """Refuses a missing file, a name that the file does not define, and a service with wrong settings."""
     reward = settings.reward
     if is_named(reward) and not (reward.endswith(".py") or all(reward.rpartition(":"))):
         raise InvalidInput(
@@ -32,13 +32,13 @@ def check_reward(settings: VerlSettings) -> None:
     if is_file and not os.path.isfile(place):
         raise InvalidInput(f"the reward's file must exist, got {place}")
     if is_file and name:
-        _check_has(Path(place), name)
+        _check_defines(Path(place), name)
     spec = spec_of(settings)
     if spec.contents is not None:
         load_reward_contents(spec.contents, folder=spec.folder)
 
 
-def _check_has(file: Path, name: str) -> None:
+def _check_defines(file: Path, name: str) -> None:
     try:
         module = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
@@ -52,7 +52,7 @@ def _check_has(file: Path, name: str) -> None:
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
-    """What a module may have when it has run, wherever in it that is said outside functions and classes."""
+    """Yields the names that running a module may define: all that code outside functions and classes assigns."""
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):

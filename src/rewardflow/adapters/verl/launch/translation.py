@@ -1,8 +1,8 @@
-"""From the command line that a user has to one that verl and this adapter honour.
+"""Translates a user's command line into one that verl and this adapter honour.
 
-Always true: nothing is dropped in silence. A word is kept, or rewritten with a note that says so, or refused with its
-reason. It understands the settings of the recipe that this project began as (`recipe/async_reward_agent` of verl),
-whose names have since moved, or which verl accepts and ignores.
+Always true: nothing is dropped in silence. A word is kept, or rewritten with a note, or refused with a reason. The
+translation knows the settings of the recipe that this project began as (`recipe/async_reward_agent` of verl): some have
+new names in verl, and others verl accepts and ignores.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rewardflow.settings.reward_shape import placed
 VERL_CONFIG = "pkg://verl.trainer.config"
 DEFAULT_CONFIG_NAME = "ppo_trainer"
 MEGATRON_CONFIG_NAME = "ppo_megatron_trainer"
-NOT_SET = "not set"  # what is noted as before a word that was added
+NOT_SET = "not set"  # the note's `before` for a word that was added
 
 
 @dataclass(frozen=True, slots=True)
 class TranslationNote:
-    """What was made of a word, for people."""
+    """Tells the user what became of a word."""
 
     before: str
     after: str
@@ -38,7 +38,7 @@ class TranslationNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """What verl's main is started with. `config_path` is None for verl's own configuration."""
+    """The arguments for verl's main. `config_path` is None for verl's own configuration."""
 
     overrides: tuple[str, ...]
     config_path: str | None = None
@@ -46,13 +46,13 @@ class CommandLine:
     notes: tuple[TranslationNote, ...] = ()
 
     def adding(self, word: str, why: str) -> CommandLine:
-        """With one more word, which the user left out."""
+        """Adds a word that the user left out."""
         return replace(
             self, overrides=(word, *self.overrides), notes=(*self.notes, TranslationNote(NOT_SET, word, why))
         )
 
     def leaving_out(self, word: str) -> CommandLine:
-        """Without a word that was added for the user."""
+        """Removes a word that was added for the user."""
         return replace(
             self,
             overrides=tuple(other for other in self.overrides if other != word),
@@ -68,7 +68,7 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What stands for a word of the recipe: other words, and why."""
+    """The words that replace one of the user's, and why."""
 
     words: tuple[str, ...]
     why: str = ""
@@ -77,7 +77,7 @@ class Rewritten:
 def translate(
     words: Iterable[str], *, config_path: str | None = None, config_name: str | None = None, folder: Path | None = None
 ) -> CommandLine:
-    """The command line that honours this one. Relative paths of rewards start in `folder`."""
+    """Translates the command line. Relative paths of rewards start in `folder`."""
     given = [Override.parse(word) for word in words]
     folder = folder or Path.cwd()
     name, engine, notes = _config_name(config_name, given)
@@ -91,8 +91,8 @@ def translate(
         else:
             kept += rewritten.words
             notes.append(TranslationNote(str(override), " ".join(rewritten.words) or "nothing", rewritten.why))
-    added = [*more_words, *engine, *_switched_on(kept)]
-    notes += [TranslationNote(NOT_SET, word) for word in _switched_on(kept)]
+    added = [*more_words, *engine, *_missing_switches(kept)]
+    notes += [TranslationNote(NOT_SET, word) for word in _missing_switches(kept)]
     return CommandLine(overrides=(*added, *kept), config_path=path, config_name=name, notes=tuple(notes))
 
 
@@ -100,7 +100,7 @@ def translate(
 
 
 def _rewrite(override: Override, folder: Path) -> Rewritten | None:
-    """None keeps the word."""
+    """Translates one word. None keeps it as it is."""
     key = override.key
     if override.mark == "~":
         return None
@@ -110,7 +110,7 @@ def _rewrite(override: Override, folder: Path) -> Rewritten | None:
     if key in _REWARD_FILE:
         return _reward_file(override, folder)
     if key.startswith(f"{SECTION}."):
-        return _own(override, folder)
+        return _own_setting(override, folder)
     if key.startswith("custom_reward_function."):
         return Rewritten((str(Override(f"reward.{key}", override.value, "+")),), "its place in verl 0.9")
     for old, new in _IGNORED_BY_VERL.items():
@@ -122,7 +122,7 @@ def _rewrite(override: Override, folder: Path) -> Rewritten | None:
     return None
 
 
-def _own(override: Override, folder: Path) -> Rewritten | None:
+def _own_setting(override: Override, folder: Path) -> Rewritten | None:
     name = override.key.removeprefix(f"{SECTION}.").partition(".")[0]
     check_names({name: None}, NAMES)
     value = override.value
@@ -133,18 +133,18 @@ def _own(override: Override, folder: Path) -> Rewritten | None:
 
 
 def _reward_file(override: Override, folder: Path) -> Rewritten | None:
-    """Its place in full: Ray's processes may run in another folder."""
-    is_marked = "://" in override.text  # a module, or a file that has its place in full
+    """Makes the path of the reward's file absolute: Ray's processes may run in another folder."""
+    is_marked = "://" in override.text  # a module, or a file with its absolute path
     place = override.text if is_marked else str(placed(override.text, folder))
     if place == override.text and override.key == _REWARD_FILE[0]:
         return None
-    why = "its place in full" if override.key == _REWARD_FILE[0] else "verl ignores the old name"
+    why = "absolute path" if override.key == _REWARD_FILE[0] else "verl ignores the old name"
     return Rewritten(
         (str(Override(_REWARD_FILE[0], quoted(place), "" if override.mark == "+" else override.mark)),), why
     )
 
 
-def _to(key: str, why: str = "", *, mark: str = "") -> Callable[[Override], Rewritten]:
+def _renamed_to(key: str, why: str = "", *, mark: str = "") -> Callable[[Override], Rewritten]:
     return lambda override: Rewritten((str(Override(key, override.value, mark)),), why)
 
 
@@ -174,20 +174,25 @@ def _loss_mode(override: Override) -> Rewritten | None:
     return Rewritten(words, "the loss compares with the log-probs of the rollout")
 
 
-_REWARD_FILE = ("reward.custom_reward_function.path", "custom_reward_function.path")  # verl's name now, and once
+_REWARD_FILE = (
+    "reward.custom_reward_function.path",
+    "custom_reward_function.path",
+)  # verl's name now, and its old name
 _RECIPE: Mapping[str, Callable[[Override], Rewritten | None]] = {
-    "custom_reward_function.name": _to("reward.custom_reward_function.name", "verl ignores the old name"),
+    "custom_reward_function.name": _renamed_to("reward.custom_reward_function.name", "verl ignores the old name"),
     "reward_model.reward_manager": _manager,
     "reward_model.launch_reward_fn_async": _launched_async,
-    "max_concurrency": _to(f"{SECTION}.max_concurrency", mark="++"),
+    "max_concurrency": _renamed_to(f"{SECTION}.max_concurrency", mark="++"),
     "mini_batch_pipeline": _pipeline,
     "update_pipeline": _pipeline,
     "actor_rollout_ref.actor.policy_loss.loss_mode": _loss_mode,
-    "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap": _to(f"{SECTION}.behaviour_weight_cap", mark="++"),
-    "actor_rollout_ref.actor.behav_imp_weight_cap": _to(f"{SECTION}.behaviour_weight_cap", mark="++"),
+    "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap": _renamed_to(
+        f"{SECTION}.behaviour_weight_cap", mark="++"
+    ),
+    "actor_rollout_ref.actor.behav_imp_weight_cap": _renamed_to(f"{SECTION}.behaviour_weight_cap", mark="++"),
 }
 
-# Sections that verl's configuration still has and its v1 trainer does not read, and where their settings live now.
+# Sections that verl's configuration still has and its v1 trainer ignores, and where their settings are now.
 _IGNORED_BY_VERL: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
     "reward_model.model.path": "reward.reward_model.model_path",
@@ -204,7 +209,7 @@ _IGNORED_BY_VERL: Mapping[str, str] = {
 
 
 def _config_name(name: str | None, given: Sequence[Override]) -> tuple[str, list[str], list[TranslationNote]]:
-    """verl 0.9 has one configuration and a choice of engine; its second one is there for old command lines only."""
+    """Chooses verl's one configuration and an engine: verl 0.9 keeps a second one for old command lines only."""
     plain = (name or DEFAULT_CONFIG_NAME).removesuffix(".yaml")
     is_chosen = any(override.key == "model_engine" for override in given)
     is_megatron = any(
@@ -220,7 +225,7 @@ def _config_name(name: str | None, given: Sequence[Override]) -> tuple[str, list
 
 
 def _config_path(path: str | None, folder: Path) -> tuple[str | None, list[str], list[TranslationNote]]:
-    """A path to verl's configuration in somebody's checkout means verl's; the user's own may build on verl's."""
+    """Takes a path into a checkout of verl for verl's own configuration. Other folders may build on verl's."""
     if path is None:
         return None, [], []
     if Path(path).parts[-3:] == ("verl", "trainer", "config"):
@@ -234,7 +239,7 @@ def _config_path(path: str | None, folder: Path) -> tuple[str | None, list[str],
 SWITCHES = ("reward.reward_manager.name=rewardflow", "trainer.v1.trainer_mode=rewardflow")
 
 
-def _switched_on(words: Sequence[str]) -> list[str]:
-    """What makes it a run of rewardflow, unless the user chose otherwise."""
+def _missing_switches(words: Sequence[str]) -> list[str]:
+    """Returns the settings that switch rewardflow on, except those that the user set."""
     keys = {Override.parse(word).key for word in words}
     return [word for word in SWITCHES if Override.parse(word).key not in keys]

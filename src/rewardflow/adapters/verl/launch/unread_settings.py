@@ -1,7 +1,7 @@
-"""Settings that verl takes and nobody reads: looked for before anything starts.
+"""Refuses settings that verl accepts and nothing reads, before anything starts.
 
-Always true: only what the user changed is refused, by name and with the place that is read instead, if there is one; a
-setting that has its default says nothing about what anybody wants.
+Always true: only settings that the user changed are refused, by name and with the setting that is read instead, if
+there is one. A setting with its default value is never refused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rewardflow.adapters.verl.launch.overrides import Override
 from rewardflow.adapters.verl.settings import SECTION
 from rewardflow.errors import InvalidInput
 
-# Of verl's v1 trainer, which does not read what its configuration still has; and what to do instead.
-_BY_THE_TRAINER: Mapping[str, str] = {
+# Settings that verl's configuration still has and its v1 trainer does not read, and what to do instead.
+_UNREAD_BY_TRAINER: Mapping[str, str] = {
     "actor_rollout_ref.actor.grad_clip": "its place is actor_rollout_ref.actor.optim.clip_grad",
     "critic.grad_clip": "its place is critic.optim.clip_grad",
     "critic.forward_micro_batch_size": "its place is critic.ppo_infer_micro_batch_size_per_gpu",
@@ -34,43 +34,43 @@ _BY_THE_TRAINER: Mapping[str, str] = {
     "trainer.esi_redundant_time": "only the old trainer has it",
 }
 
-# Of trainer mode `rewardflow`, which has its own way of doing these.
-_BY_OUR_MODE: Mapping[str, str] = {
+# Settings that trainer mode `rewardflow` does not read, because it does these things in its own way.
+_UNREAD_BY_OUR_MODE: Mapping[str, str] = {
     "trainer.v1.sampler": "it takes groups in the order of their verdicts, and rewardflow.max_staleness is the bound",
-    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "it needs an agent loop of its own",
-    "skip.rollout_tq": "it has no such way of leaving generation out",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "it uses its own agent loop",
+    "skip.rollout_tq": "it cannot skip generation",
 }
 
-# Of the reward manager `rewardflow`, which asks its own agent.
-_BY_OUR_MANAGER: Mapping[str, str] = {
+# Settings that the reward manager `rewardflow` does not read, because it asks its own agent.
+_UNREAD_BY_OUR_MANAGER: Mapping[str, str] = {
     "reward.reward_kwargs": "the reward's own are reward.custom_reward_function.reward_kwargs",
     "reward.reward_manager.module": "it is chosen by its name",
 }
 
 _MODES = ("colocate_async", "separate_async")
-_OF_OUR_MODE = ("stream", "max_staleness", "behaviour_weight_cap")  # of our own section
+_ONLY_FOR_OUR_MODE = ("stream", "max_staleness", "behaviour_weight_cap")  # in the section `rewardflow`
 
 
-def refuse_ignored(
+def refuse_unread(
     config: Mapping[str, Any], defaults: Mapping[str, Any], words: Sequence[str], *, own_sections: Sequence[str] = ()
 ) -> None:
-    """The run's configuration, verl's own, and the command line that made the one of the other.
+    """Checks a run's configuration against verl's `defaults`; `words` are the overrides that changed them.
 
-    `own_sections` are those that a configuration of the user's has beside verl's.
+    `own_sections` are those that the user's own configuration has beside verl's.
     """
     _refuse_unknown_sections([*defaults, *own_sections, SECTION, "hydra"], words)
-    _refuse(config, defaults, _BY_THE_TRAINER, "verl's v1 trainer ignores")
+    _refuse(config, defaults, _UNREAD_BY_TRAINER, "verl's v1 trainer ignores")
     mode = config["trainer"]["v1"]["trainer_mode"]
     others = {f"trainer.v1.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _MODES if name != mode}
     _refuse(config, defaults, others, "verl ignores")
     if mode == SECTION:
-        _refuse(config, defaults, _BY_OUR_MODE, "trainer mode rewardflow ignores")
+        _refuse(config, defaults, _UNREAD_BY_OUR_MODE, "trainer mode rewardflow ignores")
         _refuse_a_cap_without_its_loss(config)
     else:
-        ours = {f"{SECTION}.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _OF_OUR_MODE}
+        ours = {f"{SECTION}.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _ONLY_FOR_OUR_MODE}
         _refuse(config, {}, ours, "only trainer mode rewardflow reads")
     if config["reward"]["reward_manager"]["name"] == SECTION:
-        _refuse(config, defaults, _BY_OUR_MANAGER, "the reward manager rewardflow ignores")
+        _refuse(config, defaults, _UNREAD_BY_OUR_MANAGER, "the reward manager rewardflow ignores")
         check_manager(config["reward"])
 
 
@@ -83,7 +83,7 @@ def _refuse(config: Mapping[str, Any], defaults: Mapping[str, Any], table: Mappi
 
 
 def _refuse_unknown_sections(known: Sequence[str], words: Sequence[str]) -> None:
-    """`+` adds anything anywhere; below known sections something may read it, beside them only other settings can."""
+    """Refuses new sections that no other setting refers to. In known sections anything may read a new setting."""
     overrides = [Override.parse(word) for word in words]
     for override in overrides:
         section = re.split(r"[.@/]", override.key, maxsplit=1)[0]
@@ -99,13 +99,13 @@ def _refuse_a_cap_without_its_loss(config: Mapping[str, Any]) -> None:
     loss = _at(config, "actor_rollout_ref.actor.policy_loss.loss_mode")
     if cap is not None and loss != "decoupled":
         raise InvalidInput(
-            f"{SECTION}.behaviour_weight_cap is for actor_rollout_ref.actor.policy_loss.loss_mode=decoupled, got {cap} "
+            f"{SECTION}.behaviour_weight_cap needs actor_rollout_ref.actor.policy_loss.loss_mode=decoupled, got {cap} "
             f"and loss_mode={loss}"
         )
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a configuration with its dotted key."""
+    """Yields every value of a configuration with its dotted key."""
     if isinstance(tree, Mapping) and tree:
         for key, value in tree.items():
             yield from leaves(value, f"{path}.{key}" if path else str(key))

@@ -1,1 +1,1 @@
-"""What rewardflow adds to verl's own trainer modes: a sampler that drops failed verdicts and reports metrics."""
+"""A sampler for verl's own trainer modes: measures the judging there, and leaves out groups with too few verdicts."""

@@ -1,1 +1,1 @@
-"""Trainer mode `rewardflow` of verl's v1 trainer: what runs in its driver and its workers."""
+"""Trainer mode `rewardflow` of verl's v1 trainer: the code for its driver and its workers."""

@@ -1,8 +1,8 @@
-"""The policy loss `decoupled` in verl: PPO round the proximal policy, weighed for rollouts that an older one made.
+"""The policy loss `decoupled` for verl: PPO around the proximal policy, with weights for rollouts of an older policy.
 
-Always true: the loss of a token is `algo.losses`' and the reduction is verl's; the weights come with the batch, from
-trainer mode `rewardflow` or from verl's own `algorithm.rollout_correction`, and without them there is no such loss.
-Loaded by verl only.
+Always true: `algo.losses` computes a token's loss and verl reduces it; the weights come with the batch, from trainer
+mode `rewardflow` or from verl's own `algorithm.rollout_correction`; without weights the loss raises an error. Loaded by
+verl only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def decoupled_loss(
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """verl's signature of a policy loss; `old_log_prob` is the proximal policy's."""
+    """Has verl's signature of a policy loss. `old_log_prob` is the proximal policy's."""
     if rollout_is_weights is None:
         raise InvalidInput(
             "loss_mode=decoupled weighs tokens by proximal over behaviour policy, got no weights: use trainer mode "

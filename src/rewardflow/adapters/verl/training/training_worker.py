@@ -1,7 +1,7 @@
-"""verl's training workers, for a step of several calls.
+"""verl's training workers, changed for steps that take several calls.
 
-Always true: the learning rate moves when it is told to, once a step, and not with every call; what a loss divides by
-counts the sequences that train, and not those that fill a batch up. Loaded by verl only.
+Always true: the learning rate moves once a step, when the trainer says so, and not with every call; the denominator of
+a loss counts the sequences that train, and not those that fill a batch up. Loaded by verl only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-# A metric of every mini-batch: when its update was over, by the wall clock. verl takes the smallest of those of a call,
-# because of the last part of the name.
+# A metric of every mini-batch: when its update ended, by the wall clock. Because its name ends in `min`, verl reports
+# the smallest of a call.
 UPDATED_AT = "updated_at_s/min"
 
 
 class StepwiseTrainingWorker(TrainingWorker):
-    """One model."""
+    """Trains one model."""
 
     def train_batch(self, data: Any) -> Any:
         tu.assign_non_tensor(data, update_lr_scheduler=False, global_batch_size=self._count_of_trained(data))
@@ -35,7 +35,7 @@ class StepwiseTrainingWorker(TrainingWorker):
         return self.engine.lr_scheduler_step()
 
     def _count_of_trained(self, data: Any) -> int:
-        """Sequences with a token to learn from, over all data-parallel ranks."""
+        """Counts the sequences with a token to learn from, over all data-parallel ranks."""
         count = sum(bool(mask.any()) for mask in data["loss_mask"].unbind())
         total = torch.tensor(count, device=get_device_id())
         torch.distributed.all_reduce(total, group=self.engine.get_data_parallel_group())
@@ -43,7 +43,7 @@ class StepwiseTrainingWorker(TrainingWorker):
 
 
 class StepwiseActorRolloutRefWorker(ActorRolloutRefWorker):
-    """Actor, rollout and reference in one process."""
+    """Has actor, rollout and reference in one process."""
 
     actor_worker_cls = StepwiseTrainingWorker
 
