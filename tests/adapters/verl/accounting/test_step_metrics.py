@@ -6,7 +6,7 @@ import pytest
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport, JudgedSample
 from rewardflow.adapters.verl.accounting.step_metrics import VerlStepRecord
-from rewardflow.flow.usage import UsageTotals
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.types import Reward
 
 USAGE = UsageTotals(busy_s={"update": 3.0}, idle_s={"reward": 1.0}, hidden_s=2.0)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
+from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.reports import StepReport, mean_of
 from rewardflow.flow.step_record import TrainedSoFar
-from rewardflow.flow.usage import UsageTotals
 from rewardflow.observe.histogram import Histogram
 from rewardflow.types import Reward
 

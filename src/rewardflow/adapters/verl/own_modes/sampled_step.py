@@ -12,7 +12,7 @@ from typing import Any
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.adapters.verl.accounting.step_metrics import VerlStepRecord
-from rewardflow.flow.usage import UsageTotals
+from rewardflow.flow.device_usage import UsageTotals
 
 
 class SampledStep:

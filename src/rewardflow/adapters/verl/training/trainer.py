@@ -35,10 +35,10 @@ from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS, V
 from rewardflow.adapters.verl.config_checks import check_mode
 from rewardflow.adapters.verl.job_agent import agent_for_job
 from rewardflow.adapters.verl.settings import settings_of
-from rewardflow.adapters.verl.training.device_usage import DeviceUsage
 from rewardflow.adapters.verl.training.open_group import NEEDS_GROUPS_KEY
 from rewardflow.adapters.verl.training.replay_buffer import BoardReplayBuffer
 from rewardflow.adapters.verl.training.step_order import StepQueue, interleaved, num_ready, restored_steps
+from rewardflow.adapters.verl.training.trainer_usage import TrainerUsage
 from rewardflow.adapters.verl.training.training_worker import (
     UPDATED_AT,
     StepwiseActorRolloutRefWorker,
@@ -102,7 +102,7 @@ class RewardflowTrainer(PPOTrainer):
                 self._files = stack.enter_context(RunFiles.at(self._settings))
             with open_dict(self.config):
                 self.config[NEEDS_GROUPS_KEY] = agent.needs_groups
-            self._usage = DeviceUsage(None if self._files is None else self._files.devices)
+            self._usage = TrainerUsage(None if self._files is None else self._files.devices)
             super().init()
             self._lifetime = stack.pop_all()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.adapters.verl.training.device_usage import DeviceUsage
+from rewardflow.adapters.verl.training.trainer_usage import TrainerUsage
 from rewardflow.errors import FlowError
 from rewardflow.observe.events import DeviceIdled, DeviceWorked, EventList
 
@@ -24,7 +24,7 @@ class Hands:
 @given(st.lists(st.tuples(st.sampled_from(["update", "generate", "reward", "other"]), st.integers(0, 100))))
 def test_every_second_has_one_label(parts: list[tuple[str, int]]) -> None:
     hands = Hands()
-    usage = DeviceUsage(now=hands)
+    usage = TrainerUsage(now=hands)
     for label, seconds in parts:
         match label:
             case "update" | "generate":
@@ -42,7 +42,7 @@ def test_every_second_has_one_label(parts: list[tuple[str, int]]) -> None:
 
 def test_reward_time_is_exposed_while_the_device_waits_and_hidden_otherwise() -> None:
     hands = Hands()
-    usage = DeviceUsage(now=hands)
+    usage = TrainerUsage(now=hands)
     with usage.working("update", step=1):
         hands.now_s += 3
     with usage.waiting_for("reward"):
@@ -53,7 +53,7 @@ def test_reward_time_is_exposed_while_the_device_waits_and_hidden_otherwise() ->
 
 def test_totals_are_those_since_the_last_taking() -> None:
     hands = Hands()
-    usage = DeviceUsage(now=hands)
+    usage = TrainerUsage(now=hands)
     with usage.working("update", step=1):
         hands.now_s += 3
     usage.take(outstanding_s=0.0)
@@ -64,7 +64,7 @@ def test_totals_are_those_since_the_last_taking() -> None:
 
 def test_work_is_told_as_an_event_with_its_start_and_end() -> None:
     hands, events = Hands(), EventList()
-    usage = DeviceUsage(events, now=hands)
+    usage = TrainerUsage(events, now=hands)
     hands.now_s = 2.0
     with usage.working("publish", step=7):
         hands.now_s = 5.0
@@ -73,7 +73,7 @@ def test_work_is_told_as_an_event_with_its_start_and_end() -> None:
 
 def test_waiting_is_told_with_its_cause_unless_there_was_nothing_to_wait_for() -> None:
     hands, events = Hands(), EventList()
-    usage = DeviceUsage(events, now=hands)
+    usage = TrainerUsage(events, now=hands)
     with usage.waiting_for("reward"):
         pass
     with usage.waiting_for("reward"):
@@ -82,7 +82,7 @@ def test_waiting_is_told_with_its_cause_unless_there_was_nothing_to_wait_for() -
 
 
 def test_two_things_at_a_time_are_a_mistake() -> None:
-    usage = DeviceUsage()
+    usage = TrainerUsage()
     with (
         pytest.raises(FlowError, match="got update inside generate"),
         usage.working("generate", step=1),

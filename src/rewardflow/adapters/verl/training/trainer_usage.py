@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rewardflow.errors import FlowError
-from rewardflow.flow.usage import LEAST_IDLE_S, Cause, Usage, UsageTotals, Work
+from rewardflow.flow.device_usage import LEAST_IDLE_S, Cause, DeviceUsage, UsageTotals, Work
 from rewardflow.observe.events import DeviceIdled, DeviceWorked, EventSink
 
 DEVICE = "verl"
 
 
-class DeviceUsage:
+class TrainerUsage:
     """The trainer says what the device does; `take` returns the totals since the last call."""
 
     def __init__(self, sink: EventSink | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._sink = sink
-        self._usage = Usage(now=now)
+        self._usage = DeviceUsage(now=now)
         self._taken = self._usage.totals()
 
     @property
