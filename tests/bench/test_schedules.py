@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rewardflow.bench.delayed_reward import MEAN_S, DelayedReward, share_right
+from rewardflow.bench.delayed_reward import MEAN_S, DelayedReward, matching_share
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds, report_of, rows_of
 from rewardflow.bench.schedules import SCHEDULES, BenchSize, run_schedule_benchmarks
 from rewardflow.errors import InvalidInput
@@ -168,7 +168,7 @@ def test_a_delay_depends_on_the_seed_and_the_rollouts_place_alone() -> None:
 
 
 def test_the_score_is_the_share_of_characters_in_their_places() -> None:
-    assert share_right("407", "407") == 1.0
-    assert share_right("497", "407") == pytest.approx(2 / 3)
-    assert share_right("4", "407") == pytest.approx(1 / 3)
-    assert share_right("", "407") == 0.0
+    assert matching_share("407", "407") == 1.0
+    assert matching_share("497", "407") == pytest.approx(2 / 3)
+    assert matching_share("4", "407") == pytest.approx(1 / 3)
+    assert matching_share("", "407") == 0.0

@@ -19,11 +19,12 @@ from statistics import fmean
 from typing import Any, Literal, get_args, get_type_hints
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
-from rewardflow.bench.learning import ALGORITHM, CRITIC, GROUP_SIZE, LAST_STEPS, TRAINER, copying_settings, grade
+from rewardflow.bench.learning import LAST_STEPS, copying_settings, grade
 from rewardflow.flow.records import GREEDY
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
 from rewardflow.settings.algorithm_needs import ADVANTAGES
+from rewardflow.settings.copying_run import ALGORITHM, CRITIC, GROUP_SIZE, TRAINER
 from rewardflow.settings.run_settings import (
     Aggregation,
     AlgorithmSettings,

@@ -1,7 +1,7 @@
-"""A reward that takes as long as the original experiment's did, at a chosen scale.
+"""A reward that takes as long as the original experiment's did, at a chosen scale, and the run that uses it.
 
-Always true: a delay is drawn evenly between 1 and 40 s (scaled) and depends on the seed and on the rollout's place
-alone, so that every schedule waits for the same calls; the score depends on the answer alone.
+Always true: a delay is drawn evenly between 1 and 40 s (scaled) and depends only on the seed and on the rollout's
+place, so that every schedule waits for the same calls; the score depends only on the answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rewardflow.flow.schedule import Schedule
+from rewardflow.settings.run_settings import (
+    DataSettings,
+    GenerationSettings,
+    PolicySettings,
+    RunSettings,
+    TrainerSettings,
+)
 from rewardflow.types import Rollout
 
 SHORTEST_S, LONGEST_S = 1.0, 40.0
@@ -37,12 +45,35 @@ class DelayedReward:
     async def compute_score(self, rollout: Rollout) -> float:
         if self.scale > 0:
             await asyncio.sleep(self.delay_s(rollout))
-        return share_right(rollout.response, str(rollout.ground_truth))
+        return matching_share(rollout.response, str(rollout.ground_truth))
 
     def delay_s(self, rollout: Rollout) -> float:
         return self._delays_s[int(rollout.group_id) * self.group_size + rollout.index]
 
 
-def share_right(response: str, answer: str) -> float:
-    """Characters in their right places."""
+def matching_share(response: str, answer: str) -> float:
+    """Returns the share of the answer's characters that the response has in their places."""
     return sum(given == wanted for given, wanted in zip(response, answer, strict=False)) / len(answer)
+
+
+def delayed_run(
+    schedule: Schedule, *, group_size: int, steps: int, seed: int, hidden: int, micro_batch_tokens: int
+) -> RunSettings:
+    """Returns the settings of the run that schedules are measured with: a tiny model learns to copy digits."""
+    return RunSettings(
+        reward="rewardflow.bench.delayed_reward:DelayedReward",
+        data=DataSettings(task="copy_digits"),
+        schedule=schedule,
+        steps=steps,
+        seed=seed,
+        policy=PolicySettings(tiny_hidden=hidden),
+        generation=GenerationSettings(
+            group_size=group_size,
+            max_prompt_tokens=16,
+            overlong_prompts="truncate",  # no prompt is too long, and this way none is read twice to find out
+            max_response_tokens=4,
+            max_sequences=1024,
+        ),
+        # One thread leaves the loop a core where the machine has two.
+        trainer=TrainerSettings(lr=3e-3, threads=1, device="cpu", micro_batch_tokens=micro_batch_tokens),
+    )

@@ -13,18 +13,15 @@ import contextlib
 import gc
 import importlib.util
 import logging
-import multiprocessing
-import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module  # openai has no types here: loaded late, it is `Any`
-from multiprocessing.connection import Connection
 from typing import Any
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.errors import RewardflowError
-from rewardflow.mock_judge import MockJudge, MockJudgeSettings
+from rewardflow.mock_judge.judge_process import JudgeProcess, judge_process
 from rewardflow.mock_judge.request_counts import MockJudgeStatistics
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.settings import AUTO
@@ -237,50 +234,12 @@ def _rollouts(count: int) -> list[Rollout]:
     ]
 
 
-class JudgeProcess:
-    """A mock judge that shares nothing with this process but a pipe."""
-
-    def __init__(self, base_url: str, pipe: Connection) -> None:
-        self.base_url = base_url
-        self._pipe = pipe
-
-    def statistics(self) -> MockJudgeStatistics:
-        self._pipe.send("statistics")
-        told: MockJudgeStatistics = self._pipe.recv()
-        return told
-
-
-@contextlib.contextmanager
-def judge_process(**settings: Any) -> Iterator[JudgeProcess]:
-    """Spawned, never forked: the caller may have threads. It ends with the block, or with this process."""
-    MockJudgeSettings(**settings)  # what is wrong with them is told here, not by a process that dies
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(settings, theirs), name="mock-judge", daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield JudgeProcess(ours.recv(), ours)
-    finally:
-        ours.close()
-        process.join()
-
-
 @contextlib.asynccontextmanager
 async def _judge_process(settings: Mapping[str, Any]) -> AsyncIterator[JudgeProcess]:
-    """As above, without holding up the loop while it starts and ends."""
+    """Starts and ends a judge process without blocking the loop."""
     manager = judge_process(**settings)
     process = await asyncio.to_thread(manager.__enter__)
     try:
         yield process
     finally:
         await asyncio.to_thread(manager.__exit__, None, None, None)
-
-
-def _serve(settings: Mapping[str, Any], pipe: Connection) -> None:
-    """The judge's process, until the other end of the pipe closes. Ctrl-C is for the process that measures."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with MockJudge(MockJudgeSettings(**settings)) as judge, contextlib.suppress(EOFError):
-        pipe.send(judge.base_url)
-        while pipe.recv():
-            pipe.send(judge.statistics())

@@ -16,40 +16,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Unpack
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.schedules import SCHEDULES
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
-from rewardflow.flow.schedule import Schedule
 from rewardflow.mock_judge.marking import share_right
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
-from rewardflow.settings.run_settings import (
-    AlgorithmSettings,
-    CriticSettings,
-    DataSettings,
-    GenerationSettings,
-    RunSettings,
-    TrainerSettings,
-)
+from rewardflow.settings.copying_run import GROUPS_PER_STEP, CopyingOptions, copying_run
+from rewardflow.settings.run_settings import RunSettings
 from rewardflow.types import Reward, Rollout
 
 SYNCHRONOUS = "synchronous"
 STEPS = 240
-GROUPS_PER_STEP = 16
-GROUP_SIZE = 16
 LAST_STEPS = 10
 SEEDS = (0, 1, 2)
-NUM_DIGITS = 3
 EXACT_BAR = ">= 0.95"
 DIFFERENCE_BAR = "<= 0.02"
-
-ALGORITHM = AlgorithmSettings(entropy_coef=0.1)
-# One thread, so that the loop has a core of its own where there are two.
-TRAINER = TrainerSettings(lr=1e-3, lr_schedule="cosine", threads=1, device="cpu")
-CRITIC = CriticSettings()
 
 _QUICK_SCHEDULES = (SYNCHRONOUS, "pipeline_one_step")
 _LONGEST_DELAY_S = 0.05
@@ -88,41 +73,16 @@ class DelayedRule:
         return grade(rollout)
 
 
-def copying_settings(
-    schedule: str,
-    *,
-    seed: int,
-    steps: int,
-    groups_per_step: int = GROUPS_PER_STEP,
-    group_size: int = GROUP_SIZE,
-    num_digits: int = NUM_DIGITS,
-    algorithm: AlgorithmSettings = ALGORITHM,
-    critic: CriticSettings = CRITIC,
-) -> RunSettings:
-    """A run in which the tiny model learns to copy; with 240 steps it is right about 98 times of 100 at the end.
-
-    The bonus for entropy is what makes it dependable: without it the policy settles on one answer for a digit before it
-    has tried the others. The falling rate keeps stale updates from undoing what was learnt.
-    """
+def copying_settings(schedule: str, *, seed: int, steps: int, **options: Unpack[CopyingOptions]) -> RunSettings:
+    """Returns the copying run under a schedule of this benchmark."""
     stream, max_staleness = SCHEDULES[schedule]
-    return RunSettings(
-        reward="rewardflow.bench.learning:DelayedRule",
-        data=DataSettings(task="copy_digits", num_digits=num_digits),
-        schedule=Schedule(
-            groups_per_step=groups_per_step,
-            mini_batches=4,
-            stream=stream,
-            max_staleness=max_staleness,
-            min_group=min(2, group_size),
-        ),
-        steps=steps,
+    return copying_run(
+        "rewardflow.bench.learning:DelayedRule",
+        stream=stream,
+        max_staleness=max_staleness,
         seed=seed,
-        generation=GenerationSettings(
-            group_size=group_size, max_prompt_tokens=num_digits + 2, max_response_tokens=num_digits + 1
-        ),
-        algorithm=algorithm,
-        trainer=TRAINER,
-        critic=critic,
+        steps=steps,
+        **options,
     )
 
 

@@ -20,8 +20,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
-from rewardflow.bench.delayed_reward import DelayedReward
-from rewardflow.bench.delayed_run import delayed_run
+from rewardflow.bench.delayed_reward import DelayedReward, delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.plan.named_schedules import SYNCHRONOUS, num_edge_steps
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from rewardflow.bench.critical_path import critical_path
-from rewardflow.bench.delayed_reward import DelayedReward
-from rewardflow.bench.delayed_run import delayed_run
+from rewardflow.bench.delayed_reward import DelayedReward, delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds
 from rewardflow.errors import InvalidInput

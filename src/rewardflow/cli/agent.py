@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from rewardflow.cli.display import safe
 from rewardflow.cli.options import add_agent_flags, options_of
+from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput, SharedAgentGone
 from rewardflow.shared_agent import ray_actor
 from rewardflow.shared_agent.cluster import joined
@@ -27,10 +27,7 @@ from rewardflow.shared_agent.spec import AgentSpec
 NOT_THERE = 1
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "agent", help="start, look at and stop the reward agent that several training runs share on Ray"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="agent_command", required=True, metavar="COMMAND")
     start = commands.add_parser("start", help="start it, or find it if it runs with the same settings")
     start.add_argument("reward", metavar="REWARD", help="file.py:name, package.module:name or a YAML file")

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from rich.table import Table
-from rich.text import Text
 
 from rewardflow.bench import algorithms, learning, plan_check, schedule_figures, schedules, trainer
 from rewardflow.bench.agent import run_agent_benchmarks
@@ -28,6 +26,8 @@ from rewardflow.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 _HEADINGS = ("benchmark", "value", "yardstick", "ratio", "promised", "holds")
 # Of all columns but the first, which takes what is left.
@@ -83,12 +83,8 @@ _SEEDED_BENCHMARKS = {
 _TRAINER = "trainer"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure what the agent, a call to a judge and a schedule cost, and how close they come to their bounds",
-        description="Measures on this machine. Leave it alone meanwhile: a busy machine gives worse figures.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Measures on this machine. Leave it alone meanwhile: a busy machine gives worse figures."
     parser.add_argument(
         "what",
         choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS, _TRAINER],
@@ -191,6 +187,8 @@ def holds(row: BenchmarkRow) -> bool | None:
 
 
 def _cells(row: BenchmarkRow) -> tuple[str | Text, ...]:
+    from rich.text import Text
+
     is_kept = holds(row)
     yardstick = (
         row.yardstick_name if row.yardstick is None else f"{_figure(row.yardstick, row.unit)} {row.yardstick_name}"
@@ -212,6 +210,8 @@ def _figure(value: float, unit: str) -> str:
 
 
 def _line(cells: Iterable[str | Text], width: int, style: str = "") -> Table:
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 1))
     widths = _WIDTHS if width >= _WIDE else _NARROW_WIDTHS
     for column_width in (max(width - sum(widths) - len(widths), _LEAST_NAME_WIDTH), *widths):

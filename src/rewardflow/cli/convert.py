@@ -9,16 +9,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from rewardflow.cli.display import safe
+from rewardflow.cli.safe_text import safe
 from rewardflow.data.convert_gsm8k import convert_gsm8k
 from rewardflow.errors import InvalidInput
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "convert",
-        help="write a data set in verl's layout, for training",
-        description="Reads a data set as its authors publish it and writes JSONL or parquet in verl's column layout.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reads a data set as its authors publish it and writes JSONL or parquet in verl's column layout."
     )
     datasets = parser.add_subparsers(dest="dataset", required=True, metavar="DATASET")
     gsm8k = datasets.add_parser("gsm8k", help="GSM8K's own JSONL, with `question` and `answer`")

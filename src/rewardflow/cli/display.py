@@ -1,37 +1,28 @@
-"""What commands show people with: two consoles, the log, small pictures, and the live view of an agent.
+"""What commands write with: the consoles of stdout and stderr, the log, numbers as text and small bar charts.
 
-Always true: progress and logs go to stderr, results to stdout; where stderr is no terminal there are whole lines and no
-control codes; text that comes from elsewhere leaves without secrets and cannot steer the terminal.
+Always true: progress and logs go to stderr, results to stdout; where stderr is no terminal it gets whole lines and no
+control codes; a log line holds no secret and cannot control the terminal. rich is loaded when something is drawn.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import itertools
 import logging
 import os
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.logging import RichHandler
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rewardflow.cli.safe_text import safe
 
-from rewardflow.cli.journal import printable
-from rewardflow.observe.redact import redact
-from rewardflow.reward.agent import AgentStatistics, RewardAgent
-from rewardflow.reward.calls.dispatcher import DispatchStatistics
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
-PLAIN_WIDTH = 120  # of lines that go to a file or to CI, where nobody says how wide they may be
+PLAIN_WIDTH = 120  # of lines in a file or in CI, which have no width
 PLAIN_EVERY_S = 3.0
 TICK_S = 0.125
-SPARK_SECONDS = 40
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = ".:-=+*#@"
@@ -42,7 +33,7 @@ _ASCII_BLOCKS = ".:-=+*#@"
 
 @functools.cache
 def stderr_console() -> Console:
-    """One for everybody: a log line and a live view on the same terminal must know of each other."""
+    """Returns the one console of stderr: log lines and a live view on the same terminal must share it."""
     return _console(is_stderr=True)
 
 
@@ -51,24 +42,20 @@ def stdout_console() -> Console:
     return _console(is_stderr=False)
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Rich would exit, with a code of its own; what a reader that went away means is for `main` to say."""
-        self.quiet = True
-        raise BrokenPipeError
-
-
 def _console(*, is_stderr: bool) -> Console:
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Raises: rich would exit with its own code, but `command_run` decides what a closed pipe means."""
+            self.quiet = True
+            raise BrokenPipeError
+
     stream = sys.stderr if is_stderr else sys.stdout
-    is_free = not stream.isatty() and "COLUMNS" not in os.environ
-    return _Console(
-        stderr=is_stderr, width=PLAIN_WIDTH if is_free else None, markup=False, highlight=False, emoji=False
+    has_no_width = not stream.isatty() and "COLUMNS" not in os.environ
+    return PipeConsole(
+        stderr=is_stderr, width=PLAIN_WIDTH if has_no_width else None, markup=False, highlight=False, emoji=False
     )
-
-
-def safe(text: str) -> str:
-    """Text from elsewhere, fit to be shown."""
-    return printable(redact(text), keep="\n\t")
 
 
 class _SafeFormatter(logging.Formatter):
@@ -76,11 +63,25 @@ class _SafeFormatter(logging.Formatter):
         return safe(super().format(record))
 
 
+class _StderrHandler(logging.Handler):
+    """Hands records to rich's handler, which it makes for the first record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._rich_handler.handle(record)
+
+    @functools.cached_property
+    def _rich_handler(self) -> logging.Handler:
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=stderr_console(), show_path=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(_SafeFormatter("%(message)s"))
+        return handler
+
+
 @contextlib.contextmanager
 def logging_to_stderr(verbosity: int) -> Iterator[None]:
-    """Warnings of everything; of rewardflow also INFO (1) and DEBUG (2)."""
-    handler = RichHandler(console=stderr_console(), show_path=False, log_time_format="%H:%M:%S")
-    handler.setFormatter(_SafeFormatter("%(message)s"))
+    """Logs every library's warnings, and of rewardflow also INFO (verbosity 1) and DEBUG (2)."""
+    handler = _StderrHandler()
     root, own = logging.getLogger(), logging.getLogger("rewardflow")
     before = own.level
     root.addHandler(handler)
@@ -90,6 +91,19 @@ def logging_to_stderr(verbosity: int) -> Iterator[None]:
     finally:
         own.setLevel(before)
         root.removeHandler(handler)
+
+
+def three_columns(rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Lays out rows of a bold label, a figure aligned to the right and text that may wrap."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    return grid
 
 
 # ---- numbers and small pictures -----------------------------------------------------------------------------------
@@ -109,12 +123,12 @@ def duration(seconds: float) -> str:
 
 
 def dollars(usd: float) -> str:
-    """Cents, and below a dollar their fractions: a thousand calls to a small judge cost less than a cent each."""
+    """Shows cents, and fractions of a cent below a dollar: a call to a small judge costs less than a cent."""
     return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
 
 
 def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
-    """One character for each value, its height the value's share of the largest."""
+    """Draws one character for each value, as high as the value is relative to the largest."""
     blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
     top = max(values, default=0.0)
     if top <= 0:
@@ -123,177 +137,6 @@ def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
 
 
 def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
-    """A bar that is never empty for a share above zero: one failure of a million is still seen."""
+    """Draws a bar that is never empty for a share above zero: one failure in a million must be seen."""
     filled = round(share * width)
     return ("#" if ascii_only else "█") * (max(filled, 1) if share > 0 else 0)
-
-
-# ---- an agent at work ---------------------------------------------------------------------------------------------
-
-
-def limits_text(account: DispatchStatistics) -> str:
-    pace = account.governors.pace
-    at_once = f"{account.governors.concurrency.limit} at once"
-    if pace.rpm is None:
-        return f"{at_once}, no rate limit met so far"
-    why = "set" if pace.state == "set" else f"learnt: {pace.state}"
-    return f"{at_once}, {pace.rpm:,.0f} a minute ({why})"
-
-
-def waiting_for(account: DispatchStatistics) -> str:
-    """The one thing that keeps the next verdict from being here."""
-    governors = account.governors
-    if governors.endpoints and all(endpoint.breaker.state != "closed" for endpoint in governors.endpoints):
-        return f"the service to come back ({safe(governors.endpoints[0].breaker.last_failure or 'it failed')})"
-    if governors.pace.stopped_for_s > 0:
-        return f"the end of a Retry-After, {duration(governors.pace.stopped_for_s)} more"
-    if not account.waiting:
-        last = "the last answer" if account.in_flight == 1 else f"the last {account.in_flight} answers"
-        return last if account.in_flight else "retries that are not due yet"
-    if account.in_flight >= governors.concurrency.limit:
-        return f"answers: all {governors.concurrency.limit} slots are in use"
-    return "the rate limit" if governors.pace.rpm is not None else "slots to fill"
-
-
-class AgentView:
-    """What an agent does, for people: a live picture on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, agent: RewardAgent, total: int, console: Console) -> None:
-        self._agent = agent
-        self._total = total
-        self._console = console
-        self._loop = asyncio.get_running_loop()
-        self._began_s = self._loop.time()
-        self._done_by_second: deque[int] = deque([0], maxlen=SPARK_SECONDS + 1)
-        self._next_second_s = self._began_s + 1.0
-
-    @contextlib.asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
-        """Shown for as long as the block lasts."""
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._watch())
-            try:
-                yield
-            finally:
-                watching.cancel()
-
-    async def _watch(self) -> None:
-        """By the clock and not by events: thousands of verdicts a second would redraw the screen as often."""
-        if not self._console.is_terminal or self._console.is_dumb_terminal:
-            while True:
-                await asyncio.sleep(PLAIN_EVERY_S)
-                self._sample()
-                self._console.print(self.line(), soft_wrap=True)
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            while True:
-                self._sample()
-                live.update(self.picture(), refresh=True)
-                await asyncio.sleep(TICK_S)
-
-    def _sample(self) -> None:
-        now, done = self._loop.time(), _num_done(self._agent.statistics())
-        while now >= self._next_second_s:
-            self._done_by_second.append(done)
-            self._next_second_s += 1.0
-
-    def _rates(self) -> list[int]:
-        """Verdicts in each of the last seconds."""
-        done = list(self._done_by_second)
-        return [later - earlier for earlier, later in itertools.pairwise(done)]
-
-    def _pace(self, statistics: AgentStatistics) -> tuple[str, str]:
-        """How fast verdicts come, and how long that leaves; those from the journal took no time and tell nothing."""
-        done = _num_done(statistics)
-        judged = done - statistics.verdicts.cached
-        elapsed_s = self._loop.time() - self._began_s
-        if judged <= 0 or elapsed_s < 1.0:
-            return "", ""
-        a_second = judged / elapsed_s
-        rate = f"{a_second:,.0f}" if a_second >= 10 else f"{a_second:.2g}"
-        return f"{rate} a second", f"about {duration((self._total - done) / a_second)} left"
-
-    def line(self) -> str:
-        statistics = self._agent.statistics()
-        done = _num_done(statistics)
-        rate, time_left = self._pace(statistics)
-        parts = [
-            f"{self._loop.time() - self._began_s:4.0f} s",
-            f"{done:,} of {self._total:,} done",
-            f"{_num_failed(statistics)} failed",
-            f"{statistics.in_flight} in flight",
-            f"{statistics.waiting:,} waiting",
-            *(_of_account(account, statistics, limits_text(account)) for account in statistics.accounts),
-            rate,
-            f"{num_retries(statistics):,} retries",
-            dollars(statistics.ledger.spent_usd),
-            time_left,
-            *(f"waits for {waiting_for(account)}" for account in _busy(statistics)),
-        ]
-        return "; ".join(part for part in parts if part)
-
-    def picture(self) -> RenderableType:
-        statistics = self._agent.statistics()
-        done = _num_done(statistics)
-        head = Table.grid(padding=(0, 2), expand=True)
-        head.add_column(ratio=1)
-        head.add_row(
-            ProgressBar(total=max(self._total, 1), completed=done),
-            Text(f"{done:,} of {self._total:,}", "bold"),
-            Text(self._pace(statistics)[1]),
-        )
-        body = Table.grid(padding=(0, 2))
-        body.add_column(style="dim", no_wrap=True)
-        for label, text in self._rows(statistics):
-            body.add_row(label, text)
-        return Group(head, body)
-
-    def _rows(self, statistics: AgentStatistics) -> Iterator[tuple[str, Text]]:
-        failed = _num_failed(statistics)
-        verdicts = Text.assemble(
-            (f"{statistics.verdicts.scored:,} scored", "green"),
-            "   ",
-            (f"{failed:,} failed", "red" if failed else ""),
-            f"   {statistics.in_flight:,} in flight   {statistics.waiting:,} waiting",
-        )
-        yield "verdicts", verdicts
-        for account in statistics.accounts:
-            yield "limits", Text(_of_account(account, statistics, limits_text(account)))
-        hedges = sum(account.hedges for account in statistics.accounts)
-        yield (
-            "calls",
-            Text(
-                f"{statistics.calls:,}   {num_retries(statistics):,} retries   {hedges:,} hedges"
-                f"   {dollars(statistics.ledger.spent_usd)}"
-            ),
-        )
-        for account in _busy(statistics):
-            text = _of_account(account, statistics, waiting_for(account))
-            yield "waits for", Text(text, overflow="ellipsis", no_wrap=True)
-        rates = self._rates()
-        spark = sparkline(rates, ascii_only=self._console.options.ascii_only)
-        yield "verdicts a second", Text.assemble((spark, "cyan"), f" {rates[-1] if rates else 0}")
-
-
-def _busy(statistics: AgentStatistics) -> Sequence[DispatchStatistics]:
-    """The accounts that something is waited for; all of them where only retries are to come."""
-    return [account for account in statistics.accounts if account.in_flight or account.waiting] or statistics.accounts
-
-
-def _of_account(account: DispatchStatistics, statistics: AgentStatistics, text: str) -> str:
-    """Said of which account, where there are several."""
-    return text if len(statistics.accounts) == 1 else f"{safe(account.account)}: {text}"
-
-
-def num_retries(statistics: AgentStatistics) -> int:
-    """Calls that ended in a fault which another call may repair; exact counts are in the run's events."""
-    faults = ("rate_limited", "service", "timeout", "unparsable")
-    ended = sum(account.outcomes.get(kind, 0) for account in statistics.accounts for kind in faults)
-    return max(0, ended - sum(statistics.verdicts.failed.get(kind, 0) for kind in faults))
-
-
-def _num_done(statistics: AgentStatistics) -> int:
-    return statistics.verdicts.scored + _num_failed(statistics)
-
-
-def _num_failed(statistics: AgentStatistics) -> int:
-    return sum(statistics.verdicts.failed.values())

@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from rewardflow.cli.display import dollars, duration, safe, stderr_console, stdout_console
+from rewardflow.cli.display import dollars, duration, stderr_console, stdout_console
+from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import write_json
 from rewardflow.cli.train.validation_text import number, share, under_way_text
 from rewardflow.flow.validation_report import Validated, ValidationFigures, ValidationReport
@@ -42,17 +41,13 @@ NOTHING_SCORED = 3
 _LINE_EVERY_S = 5.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "eval",
-        help="measure a model or a checkpoint on validation data",
-        description=(
-            "Generates from the prompts of `validation.data` of a run file and has its reward judge the responses\n"
-            "(docs/validation.md). KEY=VALUE changes a setting of the file, such as validation.data.path=test.jsonl.\n"
-            "Nothing is trained. Verdicts are kept in a journal of the evaluation's own, so that the same evaluation\n"
-            "costs nothing the second time. Exit code 0 when done, 2 for a mistake, 3 if no verdict has a score,\n"
-            "130 if interrupted."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Generates from the prompts of `validation.data` of a run file and has its reward judge the responses\n"
+        "(docs/validation.md). KEY=VALUE changes a setting of the file, such as validation.data.path=test.jsonl.\n"
+        "Nothing is trained. Verdicts are kept in a journal of the evaluation's own, so that the same evaluation\n"
+        "costs nothing the second time. Exit code 0 when done, 2 for a mistake, 3 if no verdict has a score,\n"
+        "130 if interrupted."
     )
     parser.add_argument("run_file", metavar="RUN", help="the settings, a .yaml file")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="a setting to change")
@@ -129,6 +124,8 @@ def _to_json(
 def _show(
     report: ValidationReport, model: MeasuredModel, agent: AgentStatistics | ClientStatistics, out: Path | None
 ) -> None:
+    from rich.table import Table
+
     console = stdout_console()
     trained = f", after {report.version:,} steps" if model.checkpoint is not None else ""
     console.print(f"{safe(_shown(model))}{trained}", soft_wrap=True)

@@ -10,19 +10,15 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from rewardflow.cli.display import safe
+from rewardflow.cli.safe_text import safe
 from rewardflow.runtime.open_run import check_installed
 from rewardflow.settings.run_settings import Dtype
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "export",
-        help="write the model of a run or checkpoint as transformers loads it",
-        description=(
-            "Takes the latest checkpoint of a run (docs/resume.md), or one that is named, and writes its model and\n"
-            "tokenizer in the layout of the Hugging Face hub. What the run loaded its model from must still be there."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Takes the latest checkpoint of a run (docs/resume.md), or one that is named, and writes its model and\n"
+        "tokenizer in the layout of the Hugging Face hub. What the run loaded its model from must still be there."
     )
     parser.add_argument("source", metavar="RUN_DIR|CHECKPOINT", help="a run's directory, or one of its checkpoints")
     parser.add_argument("target", metavar="OUT", help="the folder to write, which must be new or empty")

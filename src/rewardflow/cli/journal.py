@@ -12,13 +12,13 @@ import os
 import sys
 import tempfile
 import time
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
+from rewardflow.cli.safe_text import printable
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.verdict_journal import JournalReader, JournalRow, vacuum
 
@@ -26,8 +26,7 @@ DAY_S = 86_400.0
 MAX_CELL = 40
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("journal", help="list, show, export and shrink the verdicts that a run has paid for")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="journal_command", required=True, metavar="COMMAND")
 
     ls = commands.add_parser("ls", help="one line per verdict, the newest last")
@@ -64,18 +63,6 @@ def run(args: argparse.Namespace) -> int:
         case "vacuum":
             _vacuum(args)
     return 0
-
-
-def printable(text: str, keep: str = "") -> str:
-    """The text with all that could steer a terminal or hide from the eye written as an escape, except `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char
-        if char.isprintable() or char in keep or unicodedata.category(char) == "Zs"
-        else char.encode("unicode_escape").decode()
-        for char in text
-    )
 
 
 # ---- ls -----------------------------------------------------------------------------------------------------------

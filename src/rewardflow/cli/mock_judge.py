@@ -21,14 +21,10 @@ PORT: Final = 8077
 _DEFAULTS: Final = MockJudgeSettings()
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "mock-judge",
-        help="serve a made-up judge on this machine, as slow and faulty as asked; OpenAI-compatible",
-        description=(
-            "Serves chat completions, /v1/models, /stats, /health, /admin/down and /admin/up. Score, delay and fault\n"
-            "of a call depend on the seed, the request and how often it was sent before, and on nothing else."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serves chat completions, /v1/models, /stats, /health, /admin/down and /admin/up. Score, delay and fault\n"
+        "of a call depend on the seed, the request and how often it was sent before, and on nothing else."
     )
     _add_service_options(parser)
     _add_limit_options(parser)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from rich.table import Table
 
-from rewardflow.cli.display import safe, stdout_console
+from rewardflow.cli.display import stdout_console
+from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput
 from rewardflow.plan.formatting import (
     COMPARED_HEADINGS,
@@ -32,6 +32,7 @@ from rewardflow.plan.planner import Plan, make_plan
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 # The settings that people change most, as flags; every other one is KEY=VALUE.
 _FLAGS: Final = {
@@ -54,15 +55,11 @@ _FLAGS: Final = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "plan",
-        help="say what each schedule would take and cost, by simulating it",
-        description=(
-            "Runs the loop and the reward agent on a clock that jumps, with a generator, a trainer and a service that\n"
-            "only take time, under every schedule. Settings come from a run or journal (--from), a file and the\n"
-            "command line, each going before the one before; docs/planning.md explains them."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs the loop and the reward agent on a clock that jumps, with a generator, a trainer and a service that\n"
+        "only take time, under every schedule. Settings come from a run or journal (--from), a file and the\n"
+        "command line, each going before the one before; docs/planning.md explains them."
     )
     parser.add_argument("plan_file", nargs="?", metavar="PLAN", help="the settings, a .yaml file")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="such as service.slots=512")
@@ -132,6 +129,8 @@ def _show(plan: Plan, console: Console) -> None:
 
 
 def _table(headings: Sequence[str], lines: Sequence[TableLine]) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)

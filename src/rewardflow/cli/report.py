@@ -14,21 +14,17 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from rewardflow.cli.display import safe
+from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rewardflow.report.run_data import RunData
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help="show a run as one HTML page: time, rewards, calls, cost, failures, rollouts",
-        description=(
-            "Makes one HTML file that needs no network from a run's directory (docs/report.md). A run that goes on is\n"
-            "shown as far as it has come."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Makes one HTML file that needs no network from a run's directory (docs/report.md). A run that goes on is\n"
+        "shown as far as it has come."
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", help="the run's directory")
     parser.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help="two runs beside each other instead")

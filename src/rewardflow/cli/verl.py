@@ -13,17 +13,14 @@ from rewardflow.adapters.verl.launch.main import launch
 from rewardflow.adapters.verl.launch.reward_check import check_reward
 from rewardflow.adapters.verl.launch.translation import translate
 from rewardflow.adapters.verl.versions import check_version, installed_version
-from rewardflow.cli.display import safe, stderr_console, stdout_console
+from rewardflow.cli.display import stderr_console, stdout_console
+from rewardflow.cli.safe_text import safe
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "verl",
-        help="train with verl, rewardflow scoring and scheduling",
-        description=(
-            "Starts verl's own main with the reward manager and the trainer mode `rewardflow` switched on. Takes the\n"
-            "settings of verl, and those of its recipe async_reward_agent, which it translates."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Starts verl's own main with the reward manager and the trainer mode `rewardflow` switched on. Takes the\n"
+        "settings of verl, and those of its recipe async_reward_agent, which it translates."
     )
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="verl's settings; rewardflow's are rewardflow.*"

@@ -50,6 +50,11 @@ TENSORBOARD_FOLDER = "tensorboard"
 EVALUATIONS_FOLDER = "eval"
 WANDB_FILE = "wandb.json"
 
+# Of the parquet files in ROLLOUTS_FOLDER: columns may be added within a version; a column that is removed or changes
+# its meaning raises it. The key is in each file's metadata.
+ROLLOUTS_VERSION = 1
+ROLLOUTS_VERSION_KEY = b"rewardflow.rollouts.version"
+
 _DRAFT = f".{RUN_FILE}.tmp"  # the unfinished run.json, the only file that a crash in `create` leaves behind
 # A directory may hold these before a run starts in it: a journal may be older than the run directory, SQLite keeps
 # files beside it, and people evaluate a model before they train it.

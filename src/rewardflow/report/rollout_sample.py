@@ -17,10 +17,9 @@ from typing import Any
 
 from rewardflow.drawing.markup import visible
 from rewardflow.errors import InvalidInput, JournalError
-from rewardflow.observe.run_directory import JOURNAL_FILE, ROLLOUTS_FOLDER
+from rewardflow.observe.run_directory import JOURNAL_FILE, ROLLOUTS_FOLDER, ROLLOUTS_VERSION, ROLLOUTS_VERSION_KEY
 from rewardflow.report.run_data import RunData
 from rewardflow.reward.journal.reader import JournalReader, JournalRow
-from rewardflow.runtime.records.rollout_parquet import SCHEMA_VERSION, VERSION_KEY
 
 MAX_ROLLOUTS = 160
 MAX_CHARS = 6000
@@ -116,9 +115,9 @@ def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
 
 
 def _check_version(metadata: Mapping[bytes, bytes], path: Path) -> None:
-    version = metadata.get(VERSION_KEY, b"1").decode(errors="replace")
-    if version != str(SCHEMA_VERSION):
-        raise InvalidInput(f"rollouts must be of schema version {SCHEMA_VERSION}, got {version} in {path}")
+    version = metadata.get(ROLLOUTS_VERSION_KEY, b"1").decode(errors="replace")
+    if version != str(ROLLOUTS_VERSION):
+        raise InvalidInput(f"rollouts must be of schema version {ROLLOUTS_VERSION}, got {version} in {path}")
 
 
 def _telling(scores: Sequence[float | None], count: int) -> list[int]:

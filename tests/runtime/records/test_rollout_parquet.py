@@ -16,10 +16,10 @@ from tiny_run import settings_in
 
 from rewardflow.flow.records import JudgedRollout
 from rewardflow.flow.schedule import Schedule
+from rewardflow.observe.run_directory import ROLLOUTS_VERSION_KEY
 from rewardflow.runtime.local import embedded
 from rewardflow.runtime.records.rollout_parquet import (
     COLUMNS,
-    VERSION_KEY,
     RolloutFiles,
     file_of,
     in_whole_groups,
@@ -138,7 +138,7 @@ def test_every_file_has_the_same_schema_and_its_version(tmp_path: Path) -> None:
     schemas = [pq.read_schema(tmp_path / name) for name in ("empty", "failed", "full")]
     assert schemas[0].equals(schemas[1], check_metadata=True)
     assert schemas[1].equals(schemas[2], check_metadata=True)
-    assert schemas[0].metadata[VERSION_KEY] == b"1"
+    assert schemas[0].metadata[ROLLOUTS_VERSION_KEY] == b"1"
     assert not (tmp_path / "full").stat().st_mode & 0o077
 
 

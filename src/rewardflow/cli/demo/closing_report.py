@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from rewardflow.cli.display import duration, stdout_console
 from rewardflow.cli.train.closing_report import write_json
 from rewardflow.cli.train.live_view import reward_curve
@@ -20,6 +18,7 @@ from rewardflow.cli.train.totals import TrainTotals
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 LAST_STEPS = 10
 GOOD_REWARD = 0.9
@@ -160,6 +159,8 @@ def closing_words(outcome: DemoOutcome) -> str:
 
 
 def _table(runs: tuple[DemoRun, DemoRun], *, ascii_only: bool) -> Table:
+    from rich.table import Table
+
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_row("", *(run.name for run in runs))

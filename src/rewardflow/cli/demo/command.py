@@ -13,45 +13,44 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from rewardflow.bench.delayed_reward import LONGEST_S, MEAN_S, SHORTEST_S
-from rewardflow.bench.judge import judge_process
-from rewardflow.bench.learning import copying_settings
 from rewardflow.cli.demo import agent_demo
 from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, report
 from rewardflow.cli.display import stderr_console
 from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
+from rewardflow.mock_judge.judge_process import judge_process
 from rewardflow.mock_judge.marking import share_right
+from rewardflow.plan.named_schedules import SCHEDULES as NAMED_SCHEDULES
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
 from rewardflow.runtime.open_run import check_installed
 from rewardflow.services.judges.llm_judge import LLMJudge
 from rewardflow.services.judges.rubric import Criterion
 from rewardflow.services.prices import Prices
+from rewardflow.settings.copying_run import copying_run
+from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 STEPS = 180
 SLOTS = 64
+SHORTEST_S, LONGEST_S = 1.0, 40.0  # of a call, as in the original experiment
+MEAN_S = (SHORTEST_S + LONGEST_S) / 2
 JUDGE_TO_COMPUTE = 410 / 177  # seconds of a step in the original experiment
 SCHEDULES = {"synchronous": "synchronous", "pipeline_one_step": "pipeline, one step off-policy"}
 _MEASURED_STEPS = 8
 _FREE = Prices(input_usd_per_million=0.0, output_usd_per_million=0.0)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "demo",
-        help="watch a tiny model learn from a slow judge, with and without waiting for it; needs no account and no GPU",
-        description=(
-            "Trains a tiny model to copy digits, with a mock LLM judge on this machine that takes 1 to 40 s a call\n"
-            "(on a faster clock): first synchronously, then with the mini-batch pipeline and one step off-policy.\n"
-            "Takes about three minutes on two cores. `rewardflow demo agent` shows the reward agent alone."
-        ),
-        epilog="examples:\n  rewardflow demo --steps 40\n  rewardflow demo agent --answers 1000",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Trains a tiny model to copy digits, with a mock LLM judge on this machine that takes 1 to 40 s a call\n"
+        "(on a faster clock): first synchronously, then with the mini-batch pipeline and one step off-policy.\n"
+        "Takes about three minutes on two cores. `rewardflow demo agent` shows the reward agent alone."
     )
+    parser.epilog = "examples:\n  rewardflow demo --steps 40\n  rewardflow demo agent --answers 1000"
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"of each of the two runs ({STEPS})")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, prompts, sampling and delays (0)")
     parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def play(steps: int, seed: int, console: Console) -> DemoOutcome:
     compute_s = _measure_compute_s(seed, console)
-    settings = copying_settings("synchronous", seed=seed, steps=steps)
+    settings = _settings("synchronous", seed=seed, steps=steps)
     calls_per_step = settings.schedule.groups_per_step * settings.generation.group_size
     scale = compute_s * JUDGE_TO_COMPUTE * SLOTS / (calls_per_step * MEAN_S)
     with judge_process(seed=seed, scores="graded", latency=f"uniform:{SHORTEST_S},{LONGEST_S}", scale=scale) as judge:
@@ -87,6 +86,12 @@ def play(steps: int, seed: int, console: Console) -> DemoOutcome:
     )
 
 
+def _settings(schedule: str, *, seed: int, steps: int) -> RunSettings:
+    stream, max_staleness = NAMED_SCHEDULES[schedule]
+    reward = "rewardflow.services.judges.llm_judge:LLMJudge"
+    return copying_run(reward, stream=stream, max_staleness=max_staleness, seed=seed, steps=steps)
+
+
 def _measure_compute_s(seed: int, console: Console) -> float:
     """What the device has to do a step, when nothing else is done: what else this machine does can only add to it."""
     console.print("measuring what a step of training computes on this machine", soft_wrap=True)
@@ -95,7 +100,7 @@ def _measure_compute_s(seed: int, console: Console) -> float:
 
 async def _train_undelayed(seed: int) -> list[StepReport]:
     reports: list[StepReport] = []
-    settings = copying_settings("synchronous", seed=seed, steps=_MEASURED_STEPS)
+    settings = _settings("synchronous", seed=seed, steps=_MEASURED_STEPS)
     async with embedded(settings, agent=RewardAgent(_grade), on_step=reports.append) as run:
         await run.train()
     return reports
@@ -107,7 +112,7 @@ async def _grade(solution_str: str, ground_truth: str) -> float:
 
 
 async def _train(schedule: str, steps: int, seed: int, base_url: str, console: Console) -> DemoRun:
-    settings = copying_settings(schedule, seed=seed, steps=steps)
+    settings = _settings(schedule, seed=seed, steps=steps)
     judge = LLMJudge(
         model="mock-judge", base_urls=[base_url], criteria=[Criterion("correctness", low=0.0, high=1.0)], prices=_FREE
     )

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from rich.table import Table
 
 import rewardflow as rf
 from rewardflow.answers import BadRow, JudgedAnswer
-from rewardflow.cli.display import bar, dollars, duration, num_retries, safe, sparkline, stdout_console
+from rewardflow.cli.agent_view import num_retries
+from rewardflow.cli.display import bar, dollars, duration, sparkline, stdout_console, three_columns
+from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.scoring import Scoring
 from rewardflow.observe.histogram import Histogram
 
@@ -206,13 +207,8 @@ def show(outcome: ScoreOutcome, console: Console) -> None:
         f"\n{outcome.rows:,} rows: {outcome.scored:,} scored{imputed}, {outcome.failed:,} failed, "
         f"in {duration(outcome.elapsed_s)}\n"
     )
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for row in (*_score_rows(outcome, ascii_only=console.options.ascii_only), *_failure_rows(outcome), *_rest(outcome)):
-        grid.add_row(*row)
-    console.print(grid)
+    scores = _score_rows(outcome, ascii_only=console.options.ascii_only)
+    console.print(three_columns([*scores, *_failure_rows(outcome), *_rest(outcome)]))
     console.print(f"\nverdicts:  {safe(str(outcome.out))}", soft_wrap=True)
 
 

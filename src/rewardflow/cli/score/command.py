@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import rewardflow as rf
 from rewardflow.answers import Answer, BadRow, JudgedAnswer, check_format, first_rows, read_answers, write_verdicts
-from rewardflow.cli.display import safe, stderr_console
+from rewardflow.cli.display import stderr_console
 from rewardflow.cli.options import add_agent_flags, options_of
+from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.closing_report import report, summarise
 from rewardflow.cli.score.scoring import Scoring, place_of, score_all
 from rewardflow.errors import InvalidInput
@@ -30,15 +31,11 @@ SOME_FAILED = 3
 BAD_ROWS_NAMED = 20
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "score",
-        help="judge a file of answers with a reward and write the verdicts beside them",
-        description=(
-            "Judges every row of a JSONL or parquet file and writes one output row for each, in order. Ctrl-C ends in\n"
-            "order, and the same command goes on where it stopped. Exit code 0 if all were scored, 3 if some failed,\n"
-            "2 for bad usage, 130 if interrupted."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Judges every row of a JSONL or parquet file and writes one output row for each, in order. Ctrl-C ends in\n"
+        "order, and the same command goes on where it stopped. Exit code 0 if all were scored, 3 if some failed,\n"
+        "2 for bad usage, 130 if interrupted."
     )
     parser.add_argument("answers", metavar="ANSWERS", help="the file of answers, .jsonl or .parquet")
     parser.add_argument("--reward", required=True, metavar="R", help="judge.yaml, file.py:name or package.module:name")

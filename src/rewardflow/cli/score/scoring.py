@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import rewardflow as rf
 from rewardflow.answers import Answer
-from rewardflow.cli.display import AgentView
+from rewardflow.cli.agent_view import AgentView
 from rewardflow.errors import JournalWriteFailed
 
 if TYPE_CHECKING:

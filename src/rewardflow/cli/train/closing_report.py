@@ -7,15 +7,15 @@ cannot steer the terminal.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from rich.table import Table
 
-from rewardflow.cli.display import dollars, duration, safe, stdout_console
+from rewardflow.cli.display import dollars, duration, stdout_console, three_columns
+from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.live_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
 from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.cli.train.validation_text import number, validation_text
@@ -59,28 +59,19 @@ def report_outcome(outcome: TrainOutcome, *, as_json: bool) -> None:
     if as_json:
         write_json(outcome.to_json())
     else:
-        _show(_outcome_rows(outcome, ascii_only=stdout_console().options.ascii_only))
+        console = stdout_console()
+        console.print(three_columns(_outcome_rows(outcome, ascii_only=console.options.ascii_only)))
 
 
 def report_preflight(preflight: Preflight, *, as_json: bool) -> None:
     if as_json:
         write_json(preflight.to_json())
     else:
-        _show([*_sample_rows(preflight), *_memory_rows(preflight.memory)])
+        stdout_console().print(three_columns([*_sample_rows(preflight), *_memory_rows(preflight.memory)]))
 
 
 def write_json(data: Mapping[str, Any]) -> None:
     sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode() + "\n")
-
-
-def _show(rows: Iterable[Row]) -> None:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for row in rows:
-        grid.add_row(*row)
-    stdout_console().print(grid)
 
 
 # ---- a run --------------------------------------------------------------------------------------------------------

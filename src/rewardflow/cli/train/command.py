@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rewardflow.checkpoint.manifest import Checkpoint
-from rewardflow.cli.display import safe, stderr_console
+from rewardflow.cli.display import stderr_console
+from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import TrainOutcome, report_outcome, report_preflight, write_json
 from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
@@ -36,18 +37,14 @@ WELL = 0
 SAMPLE_FAILED = 3
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "train",
-        help="train a policy with a reward, as one file of settings says",
-        description=(
-            "Reads the settings of a run (docs/configuration.md) and trains. KEY=VALUE changes a setting of the file,\n"
-            "such as trainer.lr=1e-5. Before anything is loaded the reward is asked about one sample, so that a judge\n"
-            "that is down is told in seconds. --resume goes on with a run that was killed (docs/resume.md); SIGUSR1\n"
-            "makes a run save itself after the step that is under way. Exit code 0 when done or when the\n"
-            "checkpoint.max_hours are up, 2 for a mistake, 3 if the sample of --check has no score, 130 if\n"
-            "interrupted."
-        ),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reads the settings of a run (docs/configuration.md) and trains. KEY=VALUE changes a setting of the file,\n"
+        "such as trainer.lr=1e-5. Before anything is loaded the reward is asked about one sample, so that a judge\n"
+        "that is down is told in seconds. --resume goes on with a run that was killed (docs/resume.md); SIGUSR1\n"
+        "makes a run save itself after the step that is under way. Exit code 0 when done or when the\n"
+        "checkpoint.max_hours are up, 2 for a mistake, 3 if the sample of --check has no score, 130 if\n"
+        "interrupted."
     )
     parser.add_argument("run_file", nargs="?", metavar="RUN", help="the settings, a .yaml file")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="a setting to change")

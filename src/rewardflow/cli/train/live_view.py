@@ -13,22 +13,9 @@ import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
-from rewardflow.cli.display import (
-    PLAIN_EVERY_S,
-    TICK_S,
-    dollars,
-    duration,
-    limits_text,
-    safe,
-    sparkline,
-    waiting_for,
-)
+from rewardflow.cli.agent_view import limits_text, waiting_for
+from rewardflow.cli.display import PLAIN_EVERY_S, TICK_S, dollars, duration, sparkline
+from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.cli.train.validation_text import number, under_way_text, validation_text
 from rewardflow.flow.reports import StepReport
@@ -38,7 +25,7 @@ from rewardflow.reward.agent import AgentStatistics
 from rewardflow.shared_agent.client_counts import ClientStatistics
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from rewardflow.runtime.open_run import OpenRun
 
@@ -109,6 +96,8 @@ class TrainView:
         while not self._is_live:
             await asyncio.sleep(HEARTBEAT_S)
             self._print_line(run, at_least_after_s=HEARTBEAT_S)
+        from rich.live import Live
+
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while True:
                 live.update(self.picture(run.flow.statistics(), run.agent.statistics()), refresh=True)
@@ -145,6 +134,11 @@ class TrainView:
     # ---- picture --------------------------------------------------------------------------------------------------
 
     def picture(self, flow: FlowStatistics, agent: AgentStatistics | ClientStatistics) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
         head = Table.grid(padding=(0, 2), expand=True)
         head.add_column(ratio=1)
         head.add_row(
@@ -161,6 +155,8 @@ class TrainView:
     def _rows(
         self, flow: FlowStatistics, agent: AgentStatistics | ClientStatistics
     ) -> Iterator[tuple[str, RenderableType]]:
+        from rich.text import Text
+
         last = self.totals.last
         scores = self.totals.scores
         if scores:

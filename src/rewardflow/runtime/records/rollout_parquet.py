@@ -22,13 +22,12 @@ from typing import Any
 
 from rewardflow.answers.plain_json import json_text
 from rewardflow.flow.records import JudgedRollout, num_sampled_tokens
+from rewardflow.observe.run_directory import ROLLOUTS_VERSION, ROLLOUTS_VERSION_KEY
 from rewardflow.runtime.records.background_writer import BackgroundStatistics, BackgroundWriter
 from rewardflow.settings.run_settings import RolloutSettings
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1  # columns may be added within a version; one that is removed or means something else is a new one
-VERSION_KEY = b"rewardflow.rollouts.version"
 MOST_WAITING = 4  # steps: each may be thousands of long texts
 _FILE = re.compile(r"step_(\d{6,})\.parquet")
 
@@ -163,7 +162,7 @@ def _schema(pyarrow: Any) -> Any:
         name: components if column.kind == "components" else pyarrow.type_for_alias(column.kind)
         for name, column in COLUMNS.items()
     }
-    return pyarrow.schema(list(types.items()), metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
+    return pyarrow.schema(list(types.items()), metadata={ROLLOUTS_VERSION_KEY: str(ROLLOUTS_VERSION).encode()})
 
 
 # -- values --

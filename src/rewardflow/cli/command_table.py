@@ -1,0 +1,100 @@
+"""The table of commands: what `rewardflow --help` says of each, and which module holds it.
+
+Always true: this module imports no command. A command's module has `add_arguments(parser)` and `run(args)`, and is
+loaded when somebody uses that command.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):  # importing dataclasses would take longer than all of `--help`'s modules
+    """One command of the command line."""
+
+    name: str
+    module: str
+    help: str
+    example: str
+
+
+COMMANDS = (
+    Command(
+        "demo",
+        "rewardflow.cli.demo.command",
+        "watch a tiny model learn from a slow judge, with and without waiting for it; needs no account and no GPU",
+        "rewardflow demo --steps 40",
+    ),
+    Command(
+        "score",
+        "rewardflow.cli.score.command",
+        "judge a file of answers with a reward and write the verdicts beside them",
+        "rewardflow score answers.jsonl --reward judge.yaml --out verdicts.jsonl",
+    ),
+    Command(
+        "train",
+        "rewardflow.cli.train.command",
+        "train a policy with a reward, as one file of settings says",
+        "rewardflow train run.yaml --check trainer.lr=1e-5",
+    ),
+    Command(
+        "plan",
+        "rewardflow.cli.plan",
+        "say what each schedule would take and cost, by simulating it",
+        "rewardflow plan examples/original.yaml service.slots=512 --html plan.html",
+    ),
+    Command(
+        "agent",
+        "rewardflow.cli.agent",
+        "start, look at and stop the reward agent that several training runs share on Ray",
+        "rewardflow agent start judge.yaml --rpm 600 --env OPENAI_API_KEY",
+    ),
+    Command(
+        "eval",
+        "rewardflow.cli.evaluate",
+        "measure a model or a checkpoint on validation data",
+        "rewardflow eval run.yaml --checkpoint best",
+    ),
+    Command(
+        "verl",
+        "rewardflow.cli.verl",
+        "train with verl, rewardflow scoring and scheduling",
+        "rewardflow verl data.train_files=train.parquet --dry-run",
+    ),
+    Command(
+        "export",
+        "rewardflow.cli.export",
+        "write the model of a run or checkpoint as transformers loads it",
+        "rewardflow export runs/digits digits-model --dtype bfloat16",
+    ),
+    Command(
+        "report",
+        "rewardflow.cli.report",
+        "show a run as one HTML page: time, rewards, calls, cost, failures, rollouts",
+        "rewardflow report runs/digits --trace digits.trace.json",
+    ),
+    Command(
+        "journal",
+        "rewardflow.cli.journal",
+        "list, show, export and shrink the verdicts that a run has paid for",
+        "rewardflow journal ls run.db --failed",
+    ),
+    Command(
+        "mock-judge",
+        "rewardflow.cli.mock_judge",
+        "serve a made-up judge on this machine, as slow and faulty as asked; OpenAI-compatible",
+        "rewardflow mock-judge --latency uniform:1,40 --faults 429=0.05,hang=0.01 --scale 0.1",
+    ),
+    Command(
+        "convert",
+        "rewardflow.cli.convert",
+        "write a data set in verl's layout, for training",
+        "rewardflow convert gsm8k train.jsonl train.parquet",
+    ),
+    Command(
+        "bench",
+        "rewardflow.cli.bench",
+        "measure what the agent, a call to a judge and a schedule cost, and how close they come to their bounds",
+        "rewardflow bench agent --quick",
+    ),
+)

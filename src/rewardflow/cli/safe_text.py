@@ -1,0 +1,27 @@
+"""Makes text from models, judges and files fit to be shown on a terminal.
+
+Always true: the text that `safe` returns holds no secret and no control character but newline and tab.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from rewardflow.observe.redact import redact
+
+
+def safe(text: str) -> str:
+    """Removes secrets and escapes control characters."""
+    return printable(redact(text), keep="\n\t")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escapes the characters that could control a terminal or cannot be seen, except those of `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in keep or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )

@@ -1,0 +1,77 @@
+"""The settings of a small run that needs no account and no GPU: a tiny model learns to copy digits.
+
+Always true: runs with the same arguments have the same settings but for what the caller changes. The demo and the
+benchmarks use this run.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from rewardflow.flow.schedule import Schedule, Stream
+from rewardflow.settings.run_settings import (
+    AlgorithmSettings,
+    CriticSettings,
+    DataSettings,
+    GenerationSettings,
+    RunSettings,
+    TrainerSettings,
+)
+
+GROUPS_PER_STEP = 16
+GROUP_SIZE = 16
+NUM_DIGITS = 3
+
+ALGORITHM = AlgorithmSettings(entropy_coef=0.1)
+# One thread leaves the loop a core where the machine has two.
+TRAINER = TrainerSettings(lr=1e-3, lr_schedule="cosine", threads=1, device="cpu")
+CRITIC = CriticSettings()
+
+
+class CopyingOptions(TypedDict, total=False):
+    """The optional arguments of `copying_run`."""
+
+    groups_per_step: int
+    group_size: int
+    num_digits: int
+    algorithm: AlgorithmSettings
+    critic: CriticSettings
+
+
+def copying_run(
+    reward: str,
+    *,
+    stream: Stream,
+    max_staleness: int,
+    seed: int,
+    steps: int,
+    groups_per_step: int = GROUPS_PER_STEP,
+    group_size: int = GROUP_SIZE,
+    num_digits: int = NUM_DIGITS,
+    algorithm: AlgorithmSettings = ALGORITHM,
+    critic: CriticSettings = CRITIC,
+) -> RunSettings:
+    """Returns the settings of the run; after 240 steps about 98 of 100 sampled answers are right.
+
+    The entropy bonus makes learning dependable: without it the policy settles on one answer for a digit before it has
+    tried the others. The falling learning rate keeps stale updates from undoing what the model learnt.
+    """
+    return RunSettings(
+        reward=reward,
+        data=DataSettings(task="copy_digits", num_digits=num_digits),
+        schedule=Schedule(
+            groups_per_step=groups_per_step,
+            mini_batches=4,
+            stream=stream,
+            max_staleness=max_staleness,
+            min_group=min(2, group_size),
+        ),
+        steps=steps,
+        seed=seed,
+        generation=GenerationSettings(
+            group_size=group_size, max_prompt_tokens=num_digits + 2, max_response_tokens=num_digits + 1
+        ),
+        algorithm=algorithm,
+        trainer=TRAINER,
+        critic=critic,
+    )
