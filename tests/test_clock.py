@@ -1,4 +1,4 @@
-"""The jumping clock: hours in milliseconds, in the right order, and never past work that goes on elsewhere."""
+"""The jumping clock passes hours in milliseconds, in the right order, and never jumps past work outside the loop."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_a_hold_means_nothing_to_a_real_clock() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         with clock.hold(loop):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # real time is the subject: a timer fires during a hold
         clock.end_hold(loop)
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""One tree, and those that reward code raises survive the way back from a process."""
+"""All errors are in one tree, and those that reward code raises can be sent between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A missing package is named with what installs it."""
+"""The error about a missing package names the command that installs it."""
 
 from __future__ import annotations
 

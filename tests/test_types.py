@@ -1,4 +1,4 @@
-"""Records are frozen, consistent, and refuse what cannot be."""
+"""Records are frozen and consistent, and refuse impossible values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in flight over time, in few bins."""
+"""The bins hold every second that calls were in flight, and stay few."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_bin_says_how_many_calls_it_had_on_average() -> None:
     assert told["calls"][16:] == [1.0] * 32 + [0.0]
 
 
-def test_a_call_that_took_no_time_or_a_time_that_cannot_be_adds_nothing() -> None:
+def test_a_call_that_took_no_time_or_an_impossible_time_adds_nothing() -> None:
     load = CallLoad()
     for started_s, ended_s in [(1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (1.0, math.inf)]:
         load.add(started_s, ended_s)

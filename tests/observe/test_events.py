@@ -1,4 +1,4 @@
-"""Events: records that survive JSON, whatever they were given."""
+"""Events survive JSON, whatever values they hold."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from rewardflow.observe.events import (
     DeviceWorked,
     Event,
     EventList,
+    EventRelay,
     EventSink,
     GroupDelivered,
     LimitChanged,
@@ -178,3 +179,14 @@ def test_a_list_in_memory_is_a_sink_that_keeps_events_in_order() -> None:
     assert events.events == ONE_OF_EACH
     assert events.of(CallEnded) == [CALL]
     assert events.counts()["VerdictReached"] == 2
+
+
+def test_a_relay_passes_events_on_to_every_sink_that_was_added_before() -> None:
+    relay, early, late = EventRelay(), EventList(), EventList()
+    relay.emit(ONE_OF_EACH[0])
+    relay.add(early)
+    relay.emit(ONE_OF_EACH[1])
+    relay.add(late)
+    relay.emit(ONE_OF_EACH[2])
+    assert early.events == ONE_OF_EACH[1:3]
+    assert late.events == ONE_OF_EACH[2:3]

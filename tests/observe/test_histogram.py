@@ -1,4 +1,4 @@
-"""The sketch against exact answers."""
+"""The histogram's answers agree with exact ones to within its error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_count_sum_and_both_ends_are_exact(values: list[float]) -> None:
 
 
 @given(one=st.lists(MEASURED), other=st.lists(MEASURED), q=SHARES)
-def test_a_merged_sketch_answers_like_one_of_all_the_numbers(one: list[float], other: list[float], q: float) -> None:
+def test_a_merged_histogram_answers_like_one_of_all_the_numbers(one: list[float], other: list[float], q: float) -> None:
     merged, whole = histogram_of(one), histogram_of(one + other)
     merged.merge(histogram_of(other))
     assert merged.quantile(q) == whole.quantile(q)
@@ -74,7 +74,7 @@ def test_merging_leaves_the_other_one_alone() -> None:
 
 
 @given(values=st.lists(MEASURED))
-def test_a_sketch_survives_a_trip_through_json(values: list[float]) -> None:
+def test_a_histogram_survives_json(values: list[float]) -> None:
     histogram = histogram_of(values)
     again = Histogram.from_json(json.loads(json.dumps(histogram.to_json(), allow_nan=False)))
     assert again == histogram
@@ -82,17 +82,17 @@ def test_a_sketch_survives_a_trip_through_json(values: list[float]) -> None:
     assert again.count == histogram.count + 1
 
 
-def test_an_empty_sketch_has_no_quantiles_and_no_mean() -> None:
+def test_an_empty_histogram_has_no_quantiles_and_no_mean() -> None:
     histogram = Histogram()
     assert (histogram.quantile(0.5), histogram.mean, histogram.min, histogram.max) == (None, None, None, None)
 
 
-def test_numbers_too_small_to_measure_count_as_nothing() -> None:
+def test_numbers_too_small_to_measure_count_as_zero() -> None:
     assert histogram_of([0.0, 5e-324, 5e-324, 1.0]).quantile(0.5) == 0.0
 
 
 @pytest.mark.parametrize("value", [-1.0, -0.001, math.nan, math.inf, -math.inf])
-def test_a_number_that_cannot_be_sketched_is_refused_and_changes_nothing(value: float) -> None:
+def test_a_number_that_is_negative_or_not_finite_is_refused_and_changes_nothing(value: float) -> None:
     histogram = Histogram()
     with pytest.raises(InvalidInput, match="finite numbers of at least 0"):
         histogram.add(value)
@@ -114,7 +114,7 @@ def test_a_wide_range_needs_few_buckets() -> None:
     "change",
     [{"relative_error": 0.02}, {"count": 7}, {"buckets": None}, {"buckets": {"x": 1}}, {"sum": "many"}],
 )
-def test_a_damaged_sketch_is_refused(change: dict[str, object]) -> None:
+def test_a_damaged_histogram_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="histogram"):
         Histogram.from_json({**histogram_of([1.0, 2.0]).to_json(), **change})
 

@@ -1,4 +1,4 @@
-"""Files of lines: what is appended comes back, whatever happens in between, or is counted."""
+"""Every line that is appended to a file comes back, also after a crash, or is counted as failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets never leave; everything else does, in linear time."""
+"""Secrets are removed from text, everything else stays, and the time is linear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rewardflow.observe.redact import REDACTED, Redactor
 
 REDACTOR = Redactor({})
 
-SECRETS = {  # text that holds a secret: the part that must go
+SECRETS = {  # text that holds a secret: the part that must be removed
     "Incorrect API key provided: sk-ab12***********cdef.": "sk-ab12***********cdef",
     "key sk-proj-Ab_c1-2345678901234567890": "sk-proj-Ab_c1-2345678901234567890",
     "401 for sk-ant-api03-AbCdEf-ghij_klmnopqr": "sk-ant-api03-AbCdEf-ghij_klmnopqr",
@@ -80,7 +80,7 @@ def test_text_without_secrets_stays_as_it_is(text: str) -> None:
     assert REDACTOR.redact(text) == text
 
 
-def test_what_stands_round_a_secret_stays() -> None:
+def test_the_text_around_a_secret_stays() -> None:
     assert REDACTOR.redact("401 (api_key=abcd1234) at https://u:p@host/v1?key=a&n=1, attempt 2") == (
         "401 (api_key=[redacted]) at https://[redacted]@host/v1?key=[redacted]&n=1, attempt 2"
     )
@@ -88,7 +88,7 @@ def test_what_stands_round_a_secret_stays() -> None:
 
 @given(before=st.text(), after=st.text(), text=st.sampled_from(sorted(SECRETS)))
 def test_a_secret_is_found_inside_any_text(before: str, after: str, text: str) -> None:
-    # A quotation mark before could pair with one inside, and a backslash escapes; neither is a matter of shape.
+    # A line of its own: a quotation mark before the secret may pair with one inside, and a backslash escapes.
     assert SECRETS[text] not in REDACTOR.redact(f"{before}\n{text}\n").removeprefix(before)
     assert SECRETS[text] not in REDACTOR.redact(f"{text} {after}").removesuffix(after)
 
@@ -122,7 +122,7 @@ def test_any_text_can_be_redacted(text: str) -> None:
     ],
 )  # fmt: skip
 def test_long_hostile_text_takes_linear_time(unit: str) -> None:
-    """With a search that goes back, a million characters would take hours: then this test does not end."""
+    """With backtracking, a million characters would take hours, and this test would not end."""
     num_units = 1_000_000 // len(unit)
     assert REDACTOR.redact(unit * num_units + "\nsk-abcdefgh1").count("sk-abcdefgh1") == 0
 
@@ -135,7 +135,7 @@ def test_no_repeated_mix_of_fragments_takes_more_than_linear_time(parts: list[st
 # -- the environment --
 
 
-def test_secrets_of_the_environment_are_taken_out_wherever_they_stand() -> None:
+def test_secrets_of_the_environment_are_removed_anywhere_in_a_text() -> None:
     redactor = Redactor(
         {"JUDGE_API_KEY": "correct-horse", "DB_PASSWORD": "battery staple/1", "HF_TOKEN_2": "tokentoken"}
     )
@@ -143,7 +143,7 @@ def test_secrets_of_the_environment_are_taken_out_wherever_they_stand() -> None:
     assert redactor.redact(text) == "at [redacted]/[redacted], x[redacted]x, [redacted], [redacted]"
 
 
-def test_the_environment_gives_up_only_what_is_named_like_a_secret_and_long_enough() -> None:
+def test_a_variable_of_the_environment_is_secret_only_if_its_name_says_so_and_it_is_long_enough() -> None:
     redactor = Redactor(
         {"JUDGE_KEY": "short", "HOME": "/home/someone", "TOKENIZERS": "parallel-ones", "A_KEY": " " * 9}
     )

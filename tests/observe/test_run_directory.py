@@ -1,4 +1,4 @@
-"""The run's directory: what is written comes back, whatever happens in between."""
+"""What is written to a run's directory comes back, also after a crash; directories with other files are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_created_run_can_be_opened_again(tmp_path: Path) -> None:
     assert json.loads((created.path / "run.json").read_text())["schema_version"] == 1
 
 
-def test_a_run_is_named_like_its_directory_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_run_without_a_name_is_named_like_its_directory(tmp_path: Path) -> None:
     assert RunDirectory.create(tmp_path / "gsm8k").name == "gsm8k"
 
 

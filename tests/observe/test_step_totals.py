@@ -1,4 +1,4 @@
-"""One step's totals, from its events."""
+"""The totals of a step count each of its events once."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_cached_verdicts_count_but_their_times_do_not() -> None:
     assert (totals.latency_s.count, totals.waited_s.count) == (1, 1)
 
 
-def test_a_time_that_cannot_be_one_is_left_out_and_its_verdict_still_counts() -> None:
+def test_an_impossible_time_is_left_out_and_its_verdict_still_counts() -> None:
     totals = StepTotals(3)
     for latency_s in (math.nan, -1.0, 2.0):
         totals.verdict(dataclasses.replace(scored(1.0), latency_s=latency_s))
@@ -157,7 +157,7 @@ def limit(value: float | None) -> LimitChanged:
     return LimitChanged(at_s=1.0, account="judge", governor="pace", value=value, reason="rate_limited")
 
 
-def test_a_limit_is_told_by_its_extremes_and_how_it_ended() -> None:
+def test_a_limit_keeps_its_extremes_and_its_last_value() -> None:
     totals = AccountTotals()
     for value in (600.0, 300.0, None, 450.0):
         totals.changed(limit(value))

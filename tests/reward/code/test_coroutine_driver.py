@@ -1,4 +1,4 @@
-"""A user's coroutine runs in its own context, in our task, and cannot outlive its call."""
+"""A user's coroutine runs in its own context, in the caller's task, and cannot outlive its call."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_timeout_of_its_own_does_not_shorten_a_coroutines_life() -> None:
                     try:
                         await asyncio.sleep(10)
                     finally:
-                        await asyncio.sleep(0.5)  # cleaning up while the request to cancel still stands
+                        await asyncio.sleep(0.5)  # cleans up while the cancel request is still pending
             except TimeoutError:
                 await asyncio.sleep(20)
         return "done"
@@ -158,7 +158,7 @@ def test_a_result_returned_in_spite_of_cancellation_does_not_hide_the_timeout() 
 
 def test_an_async_reward_that_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     async def blocking() -> None:
-        time.sleep(0.6)  # noqa: ASYNC251 (what this test is about)
+        time.sleep(0.6)  # noqa: ASYNC251 (real time is the subject: the driver measures how long the loop is blocked)
 
     async def main() -> None:
         for _ in range(2):

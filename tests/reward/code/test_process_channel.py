@@ -1,4 +1,4 @@
-"""Frames arrive whole and in order, or not at all, and a child ends with whoever holds its lines."""
+"""Frames arrive whole and in order, or not at all, and a child ends when its parent does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rewardflow.reward.code.process_child import frame
 
 
 class Received:
-    """The near end of a socket pair, what has arrived there, and the far end as a plain socket."""
+    """A channel on one end of a socket pair, the frames that arrived there, and the other end as a plain socket."""
 
     def __init__(self) -> None:
         near, self.far = socket.socketpair()

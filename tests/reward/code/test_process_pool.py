@@ -183,7 +183,7 @@ def samples(folder: Path) -> Any:
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
-    """A pipe by which a reward tells its process id at the moment it starts."""
+    """A pipe through which a reward sends its process id when it starts."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     return path
@@ -208,7 +208,7 @@ async def read(fifo: Path) -> int:
 
 
 async def get_stuck(workers: ProcessPool, fifo: Path, **kwargs: Any) -> int:
-    """Make a call, wait until it hangs, cancel it; gives the process id that it told."""
+    """Makes a call, waits until it hangs, and cancels it; returns the process id that the reward sent."""
     task = asyncio.ensure_future(score(workers, **kwargs))
     pid = await read(fifo)
     task.cancel()
@@ -226,7 +226,7 @@ def exists(pid: int) -> bool:
 
 
 def run_script(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
-    """Run a script without a `__main__` guard, until it and all that holds its output is gone."""
+    """Runs a script without a `__main__` guard, and waits until every process that holds its output has ended."""
     script = folder / "script.py"
     script.write_text(f"import sys\nsys.path[:] = {sys.path!r}\n{body}")
     return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
@@ -305,7 +305,7 @@ def test_an_http_error_that_cannot_be_unpickled_keeps_its_status(samples: Any) -
     asyncio.run(main())
 
 
-def test_an_exception_unknown_here_comes_back_as_its_nearest_relative(samples: Any) -> None:
+def test_an_exception_of_an_unknown_class_comes_back_as_its_nearest_base_class(samples: Any) -> None:
     async def main() -> None:
         async with running(samples.Named("fail_as_local_class")) as workers:
             with pytest.raises(RateLimited, match="later") as caught:

@@ -42,7 +42,7 @@ class Array:
 
 
 class Hostile:
-    """Raises whatever is asked of it."""
+    """Raises on every operation."""
 
     def __float__(self) -> float:
         raise ZeroDivisionError

@@ -22,7 +22,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Put a file into a folder of this test."""
+    """Writes a file into this test's folder."""
 
     def write(source: str, name: str = "judge.py", folder: str = ".") -> Path:
         path = tmp_path / folder / name
@@ -35,7 +35,7 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def package(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package on sys.path, under a name of its own."""
+    """A package on sys.path, under a name that no other test uses."""
     name = f"pkg_{uuid.uuid4().hex}"
     write("def compute_score(solution_str):\n    return len(solution_str)\n", "judge.py", name)
     write("import nowhere_to_be_found\n", "broken.py", name)

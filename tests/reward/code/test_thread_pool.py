@@ -37,7 +37,7 @@ async def score(workers: ThreadPool, call: Call | None = None, **kwargs: Any) ->
 
 
 class Gate:
-    """A reward that hangs until it is let go, one gate per name."""
+    """A reward that hangs until the test opens its gate; one gate per name."""
 
     def __init__(self, *names: str) -> None:
         self.entered = {name: threading.Event() for name in names}
@@ -57,7 +57,7 @@ class Gate:
             event.set()
 
     async def get_stuck(self, workers: ThreadPool, name: str) -> None:
-        """Make a call, wait until it hangs in its thread, and cancel it."""
+        """Makes a call, waits until it hangs in its thread, and cancels it."""
         task = asyncio.ensure_future(score(workers, name=name))
         await asyncio.to_thread(self.entered[name].wait)
         task.cancel()
@@ -148,7 +148,7 @@ def test_a_thousand_threads_start_while_the_loop_goes_on_ticking() -> None:
         num_seen: set[int] = set()
         while (num_started := workers.statistics().started) < 1024:
             num_seen.add(num_started)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # real time: threads start outside the loop, and this loop must tick meanwhile
         assert len(num_seen) > 1
         assert await score(workers) == 1.0
         await workers.aclose(10.0)
@@ -301,9 +301,12 @@ asyncio.run(main())
 
 
 def test_a_jumping_clock_stands_still_while_a_call_is_in_a_thread() -> None:
+    def take_real_time() -> None:
+        time.sleep(0.05)  # real time is the subject: it passes while the virtual clock stands still
+
     async def main() -> float:
         loop = asyncio.get_running_loop()
-        async with running(lambda: time.sleep(0.05)) as workers, asyncio.timeout(0.001):
+        async with running(take_real_time) as workers, asyncio.timeout(0.001):
             await asyncio.gather(*(score(workers) for _ in range(8)))
         return loop.time()
 
@@ -324,7 +327,7 @@ def test_when_no_thread_can_be_started_calls_that_wait_fail_and_cancelled_ones_s
             cancelled, waiting = (asyncio.ensure_future(score(workers)) for _ in range(2))
             await asyncio.sleep(0)
             cancelled.cancel()
-            workers._on_start_failed(1, RuntimeError("can't start new thread"))  # as the starter's letter does
+            workers._on_start_failed(1, RuntimeError("can't start new thread"))  # as the starter thread does
             with pytest.raises(AgentError, match="no thread could be started for reward"):
                 await waiting
             with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Equal values give equal bytes in every process, and one odd thing hides nothing else."""
+"""Equal values give equal bytes in every process, and an odd object does not hide the rest of a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rewardflow.reward.journal.canonical import canonical
 
-BROKEN = "broken \ud800 surrogate"  # sends everything beside it the slow way
+BROKEN = "broken \ud800 surrogate"  # makes the whole value take the slow way
 
 
 class Client:
@@ -114,7 +114,7 @@ def test_odd_values_are_told_apart(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("make", [object, Client, Raises, lambda: lambda: 1, lambda: [Client()]])
 def test_what_differs_from_run_to_run_counts_by_its_type(make: Any) -> None:
-    kept = make()  # so that the second one has another address
+    kept = make()  # stays alive, so that the second one has another address
     assert canonical(kept) == canonical(make())
     assert canonical([Client()]) != canonical([object()])
 

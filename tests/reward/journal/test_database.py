@@ -1,4 +1,4 @@
-"""The journal's file: ours or refused, private, and held by whoever asks for it alone."""
+"""The journal's file: a foreign file is refused, a new one is private, and a process can lock it for itself."""
 
 from __future__ import annotations
 

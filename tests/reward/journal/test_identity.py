@@ -1,4 +1,4 @@
-"""What tells one reward from another: source and settings for users' rewards, a frozen name for those that ship."""
+"""A reward's identity is its source and settings for users' rewards, and a frozen name for shipped ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a journal beside the run that writes it, and shrinking it when no run does."""
+"""A journal can be read while a run writes it, and shrunk when no run uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal's promises: saved means on disk, found means exactly what was written, nothing is lost in silence."""
+"""The journal's promises: saved means on disk, found means exactly what was written, nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rewardflow.types import Reward
 
 
 async def save(journal: Journal, *entries: JournalEntry) -> list[JournalEntry]:
-    """Hand all over at once; return them in the order in which they were called saved."""
+    """Submits all entries at once; returns them in the order in which `saved` was called."""
     done = asyncio.get_running_loop().create_future()
     answered: list[JournalEntry] = []
 
@@ -60,7 +60,7 @@ async def opened(path: Path, **options: Any) -> Any:
 
 
 def there_and_back(path: Path, *entries: JournalEntry) -> Mapping[bytes, Reward]:
-    """Write in one session, look up in the next."""
+    """Writes in one session and looks up in the next."""
 
     async def main() -> Mapping[bytes, Reward]:
         async with opened(path) as journal:
@@ -79,7 +79,7 @@ def spent_usd(path: Path, run: str) -> float:
 
 @contextlib.contextmanager
 def full_disk(num_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond this: what a full disk does to a write, without a disk to fill."""
+    """Limits the size of every file of this process: a write then fails as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -96,7 +96,7 @@ def path(tmp_path: Path) -> Path:
 # -- lookups --
 
 
-def test_a_lookup_sees_the_writes_that_were_handed_over_before_it(path: Path) -> None:
+def test_a_lookup_sees_the_writes_that_were_submitted_before_it(path: Path) -> None:
     async def main() -> None:
         async with opened(path) as journal:
             for number in range(50):
@@ -355,7 +355,7 @@ def test_a_loop_that_closes_early_loses_callbacks_but_no_rows(path: Path) -> Non
 
 
 def test_a_saturated_loop_does_not_starve_the_writer(path: Path) -> None:
-    """Without making way for it, one commit beside such a loop was seen to take seconds."""
+    """Without `_yield_gil`, one commit beside such a loop took seconds. Real time is the subject."""
 
     async def main() -> None:
         async with opened(path) as journal:

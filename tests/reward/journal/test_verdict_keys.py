@@ -1,4 +1,4 @@
-"""Equal keys mean the same question; everything that can change the answer changes the key."""
+"""Equal keys mean the same reward and inputs; everything that can change the verdict changes the key."""
 
 from __future__ import annotations
 

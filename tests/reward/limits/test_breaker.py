@@ -1,4 +1,4 @@
-"""A failing endpoint is left alone, probed one call at a time, and taken back after one success."""
+"""A failing endpoint gets no calls but one probe at a time, and is used again after one success."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_one_success_closes_it_and_forgets_the_past() -> None:
     assert not breaker.is_open
 
 
-def test_a_probe_that_tells_nothing_is_repeated_at_once() -> None:
+def test_a_probe_without_an_outcome_is_repeated_at_once() -> None:
     breaker = opened()
     breaker.start(101.0)
     breaker.abandoned(101.5)
@@ -82,7 +82,7 @@ def test_429s_alone_open_it_only_after_a_minute_without_any_success() -> None:
     assert breaker.is_open
 
 
-def test_it_never_opens_when_told_not_to() -> None:
+def test_without_a_share_it_never_opens() -> None:
     breaker = Breaker(window=2, share=None)
     for _ in range(50):
         breaker.failed(0.0, "503")

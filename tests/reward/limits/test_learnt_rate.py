@@ -1,4 +1,4 @@
-"""The learning alone, on a made-up schedule of refusals; `test_pace.py` runs it against a service."""
+"""Learning from a given schedule of refusals; `test_pace.py` runs the same code against a simulated service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rewardflow.reward.limits.refusals import Refusals
 
 
 class Sender:
-    """Sends at exactly the learnt rate and refuses what a rule says, at once."""
+    """Sends at exactly the learnt rate; a rule decides at once which calls are refused."""
 
     def __init__(self, learnt: LearntRate) -> None:
         self.learnt = learnt
@@ -143,7 +143,7 @@ def test_more_refusals_than_chance_lower_a_rate_that_is_held() -> None:
 
 
 def test_a_climb_does_not_go_far_before_all_that_was_saved_up_in_idle_time_is_spent() -> None:
-    """Also when the limit is higher than before: it is found once more was accepted than could have been saved up."""
+    """A raised limit is found only after more calls were accepted than the service could have saved up."""
     sender = found()
     held = sender.rate
     sender.now += 3600.0

@@ -1,4 +1,4 @@
-"""The cap is never passed while prices are known, and an unknown price is asked for once."""
+"""The cap is never passed while prices are known, and one call at a time finds out an unknown price."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_prices_are_kept_apart_by_account() -> None:
     assert ledger.may_start("rule"), "a free rule need not fit the judge's price"
 
 
-def test_a_call_that_never_told_counts_towards_the_cap() -> None:
+def test_a_call_that_never_reported_a_cost_counts_towards_the_cap() -> None:
     ledger = Ledger(cap_usd=1.0, call_cost_usd=0.5)
     for _ in range(2):
         reserved = ledger.start("judge")

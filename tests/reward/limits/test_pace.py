@@ -22,7 +22,7 @@ MINUTE_S = 60.0
 
 
 class Driver:
-    """Keeps a number of slots busy with calls to a service, started when the pace allows; refused ones are retried."""
+    """Keeps a number of slots busy: starts calls to a service when the pace allows, and retries refused ones."""
 
     def __init__(self, pace: Pace, service: SimulatedService, slots: int) -> None:
         self.pace = pace
@@ -41,7 +41,7 @@ class Driver:
 
     async def _wait_for_pace(self) -> None:
         loop = asyncio.get_running_loop()
-        # No event to wait for instead: the time itself may move while we wait, when a call is refused.
+        # A loop, because a refused call may move `ready_at` while we wait, and no event reports that.
         while (wait_s := self.pace.ready_at(loop.time(), 0) - loop.time()) > 0.0:  # noqa: ASYNC110
             await asyncio.sleep(wait_s)
 
@@ -60,7 +60,7 @@ class Driver:
 def drive(
     pace: Pace, service: SimulatedService, slots: int, until_s: float, changes: Sequence[tuple[float, float]] = ()
 ) -> None:
-    """`changes`: at this time, to this rpm."""
+    """Runs calls until then; each change sets the rpm of the service at a time."""
 
     def change_to(rpm: float) -> Callable[[], None]:
         return lambda: setattr(service, "rpm", rpm)
@@ -69,7 +69,7 @@ def drive(
 
 
 def starts_of(pace: Pace, num_calls: int, late_s: float = 0.0) -> list[float]:
-    """When calls start if somebody asks all the time, and wakes up late."""
+    """Returns when calls start if the caller asks all the time and its timers fire late."""
     now, starts = 0.0, []
     for _ in range(num_calls):
         at = pace.ready_at(now, 0)
@@ -288,7 +288,7 @@ def test_a_limit_that_is_halved_is_found_within_two_minutes(burst: int, rejectio
 
 
 class NoisyService(SimulatedService):
-    """Refuses some calls by chance, below its limit too."""
+    """Refuses some calls by chance, also below its limit."""
 
     def __init__(self, noise: float, **options: Any) -> None:
         super().__init__(**options)
@@ -303,7 +303,7 @@ class NoisyService(SimulatedService):
 
 
 class JudgeService(SimulatedService):
-    """As the mock judge limits its calls: a Retry-After says to the millisecond when there is room again."""
+    """Limits calls as the mock judge does: Retry-After is exact to the millisecond."""
 
     def __init__(self, rpm: float, burst: int, latency_s: float) -> None:
         super().__init__(rpm=rpm, latency_s=latency_s)
