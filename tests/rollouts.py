@@ -19,3 +19,13 @@ def group(name: str, *responses: str, **fields: Any) -> list[rf.Rollout]:
         rf.Rollout(group_id=name, index=index, group_size=size, response=response, **fields)
         for index, response in enumerate(responses)
     ]
+
+
+def singles(*responses: str, **fields: Any) -> list[rf.Rollout]:
+    """Groups of one, numbered from 0."""
+    return [rf.Rollout(group_id=str(i), response=response, **fields) for i, response in enumerate(responses)]
+
+
+def numbered(count: int, step: int = 0, prefix: str = "") -> list[rf.Rollout]:
+    """Groups of one whose responses are their numbers, from 0."""
+    return [rf.Rollout(group_id=f"{prefix}{i}", response=str(i), step=step) for i in range(count)]

@@ -92,14 +92,9 @@ HEAVY = frozenset({"aiohttp", "pyarrow", "ray", "rich", "torch", "transformers",
 COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
     "flow.protocols": "flow/test_fakes.py",
-    "reward.groups.assembly": "reward/test_agent.py",
     "reward.calls.attempt": "reward/calls/test_deadlines.py",
-    "reward.calls.dispatcher": "reward/test_governing.py",
     "reward.groups.job": "reward/test_nothing_is_lost.py",
-    "reward.event_loop": "reward/test_agent.py",
     "reward.forwarding_ticket": "shared_agent/test_host.py",
-    "reward.groups.pending_group": "reward/test_agent.py",
-    "reward.groups.dedupe": "reward/test_journal_resume.py",
 }
 
 

@@ -12,28 +12,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_at_work import left_over, now, sleeper, with_agent
 from rollouts import group
+from scoring import score_groups, values
 
 import rewardflow as rf
 from rewardflow import clock
-
-
-def score(reward: Any, rollouts: Sequence[rf.Rollout], **options: Any) -> dict[str, list[float | None]]:
-    """The values of each group, scored on the jumping clock."""
-
-    async def main() -> dict[str, list[float | None]]:
-        async with rf.RewardAgent(reward, **options) as agent:
-            groups = await agent.submit(rollouts).all()
-        return {one.group_id: [reward.value for reward in one.rewards] for one in groups}
-
-    return clock.run(main())
-
 
 # -- the original recipe -----------------------------------------------------------------------------------------------
 
@@ -69,7 +57,7 @@ def test_original_recipe_one_exception_in_the_users_function_does_not_hang_train
             raise RuntimeError("the user's bug")
         return 1.0
 
-    assert score(reward, [*group("a", "x", "bad"), *group("b", "x", "x")], max_concurrency=4) == {
+    assert values(score_groups(reward, [*group("a", "x", "bad"), *group("b", "x", "x")], max_concurrency=4)) == {
         "a": [1.0, None],
         "b": [1.0, 1.0],
     }
@@ -177,8 +165,8 @@ def test_verl_naive_one_raising_call_does_not_lose_the_batch() -> None:
         await asyncio.sleep(1)
         return 1.0 / float(solution_str)
 
-    values = score(reward, [*group("a", "1", "0", "2"), *group("b", "4", "5")])
-    assert values == {"a": [1.0, None, 0.5], "b": [0.25, 0.2]}
+    scores = values(score_groups(reward, [*group("a", "1", "0", "2"), *group("b", "4", "5")]))
+    assert scores == {"a": [1.0, None, 0.5], "b": [0.25, 0.2]}
 
 
 def test_verl_naive_one_hanging_call_returns() -> None:
@@ -239,7 +227,7 @@ def test_verl_rate_limited_a_failure_is_never_a_zero(error: Exception) -> None:
             self.logged += [result["score"] for result in results]
 
     judge = Judge()
-    assert score(judge, group("g", "x", "y"), max_attempts=2, outage_share=None) == {"g": [None, None]}
+    assert values(score_groups(judge, group("g", "x", "y"), max_attempts=2, outage_share=None)) == {"g": [None, None]}
     assert judge.logged == [None, None]
 
 
@@ -322,7 +310,7 @@ def test_openrlhf_with_n_endpoints_every_endpoint_gets_calls(max_concurrency: in
         return 1.0
 
     rollouts = [rollout for i in range(64) for rollout in group(f"g{i}", "x")]
-    score(reward, rollouts, endpoints=["a", "b", "c", "d"], max_concurrency=max_concurrency)
+    score_groups(reward, rollouts, endpoints=["a", "b", "c", "d"], max_concurrency=max_concurrency)
     assert min(calls[name] for name in "abcd") >= 8, calls
 
 
@@ -330,7 +318,7 @@ def test_slime_a_reward_exception_does_not_lose_the_group() -> None:
     async def reward(solution_str: str) -> float:
         raise KeyError("nobody catches this")
 
-    assert score(reward, [*group("a", "x", "y"), *group("b", "z")]) == {"a": [None, None], "b": [None]}
+    assert values(score_groups(reward, [*group("a", "x", "y"), *group("b", "z")])) == {"a": [None, None], "b": [None]}
 
 
 def test_roll_judge_calls_of_one_worker_are_not_serial() -> None:
@@ -382,7 +370,7 @@ def test_nemo_rl_a_failed_call_does_not_move_the_groups_mean() -> None:
             mean = statistics.fmean(score for score in scores if not math.isnan(score))
             return [score - mean for score in scores]
 
-    assert score(Judge, group("g", "1", "oops", "3")) == {"g": [-1.0, None, 1.0]}
+    assert values(score_groups(Judge, group("g", "1", "oops", "3"))) == {"g": [-1.0, None, 1.0]}
     assert math.isnan(seen[0][1])
 
 
@@ -509,7 +497,7 @@ def test_others_time_sleep_inside_a_coroutine_is_named(caplog: pytest.LogCapture
         return 1.0
 
     with caplog.at_level(logging.WARNING, "rewardflow"):
-        assert score(sleeps_on_the_loop, group("g", "x")) == {"g": [1.0]}
+        assert values(score_groups(sleeps_on_the_loop, group("g", "x"))) == {"g": [1.0]}
     assert "sleeps_on_the_loop" in caplog.text
 
 
@@ -517,7 +505,7 @@ def test_others_groups_with_the_same_prompt_do_not_merge() -> None:
     rollouts = [*group("a", "1", "2", prompt="What is 2+2?"), *group("b", "3", "4", prompt="What is 2+2?")]
     drawn = random.Random(1)
     drawn.shuffle(rollouts)
-    assert score(sleeper, rollouts) == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+    assert values(score_groups(sleeper, rollouts)) == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
 
 
 def test_others_equal_responses_in_one_group_each_have_their_own_verdict() -> None:
@@ -529,8 +517,8 @@ def test_others_equal_responses_in_one_group_each_have_their_own_verdict() -> No
         await asyncio.sleep(1)
         return float(calls)
 
-    (values,) = score(reward, group("g", "same", "same", "same"), max_concurrency=1).values()
-    assert values == [1.0, 2.0, 3.0]
+    (scores,) = values(score_groups(reward, group("g", "same", "same", "same"), max_concurrency=1)).values()
+    assert scores == [1.0, 2.0, 3.0]
 
 
 def test_tinker_cookbook_822_a_slowly_judged_group_is_not_thrown_away() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from scoring import score_one
 
 import rewardflow as rf
 from rewardflow import clock
@@ -18,31 +19,22 @@ async def two(solution_str: str) -> dict[str, object]:
     return {"score": 2.0, "components": {"style": 0.5}, "tone": "kind"}
 
 
-def score(parts: list[rf.Weighted], **options: object) -> rf.Reward:
-    async def main() -> rf.Reward:
-        async with rf.RewardAgent(parts, **options) as agent:
-            (group,) = await agent.submit(rf.Rollout(group_id="g", response="x")).all()
-            return group.rewards[0]
-
-    return clock.run(main())
-
-
 def test_the_sum_is_weighted_and_its_parts_are_kept_apart() -> None:
-    reward = score([rf.Weighted(one, 0.5, name="a"), rf.Weighted(two, 0.25, name="b")])
+    reward = score_one([rf.Weighted(one, 0.5, name="a"), rf.Weighted(two, 0.25, name="b")])
     assert reward.value == 1.0
     assert reward.components == {"a": 1.0, "b": 2.0, "b/style": 0.5}
     assert reward.extras == {"b/tone": "kind"}
 
 
 def test_a_single_weighted_reward_is_weighted_too() -> None:
-    assert score([rf.Weighted(two, 3.0, name="b")]).value == 6.0
+    assert score_one([rf.Weighted(two, 3.0, name="b")]).value == 6.0
 
 
 def test_if_one_part_fails_the_sum_is_failed_not_smaller() -> None:
     async def broken(solution_str: str) -> float:
         raise ValueError("no")
 
-    reward = score([rf.Weighted(one, name="a"), rf.Weighted(broken, name="b")])
+    reward = score_one([rf.Weighted(one, name="a"), rf.Weighted(broken, name="b")])
     assert reward.value is None
     assert reward.kind == "user_error"
     assert "component 'b' failed" in str(reward.error)
@@ -103,4 +95,4 @@ def test_one_account_cannot_have_two_different_limits() -> None:
         rf.Weighted(two, name="b", account="x", limits={"rpm": 90}),
     ]
     with pytest.raises(rf.InvalidInput, match="rewards of one account must have the same limits"):
-        score(parts)
+        score_one(parts)

@@ -11,9 +11,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from rollouts import singles
+from scoring import score
 
 import rewardflow as rf
-from rewardflow import clock
 from rewardflow.reward.journal.reader import JournalReader
 
 SLOTS = 8
@@ -105,18 +106,9 @@ def judge() -> type[Counting]:
     return Counting
 
 
-def score(judge: type, texts: list[str], step: int = 0, **options: object) -> list[rf.Reward]:
-    async def main() -> list[rf.Reward]:
-        rollouts = [rf.Rollout(group_id=str(i), response=text, step=step) for i, text in enumerate(texts)]
-        async with rf.RewardAgent(judge, **options) as agent:
-            return [group.rewards[0] for group in await agent.submit(rollouts).all()]
-
-    return clock.run(main())
-
-
 def test_by_sample_a_second_run_of_the_same_is_free_and_says_so(judge: type[Counting], tmp_path: Path) -> None:
-    first = score(judge, ["a", "fails"], journal=tmp_path / "j.db")
-    second = score(judge, ["a", "fails"], journal=tmp_path / "j.db")
+    first = score(judge, singles("a", "fails"), journal=tmp_path / "j.db")
+    second = score(judge, singles("a", "fails"), journal=tmp_path / "j.db")
     assert judge.calls == ["a", "fails"]
     assert [reward.value for reward in second] == [1.0, None]
     assert second[1].kind == "user_error"
@@ -125,22 +117,22 @@ def test_by_sample_a_second_run_of_the_same_is_free_and_says_so(judge: type[Coun
 
 
 def test_by_sample_another_step_or_run_is_asked_again(judge: type[Counting], tmp_path: Path) -> None:
-    score(judge, ["a"], journal=tmp_path / "j.db")
-    score(judge, ["a"], step=1, journal=tmp_path / "j.db")
-    score(judge, ["a"], run="another", journal=tmp_path / "j.db")
+    score(judge, singles("a"), journal=tmp_path / "j.db")
+    score(judge, singles("a", step=1), journal=tmp_path / "j.db")
+    score(judge, singles("a"), run="another", journal=tmp_path / "j.db")
     assert len(judge.calls) == 3
 
 
 def test_by_content_the_place_does_not_matter_but_failures_are_asked_again(
     judge: type[Counting], tmp_path: Path
 ) -> None:
-    score(judge, ["a", "fails"], journal=tmp_path / "j.db", reuse="content")
-    score(judge, ["fails", "a"], step=5, journal=tmp_path / "j.db", reuse="content")
+    score(judge, singles("a", "fails"), journal=tmp_path / "j.db", reuse="content")
+    score(judge, singles("fails", "a", step=5), journal=tmp_path / "j.db", reuse="content")
     assert judge.calls == ["a", "fails", "fails"]
 
 
 def test_by_content_equal_answers_that_are_out_together_are_asked_once(judge: type[Counting]) -> None:
-    rewards = score(judge, ["same"] * 10 + ["fails"] * 2, reuse="content")
+    rewards = score(judge, singles(*(["same"] * 10 + ["fails"] * 2)), reuse="content")
     assert judge.calls.count("same") == 1
     assert judge.calls.count("fails") == 2, "a failure is not shared: each gets its own try"
     assert [reward.value for reward in rewards] == [4.0] * 10 + [None] * 2
@@ -149,26 +141,26 @@ def test_by_content_equal_answers_that_are_out_together_are_asked_once(judge: ty
 
 def test_reuse_off_asks_again_but_still_keeps_what_was_paid(judge: type[Counting], tmp_path: Path) -> None:
     for _ in range(2):
-        score(judge, ["a"], journal=tmp_path / "j.db", reuse="off")
+        score(judge, singles("a"), journal=tmp_path / "j.db", reuse="off")
     assert len(judge.calls) == 2
     with JournalReader(tmp_path / "j.db") as reader:
         assert len(list(reader.rows())) == 2
 
 
 def test_another_version_of_the_reward_is_another_reward(judge: type[Counting], tmp_path: Path) -> None:
-    score(judge, ["a"], journal=tmp_path / "j.db")
+    score(judge, singles("a"), journal=tmp_path / "j.db")
     judge.version = "2"
     try:
-        score(judge, ["a"], journal=tmp_path / "j.db")
+        score(judge, singles("a"), journal=tmp_path / "j.db")
     finally:
         del judge.version
     assert len(judge.calls) == 2
 
 
 def test_what_the_run_spent_before_counts_towards_the_cap(judge: type[Counting], tmp_path: Path) -> None:
-    score(judge, ["a", "b"], journal=tmp_path / "j.db", max_cost_usd=1.5, call_cost_usd=0.5)
+    score(judge, singles("a", "b"), journal=tmp_path / "j.db", max_cost_usd=1.5, call_cost_usd=0.5)
     with pytest.raises(rf.BudgetExhausted) as caught:
-        score(judge, ["c", "d"], step=1, journal=tmp_path / "j.db", max_cost_usd=1.5, call_cost_usd=0.5)
+        score(judge, singles("c", "d", step=1), journal=tmp_path / "j.db", max_cost_usd=1.5, call_cost_usd=0.5)
     kinds = sorted(str(reward.kind) for group in caught.value.groups for reward in group.rewards)
     assert kinds == ["None", "budget"]
     assert judge.calls == ["a", "b", "c"]
@@ -176,5 +168,5 @@ def test_what_the_run_spent_before_counts_towards_the_cap(judge: type[Counting],
 
 def test_failures_are_asked_again_when_they_are_not_to_be_replayed(judge: type[Counting], tmp_path: Path) -> None:
     for _ in range(2):
-        score(judge, ["a", "fails"], journal=tmp_path / "j.db", replay_failures=False)
+        score(judge, singles("a", "fails"), journal=tmp_path / "j.db", replay_failures=False)
     assert judge.calls == ["a", "fails", "fails"]

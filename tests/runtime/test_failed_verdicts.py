@@ -41,7 +41,7 @@ def rollout(index: int, size: int = 4, group_id: str = "0") -> Rollout:
     )
 
 
-async def score(response: str) -> float:
+async def scripted_score(response: str) -> float:
     value = SCORES[int(response)]
     if value is None:
         raise ValueError("no verdict")
@@ -90,7 +90,9 @@ async def gradient_of(group: ScoredGroup, **algorithm: Any) -> torch.Tensor:
     return seen[0]
 
 
-@pytest.mark.parametrize("reward", [score, [Weighted(score, name="judge"), Weighted(nothing, 0.5, name="rule")]])
+@pytest.mark.parametrize(
+    "reward", [scripted_score, [Weighted(scripted_score, name="judge"), Weighted(nothing, 0.5, name="rule")]]
+)
 @pytest.mark.parametrize(
     "algorithm",
     [

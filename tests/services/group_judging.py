@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 from scripted_server import Request, ScriptedServer, completion
+from served_scores import score_from_server
 
 import rewardflow as rf
 from rewardflow.reward.code.contract import load_reward
@@ -36,20 +36,19 @@ def say(**fields: Any) -> dict[str, Any]:
     return completion(json.dumps({"reason": "because", **fields}))
 
 
-def score(
+def judge_group(
     answer: Callable[[Request], Any],
     judge: Callable[[LLMJudge], Any],
     *responses: str,
     **options: Any,
 ) -> tuple[list[rf.Reward], ScriptedServer]:
-    async def run() -> tuple[list[rf.Reward], ScriptedServer]:
-        async with ScriptedServer(answer) as server:
-            reward = judge(LLMJudge(model="m", base_urls=[server.url]))
-            async with rf.RewardAgent(reward, **{"max_attempts": 1, "backoff_s": 0.01, **options}) as agent:
-                groups = await agent.submit(group(*responses)).all()
-            return list(groups[0].rewards), server
-
-    return asyncio.run(run())
+    """Scores one group with a group judge that asks an LLM judge at the server, by default without retries."""
+    return score_from_server(
+        ScriptedServer(answer),
+        lambda url: judge(LLMJudge(model="m", base_urls=[url])),
+        group(*responses),
+        **{"max_attempts": 1, "backoff_s": 0.01, **options},
+    )
 
 
 def identity_of(judge: Callable[..., Any], *, model: str = "m", url: str = "http://a", **settings: Any) -> str:

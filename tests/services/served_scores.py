@@ -25,18 +25,23 @@ def rollouts(*responses: str, **fields: Any) -> list[rf.Rollout]:
     ]
 
 
-def score(
+def score_from_server(
+    server: ScriptedServer, reward: Callable[[str], Any], batch: list[rf.Rollout], **options: Any
+) -> tuple[list[rf.Reward], ScriptedServer]:
+    """Scores a batch, in real time, with a reward that is built with the server's address."""
+
+    async def run() -> list[rf.Reward]:
+        async with server, rf.RewardAgent(reward(server.url), **options) as agent:
+            return [verdict for group in await agent.submit(batch).all() for verdict in group.rewards]
+
+    return asyncio.run(run()), server
+
+
+def score_group_from_server(
     reply: Reply, reward: Callable[[str], Any], *responses: str, **fields: Any
 ) -> tuple[list[rf.Reward], ScriptedServer]:
-    """What the agent makes of a reward that is built with the server's address."""
-
-    async def run() -> tuple[list[rf.Reward], ScriptedServer]:
-        async with serving(reply) as server:
-            async with rf.RewardAgent(reward(server.url), max_attempts=2, backoff_s=0.01) as agent:
-                groups = await agent.submit(rollouts(*responses, **fields)).all()
-            return list(groups[0].rewards), server
-
-    return asyncio.run(run())
+    """Scores one group of these responses, with one retry."""
+    return score_from_server(serving(reply), reward, rollouts(*responses, **fields), max_attempts=2, backoff_s=0.01)
 
 
 def assert_travels_after_use(reply: Reply, reward: Callable[[str], Any]) -> None:

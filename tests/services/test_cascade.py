@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollouts import singles
+from scoring import score
 
 import rewardflow as rf
 from rewardflow import clock
@@ -54,21 +56,13 @@ RIGHT, WRONG, UNMARKED = "#### 4", "#### 5", "It is four."
 
 
 def rollouts(*responses: str) -> list[rf.Rollout]:
-    return [rf.Rollout(group_id=str(i), response=one, ground_truth="4") for i, one in enumerate(responses)]
-
-
-def score(cascade: Cascade, *responses: str, **options: Any) -> list[rf.Reward]:
-    async def run() -> list[rf.Reward]:
-        async with rf.RewardAgent(cascade, **options) as agent:
-            return [group.rewards[0] for group in await agent.submit(rollouts(*responses)).all()]
-
-    return clock.run(run())
+    return singles(*responses, ground_truth="4")
 
 
 def test_the_judge_is_asked_only_where_the_rule_cannot_decide() -> None:
     judge = Judge()
     cascade = Cascade(first=GSM8K(), then=judge)
-    rewards = score(cascade, RIGHT, WRONG, UNMARKED)
+    rewards = score(cascade, rollouts(RIGHT, WRONG, UNMARKED))
     assert [reward.value for reward in rewards] == [1.0, 0.0, 0.7]
     assert [reward.extras["decided_by"] for reward in rewards] == ["rule", "rule", "judge"]
     assert judge.asked == [UNMARKED]
@@ -108,7 +102,7 @@ def test_what_the_rule_decides_does_not_wait_for_a_judge_that_hangs() -> None:
 def test_a_resumed_run_remembers_who_decided(tmp_path: Path) -> None:
     def run() -> tuple[list[rf.Reward], Cascade]:
         cascade = Cascade(first=GSM8K(), then=judge_of_a_half)
-        return score(cascade, RIGHT, UNMARKED, journal=tmp_path / "journal.db"), cascade
+        return score(cascade, rollouts(RIGHT, UNMARKED), journal=tmp_path / "journal.db"), cascade
 
     first, _ = run()
     second, cascade = run()
@@ -124,7 +118,7 @@ async def judge_of_a_half(response: str) -> float:
 
 def test_the_judge_may_look_at_what_the_rule_calls_wrong() -> None:
     judge = Judge()
-    rewards = score(Cascade(first=GSM8K(), then=judge, ask_below=1.0), RIGHT, WRONG)
+    rewards = score(Cascade(first=GSM8K(), then=judge, ask_below=1.0), rollouts(RIGHT, WRONG))
     assert [reward.value for reward in rewards] == [1.0, 0.7]
     assert rewards[1].extras == {
         "model": "m",
@@ -137,12 +131,12 @@ def test_the_judge_may_look_at_what_the_rule_calls_wrong() -> None:
 def test_a_rule_may_be_a_gate_before_the_judge() -> None:
     judge = Judge()
     cascade = Cascade(first=Format(tags=["answer"]), then=judge, ask_above=0.5)
-    assert [reward.value for reward in score(cascade, "<answer>4</answer>", "4")] == [0.7, 0.0]
+    assert [reward.value for reward in score(cascade, rollouts("<answer>4</answer>", "4"))] == [0.7, 0.0]
     assert judge.asked == ["<answer>4</answer>"]
 
 
 def test_a_failed_judge_is_a_failed_verdict_and_never_the_rules_number() -> None:
-    rewards = score(Cascade(first=GSM8K(), then=Judge(fails=99), ask_below=1.0), WRONG, max_attempts=2)
+    rewards = score(Cascade(first=GSM8K(), then=Judge(fails=99), ask_below=1.0), rollouts(WRONG), max_attempts=2)
     assert (rewards[0].status, rewards[0].value, rewards[0].kind) == ("failed", None, "service")
 
 
@@ -150,14 +144,14 @@ def test_a_judge_that_returns_no_number_is_a_failed_verdict_too() -> None:
     async def speechless(response: str) -> None:
         return None
 
-    reward = score(Cascade(first=GSM8K(), then=speechless), UNMARKED)[0]
+    reward = score(Cascade(first=GSM8K(), then=speechless), rollouts(UNMARKED))[0]
     assert (reward.value, reward.kind, reward.extras["decided_by"]) == (None, "unparsable", "judge")
 
 
 def test_a_retry_is_not_counted_as_another_rollout() -> None:
     judge = Judge(fails=1)
     cascade = Cascade(first=GSM8K(), then=judge)
-    assert score(cascade, UNMARKED, backoff_s=0.01)[0].attempts == 2
+    assert score(cascade, rollouts(UNMARKED), backoff_s=0.01)[0].attempts == 2
     assert len(judge.asked) == 2
     assert cascade.statistics() == CascadeStatistics(decided_by_rule=0, judge_asked=1)
 
@@ -175,7 +169,7 @@ def test_a_slow_rule_runs_off_the_loop_and_a_plain_judge_too() -> None:
         rf.report_usage(cost_usd=0.25)
         return 0.5
 
-    reward = score(Cascade(first=Slow(), then=blocking), UNMARKED)[0]
+    reward = score(Cascade(first=Slow(), then=blocking), rollouts(UNMARKED))[0]
     assert (reward.value, reward.cost_usd, reward.attempts) == (0.5, 0.25, 1)
     assert len(threads) == 2
     assert threading.current_thread().name not in threads
@@ -186,7 +180,7 @@ def test_what_a_slow_rule_raises_reaches_the_verdict() -> None:
         def decide(self, rollout: rf.Rollout) -> rf.Reward | None:
             raise StopIteration("odd")  # which a future cannot carry
 
-    reward = score(Cascade(first=Broken(), then=Judge()), UNMARKED)[0]
+    reward = score(Cascade(first=Broken(), then=Judge()), rollouts(UNMARKED))[0]
     assert (reward.value, reward.kind) == (None, "user_error")
 
 
@@ -220,7 +214,7 @@ def test_the_rule_is_asked_once_also_when_the_judge_is_asked_again(first: Any) -
             return first.decide(rollout)
 
     rule = Counted(first.is_quick)
-    reward = score(Cascade(first=rule, then=Judge(fails=1), ask_above=-1.0), UNMARKED, backoff_s=0.01)[0]
+    reward = score(Cascade(first=rule, then=Judge(fails=1), ask_above=-1.0), rollouts(UNMARKED), backoff_s=0.01)[0]
     assert (reward.attempts, reward.extras["decided_by"], rule.num_asked) == (2, "judge", 1)
 
 
@@ -253,7 +247,7 @@ def test_with_a_plain_judge_a_cascade_is_plain_and_works_in_a_process() -> None:
     assert cascade.compute_score(rollouts(RIGHT)[0]).value == 1.0
     copy = pickle.loads(pickle.dumps(cascade))
     assert (copy.identities, copy.statistics().decided_by_rule) == (cascade.identities, 0)
-    rewards = score(cascade, RIGHT, UNMARKED, workers="process", processes=1)
+    rewards = score(cascade, rollouts(RIGHT, UNMARKED), workers="process", processes=1)
     assert [reward.extras["decided_by"] for reward in rewards] == ["rule", "judge"]
 
 
@@ -275,7 +269,7 @@ def test_both_stages_are_checked_before_anything_is_sent() -> None:
         (Cascade(first=Lacking(), then=Judge()), "needs a library"),
     ]:
         with pytest.raises(InvalidInput, match=says):
-            score(cascade, RIGHT)
+            score(cascade, rollouts(RIGHT))
 
 
 def test_what_the_agent_asks_of_the_judge_goes_through() -> None:
@@ -287,7 +281,7 @@ def test_what_the_agent_asks_of_the_judge_goes_through() -> None:
     assert loaded.estimate_tokens(rollouts(UNMARKED)[0]) == 123
     assert loaded.price_problem == judge.price_problem
     assert (loaded.log, loaded.post_process) == (None, None)
-    score(cascade, RIGHT)
+    score(cascade, rollouts(RIGHT))
     assert judge.is_closed
 
 
@@ -314,7 +308,7 @@ def test_other_settings_of_either_stage_are_another_identity() -> None:
 def test_asking_does_not_change_the_identity() -> None:
     cascade = Cascade(first=GSM8K(), then=lambda response: 1.0)
     before = load_reward(RewardSource.of(cascade)).identity
-    score(cascade, UNMARKED)
+    score(cascade, rollouts(UNMARKED))
     assert load_reward(RewardSource.of(cascade)).identity == before
 
 
@@ -328,7 +322,7 @@ def test_a_first_stage_without_decide_or_a_second_that_sees_groups_is_refused() 
 def test_cascades_may_follow_each_other() -> None:
     judge = Judge()
     strict_then_pattern = Cascade(first=GSM8K(), then=Cascade(first=Regex(must="four"), then=judge, ask_below=0.5))
-    rewards = score(strict_then_pattern, RIGHT, UNMARKED, "It is five.")
+    rewards = score(strict_then_pattern, rollouts(RIGHT, UNMARKED, "It is five."))
     assert [reward.value for reward in rewards] == [1.0, 1.0, 0.7]
     assert [reward.extras["decided_by"] for reward in rewards] == ["rule", "rule", "judge"]
     assert [reward.attempts for reward in rewards] == [0, 0, 1]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from served_scores import assert_travels_after_use, bodies, paths, score, serving
+from served_scores import assert_travels_after_use, bodies, paths, score_group_from_server, serving
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.contract import load_reward
@@ -28,14 +28,16 @@ def test_a_request_is_filled_and_a_score_is_found_by_its_path() -> None:
         )
 
     answer = {"out": [{"value": 7, "why": "fine"}]}
-    rewards, server = score(lambda _: answer, scorer, "4", ground_truth=4, extra_info={"d": {"x": [1]}})
+    rewards, server = score_group_from_server(
+        lambda _: answer, scorer, "4", ground_truth=4, extra_info={"d": {"x": [1]}}
+    )
     assert (rewards[0].value, rewards[0].explanation) == (7.0, "fine")
     assert paths(server) == ["/rate"]
     assert bodies(server) == [{"in": {"q": "2+2?", "all": ["4", "Truth: 4"]}, "k": 3, "d": {"x": [1]}}]
 
 
 def test_what_a_policy_writes_is_never_taken_for_a_placeholder() -> None:
-    _, server = score(
+    _, server = score_group_from_server(
         lambda _: {"score": 1}, lambda url: JsonScorer(urls=url), "{ground_truth} {{x}}", ground_truth="42"
     )
     assert bodies(server)[0]["response"] == "{ground_truth} {{x}}"
@@ -43,7 +45,7 @@ def test_what_a_policy_writes_is_never_taken_for_a_placeholder() -> None:
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_half_a_surrogate_pair_in_a_response_costs_neither_its_score_nor_its_groups(batch: bool) -> None:
-    rewards, server = score(
+    rewards, server = score_group_from_server(
         lambda body: {"rewards": [1.0] * len(body["query"])} if batch else {"score": 1.0},
         lambda url: JsonScorer(urls=url, batch=batch),
         "a\ud800b",
@@ -54,7 +56,7 @@ def test_half_a_surrogate_pair_in_a_response_costs_neither_its_score_nor_its_gro
 
 
 def test_the_batch_form_asks_once_for_a_group_as_openrlhf_does() -> None:
-    rewards, server = score(
+    rewards, server = score_group_from_server(
         lambda body: {"rewards": [float(len(query)) for query in body["query"]]},
         lambda url: JsonScorer(urls=f"{url}/get_reward", batch=True),
         "4",
@@ -66,13 +68,15 @@ def test_the_batch_form_asks_once_for_a_group_as_openrlhf_does() -> None:
 
 
 def test_a_hole_in_a_batch_fails_only_its_own_rollout() -> None:
-    rewards, _ = score(lambda _: {"rewards": [1.0, None]}, lambda url: JsonScorer(urls=url, batch=True), "4", "5")
+    rewards, _ = score_group_from_server(
+        lambda _: {"rewards": [1.0, None]}, lambda url: JsonScorer(urls=url, batch=True), "4", "5"
+    )
     assert [(reward.value, reward.kind) for reward in rewards] == [(1.0, None), (None, "unparsable")]
 
 
 @pytest.mark.parametrize("answer", [{"rewards": [1.0]}, {"rewards": 1.0}, {"rewards": [1.0] * 3}, {}, [1.0, 1.0]])
 def test_a_batch_of_another_size_fails_the_group(answer: Any) -> None:
-    rewards, _ = score(lambda _: answer, lambda url: JsonScorer(urls=url, batch=True), "4", "5")
+    rewards, _ = score_group_from_server(lambda _: answer, lambda url: JsonScorer(urls=url, batch=True), "4", "5")
     assert [(reward.value, reward.kind) for reward in rewards] == [(None, "unparsable")] * 2
 
 
@@ -83,7 +87,7 @@ def test_one_form_scores_rollouts_and_the_other_groups() -> None:
 
 def test_a_key_may_go_into_a_header_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCORER_KEY", "abc-123-xyz")
-    _, server = score(
+    _, server = score_group_from_server(
         lambda _: {"score": 1},
         lambda url: JsonScorer(urls=url, api_key_env="SCORER_KEY", api_key_header="X-Api-Key"),
         "4",
@@ -97,7 +101,9 @@ def test_a_placeholder_that_nothing_fills_is_refused_when_the_scorer_is_built() 
 
 
 def test_a_missing_extra_is_an_error_that_names_it() -> None:
-    rewards, _ = score(lambda _: {"score": 1}, lambda url: JsonScorer(urls=url, request={"a": "{extra_info.b}"}), "4")
+    rewards, _ = score_group_from_server(
+        lambda _: {"score": 1}, lambda url: JsonScorer(urls=url, request={"a": "{extra_info.b}"}), "4"
+    )
     assert rewards[0].kind == "user_error"
     assert "'b'" in (rewards[0].error or "")
 
@@ -154,7 +160,9 @@ def test_how_to_get_in_and_what_it_costs_are_no_part_of_the_identity() -> None:
 
 
 def test_a_request_costs_what_it_is_said_to_cost() -> None:
-    rewards, _ = score(lambda _: {"score": 1}, lambda url: JsonScorer(urls=url, call_cost_usd=0.25), "4")
+    rewards, _ = score_group_from_server(
+        lambda _: {"score": 1}, lambda url: JsonScorer(urls=url, call_cost_usd=0.25), "4"
+    )
     assert rewards[0].cost_usd == 0.25
     assert JsonScorer(urls="http://a", call_cost_usd=0.0).price_problem() is None
     assert "call_cost_usd" in (JsonScorer(urls="http://a").price_problem() or "")

@@ -79,7 +79,7 @@ def _is_number(row: Any) -> bool:
     return isinstance(row, int | float)
 
 
-def score(*arguments: str, reward: str = "reward.py:judge", out: str = "out.jsonl") -> int:
+def run_score(*arguments: str, reward: str = "reward.py:judge", out: str = "out.jsonl") -> int:
     return main(["score", "answers.jsonl", "--reward", reward, "--out", out, *arguments])
 
 
@@ -105,7 +105,7 @@ def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_all_scored_is_exit_code_0_and_a_row_for_each_row_in_order(here: Path) -> None:
     answers(*({"response": str(i), "ground_truth": "t", "mine": i} for i in range(20)))
-    assert score("--max-concurrency", "3") == 0
+    assert run_score("--max-concurrency", "3") == 0
     assert column("mine") == list(range(20))
     assert column("score") == [float(i) for i in range(20)]
     first = verdicts()[3]
@@ -116,7 +116,7 @@ def test_all_scored_is_exit_code_0_and_a_row_for_each_row_in_order(here: Path) -
 
 def test_some_failed_is_exit_code_3_and_a_failure_is_no_number(here: Path) -> None:
     answers(1, {"response": "fail"}, 2)
-    assert score() == 3
+    assert run_score() == 3
     assert column("score") == [1.0, None, 2.0]
     assert verdicts()[1]["kind"] == "service"
     assert "out of order" in verdicts()[1]["error"]
@@ -126,14 +126,14 @@ def test_an_imputed_score_is_the_users_choice_counts_as_scored_and_is_told_apart
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(1, {"response": "fail"}, {"response": "fail"})
-    assert score("--json", reward="reward.py:Lenient") == 0
+    assert run_score("--json", reward="reward.py:Lenient") == 0
     told = summary(capsys)
     assert (told["rows"], told["scored"], told["imputed"], told["failed"]) == (3, 3, 2, {})
     assert column("score") == [1.0, 0.0, 0.0]
     assert column("imputed") == [False, True, True]
     assert column("status") == ["scored"] * 3
     assert column("kind") == [None, "service", "service"], "what the number stands for"
-    assert score(reward="reward.py:Lenient") == 0
+    assert run_score(reward="reward.py:Lenient") == 0
     shown = capsys.readouterr().out
     assert "3 rows: 3 scored (2 of them imputed), 0 failed" in shown
     assert "2  scores stand for failures" in shown
@@ -141,7 +141,7 @@ def test_an_imputed_score_is_the_users_choice_counts_as_scored_and_is_told_apart
 
 def test_bad_rows_are_named_written_as_failed_and_stop_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers(1, "{broken", {"prompt": "q"}, 2)
-    assert score() == 3
+    assert run_score() == 3
     said = capsys.readouterr().err
     assert "answers.jsonl, line 2: a line must be valid JSON" in said
     assert "answers.jsonl, line 3: a row must have one of response" in said
@@ -151,17 +151,17 @@ def test_bad_rows_are_named_written_as_failed_and_stop_nothing(here: Path, capsy
 
 def test_strict_stops_before_the_first_call(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers(1, "{broken")
-    assert score("--strict") == 2
+    assert run_score("--strict") == 2
     assert calls() == []
     assert not Path("out.jsonl").exists()
     assert "line 2" in capsys.readouterr().err
     answers(1)
-    assert score("--strict") == 0
+    assert run_score("--strict") == 0
 
 
 def test_of_many_bad_rows_the_first_are_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers(*["{"] * 30)
-    assert score() == 3
+    assert run_score() == 3
     assert "line 20:" in (said := capsys.readouterr().err)
     assert "line 21:" not in said
     assert "and 10 more bad rows" in said
@@ -169,21 +169,21 @@ def test_of_many_bad_rows_the_first_are_named(here: Path, capsys: pytest.Capture
 
 def test_an_empty_file_gives_an_empty_file(here: Path) -> None:
     answers()
-    assert score() == 0
+    assert run_score() == 0
     assert verdicts() == []
 
 
 def test_groups_are_judged_together(here: Path) -> None:
     answers(*({"response": str(i), "group_id": i % 2} for i in range(4)))
-    assert score(reward="reward.py:Ranking") == 0
+    assert run_score(reward="reward.py:Ranking") == 0
     assert column("score") == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_a_limit_scores_the_first_rows(here: Path) -> None:
     answers(*range(10))
-    assert score("--limit", "3") == 0
+    assert run_score("--limit", "3") == 0
     assert column("score") == [0.0, 1.0, 2.0]
-    assert score() == 0
+    assert run_score() == 0
     assert Counter(calls()) == {str(i): 1 for i in range(10)}
 
 
@@ -204,7 +204,7 @@ def test_a_reward_file_says_what_and_how_and_flags_go_before_it(here: Path, caps
         "limits: {max_concurrency: 1, run: of-the-file, journal: own.db}\n"
     )
     answers(1, 2)
-    assert score("--json", "--run", "of-the-flag", reward="rewards.yaml") == 0
+    assert run_score("--json", "--run", "of-the-flag", reward="rewards.yaml") == 0
     assert column("score") == [pytest.approx(2 - 1 / 9), pytest.approx(4 - 1 / 9)]
     told = summary(capsys)
     assert list(told["scores"]) == ["score", "judge", "judge/half", "length"]
@@ -231,7 +231,7 @@ def test_bad_usage_is_exit_code_2_and_calls_nothing(
     arguments: Sequence[str], problem: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(1)
-    assert score(*arguments) == 2
+    assert run_score(*arguments) == 2
     assert problem in capsys.readouterr().err
     assert calls() == []
     assert Path("answers.jsonl").read_text() == '{"response": "1"}\n'
@@ -242,19 +242,19 @@ def test_bad_usage_is_exit_code_2_and_calls_nothing(
 
 def test_the_same_command_pays_nothing_twice_unless_it_is_another_run(here: Path) -> None:
     answers(1, 2)
-    assert score() == 0
+    assert run_score() == 0
     assert Path("out.jsonl.journal.db").exists()
-    assert score() == 0
+    assert run_score() == 0
     assert column("cached") == [True, True]
     assert column("score") == [1.0, 2.0]
     assert calls() == ["1", "2"]
-    assert score("--run", "again") == 0
+    assert run_score("--run", "again") == 0
     assert calls() == ["1", "2", "1", "2"]
 
 
 def test_without_a_journal_there_is_none(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers(1)
-    assert score("--journal", "none") == 0
+    assert run_score("--journal", "none") == 0
     assert "there is no journal" in capsys.readouterr().err
     assert not list(here.glob("*.db"))
 
@@ -263,10 +263,10 @@ def test_a_spent_budget_writes_what_was_reached_and_goes_on_with_a_larger_one(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(*range(10))
-    assert score("--max-cost-usd", "0.05", "--max-concurrency", "1") == 3
+    assert run_score("--max-cost-usd", "0.05", "--max-concurrency", "1") == 3
     assert Counter(column("kind")) == {None: 5, "budget": 5}
     assert "out.jsonl.journal.db; the same command goes on where this one stopped" in capsys.readouterr().err
-    assert score("--max-cost-usd", "0.10", "--max-concurrency", "1") == 0
+    assert run_score("--max-cost-usd", "0.10", "--max-concurrency", "1") == 0
     assert Counter(calls()) == {str(i): 1 for i in range(10)}
     assert column("cached").count(True) == 5
 
@@ -274,7 +274,7 @@ def test_a_spent_budget_writes_what_was_reached_and_goes_on_with_a_larger_one(
 def test_an_outage_writes_unfinished_rows_as_failed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers(1, "{broken", 2)
     arguments = ("--outage-window", "1", "--outage-give-up-s", "0", "--backoff-s", "0.01", "--json")
-    assert score(*arguments, reward="reward.py:down") == 3
+    assert run_score(*arguments, reward="reward.py:down") == 3
     assert column("kind") == ["outage", "bad_row", "outage"]
     said = capsys.readouterr()
     assert "stopped early" in said.err
@@ -286,7 +286,7 @@ def test_an_outage_writes_unfinished_rows_as_failed(here: Path, capsys: pytest.C
 
 def test_the_summary_is_one_json_object(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers(1, 1, 2, {"response": "fail"}, "{")
-    assert score("--json") == 3
+    assert run_score("--json") == 3
     told = summary(capsys)
     assert (told["rows"], told["scored"], told["failed"]) == (5, 3, {"service": 1, "bad_row": 1})
     assert told["scores"]["score"]["bins"] == [
@@ -297,7 +297,7 @@ def test_the_summary_is_one_json_object(here: Path, capsys: pytest.CaptureFixtur
     assert (told["calls"], told["cached"], told["tokens"]) == (4, 0, 400)
     assert told["cost_usd"] == pytest.approx(0.04)
     assert set(told["latency_s"]) == {"p50", "p90", "p99"}
-    assert score("--json") == 3
+    assert run_score("--json") == 3
     again = summary(capsys)
     assert (again["calls"], again["cached"]) == (1, 3), "only the failure is asked again"
     assert again["cost_usd"] == pytest.approx(0.01)
@@ -308,8 +308,8 @@ def test_the_table_shows_scores_failures_latency_cost_and_savings(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(1, 2, {"response": "fail"})
-    score()
-    score()
+    run_score()
+    run_score()
     shown = capsys.readouterr().out
     for text in ("3 rows: 2 scored, 1 failed", "half", "mean 0.75", "service 1", "out of order", "(p90)", "calls",
                  "$0.0300", "300 tokens", "2  verdicts came from the journal", "out.jsonl"):  # fmt: skip
@@ -319,7 +319,7 @@ def test_the_table_shows_scores_failures_latency_cost_and_savings(
 def test_calls_that_a_cascade_saved_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("cascade.yaml").write_text("reward: cascade\nfirst: {reward: gsm8k}\nthen: reward.py:judge\n")
     answers(*({"response": text, "ground_truth": "7"} for text in ("#### 7", "#### 8", "0.5")))
-    assert score("--json", reward="cascade.yaml") == 0
+    assert run_score("--json", reward="cascade.yaml") == 0
     assert column("score") == [1.0, 0.0, 0.5]
     assert summary(capsys)["saved_by_cascade"] == 2
     assert calls() == ["0.5"]
@@ -336,10 +336,10 @@ def test_what_the_journal_saved_is_not_counted_again_as_saved_by_the_cascade(
     )
     Path("sum.yaml").write_text(file)
     answers({"response": "#### 7", "ground_truth": "7"}, {"response": "#### 8", "ground_truth": "7"})
-    assert score("--json", "--limit", "1", reward="sum.yaml") == 0
+    assert run_score("--json", "--limit", "1", reward="sum.yaml") == 0
     assert summary(capsys)["saved_by_cascade"] == 1
     Path("sum.yaml").write_text(file.replace("100", "200"))
-    assert score("--json", reward="sum.yaml") == 0
+    assert run_score("--json", reward="sum.yaml") == 0
     again = summary(capsys)
     assert (again["cached"], again["saved_by_cascade"]) == (0, 1)
 
@@ -420,11 +420,11 @@ def test_an_llm_judge_from_yaml_scores_a_file_over_http_and_is_not_asked_twice(
             "limits: {backoff_s: 0.01, max_attempts: 5}\n"
         )
         answers(*({"prompt": "6 * 7?", "response": f"answer {i}"} for i in range(20)))
-        assert score("--json", reward="judge.yaml") == 0
+        assert run_score("--json", reward="judge.yaml") == 0
         told = summary(capsys)
         assert list(told["scores"]) == ["score", "correctness", "safety"]
         assert told["cost_usd"] > 0
         asked = judge.statistics()
-        assert score("--json", reward="judge.yaml") == 0
+        assert run_score("--json", reward="judge.yaml") == 0
         assert judge.statistics() == asked
         assert summary(capsys)["cached"] == 20

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scoring import call_pool
 
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RateLimited, RewardLoadError, ServiceError
@@ -199,17 +199,13 @@ async def running(source: Any, *, processes: int = 1, threads: int = 1) -> Async
         await workers.aclose(20.0)
 
 
-async def score(workers: ProcessPool, call: Call | None = None, **kwargs: Any) -> Any:
-    return await workers.call(kwargs, call or Call(()), contextvars.copy_context())
-
-
 async def read(fifo: Path) -> int:
     return int(await asyncio.to_thread(fifo.read_text))
 
 
 async def get_stuck(workers: ProcessPool, fifo: Path, **kwargs: Any) -> int:
     """Makes a call, waits until it hangs, and cancels it; returns the process id that the reward sent."""
-    task = asyncio.ensure_future(score(workers, **kwargs))
+    task = asyncio.ensure_future(call_pool(workers, **kwargs))
     pid = await read(fifo)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -239,7 +235,7 @@ def test_a_cpu_bound_reward_gives_the_right_results_from_several_processes(sampl
     async def main() -> None:
         async with running(samples.Named("count_primes"), processes=2) as workers:
             limits = [10, 100, 1000, 5000] * 5
-            counts = await asyncio.gather(*(score(workers, limit=limit) for limit in limits))
+            counts = await asyncio.gather(*(call_pool(workers, limit=limit) for limit in limits))
             assert counts == [4, 25, 168, 669] * 5
 
     asyncio.run(main())
@@ -252,7 +248,7 @@ def test_every_process_takes_calls(samples: Any) -> None:
             workers.on_usable = lambda: all_usable.set() if workers.num_usable == 2 else None
             if workers.num_usable < 2:
                 await all_usable.wait()
-            assert len(set(await asyncio.gather(*(score(workers) for _ in range(10))))) == 2
+            assert len(set(await asyncio.gather(*(call_pool(workers) for _ in range(10))))) == 2
 
     asyncio.run(main())
 
@@ -261,7 +257,7 @@ def test_processes_that_are_still_loading_are_not_usable(samples: Any) -> None:
     async def main() -> None:
         async with running(samples.Named("pid"), threads=3) as workers:
             assert workers.num_usable == 0
-            await score(workers)
+            await call_pool(workers)
             assert workers.num_usable == 3
 
     asyncio.run(main())
@@ -270,7 +266,7 @@ def test_processes_that_are_still_loading_are_not_usable(samples: Any) -> None:
 def test_the_main_thread_of_a_process_runs_the_calls(samples: Any) -> None:
     async def main() -> None:
         async with running(samples.Named("is_main_thread")) as workers:
-            assert await score(workers) is True
+            assert await call_pool(workers) is True
 
     asyncio.run(main())
 
@@ -279,7 +275,7 @@ def test_arguments_and_results_larger_than_a_pipe_go_through(samples: Any) -> No
     async def main() -> None:
         async with running(samples.Named("length"), threads=2) as workers:
             texts = [str(number) * 3_000_000 for number in range(4)]
-            replies = await asyncio.gather(*(score(workers, text=text) for text in texts))
+            replies = await asyncio.gather(*(call_pool(workers, text=text) for text in texts))
             assert replies == [(3_000_000, text) for text in texts]
 
     asyncio.run(main())
@@ -289,7 +285,7 @@ def test_an_exception_comes_back_as_itself_with_where_it_was_raised(samples: Any
     async def main() -> None:
         async with running(samples.Named("fail")) as workers:
             with pytest.raises(KeyError, match="lost") as caught:
-                await score(workers, message="lost")
+                await call_pool(workers, message="lost")
             assert "in fail" in caught.value.__notes__[0]
 
     asyncio.run(main())
@@ -299,7 +295,7 @@ def test_an_http_error_that_cannot_be_unpickled_keeps_its_status(samples: Any) -
     async def main() -> None:
         async with running(samples.Named("fail_as_http")) as workers:
             with pytest.raises(samples.HttpError, match="slow down") as caught:
-                await score(workers)
+                await call_pool(workers)
             assert caught.value.status_code == 429
 
     asyncio.run(main())
@@ -309,12 +305,12 @@ def test_an_exception_of_an_unknown_class_comes_back_as_its_nearest_base_class(s
     async def main() -> None:
         async with running(samples.Named("fail_as_local_class")) as workers:
             with pytest.raises(RateLimited, match="later") as caught:
-                await score(workers)
+                await call_pool(workers)
             assert caught.value.retry_after_s == 7.0
 
         async with running(samples.Named("fail_as_local_exception")) as workers:
             with pytest.raises(RuntimeError, match="Odd: strange"):
-                await score(workers)
+                await call_pool(workers)
 
     asyncio.run(main())
 
@@ -323,7 +319,7 @@ def test_a_result_that_cannot_be_pickled_is_an_error_that_names_its_type(samples
     async def main() -> None:
         async with running(samples.Named("give_lock")) as workers:
             with pytest.raises(TypeError, match=r"must be picklable, got a _thread\.lock"):
-                await score(workers)
+                await call_pool(workers)
 
     asyncio.run(main())
 
@@ -332,8 +328,8 @@ def test_arguments_that_cannot_be_pickled_are_refused(samples: Any) -> None:
     async def main() -> None:
         async with running(samples.Named("echo")) as workers:
             with pytest.raises(InvalidInput, match="must be picklable"):
-                await score(workers, value=threading.Lock())
-            assert await score(workers, value=1) == 1
+                await call_pool(workers, value=threading.Lock())
+            assert await call_pool(workers, value=1) == 1
 
     asyncio.run(main())
 
@@ -343,7 +339,7 @@ def test_system_exit_in_a_reward_is_an_error_of_that_call_alone(samples: Any) ->
         async with running(samples.Named("leave")) as workers:
             for _ in range(2):
                 with pytest.raises(RuntimeError, match="SystemExit: 3"):
-                    await score(workers)
+                    await call_pool(workers)
             assert workers.statistics().started == 1
 
     asyncio.run(main())
@@ -354,7 +350,7 @@ def test_usage_reported_before_an_exception_is_kept(samples: Any) -> None:
         call = Call(())
         async with running(samples.Named("spend_and_fail")) as workers:
             with pytest.raises(ValueError, match="unreadable answer"):
-                await score(workers, call)
+                await call_pool(workers, call)
         assert (call.cost_usd, call.tokens, call.headers) == (0.25, 12, {"x-ratelimit-remaining": "3"})
 
     asyncio.run(main())
@@ -364,11 +360,11 @@ def test_context_variables_and_the_call_travel_into_the_process(samples: Any) ->
     async def main() -> None:
         async with running(samples.Named("read_tenant"), threads=2) as workers:
             samples.tenant.set("acme")
-            assert await asyncio.gather(*(score(workers) for _ in range(4))) == ["acme"] * 4
+            assert await asyncio.gather(*(call_pool(workers) for _ in range(4))) == ["acme"] * 4
 
         async with running(samples.Named("read_call")) as workers:
             call = Call((Rollout(group_id="q", response="r", extra_info={"id": 17}),), endpoint="east")
-            assert await score(workers, call) == (17, "east")
+            assert await call_pool(workers, call) == (17, "east")
 
     asyncio.run(main())
 
@@ -396,7 +392,7 @@ def test_a_cancelled_call_is_killed_with_its_process_and_another_takes_over(
 def test_what_a_killed_call_had_started_is_killed_too(samples: Any, tmp_path: Path, fifo: Path) -> None:
     async def main() -> None:
         async with running(samples.Named("hang_in_grandchild")) as workers:
-            task = asyncio.ensure_future(score(workers, path=str(fifo)))
+            task = asyncio.ensure_future(call_pool(workers, path=str(fifo)))
             grandchild = await read(fifo)
             descriptor = os.pidfd_open(grandchild)
             gone = asyncio.Event()
@@ -419,7 +415,7 @@ def test_other_calls_of_a_process_end_before_it_is_killed(samples: Any, tmp_path
 
     async def main() -> None:
         async with running(samples.Named("hang_or_wait"), threads=2) as workers:
-            waiting = asyncio.ensure_future(score(workers, entered=str(entered), opened=str(opened)))
+            waiting = asyncio.ensure_future(call_pool(workers, entered=str(entered), opened=str(opened)))
             pid = await read(entered)
             assert await get_stuck(workers, stuck, entered=str(stuck)) == pid
             assert exists(pid)
@@ -438,12 +434,12 @@ def test_other_calls_of_a_process_end_before_it_is_killed(samples: Any, tmp_path
 def test_a_call_cancelled_while_it_waits_for_a_process_just_leaves_the_queue(samples: Any) -> None:
     async def main() -> None:
         async with running(samples.Named("pid")) as workers:
-            queued = asyncio.ensure_future(score(workers))
+            queued = asyncio.ensure_future(call_pool(workers))
             await asyncio.sleep(0)
             queued.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await queued
-            await score(workers)
+            await call_pool(workers)
             statistics = workers.statistics()
             assert (statistics.started, statistics.replaced, statistics.killed) == (1, 0, 0)
 
@@ -454,7 +450,7 @@ def test_closing_with_stuck_calls_returns_and_fails_them(samples: Any, fifo: Pat
     async def main() -> None:
         workers = ProcessPool(samples.Named("hang"), processes=1, threads_per_process=1)
         workers.start(asyncio.get_running_loop())
-        stuck = asyncio.ensure_future(score(workers, path=str(fifo)))
+        stuck = asyncio.ensure_future(call_pool(workers, path=str(fifo)))
         pid = await read(fifo)
 
         await workers.aclose(20.0)
@@ -463,7 +459,7 @@ def test_closing_with_stuck_calls_returns_and_fails_them(samples: Any, fifo: Pat
         with pytest.raises(AgentClosed):
             await stuck
         with pytest.raises(AgentClosed):
-            await score(workers, path=str(fifo))
+            await call_pool(workers, path=str(fifo))
 
     asyncio.run(main())
 
@@ -481,7 +477,7 @@ def test_closing_before_the_processes_are_up_leaves_none_behind(samples: Any) ->
 def test_an_idle_process_leaves_by_itself(samples: Any, tmp_path: Path) -> None:
     async def main() -> None:
         async with running(samples.LeavingWord(str(tmp_path / "word"))) as workers:
-            pid = await score(workers)
+            pid = await call_pool(workers)
         assert (tmp_path / "word").read_text() == "left"
         assert not exists(pid)
         assert workers.statistics().killed == 0
@@ -497,7 +493,7 @@ def test_a_process_that_dies_fails_its_call_as_retryable_and_is_replaced(samples
         async with running(samples.Named("die")) as workers:
             for code in (7, 8):
                 with pytest.raises(ServiceError, match=f"reward process died with exit code {code}") as caught:
-                    await score(workers, code=code)
+                    await call_pool(workers, code=code)
                 assert caught.value.retryable
             assert workers.statistics().replaced == 2
 
@@ -511,7 +507,7 @@ def test_a_reward_that_cannot_be_built_answers_every_call_with_the_reason(sample
             workers.on_usable = is_usable.set
             for _ in range(5):
                 with pytest.raises(RewardLoadError, match="ImportError: no module named judge_sdk"):
-                    await score(workers)
+                    await call_pool(workers)
             assert is_usable.is_set()
             assert workers.num_usable == 2
             assert workers.statistics().started <= 2
@@ -523,7 +519,7 @@ def test_no_key_is_in_the_log_of_a_reward_that_cannot_be_built(samples: Any, cap
     async def main() -> None:
         async with running(samples.Failing("no access with sk-abcdefgh12345678")) as workers:
             with pytest.raises(RewardLoadError):
-                await score(workers)
+                await call_pool(workers)
 
     asyncio.run(main())
     assert "no access with [redacted]" in caplog.text
@@ -534,7 +530,7 @@ def test_a_reward_that_kills_its_process_while_loading_is_not_tried_for_ever(sam
     async def main() -> None:
         async with running(samples.Dying()) as workers:
             with pytest.raises(RewardLoadError, match="died with exit code 9 while loading"):
-                await score(workers)
+                await call_pool(workers)
             assert workers.statistics().started == MAX_FAILED_STARTS
 
     asyncio.run(main())
@@ -604,7 +600,7 @@ def test_a_jumping_clock_stands_still_while_processes_start_and_work(samples: An
             is_usable = asyncio.Event()
             workers.on_usable = is_usable.set
             await is_usable.wait()
-            assert await score(workers, limit=20_000) == 2262
+            assert await call_pool(workers, limit=20_000) == 2262
         return asyncio.get_running_loop().time()
 
     assert clock.run(main()) == 0.0

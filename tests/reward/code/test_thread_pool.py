@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scoring import call_pool
 
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, AgentError, InvalidInput
@@ -30,10 +31,6 @@ async def running(function: Callable[..., Any], *, size: int = 4, max_abandoned:
         yield workers
     finally:
         await workers.aclose(10.0)
-
-
-async def score(workers: ThreadPool, call: Call | None = None, **kwargs: Any) -> Any:
-    return await workers.call(kwargs, call or Call(()), contextvars.copy_context())
 
 
 class Gate:
@@ -58,7 +55,7 @@ class Gate:
 
     async def get_stuck(self, workers: ThreadPool, name: str) -> None:
         """Makes a call, waits until it hangs in its thread, and cancels it."""
-        task = asyncio.ensure_future(score(workers, name=name))
+        task = asyncio.ensure_future(call_pool(workers, name=name))
         await asyncio.to_thread(self.entered[name].wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -73,9 +70,9 @@ def test_a_call_returns_what_the_function_returns_and_raises_what_it_raises() ->
 
     async def main() -> None:
         async with running(reward) as workers:
-            assert await score(workers, solution="good") == 0.5
+            assert await call_pool(workers, solution="good") == 0.5
             with pytest.raises(KeyError, match="no such answer"):
-                await score(workers, solution="bad")
+                await call_pool(workers, solution="bad")
 
     asyncio.run(main())
 
@@ -83,7 +80,7 @@ def test_a_call_returns_what_the_function_returns_and_raises_what_it_raises() ->
 def test_every_call_gets_its_own_result() -> None:
     async def main() -> None:
         async with running(lambda number: number * number, size=16) as workers:
-            squares = await asyncio.gather(*(score(workers, number=number) for number in range(2000)))
+            squares = await asyncio.gather(*(call_pool(workers, number=number) for number in range(2000)))
             assert squares == [number * number for number in range(2000)]
             assert workers.statistics().busy == 0
 
@@ -99,8 +96,8 @@ def test_system_exit_in_a_reward_is_an_error_of_that_call_alone() -> None:
     async def main() -> None:
         async with running(reward, size=1) as workers:
             with pytest.raises(RuntimeError, match="SystemExit: 3"):
-                await score(workers, leave=True)
-            assert await score(workers, leave=False) == "here"
+                await call_pool(workers, leave=True)
+            assert await call_pool(workers, leave=False) == "here"
 
     asyncio.run(main())
 
@@ -109,7 +106,7 @@ def test_context_variables_of_the_caller_are_visible_in_the_thread() -> None:
     async def main() -> None:
         async with running(lambda: tenant.get()) as workers:
             tenant.set("acme")
-            assert await score(workers) == "acme"
+            assert await call_pool(workers) == "acme"
 
     asyncio.run(main())
 
@@ -124,7 +121,7 @@ def test_usage_reported_before_an_exception_is_kept() -> None:
         call = Call(())
         async with running(reward) as workers:
             with pytest.raises(ValueError, match="unreadable answer"):
-                await score(workers, call)
+                await call_pool(workers, call)
         assert (call.cost_usd, call.tokens, call.headers) == (0.25, 12, {"x-ratelimit-remaining": "3"})
 
     asyncio.run(main())
@@ -135,7 +132,7 @@ def test_calls_made_before_the_threads_are_up_wait_for_them() -> None:
         workers = ThreadPool(lambda: 1.0, size=2, max_abandoned=0)
         workers.start(asyncio.get_running_loop())
         assert workers.num_usable == 2
-        assert await asyncio.gather(*(score(workers) for _ in range(10))) == [1.0] * 10
+        assert await asyncio.gather(*(call_pool(workers) for _ in range(10))) == [1.0] * 10
         await workers.aclose(10.0)
 
     asyncio.run(main())
@@ -150,7 +147,7 @@ def test_a_thousand_threads_start_while_the_loop_goes_on_ticking() -> None:
             num_seen.add(num_started)
             await asyncio.sleep(0.001)  # real time: threads start outside the loop, and this loop must tick meanwhile
         assert len(num_seen) > 1
-        assert await score(workers) == 1.0
+        assert await call_pool(workers) == 1.0
         await workers.aclose(10.0)
 
     asyncio.run(main())
@@ -163,7 +160,7 @@ def test_a_cancelled_call_ends_at_once_and_its_thread_is_replaced() -> None:
         async with running(gate, size=1, max_abandoned=1) as workers:
             await gate.get_stuck(workers, "stuck")
             assert workers.num_usable == 1
-            assert await score(workers) == "free"
+            assert await call_pool(workers) == "free"
             statistics = workers.statistics()
             assert (statistics.abandoned, statistics.replaced, statistics.started) == (1, 1, 2)
             gate.open_all()
@@ -179,7 +176,7 @@ def test_a_late_result_is_never_delivered_and_the_replaced_thread_ends() -> None
             await gate.get_stuck(workers, "stuck")
             gate.open_all()
             await asyncio.to_thread(gate.num_left.acquire)
-            assert [await score(workers) for _ in range(20)] == ["free"] * 20
+            assert [await call_pool(workers) for _ in range(20)] == ["free"] * 20
             assert workers.statistics().abandoned == 0
             assert workers.num_usable == 1
 
@@ -198,7 +195,7 @@ def test_at_the_cap_a_stuck_thread_is_not_replaced_until_it_comes_back() -> None
             for name, num_usable in (("first", 2), ("second", 1), ("third", 0)):
                 await gate.get_stuck(workers, name)
                 assert workers.num_usable == num_usable
-            waiting = asyncio.ensure_future(score(workers))
+            waiting = asyncio.ensure_future(call_pool(workers))
 
             gate.opened["second"].set()
             await is_usable.wait()
@@ -220,16 +217,16 @@ def test_a_call_cancelled_while_it_waits_for_a_thread_just_leaves_the_queue() ->
 
     async def main() -> None:
         async with running(gate, size=1) as workers:
-            first = asyncio.ensure_future(score(workers, name="first"))
+            first = asyncio.ensure_future(call_pool(workers, name="first"))
             await asyncio.to_thread(gate.entered["first"].wait)
-            queued = asyncio.ensure_future(score(workers, name="queued"))
+            queued = asyncio.ensure_future(call_pool(workers, name="queued"))
             await asyncio.sleep(0)
             queued.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await queued
             gate.open_all()
             assert await first == "first"
-            assert await score(workers) == "free"
+            assert await call_pool(workers) == "free"
             assert not gate.entered["queued"].is_set()
             assert workers.statistics().abandoned == 0
 
@@ -243,7 +240,7 @@ def test_closing_with_stuck_calls_returns_and_fails_the_ones_still_awaited() -> 
         workers = ThreadPool(gate, size=2, max_abandoned=0)
         workers.start(asyncio.get_running_loop())
         await gate.get_stuck(workers, "given up")
-        awaited = asyncio.ensure_future(score(workers, name="awaited"))
+        awaited = asyncio.ensure_future(call_pool(workers, name="awaited"))
         await asyncio.to_thread(gate.entered["awaited"].wait)
 
         await workers.aclose(10.0)
@@ -251,7 +248,7 @@ def test_closing_with_stuck_calls_returns_and_fails_the_ones_still_awaited() -> 
         with pytest.raises(AgentClosed):
             await awaited
         with pytest.raises(AgentClosed):
-            await score(workers)
+            await call_pool(workers)
 
     asyncio.run(main())
     gate.open_all()
@@ -264,7 +261,7 @@ def test_a_thread_that_comes_back_after_the_loop_is_gone_ends() -> None:
         workers = ThreadPool(gate, size=2, max_abandoned=0, name="late")
         workers.start(asyncio.get_running_loop())
         await gate.get_stuck(workers, "given up")
-        awaited = asyncio.ensure_future(score(workers, name="awaited"))
+        awaited = asyncio.ensure_future(call_pool(workers, name="awaited"))
         await asyncio.to_thread(gate.entered["awaited"].wait)
         await workers.aclose(10.0)
         with pytest.raises(AgentClosed):
@@ -307,7 +304,7 @@ def test_a_jumping_clock_stands_still_while_a_call_is_in_a_thread() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         async with running(take_real_time) as workers, asyncio.timeout(0.001):
-            await asyncio.gather(*(score(workers) for _ in range(8)))
+            await asyncio.gather(*(call_pool(workers) for _ in range(8)))
         return loop.time()
 
     assert clock.run(main()) == 0.0
@@ -322,9 +319,9 @@ def test_when_no_thread_can_be_started_calls_that_wait_fail_and_cancelled_ones_s
     async def main() -> None:
         gate = Gate("first")
         async with running(gate, size=1) as workers, asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(score(workers, name="first"))
+            first = tasks.create_task(call_pool(workers, name="first"))
             await asyncio.to_thread(gate.entered["first"].wait)
-            cancelled, waiting = (asyncio.ensure_future(score(workers)) for _ in range(2))
+            cancelled, waiting = (asyncio.ensure_future(call_pool(workers)) for _ in range(2))
             await asyncio.sleep(0)
             cancelled.cancel()
             workers._on_start_failed(1, RuntimeError("can't start new thread"))  # as the starter thread does

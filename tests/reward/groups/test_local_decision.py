@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rollouts import singles
+from scoring import score
 
 import rewardflow as rf
 from rewardflow import clock
@@ -74,18 +76,6 @@ class Slow:
                 assert await asyncio.to_thread(self.started.acquire, timeout=10)
 
 
-def singles(*responses: str, step: int = 0) -> list[rf.Rollout]:
-    return [rf.Rollout(group_id=f"{i}", response=one, step=step) for i, one in enumerate(responses)]
-
-
-def score(reward: Any, *responses: str, **options: Any) -> list[rf.Reward]:
-    async def run() -> list[rf.Reward]:
-        async with rf.RewardAgent(reward, **options) as agent:
-            return [group.rewards[0] for group in await agent.submit(singles(*responses)).all()]
-
-    return clock.run(run())
-
-
 # -- what it saves --
 
 
@@ -110,7 +100,7 @@ def test_a_decided_rollout_has_no_attempt_no_cost_and_no_call() -> None:
 def test_decided_rollouts_take_no_turn_of_the_pace() -> None:
     def last_call_s(num_decided: int) -> float:
         judge = Judge()
-        rewards = score(judge, *["1"] * num_decided, *[OPEN] * 5, rpm=60, max_concurrency=1000)
+        rewards = score(judge, singles(*["1"] * num_decided, *[OPEN] * 5), rpm=60, max_concurrency=1000)
         assert sum(reward.attempts for reward in rewards) == len(judge.asked) == 5
         return judge.asked[-1][1]
 
@@ -134,7 +124,7 @@ def test_decided_rollouts_are_delivered_while_the_only_slot_is_taken(has_journal
 
 
 def test_decided_rollouts_reserve_no_money() -> None:
-    rewards = score(Judge(), *["1"] * 50, OPEN, max_cost_usd=1.0, call_cost_usd=1.0)
+    rewards = score(Judge(), singles(*["1"] * 50, OPEN), max_cost_usd=1.0, call_cost_usd=1.0)
     assert all(reward.is_scored for reward in rewards)
 
 
@@ -153,7 +143,7 @@ def test_a_method_called_decide_is_no_such_hook() -> None:
 )
 @pytest.mark.parametrize("is_quick", [True, False])
 def test_every_form_of_result_is_understood(is_quick: bool, result: Any, value: float, query: str | None) -> None:
-    reward = score(deciding(lambda rollout: result, is_quick=is_quick), "x")[0]
+    reward = score(deciding(lambda rollout: result, is_quick=is_quick), singles("x"))[0]
     assert (reward.value, reward.query, reward.attempts) == (value, query, 0)
 
 
@@ -194,7 +184,7 @@ def raises(error: BaseException) -> Callable[[rf.Rollout], Any]:
 def test_a_hook_that_goes_wrong_fails_the_verdict_and_makes_no_call(
     is_quick: bool, decide: Callable[[rf.Rollout], Any], kind: FailureKind, says: str
 ) -> None:
-    reward = score(deciding(decide, is_quick=is_quick), "x")[0]
+    reward = score(deciding(decide, is_quick=is_quick), singles("x"))[0]
     assert (reward.value, reward.kind, reward.attempts) == (None, kind, 0)
     assert says in (reward.error or "")
 
@@ -219,10 +209,10 @@ def test_a_group_is_delivered_once_when_its_last_verdict_is_in() -> None:
 
 def test_a_resumed_run_gives_the_same_verdicts_and_asks_nobody(tmp_path: Path) -> None:
     options = {"journal": tmp_path / "journal.db", "run": "one"}
-    first = score(Judge(), "1", OPEN, "nonsense", **options)
+    first = score(Judge(), singles("1", OPEN, "nonsense"), **options)
     assert [reward.kind for reward in first] == [None, None, "user_error"]
     judge = Judge()
-    second = score(judge, "1", OPEN, "nonsense", **options)
+    second = score(judge, singles("1", OPEN, "nonsense"), **options)
     assert (judge.considered, judge.asked) == ([], [])
     for before, after in zip(first, second, strict=True):
         assert (before.cached, after.cached) == (False, True)
@@ -236,7 +226,7 @@ def test_a_resumed_run_gives_the_same_verdicts_and_asks_nobody(tmp_path: Path) -
 def test_equal_rollouts_are_decided_once_where_content_is_shared(has_journal: bool, tmp_path: Path) -> None:
     judge = Judge()
     journal = tmp_path / "journal.db" if has_journal else None
-    rewards = score(judge, "1", "1", OPEN, "1", OPEN, reuse="content", journal=journal)
+    rewards = score(judge, singles("1", "1", OPEN, "1", OPEN), reuse="content", journal=journal)
     assert [reward.value for reward in rewards] == [1.0, 1.0, 0.5, 1.0, 0.5]
     assert sorted(judge.considered) == ["1", OPEN]
     assert [reward.cached for reward in rewards] == [False, True, False, True, True]
@@ -245,7 +235,7 @@ def test_equal_rollouts_are_decided_once_where_content_is_shared(has_journal: bo
 
 def test_when_the_shared_decision_fails_the_next_one_is_tried() -> None:
     answers = iter([float("nan"), 1.0, 2.0])
-    rewards = score(deciding(lambda rollout: next(answers)), "x", "x", "x", reuse="content")
+    rewards = score(deciding(lambda rollout: next(answers)), singles("x", "x", "x"), reuse="content")
     assert [reward.value for reward in rewards] == [None, 1.0, 1.0]
 
 
@@ -269,7 +259,7 @@ def test_the_hook_sees_the_submitters_variables_and_the_call_sees_the_hooks(is_q
             return {"score": 1.0, "noted": noted.get()}
 
     caller.set("me")
-    rewards = score(Noting(), "a", "b")
+    rewards = score(Noting(), singles("a", "b"))
     assert [reward.extras for reward in rewards] == [{"noted": "nothing, a for me"}, {"noted": "nothing, b for me"}]
     assert noted.get() == "nothing"
 

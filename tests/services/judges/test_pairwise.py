@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from group_judging import answers_in, group, identity_of, say, score
+from group_judging import answers_in, group, identity_of, judge_group, say
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Request, ScriptedServer, completion
@@ -31,7 +31,7 @@ def bigger(request: Request) -> dict[str, Any]:
 
 
 def test_everyone_meets_everyone_in_both_orders() -> None:
-    rewards, server = score(bigger, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0", "3")
+    rewards, server = judge_group(bigger, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0", "3")
     assert [reward.value for reward in rewards] == pytest.approx([0.5, 1.0, 0.0, 0.5])
     shown = Counter(tuple(answers_in(request)) for request in server.requests)
     assert len(server.requests) == 12
@@ -45,7 +45,7 @@ def test_a_verdict_keeps_every_reason_that_was_given_about_it() -> None:
         first, second = (int(text) for text in answers_in(request))
         return completion(json.dumps({"reason": f"{first} before {second}", "better": "first"}))
 
-    rewards, _ = score(reasoned, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
+    rewards, _ = judge_group(reasoned, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
     assert set((rewards[1].explanation or "").splitlines()[1:]) == {
         "- beat index 0, shown first: 9 before 3",
         "- beat index 2, shown first: 9 before 0",
@@ -55,7 +55,7 @@ def test_a_verdict_keeps_every_reason_that_was_given_about_it() -> None:
 
 
 def test_every_prompt_is_kept_once_with_the_answer_that_it_shows_first() -> None:
-    rewards, server = score(bigger, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
+    rewards, server = judge_group(bigger, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
     kept = [query for reward in rewards for query in (reward.query or "").split("\n\n==========\n\n")]
     assert sorted(kept) == sorted(request.user_prompt for request in server.requests)
     assert all("<<<FIRST ANSWER" in query for query in kept)
@@ -80,13 +80,13 @@ def test_two_verdicts_for_one_winner_agree_whatever_their_reasons() -> None:
 
 
 def test_a_judge_that_prefers_a_place_gives_half_to_each() -> None:
-    rewards, _ = score(lambda _: say(better="first"), lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
+    rewards, _ = judge_group(lambda _: say(better="first"), lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
     assert [reward.value for reward in rewards] == [0.5, 0.5, 0.5]
     assert rewards[0].extras["pairs_split_by_order"] == 2
 
 
 def test_usage_of_all_comparisons_is_the_groups() -> None:
-    rewards, server = score(bigger, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
+    rewards, server = judge_group(bigger, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
     assert sum(reward.tokens for reward in rewards) == pytest.approx(120 * len(server.requests), abs=3)
 
 
@@ -101,7 +101,7 @@ def test_no_more_comparisons_run_at_once_than_are_allowed() -> None:
         now -= 1
         return bigger(request)
 
-    score(slow, lambda inner: PairwiseJudge(judge=inner, parallel=3), "3", "9", "0", "5")
+    judge_group(slow, lambda inner: PairwiseJudge(judge=inner, parallel=3), "3", "9", "0", "5")
     assert most == 3
 
 
@@ -111,7 +111,7 @@ def test_a_failed_comparison_fails_the_group_with_its_own_reason() -> None:
     def answer(request: Request) -> Any:
         return web.Response(status=503) if next(asked) == 3 else bigger(request)
 
-    rewards, _ = score(answer, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
+    rewards, _ = judge_group(answer, lambda inner: PairwiseJudge(judge=inner), "3", "9", "0")
     assert [(reward.value, reward.kind) for reward in rewards] == [(None, "service")] * 3
 
 
@@ -135,7 +135,7 @@ def test_what_was_answered_before_a_failure_is_not_asked_again() -> None:
     def answer(request: Request) -> Any:
         return web.Response(status=503) if next(asked) in failing else bigger(request)
 
-    rewards, server = score(
+    rewards, server = judge_group(
         answer, lambda inner: PairwiseJudge(judge=inner, parallel=1), "3", "9", "0", "5", max_attempts=3
     )
     assert [reward.value for reward in rewards] == pytest.approx([1 / 3, 1.0, 0.0, 2 / 3])
@@ -158,7 +158,7 @@ def test_a_group_that_is_judged_again_later_is_asked_about_again() -> None:
 
 @pytest.mark.parametrize("text", ['{"reason": "x", "better": "third"}', '{"better": "first"}', "first", "{}"])
 def test_an_unreadable_comparison_fails_the_group(text: str) -> None:
-    rewards, _ = score(lambda _: completion(text), lambda inner: PairwiseJudge(judge=inner), "3", "9")
+    rewards, _ = judge_group(lambda _: completion(text), lambda inner: PairwiseJudge(judge=inner), "3", "9")
     assert {(reward.value, reward.kind) for reward in rewards} == {(None, "unparsable")}
 
 
@@ -173,7 +173,7 @@ def test_every_answer_meets_its_number_of_opponents_and_no_pair_is_drawn_twice(c
 
 
 def test_one_answer_alone_cannot_be_compared() -> None:
-    rewards, server = score(bigger, lambda inner: PairwiseJudge(judge=inner), "3")
+    rewards, server = judge_group(bigger, lambda inner: PairwiseJudge(judge=inner), "3")
     assert (rewards[0].value, rewards[0].kind) == (None, "user_error")
     assert server.requests == []
 

@@ -25,7 +25,7 @@ def read(text: str) -> JudgeVerdict:
     return find_verdict(text, RUBRIC.keys, RUBRIC.read)
 
 
-def score(text: str) -> float:
+def correctness(text: str) -> float:
     return read(text).scores["correctness"]
 
 
@@ -44,7 +44,7 @@ def score(text: str) -> float:
     ],
 )
 def test_a_verdict_is_found_in_what_judges_write_round_it(text: str) -> None:
-    assert score(text) == 2
+    assert correctness(text) == 2
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_verdict_is_found_in_what_judges_write_round_it(text: str) -> None:
     ],
 )
 def test_what_an_answer_made_the_judge_quote_gains_nothing(text: str) -> None:
-    assert score(text) == 2
+    assert correctness(text) == 2
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_an_answer_beyond_all_bounds_is_unparsable() -> None:
 
 @given(st.text(max_size=300), st.integers(0, 10))
 def test_whatever_the_reason_says_the_score_is_the_judges(reason: str, given_score: int) -> None:
-    assert score(json.dumps({"reason": reason, "correctness": given_score})) == given_score
+    assert correctness(json.dumps({"reason": reason, "correctness": given_score})) == given_score
 
 
 @given(st.text(alphabet='{}[]":,\\ \n0129reasonct', max_size=80))
