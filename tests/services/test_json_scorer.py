@@ -137,7 +137,7 @@ def test_nobody_at_the_address_is_told_in_the_log(caplog: pytest.LogCaptureFixtu
         await scorer.aclose()
 
     asyncio.run(run())
-    assert "nobody is there yet" in caplog.text
+    assert "the service does not answer yet" in caplog.text
     assert "s3cret" not in caplog.text
 
 

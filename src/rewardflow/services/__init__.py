@@ -1,7 +1,7 @@
-"""Ready-made rewards: judges, reward models, rules, hybrids; each is an ordinary reward on the agent's contract.
+"""Ready-made rewards: judges, reward models, rules and cascades. Each follows the agent's contract for rewards.
 
-Always true: importing this package loads none of its services; a name is imported when it is first used, so that
-whoever needs a rule does not pay for an HTTP client.
+Always true: importing this package loads none of its services. A service is imported on first use, so that a user of a
+rule does not load an HTTP client.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A cascade: a rule first, and a judge only where the rule cannot decide, so that most calls are never made.
+"""A cascade applies a rule first, and calls a judge only where the rule cannot decide. This saves most calls.
 
-Always true: every verdict says in its extras who gave it (`decided_by`: `rule` or `judge`); where the judge was asked
-and failed, the verdict is failed, and the rule's number does not stand in for it. The rule is asked once, before the
-call (`decide_locally`): what it decides takes no slot and no turn of the pace.
+Always true: the extras of every verdict say who decided (`decided_by`: `rule` or `judge`). If the judge's call fails,
+the verdict fails; the rule's score never replaces it. The agent asks the rule once, before the call
+(`decide_locally`): a verdict of the rule takes no slot and does not count against the rate limit.
 
-A weighted sum of several rewards is `rewardflow.Weighted`; the agent makes it.
+For a weighted sum of several rewards, use `rewardflow.Weighted`; the agent computes the sum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rewardflow.types import Reward, Rollout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeStatistics:
-    """Counts rollouts, not attempts: one that was asked about three times is asked about once here."""
+    """Counts rollouts, not attempts: a rollout with three attempts counts once."""
 
     decided_by_rule: int
     judge_asked: int
@@ -48,7 +48,7 @@ class CascadeStatistics:
 
 @dataclass(slots=True)
 class _Counts:
-    """Rules and plain judges count from threads."""
+    """The counts, with a lock, because rules and synchronous judges run in threads."""
 
     decided_by_rule: int = 0
     judge_asked: int = 0
@@ -57,7 +57,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Opinion:
-    """What a cascade's rule said of a rollout, and the verdict if no judge has to be asked."""
+    """What a cascade's rule said about a rollout, and the verdict if no judge is needed."""
 
     cascade: Cascade
     rollout: Rollout
@@ -69,9 +69,9 @@ class _Opinion:
 class Cascade:
     """Asks `then` where `first.decide` returns None, and where its score is below `ask_below` or above `ask_above`.
 
-    `Cascade(first=GSM8K(), then=judge, ask_below=1.0)` lets the judge look at what the rule calls wrong;
-    `Cascade(first=Format(), then=judge, ask_above=0.5)` lets only well-formed answers through to it. Both stages should
-    score on one scale. `then` is any reward that scores one rollout; what the agent asks of it goes through.
+    `Cascade(first=GSM8K(), then=judge, ask_below=1.0)` asks the judge about answers that the rule calls wrong;
+    `Cascade(first=Format(), then=judge, ask_above=0.5)` sends only well-formed answers to the judge. Both stages should
+    use the same scale. `then` is any reward that scores one rollout; the cascade passes on what the agent asks of it.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -83,9 +83,10 @@ class Cascade:
     ask_below: float | None = None
     ask_above: float | None = None
     version: str = ""
-    identities: tuple[str, str] = field(init=False, repr=False)  # of both stages: an edited one judges again
+    identities: tuple[str, str] = field(init=False, repr=False)  # of both stages: an edit means judging again
 
-    # From the hook to the call. Not a module's variable, which would travel to a process, where rollouts are copies.
+    # Carries opinions from `decide_locally` to the call. It is a class variable, because a module's variable would be
+    # copied to worker processes, where rollouts are copies too and would not be recognised.
     _opinions: ClassVar[contextvars.ContextVar[tuple[_Opinion, ...]]] = contextvars.ContextVar("opinions", default=())
 
     def __post_init__(self) -> None:
@@ -96,10 +97,10 @@ class Cascade:
             raise InvalidInput(f"then must score one rollout at a time, and {judge.name} sees whole groups")
         rule = RewardSource.of(self.first.decide).find()
         object.__setattr__(self, "identities", (rule.identity, judge.identity))
-        _ = self._counts  # made here, not by the first of several threads
+        _ = self._counts  # created here, so that threads do not race to create it
 
     def decide_locally(self, rollout: Rollout) -> Reward | None:
-        """The verdict where no judge has to be asked: the rule's, or that of a cascade behind it."""
+        """Returns the verdict if no judge is needed: the rule's, or that of a nested cascade."""
         opinion = self._consider(rollout)
         if opinion.verdict is None:
             self._opinions.set((*self._opinions.get(), opinion))
@@ -114,14 +115,14 @@ class Cascade:
 
     @property
     def compute_score(self) -> Callable[[Rollout], Any]:
-        """The judge's verdict, or, where nobody has asked the rule before, that of both stages; async if `then` is."""
+        """Asks the judge; asks the rule first if `decide_locally` was not called. Async if `then` is async."""
         return self._compute_async if self._judge.is_async else self._compute_plain
 
     def statistics(self) -> CascadeStatistics:
         counts = self._counts
         return CascadeStatistics(decided_by_rule=counts.decided_by_rule, judge_asked=counts.judge_asked)
 
-    # -- what the agent asks of the judge behind --
+    # -- what the agent asks of the judge --
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -144,7 +145,7 @@ class Cascade:
         return self._judge.price_problem
 
     async def check(self) -> None:
-        """Let both stages say what they lack."""
+        """Runs the checks of both stages."""
         for check in (getattr(self.first, "check", None), self._judge.check):
             if check is not None:
                 await _awaited(check())
@@ -154,11 +155,11 @@ class Cascade:
             await _awaited(self._judge.close())
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Settings travel to processes; what was loaded and counted does not."""
+        """Sends only the settings to other processes, without the loaded judge and the counts."""
         settings = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.init}
         return functools.partial(type(self), **settings), ()
 
-    # -- inside --
+    # -- private --
 
     @functools.cached_property
     def _judge(self) -> LoadedReward:
@@ -181,20 +182,20 @@ class Cascade:
         is_below = self.ask_below is not None and said.value < self.ask_below
         return is_below or (self.ask_above is not None and said.value > self.ask_above)
 
-    def _told(self, rollout: Rollout) -> _Opinion | None:
-        """What `decide_locally` heard before this call; None where nobody asked it, as when scoring by hand."""
+    def _earlier_opinion(self, rollout: Rollout) -> _Opinion | None:
+        """Returns the opinion from `decide_locally` before this call; None if it was not called, as in direct use."""
         opinions = self._opinions.get()
         return next((one for one in opinions if one.cascade is self and one.rollout is rollout), None)
 
     def _compute_plain(self, rollout: Rollout) -> Reward:
-        opinion = self._told(rollout) or self._consider(rollout)
+        opinion = self._earlier_opinion(rollout) or self._consider(rollout)
         if opinion.verdict is not None:
             return self._without_call(opinion.verdict)
         self._count_attempt(judge_asked=1)
         return self._judged(opinion.said, self._judge.function(**self._judge.arguments((rollout,))))
 
     async def _compute_async(self, rollout: Rollout) -> Reward:
-        opinion = self._told(rollout) or await self._consider_off_loop(rollout)
+        opinion = self._earlier_opinion(rollout) or await self._consider_off_loop(rollout)
         if opinion.verdict is not None:
             return self._without_call(opinion.verdict)
         self._count_attempt(judge_asked=1)
@@ -208,11 +209,11 @@ class Cascade:
 
     def _without_call(self, verdict: Reward) -> Reward:
         self._count_attempt(decided_by_rule=1)
-        report_usage(cost_usd=0.0)  # whatever a call would have cost
+        report_usage(cost_usd=0.0)  # no call was made, so the default cost of a call does not apply
         return verdict
 
     def _judged(self, said: Reward | None, result: Any) -> Reward:
-        """What the judge returned, beside what the rule said; a cascade behind knows better who decided."""
+        """Adds the rule's score to the judge's result. A nested cascade already says who decided."""
         reward = self._judge.parse(result, 1)[0]
         by = "rule" if reward.extras.get("decided_by") == "rule" else "judge"
         about_rule = {} if said is None else {"rule_score": said.value, "rule_explanation": said.explanation}

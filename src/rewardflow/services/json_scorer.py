@@ -1,7 +1,7 @@
-"""Scores from any server that takes JSON and answers with JSON.
+"""Gets scores from any server that takes JSON and answers with JSON.
 
-Always true: a score is the finite number that the server sent, unscaled and unclipped; an answer of another shape is
-`Unparsable`. In a batch, an answer with a number for some rollouts fails only the others.
+Always true: a score is the finite number that the server sent, unscaled and unclipped; an answer of another shape
+raises `Unparsable`. If a batch has numbers for some rollouts only, only the other rollouts fail.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rewardflow.types import EMPTY, Reward, Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class JsonScorer(HttpServiceRecord):
-    """Posts `request` with its placeholders filled, and reads the score at `score_path` of the JSON that comes back.
+    """Posts `request` with its placeholders filled, and reads the score at `score_path` of the JSON answer.
 
     Placeholders: {prompt}, {response}, {ground_truth}, {data_source}, {messages}, {group_id}, {index}, {step} and
-    {extra_info.key}; a text that is one placeholder keeps the value's type; `{{` is a brace. With `batch`, the server
-    is asked once for each group: every text with a placeholder becomes a list with one entry per rollout, and the score
-    path leads to a list. `batch=True` alone fits reward servers written for OpenRLHF.
+    {extra_info.key}; a text that is one placeholder keeps the value's type; `{{` is a brace. With `batch`, one request
+    scores a whole group: every text with a placeholder becomes a list with one entry per rollout, and the score path
+    leads to a list. `batch=True` alone fits reward servers written for OpenRLHF.
 
-    `scorer` names what scores there: with it verdicts are remembered under that name, whatever the address; without it
-    the addresses stand for it. `call_cost_usd` is what a request costs, 0 on a machine of your own; it is needed where
-    the agent has a `max_cost_usd`.
+    `scorer` names the scorer behind the address: the journal then keeps verdicts under this name, whatever the address.
+    Without it the addresses identify the scorer. `call_cost_usd` is the cost of a request, 0 on your own machine; it is
+    required if the agent has a `max_cost_usd`.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -71,14 +71,14 @@ class JsonScorer(HttpServiceRecord):
         super().__post_init__()
 
     def identity_settings(self) -> dict[str, Any]:
-        """What a score depends on. Nothing but its address tells one scorer from another, unless it is named."""
-        told = {name: getattr(self, name) for name in ("request", "score_path", "explanation_path", "batch")}
-        return {**told, "scorer": self.scorer or sorted(self.endpoints)}
+        """Returns the settings that a score depends on. Without a name, only its addresses identify a scorer."""
+        settings = {name: getattr(self, name) for name in ("request", "score_path", "explanation_path", "batch")}
+        return {**settings, "scorer": self.scorer or sorted(self.endpoints)}
 
     async def check(self) -> None:
-        """Raise `InvalidInput` if the key's variable is missing; log an address where nobody answers.
+        """Raises `InvalidInput` if the key's variable is missing; logs an address that does not answer.
 
-        Whether it scores cannot be asked without a rollout: any answer at all is a sign of life.
+        Any answer counts, because only a rollout could show whether the server scores.
         """
         headers = headers_to_send(EMPTY, self.api_key_env, self.api_key_header)
         await check_reachability(self._http, {one: one for one in self.endpoints}, headers)
@@ -98,7 +98,7 @@ class JsonScorer(HttpServiceRecord):
 
     @property
     def score_group(self) -> Callable[..., Any] | None:
-        """Only the batch form has it, and the agent scores whole groups where a reward can."""
+        """Set only with `batch`, because the agent scores whole groups wherever a reward has this method."""
         return self._score_batch if self.batch else None
 
     async def _score_batch(self, rollouts: Sequence[Rollout]) -> list[Reward]:

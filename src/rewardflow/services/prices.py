@@ -1,7 +1,7 @@
-"""What a call cost: its tokens times the prices in the configuration, or those that `genai-prices` knows.
+"""Computes the cost of a call from its tokens and the prices in the settings or in `genai-prices`.
 
-Always true: a price is never guessed. Of a model or a host that nobody has a price for nothing is said, so that the
-agent's `call_cost_usd` stands in, and the log says so once.
+Always true: a price is never guessed. Without a known price no cost is reported, so that the agent uses its
+`call_cost_usd`; the log says so once per model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAMPLE_TOKENS = 1000  # small enough for the first tier of a price that depends
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars per million tokens. Without a price of its own, cached input costs as much as other input."""
+    """US dollars per million tokens. If no price for cached input is set, it costs as much as other input."""
 
     input_usd_per_million: float
     output_usd_per_million: float
@@ -41,7 +41,7 @@ class Prices:
 
     @classmethod
     def of(cls, prices: Prices | Mapping[str, float] | None) -> Prices | None:
-        """Prices as they are, or from a mapping as a configuration file has it."""
+        """Accepts `Prices`, or a mapping as in a reward file."""
         if prices is None or isinstance(prices, Prices):
             return prices
         if not isinstance(prices, Mapping):
@@ -66,7 +66,7 @@ class Prices:
 
 @functools.lru_cache(maxsize=256)
 def known_prices(model: str, base_url: str) -> Prices | None:
-    """By `genai-prices`, if it is installed and knows who serves at this address."""
+    """Returns the prices from `genai-prices`, if it is installed and knows the provider at this address."""
     try:
         genai_prices: Any = importlib.import_module("genai_prices")
     except ImportError:
@@ -89,9 +89,9 @@ def known_prices(model: str, base_url: str) -> Prices | None:
 
 @functools.lru_cache(maxsize=256)
 def warn_of_no_price(model: str) -> None:
-    """Once for each model: nobody should find out from a bill."""
+    """Warns once per model, so that nobody learns of the cost only from the bill."""
     logger.warning(
-        "no price is known for %s, so what its calls cost is not counted; set prices, install genai-prices if its "
+        "no price is known for %s, so the cost of its calls is not counted; set prices, install genai-prices if its "
         "provider is listed there, or set the agent's call_cost_usd",
         model,
     )

@@ -1,7 +1,7 @@
-"""Requests with placeholders such as `{response}`, filled from a rollout.
+"""Fills request templates: replaces placeholders such as `{response}` with values of a rollout.
 
-Always true: a placeholder that nothing fills is refused before anything is sent; a text that is one placeholder keeps
-the value's type; what a policy wrote is never taken for a placeholder.
+Always true: an unknown placeholder is refused before any request; a text that is exactly one placeholder keeps the
+type of the value; text from the policy is never read as a placeholder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIELDS = ("prompt", "response", "ground_truth", "data_source", "messages", "gro
 
 
 def check_template(template: Any) -> None:
-    """Refuse placeholders that nothing fills, before anything is sent."""
+    """Refuses placeholders that no rollout can fill."""
     if isinstance(template, str):
         for match in _PLACEHOLDER.finditer(template):
             name = match[1]
@@ -35,7 +35,7 @@ def check_template(template: Any) -> None:
 
 
 def fill(template: Any, rollout: Rollout) -> Any:
-    """A template with its placeholders filled; what they are filled with is not looked at again."""
+    """Fills the placeholders of a template. Placeholders inside the filled-in values are left alone."""
     if isinstance(template, str):
         return _fill_text(template, rollout)
     if isinstance(template, Mapping):
@@ -46,7 +46,7 @@ def fill(template: Any, rollout: Rollout) -> Any:
 
 
 def fill_batch(template: Any, rollouts: Sequence[Rollout]) -> Any:
-    """The same for a group: each text with a placeholder becomes a list, one entry per rollout."""
+    """Fills a template for a group: each text with a placeholder becomes a list with one entry per rollout."""
     if isinstance(template, str):
         has_placeholder = any(match[1] is not None for match in _PLACEHOLDER.finditer(template))
         filled = [_fill_text(template, rollout) for rollout in rollouts]
@@ -74,18 +74,18 @@ def _value(name: str, rollout: Rollout) -> Any:
         return getattr(rollout, name)
     key = name.removeprefix("extra_info.")
     if key not in rollout.extra_info:
-        raise InvalidInput(f"extra_info of every rollout must have {key!r}, which the request asks for")
+        raise InvalidInput(f"extra_info of every rollout must have {key!r}, which the request needs")
     return rollout.extra_info[key]
 
 
 def conversation(rollout: Rollout) -> list[dict[str, Any]]:
-    """The messages that led to the response, and the response as the assistant's."""
+    """Returns the messages of the prompt, followed by the response as an assistant message."""
     asked = [dict(message) for message in rollout.messages] or [{"role": "user", "content": rollout.prompt}]
     return [*asked, {"role": "assistant", "content": rollout.response}]
 
 
 def prompt_text(rollout: Rollout) -> str:
-    """The prompt, or what its messages say where only those are given."""
+    """Returns the prompt, or the contents of its messages if only those are given."""
     if rollout.prompt:
         return rollout.prompt
     return "\n\n".join(as_text(message.get("content", "")) for message in rollout.messages)

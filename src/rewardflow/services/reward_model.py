@@ -1,8 +1,8 @@
-"""Scores from a reward model that vLLM or SGLang serves.
+"""Gets scores from a reward model that vLLM or SGLang serves.
 
-Always true: a score is the finite number that the server sent; an answer of another shape is `Unparsable`. What the
-policy wrote stays inside its own turn: servers tokenise a rendered chat template as a whole, so that control tokens in
-a response, which would end the turn and begin another, are broken up before they are sent.
+Always true: a score is the finite number that the server sent; an answer of another shape raises `Unparsable`. The
+policy's text stays inside its own turn. Servers tokenise the rendered chat template as a whole, so a control token in a
+response could end the turn and begin another; such tokens are broken up before the request.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ RewardModelApi = Literal["pooling", "classify", "score", "sglang"]
 SentAs = Literal["messages", "text"]
 
 _MAX_VALUES_KEPT = 32
-_WRITTEN_BY_OTHERS = ("assistant", "tool")  # roles whose messages come from the policy or from what it called
+_WRITTEN_BY_OTHERS = ("assistant", "tool")  # roles whose messages come from the policy or its tools
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModel(HttpServiceRecord):
     """A reward model served by vLLM (`pooling`, `classify`, `score`) or by SGLang (`sglang`, its native `/classify`).
 
-    Sent as `messages`, prompt and response go through the server's chat template; as `text`, they fill `template`,
-    which is the only way for SGLang and should then hold the model's chat markup. `score` sends prompt and response as
-    a pair. Of several values the one at `index` counts: the last token's and the last class's by default.
-    `use_activation=False` asks vLLM for raw logits. `call_cost_usd` is what a call costs, 0 on a machine of your own;
-    it is needed where the agent has a `max_cost_usd`.
+    With `send="messages"`, the server's chat template renders prompt and response; with `send="text"`, they fill
+    `template`, which should then hold the model's chat markup. SGLang takes only text. `score` sends prompt and
+    response as a pair. Of several values the one at `index` is the score: by default that of the last token and the
+    last class. `use_activation=False` asks vLLM for raw logits. `call_cost_usd` is the cost of a call, 0 on your own
+    machine; it is required if the agent has a `max_cost_usd`.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -75,11 +75,11 @@ class RewardModel(HttpServiceRecord):
         super().__post_init__()
 
     def identity_settings(self) -> dict[str, Any]:
-        """What a score depends on: not where the model is served, how to get in, and what it costs."""
+        """Returns the settings that a score depends on: without address, key and cost."""
         return {name: getattr(self, name) for name in ("model", "api", "send", "template", "index", "use_activation")}
 
     async def check(self) -> None:
-        """Raise `InvalidInput` if the key's variable is missing; log an address or a model that seems not there."""
+        """Raises `InvalidInput` if the key's variable is missing; logs an address or a model that seems missing."""
         headers = headers_to_send(EMPTY, self.api_key_env)
         lists = {one: f"{one.removesuffix('/v1')}/v1/models" for one in self.endpoints}
         await check_reachability(self._http, lists, headers, model=self.model)
@@ -103,7 +103,7 @@ class RewardModel(HttpServiceRecord):
         return Reward(value=values[self.index], extras=extras)
 
     def _request(self, rollout: Rollout) -> tuple[str, dict[str, Any]]:
-        """The path under the server's root and what to post there."""
+        """Returns the path under the server's root, and the body of the request."""
         payload: dict[str, Any] = {"model": self.model}
         if self.api == "score":
             return "/score", {**payload, "text_1": prompt_text(rollout), "text_2": rollout.response}
@@ -118,7 +118,7 @@ class RewardModel(HttpServiceRecord):
         return f"/{self.api}", payload
 
     def _values(self, answer: Any) -> list[float]:
-        """What the server gave for the one sequence; of one row for each token, the last row."""
+        """Returns the server's values for the sequence; if it has one row per token, those of the last row."""
         path = {"pooling": "data.0.data", "classify": "data.0.probs", "score": "data.0.score", "sglang": "embedding"}
         if self.api == "sglang" and isinstance(answer, list) and len(answer) == 1:  # as newer servers answer
             answer = answer[0]
@@ -129,7 +129,7 @@ class RewardModel(HttpServiceRecord):
 
 
 def without_turns(rollout: Rollout) -> Rollout:
-    """The rollout with nothing in what the policy and its tools wrote that a chat template would take for its own."""
+    """Returns the rollout without chat-template control tokens in the texts of the policy and its tools."""
     messages = tuple(
         {**message, "content": inside_one_turn(message["content"])}
         if message.get("role") in _WRITTEN_BY_OTHERS and isinstance(message.get("content"), str)

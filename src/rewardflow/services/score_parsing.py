@@ -1,7 +1,7 @@
-"""Reading numbers out of the JSON that a scoring server answers with.
+"""Reads scores from the JSON answer of a scoring server.
 
-Always true: a score is a finite number that the server sent, unscaled and unclipped; an answer of another shape is
-`Unparsable`, with what was expected and what came.
+Always true: a score is a finite number that the server sent, unscaled and unclipped. An answer of another shape raises
+`Unparsable`, which says what was expected and what came.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rewardflow.reward.code.results import describe
 
 
 def follow(answer: Any, path: str) -> Any:
-    """What lies at a dotted path (`data.0.score`) of parsed JSON; the empty path is the answer itself."""
+    """Returns the value at a dotted path (`data.0.score`) of parsed JSON; the empty path is the answer itself."""
     found = answer
     for step in path.split(".") if path else ():
         try:
@@ -28,24 +28,24 @@ def follow(answer: Any, path: str) -> Any:
 
 
 def read_score(value: Any) -> float:
-    """A finite number; neither a boolean nor a text that looks like one."""
+    """Returns a finite number. Refuses booleans, and text even if it looks like a number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # a whole number beyond a double
+        with contextlib.suppress(OverflowError):  # an integer too large for a float
             if math.isfinite(value):
                 return float(value)
     raise Unparsable(f"a score must be a finite number, got {describe(value)}")
 
 
 def report_call(answer: Any, cost_usd: float | None) -> None:
-    """Tell the agent what a call cost and used: token counts as vLLM (`usage`) and SGLang (`meta_info`) tell them."""
+    """Reports the cost and the tokens of a call to the agent; vLLM counts tokens in `usage`, SGLang in `meta_info`."""
     report_usage(cost_usd=cost_usd, tokens=_tokens(answer))
 
 
 def _tokens(answer: Any) -> int:
     first = answer[0] if isinstance(answer, list) and answer else answer
     for holder, key in (("usage", "total_tokens"), ("meta_info", "prompt_tokens")):
-        told = first.get(holder) if isinstance(first, Mapping) else None
-        tokens = told.get(key) if isinstance(told, Mapping) else None
+        counts = first.get(holder) if isinstance(first, Mapping) else None
+        tokens = counts.get(key) if isinstance(counts, Mapping) else None
         if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
             return tokens
     return 0

@@ -1,6 +1,6 @@
-"""A service is a frozen record of settings; what it needs to run is made of them, where it runs.
+"""The base classes of services: frozen records of settings that create their connections and caches when needed.
 
-Always true: settings travel to other processes, and what was made of them does not.
+Always true: a copy in another process gets the settings only, and creates its own connections and caches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rewardflow.services.http.client import HttpClient
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServiceRecord:
-    """What is made of the settings is a `cached_property`."""
+    """A service. Everything it derives from its settings is a `cached_property`."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
@@ -23,10 +23,10 @@ class ServiceRecord:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HttpServiceRecord(ServiceRecord):
-    """A service with connections of its own, which are made again after `aclose`."""
+    """A service with its own HTTP connections, which it opens again after `aclose`."""
 
     def __post_init__(self) -> None:
-        _ = self._http  # what it imports is slow, and no call should wait for it
+        _ = self._http  # imports the slow HTTP library now, so that no call waits for it
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -69,7 +69,7 @@ def test_of_several_addresses_only_the_dead_one_is_told_of(caplog: pytest.LogCap
                 await http.aclose()
 
     (problem,) = asyncio.run(run())
-    assert problem.startswith("nobody is there yet: no answer from http://127.0.0.1:9/v1/models")
+    assert problem.startswith("the service does not answer yet: no answer from http://127.0.0.1:9/v1/models")
     assert problem in caplog.text
 
 

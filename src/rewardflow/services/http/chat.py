@@ -1,11 +1,11 @@
-"""Asking a chat-completions endpoint: OpenAI's own, vLLM, SGLang, llama.cpp, gateways, or a ready AsyncOpenAI client.
+"""A client for chat completions of OpenAI, vLLM, SGLang, llama.cpp and gateways, or over a given AsyncOpenAI client.
 
-Always true: one `complete` is one answer, and what it used is reported before anything about it can fail. The key is
-read from the environment when a request is sent and kept nowhere. An endpoint that knows no JSON schema is found out by
-a refusal that says so, and asked without one for ten minutes.
+Always true: one `complete` returns one answer, and reports its usage before anything about the answer can fail. The
+client reads the key from the environment for each request and does not keep it. If an endpoint refuses a request
+because of the JSON schema, the client sends no schema to it for ten minutes.
 
 An address without a path gets `/v1`: `http://localhost:8000` and `http://localhost:8000/v1` are the same. An address
-with a path is taken as it is, and `/chat/completions` is added to either unless it is there.
+with a path stays as it is. `/chat/completions` is added to both unless it is already there.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _ROUTE = "/chat/completions"
 _OURS = ("model", "messages", "response_format", "logprobs", "top_logprobs", "stream", "n")
 _SCHEMA_REFUSALS = frozenset({400, 415, 422, 501})
 _ABOUT_SCHEMA = re.compile("response_?format|schema|grammar|structured", re.IGNORECASE)
-_SCHEMA_REFUSAL_S = 600.0  # a server may be replaced by one that knows more
-# What AsyncOpenAI takes by name; other servers' settings travel in its extra_body.
+_SCHEMA_REFUSAL_S = 600.0  # then tries again: the server may have been replaced by one that knows schemas
+# Arguments that AsyncOpenAI takes by name; settings of other servers go into its extra_body.
 _OPENAI_NAMES = frozenset(
     {
         *("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "presence_penalty"),
@@ -54,7 +54,7 @@ _SHARE_OF_NEWEST = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """A token that was written, and what else might have been."""
+    """A token of the answer, and its most likely alternatives with their log-probs."""
 
     token: str
     logprob: float
@@ -63,9 +63,9 @@ class TokenChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """`tokens` is None where the server gave no log-probs; counts are 0 where it gave no usage.
+    """An answer. `tokens` is None if the server sent no log-probs; the counts are 0 if it sent no usage.
 
-    `is_held_to_schema` is true where the server took a schema, so that the text should be one object and nothing else.
+    `is_held_to_schema` is true if the server accepted a schema, so that the text should be one object and nothing else.
     """
 
     text: str
@@ -77,7 +77,7 @@ class ChatAnswer:
 
 
 class ChatClient:
-    """One model at one or more addresses; which of them to ask is the agent's choice, call by call."""
+    """A client of one model at one or more addresses. The agent chooses the address for each call."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class ChatClient:
         self._usual_completion_tokens = float(min(_FIRST_GUESS_TOKENS, _completion_limit(self._sampling)))
 
     async def check(self) -> None:
-        """Raise `InvalidInput` if a variable of the environment is missing; log what is odd about the service.
+        """Raises `InvalidInput` if an environment variable is missing; logs problems of the service.
 
-        Each address is asked for its list of models, which costs nothing. A ready client is its owner's to try.
+        Asks each address for its list of models, which costs nothing. Does not test a client that was passed in.
         """
         headers = self._headers_to_send()
         if self._http is not None:
@@ -120,7 +120,7 @@ class ChatClient:
             )
 
     def price_problem(self) -> str | None:
-        """Why what a call costs cannot be told, and what to set; None if it can."""
+        """Says why the cost of a call is unknown, and what to set; returns None if the cost is known."""
         places = self.endpoints or (self._endpoint(),)
         if self._prices is not None or all(known_prices(self._model, place) for place in places):
             return None
@@ -134,7 +134,7 @@ class ChatClient:
         schema_name: str = "verdict",
         logprobs: int = 0,
     ) -> ChatAnswer:
-        """The model's answer, in the shape of the schema where the server can hold it to one."""
+        """Returns the model's answer, in the shape of the schema if the server can enforce it."""
         endpoint = self._endpoint()
         payload: dict[str, Any] = {"model": self._model, "messages": list(messages), **self._sampling}
         if logprobs:
@@ -144,20 +144,20 @@ class ChatClient:
         return self._account_for(_read_answer(answer), endpoint, is_held_to_schema)
 
     def estimate_tokens(self, num_chars: int) -> int:
-        """What a call with a prompt of this length will use, by the usual length of the answers so far."""
+        """Estimates the tokens of a call with a prompt of this length, from the average answer so far."""
         return round(num_chars / _CHARS_PER_TOKEN + self._usual_completion_tokens)
 
     async def aclose(self) -> None:
-        """Close our own connections. A client that was handed over stays its owner's to close."""
+        """Closes this client's own connections. The caller closes a client that it passed in."""
         if self._http is not None:
             await self._http.aclose()
 
-    # -- asking --
+    # -- sending --
 
     async def _ask(
         self, endpoint: str, payload: dict[str, Any], schema: Mapping[str, Any] | None, schema_name: str
     ) -> tuple[Any, bool]:
-        """What came back, and whether the server took the schema."""
+        """Returns the server's answer, and whether the server accepted the schema."""
         if schema is None or self._refuses_schema(endpoint):
             return await self._send(endpoint, payload), False
         shape = {"type": "json_schema", "json_schema": {"name": schema_name, "strict": True, "schema": schema}}
@@ -169,14 +169,14 @@ class ChatClient:
         else:
             self._takes_schema.add(endpoint)
             return answer, True
-        answer = await self._send(endpoint, payload)  # raises by itself if the schema was not what was wrong
+        answer = await self._send(endpoint, payload)  # raises again if the schema was not the problem
         if endpoint not in self._takes_schema:
             self._refused_schema_at[endpoint] = asyncio.get_running_loop().time()
         return answer, False
 
     def _refuses_schema(self, endpoint: str) -> bool:
         refused_at = self._refused_schema_at.get(endpoint)
-        # Another loop's clock may be behind: its time says nothing here.
+        # A time from another event loop may be later than now; it is ignored.
         return refused_at is not None and 0 <= asyncio.get_running_loop().time() - refused_at < _SCHEMA_REFUSAL_S
 
     def _may_be_about_schema(self, refusal: Exception, endpoint: str) -> bool:
@@ -203,7 +203,7 @@ class ChatClient:
     def _headers_to_send(self) -> dict[str, str]:
         return headers_to_send(self._headers, self._api_key_env if self._client is None else None)
 
-    # -- what it used --
+    # -- usage and cost --
 
     def _account_for(self, answer: _Raw, endpoint: str, is_held_to_schema: bool) -> ChatAnswer:
         usage = answer.usage
@@ -225,9 +225,9 @@ class ChatClient:
         )
 
     def _cost_usd(self, usage: _Usage, endpoint: str) -> float | None:
-        """By the judge's own prices, as the service tells it, or by the price list.
+        """Computes the cost from the judge's prices, the cost that the service sent, or the price list, in this order.
 
-        A price that nobody knows is not a price of nothing: the agent's call_cost_usd then stands in.
+        Returns None if no price is known, which does not mean free: the agent then uses its call_cost_usd.
         """
         if self._prices is None and usage.cost_usd is not None:
             return usage.cost_usd
@@ -239,14 +239,14 @@ class ChatClient:
 
 
 def chat_url(base_url: str) -> str:
-    """The address of chat completions, by the rule at the top of this module."""
+    """Returns the URL of chat completions, by the rule at the top of this module."""
     parts = urllib.parse.urlsplit(base_url)
     path = parts.path.rstrip("/") or "/v1"
     return parts._replace(path=path if path.endswith(_ROUTE) else path + _ROUTE).geturl()
 
 
 def models_url(base_url: str) -> str:
-    """Where a server lists what it serves: beside its chat completions."""
+    """Returns the URL where a server lists its models, next to its chat completions."""
     parts = urllib.parse.urlsplit(chat_url(base_url))
     return parts._replace(path=f"{parts.path.removesuffix(_ROUTE)}/models").geturl()
 
@@ -268,7 +268,7 @@ def _check_settings(base_urls: Sequence[str], model: str, sampling: Mapping[str,
 
 
 def _without_retries(client: Any) -> Any:
-    """The agent retries; a client that does so too hides it from the pace and the ledger."""
+    """Turns the client's retries off: the agent retries, and hidden retries would escape its rate limit and budget."""
     if client is not None and not hasattr(getattr(getattr(client, "chat", None), "completions", None), "create"):
         raise InvalidInput(f"client must have chat.completions.create, as AsyncOpenAI has, got {type(client).__name__}")
     return client.with_options(max_retries=0) if hasattr(client, "with_options") else client
@@ -287,12 +287,12 @@ class _Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    cost_usd: float | None = None  # some gateways tell it
+    cost_usd: float | None = None  # some gateways send it
 
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """An answer as it came: what it used counts even if there is a problem with the rest."""
+    """An answer before its usage is counted. The usage counts even if the answer has a problem."""
 
     text: str = ""
     tokens: tuple[TokenChoice, ...] | None = None
@@ -309,10 +309,10 @@ def _read_answer(answer: Any) -> _Raw:
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(choice, Mapping) or not isinstance(message, Mapping):
-        return _Raw(usage=usage, problem=_told_error(answer) or Unparsable(f"no choice in the answer {_short(answer)}"))
+        return _Raw(usage=usage, problem=_error_in(answer) or Unparsable(f"no choice in the answer {_short(answer)}"))
     finish_reason = str(choice.get("finish_reason") or "")
     text = message.get("content")
-    if isinstance(text, list):  # some gateways answer in parts
+    if isinstance(text, list):  # some gateways send the text in parts
         text = "".join(str(part.get("text", "")) for part in text if isinstance(part, Mapping))
     problem = _problem(message, text, finish_reason)
     if problem is not None:
@@ -332,8 +332,8 @@ def _problem(message: Mapping[str, Any], text: Any, finish_reason: str) -> CallE
     return Unparsable(f"the answer has no text (finish_reason {_short(finish_reason or None)})")
 
 
-def _told_error(answer: Mapping[str, Any]) -> CallError | None:
-    """Some gateways answer 200 with an error inside."""
+def _error_in(answer: Mapping[str, Any]) -> CallError | None:
+    """Finds the error that some gateways send inside an answer with status 200."""
     error = answer.get("error")
     if not error:
         return None
@@ -367,7 +367,7 @@ def _count(value: Any) -> int:
 
 
 def _read_tokens(logprobs: Any) -> tuple[TokenChoice, ...] | None:
-    """None unless every token is there: a hole would move all places after it."""
+    """Returns None unless every token is complete: a missing token would shift all positions after it."""
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if not isinstance(content, list):
         return None

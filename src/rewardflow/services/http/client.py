@@ -1,10 +1,10 @@
-"""The one way services speak HTTP: JSON out, JSON in, and every failure told in the agent's own words.
+"""The HTTP client of all services: it sends and receives JSON, and raises every failure as a `CallError`.
 
-Always true: what comes of a request is parsed JSON or a `CallError`; no message holds a key, neither one that was sent
-nor one the server made up; at most `max_body_bytes` of an answer are held. Connections end with the loop that they were
-made on, if nobody closed them before. Nothing here retries, waits or limits, because the agent does, with one
-exception: a request that met a connection which the server had just closed for being idle is sent once more, on a
-connection of its own, before the failure counts as one.
+Always true: a request returns parsed JSON or raises a `CallError`. No message holds a key, neither one that was sent
+nor one that the server invented. The client holds at most `max_body_bytes` of an answer. Connections close at the
+latest when their event loop ends. The client does not retry, wait or limit, because the agent does, with one exception:
+if the server has just closed an idle connection, the client sends the request once more, on a new connection, before
+it reports a failure.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ if TYPE_CHECKING:
     import aiohttp
 
 MAX_BODY_BYTES = 8 * 2**20
-KEEP_ALIVE_S = 4.0  # vLLM and others close idle connections after 5 s; whoever closes first never meets a closed one
+KEEP_ALIVE_S = 4.0  # vLLM and others close idle connections after 5 s; closing earlier avoids using a closed one
 _STALE_WITHIN_S = 0.25
 MAX_EXCERPT_CHARS = 500
 
 _MAX_ERROR_BODY_BYTES = 16 * 1024
-_MIN_SECRET_CHARS = 4  # a shorter one would be found inside ordinary words
+_MIN_SECRET_CHARS = 4  # a shorter text would match inside ordinary words
 _RETRYABLE_4XX = frozenset({408, 409, 425})
 _HOPELESS_5XX = frozenset({501, 505})
 _JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
 class HttpClient:
-    """Connections to any number of hosts, kept per event loop and made again after `aclose`."""
+    """Keeps connections to any number of hosts, for each event loop, and opens them again after `aclose`."""
 
     def __init__(self, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        import aiohttp  # noqa: F401  a quarter of a second, here where nobody waits, not in the first call
+        import aiohttp  # noqa: F401  takes 0.25 s: better here than in the first call
 
         self._max_body_bytes = max_body_bytes
         self._lifetimes: dict[asyncio.AbstractEventLoop, _Lifetime] = {}
 
     async def post_json(self, url: str, payload: Mapping[str, Any], *, headers: Mapping[str, str] = EMPTY) -> Any:
-        """The JSON that the server answered with. Whatever else happened is raised as a `CallError`."""
+        """Returns the server's JSON answer. Raises every failure as a `CallError`."""
         return await self._exchange("POST", url, _dump(payload), headers)
 
     async def get_json(self, url: str, *, headers: Mapping[str, str] = EMPTY) -> Any:
-        """The same for a question without a body."""
+        """Sends a GET request; otherwise works as `post_json`."""
         return await self._exchange("GET", url, None, headers)
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop, and of loops that have ended."""
+        """Closes the connections of the running loop and of loops that have ended."""
         running = asyncio.get_running_loop()
         for loop in [loop for loop in list(self._lifetimes) if loop is running or loop.is_closed()]:
             await self._lifetimes.pop(loop).aclose()
 
     async def _exchange(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> Any:
         outcome = await self._try(method, url, body, headers)
-        if isinstance(outcome, CallError):  # raised here, outside the client's own exceptions: they may hold headers
+        if isinstance(outcome, CallError):  # raised outside aiohttp's `except`, because its errors may hold headers
             raise outcome
         report_headers(outcome.headers)
         if not 200 <= outcome.status < 300:
@@ -94,7 +94,7 @@ class HttpClient:
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not sessions.is_closed:
                 raise
-            return ServiceError(f"no answer from {_place(url)}: {_told(error, headers)}")
+            return ServiceError(f"no answer from {_place(url)}: {_describe_error(error, headers)}")
 
     async def _send(
         self, session: aiohttp.ClientSession, request: _Request, proxies: EnvironmentProxies, trip: _Trip
@@ -104,7 +104,7 @@ class HttpClient:
         url, headers = request.url, request.headers
         route: dict[str, Any] = {}
         if (proxy := proxies.proxy_of(url)) is not None:
-            is_tunnel = url.startswith("https:")  # else the request itself is read by the proxy
+            is_tunnel = url.startswith("https:")  # without a tunnel the proxy reads the request itself
             route = {"proxy": proxy.url, "proxy_headers": proxy.headers if is_tunnel else None}
             headers = headers if is_tunnel else {**headers, **proxy.headers}
         async with session.request(
@@ -123,10 +123,10 @@ class HttpClient:
                 received = await _read(response, limit)
             except (aiohttp.ClientError, OSError, EOFError) as error:
                 if not is_error:
-                    return Unparsable(f"the answer of {_place(url)} broke off: {_told(error, headers)}")
+                    return Unparsable(f"the answer of {_place(url)} broke off: {_describe_error(error, headers)}")
                 received = b""
             if len(received) > limit:
-                response.close()  # reading the rest only to keep the connection would cost more than a new one
+                response.close()  # a new connection costs less than reading the rest
                 if not is_error:
                     return Unparsable(f"the answer of {_place(url)} must be at most {limit} bytes, and is longer")
             return _Answer(response.status, response.headers, received)
@@ -159,7 +159,7 @@ class _Answer:
 
 
 class _Trip:
-    """What became of one request, as far as sending it again depends on it."""
+    """The state of one request that decides whether to send it again."""
 
     __slots__ = ("began_s", "is_answered", "is_on_used_connection")
 
@@ -170,18 +170,18 @@ class _Trip:
 
     @property
     def is_stale(self) -> bool:
-        """Nothing came back on a connection that had served before, and that soon: the server had closed it.
+        """Whether a reused connection broke at once without an answer, because the server had already closed it.
 
-        One that breaks later may have worked on the request, which is for the agent to send again, and to count.
+        After a later break the server may have worked on the request: then the agent retries, and counts the attempt.
         """
         is_soon = time.monotonic() - self.began_s < _STALE_WITHIN_S
         return self.is_on_used_connection and not self.is_answered and is_soon
 
 
 class _Lifetime:
-    """From the first request on a loop to `aclose` or, where nobody says it, to the end of the loop.
+    """Keeps the sessions of one event loop from its first request until `aclose` or the end of the loop.
 
-    A loop that ends closes its asynchronous generators, which is the one way to be told of its end.
+    A loop closes its asynchronous generators when it ends; this is the only way to notice its end.
     """
 
     def __init__(self, others: dict[asyncio.AbstractEventLoop, _Lifetime]) -> None:
@@ -193,7 +193,7 @@ class _Lifetime:
 
     async def aclose(self) -> None:
         await self._kept.aclose()
-        await self.sessions.aclose()  # of a loop that ended in another way than asyncio's own
+        await self.sessions.aclose()  # for a loop that ended without closing its generators
 
     async def _keep(
         self, others: dict[asyncio.AbstractEventLoop, _Lifetime], loop: asyncio.AbstractEventLoop
@@ -207,7 +207,7 @@ class _Lifetime:
 
 
 class _Sessions:
-    """The connections of one event loop: a pool, and rarely some that are used once."""
+    """The connections of one event loop: a pool, and a session for connections that are used once."""
 
     def __init__(self) -> None:
         import aiohttp
@@ -224,7 +224,7 @@ class _Sessions:
         return self.pooled.closed
 
     def fresh(self) -> aiohttp.ClientSession:
-        """The session whose connections have never served; where one pooled connection is stale, others are too."""
+        """Returns the session that never reuses connections: if one pooled connection is stale, others are too."""
         import aiohttp
 
         if self._fresh is None:
@@ -253,7 +253,7 @@ async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _params: An
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body, or a little more than `limit` bytes of it."""
+    """Reads the body, and stops soon after `limit` bytes."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_any():
@@ -267,12 +267,12 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
 def _dump(payload: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(payload if isinstance(payload, dict) else dict(payload), option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError:  # most likely half a surrogate pair, as policies emit
+    except TypeError:  # most likely half a surrogate pair, which policies sometimes emit
         return orjson.dumps(_encodable(payload), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _encodable(value: Any) -> Any:
-    """The same with U+FFFD for what no encoding takes."""
+    """Replaces characters that cannot be encoded with U+FFFD."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
@@ -283,7 +283,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _refusal(url: str, answer: _Answer, sent: Mapping[str, str]) -> CallError:
-    """What a status outside of 2xx means."""
+    """Turns a status outside 2xx into an error."""
     status = answer.status
     message = f"{_place(url)} answered {status}: {excerpt_of(answer.body, sent)}"
     if status == 429:
@@ -298,16 +298,16 @@ def _refusal(url: str, answer: _Answer, sent: Mapping[str, str]) -> CallError:
 
 
 def _about_limits(headers: Mapping[str, str]) -> dict[str, str]:
-    told = {name.lower(): value for name, value in headers.items()}
+    lowered = {name.lower(): value for name, value in headers.items()}
     return {
         name: value
-        for name, value in told.items()
+        for name, value in lowered.items()
         if "ratelimit" in name or name.startswith("retry-after") or name == "date"
     }
 
 
 def excerpt_of(body: bytes, sent: Mapping[str, str] = EMPTY) -> str:
-    """The start of a body for an error message: without secrets, on one line."""
+    """Returns the start of a body for an error message: without secrets, on one line."""
     text = body[:_MAX_ERROR_BODY_BYTES].decode("utf-8", "replace")
     shown = " ".join(without_secrets(text, sent).split())
     if not shown:
@@ -316,7 +316,7 @@ def excerpt_of(body: bytes, sent: Mapping[str, str] = EMPTY) -> str:
 
 
 def without_secrets(text: str, sent: Mapping[str, str]) -> str:
-    """Also without what was sent in headers: a key may be in a variable that does not sound like one."""
+    """Removes secrets and the values of sent headers: a key may be in a header whose name does not suggest it."""
     for name, value in sent.items():
         if name in _JSON_HEADERS:
             continue
@@ -326,12 +326,12 @@ def without_secrets(text: str, sent: Mapping[str, str]) -> str:
     return redact(text)
 
 
-def _told(error: BaseException, sent: Mapping[str, str]) -> str:
+def _describe_error(error: BaseException, sent: Mapping[str, str]) -> str:
     text = str(error).strip()
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return without_secrets(told, sent)[:MAX_EXCERPT_CHARS]
+    described = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return without_secrets(described, sent)[:MAX_EXCERPT_CHARS]
 
 
 def _place(url: str) -> str:
-    """The address for an error message: no query, which may hold a key, and no password."""
+    """Returns the address for an error message, without its query, which may hold a key, and without a password."""
     return redact(url.partition("?")[0])

@@ -1,7 +1,7 @@
-"""What services that speak HTTP have in common: addresses, keys, headers, and which address a call goes to.
+"""Checks and reads the settings that all HTTP services share: addresses, keys, headers, and the address of a call.
 
-Always true: a key is named by a variable of the environment, is read when a request is sent and is kept nowhere; what
-was given in the place of such a name, or as a header's value, is in no message, because it may be the key itself.
+Always true: settings name the environment variable of a key; the key is read for each request and not kept. No message
+shows a text that was given instead of such a name or as a header's value, because it may be the key itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rewardflow.reward.code.current_call import current_call
 UNPRICED = "no price is known: set its own call_cost_usd (0 for a server of yours), or call_cost_usd of the agent"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Headers whose values say who asks, and open nothing.
+# Headers that identify the sender and never hold a secret.
 _PLAIN_HEADERS = frozenset(
     {
         *("accept", "accept-language", "anthropic-version", "http-referer", "openai-beta", "openai-organization"),
@@ -46,7 +46,7 @@ def check_addresses(name: str, addresses: Sequence[str]) -> None:
 
 
 def read_addresses(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    """One address or several, without a slash at the end."""
+    """Reads one address or several, and removes a slash at the end."""
     addresses = tuple(one.rstrip("/") for one in ((given,) if isinstance(given, str) else given))
     if not addresses:
         raise InvalidInput(f"{name} must be one or more http or https addresses, got none")
@@ -57,13 +57,13 @@ def read_addresses(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
 def _is_address(address: object) -> bool:
     try:
         parts = urllib.parse.urlsplit(address) if isinstance(address, str) else None
-    except ValueError:  # such as half a bracket of an IPv6 address
+    except ValueError:  # for example an IPv6 address without its closing bracket
         return False
     return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def endpoint_of_call(endpoints: Sequence[str]) -> str:
-    """The one the agent chose; the first outside a call, or in a call whose endpoints are not ours."""
+    """Returns the agent's choice; the first endpoint outside a call, or if the choice is not among these endpoints."""
     call = current_call()
     chosen = None if call is None else call.endpoint
     return chosen if chosen is not None and chosen in endpoints else endpoints[0]
@@ -81,7 +81,7 @@ def check_variable(name: str, variable: object) -> None:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Values are `$NAME`, read from the environment, but for a few headers that never hold a secret."""
+    """Requires values of the form `$NAME`, read from the environment, except for headers that never hold a secret."""
     for name, value in headers.items():
         if isinstance(value, str) and value.startswith("$"):
             check_variable(f"the value of the header {name}, after $,", value[1:])
@@ -95,7 +95,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def headers_to_send(
     headers: Mapping[str, str], api_key_env: str | None, key_header: str = "Authorization"
 ) -> dict[str, str]:
-    """With values from the environment as it is now; `InvalidInput` names a variable that is missing."""
+    """Returns the headers with values from the current environment. Raises `InvalidInput` for a missing variable."""
     sent = {name: _from_environment(value[1:]) if value[:1] == "$" else value for name, value in headers.items()}
     if api_key_env is not None:
         key = _from_environment(api_key_env)
@@ -105,7 +105,7 @@ def headers_to_send(
 
 def _from_environment(variable: str) -> str:
     value = os.environ.get(variable, "").strip()
-    shown = redact(variable)  # a key of letters and digits alone may have been given for a name
+    shown = redact(variable)  # someone may have given the key itself instead of a name
     if not value:
         raise InvalidInput(f"the environment variable {shown} must hold the service's key; it is not set or empty")
     if not value.isascii() or not value.isprintable():

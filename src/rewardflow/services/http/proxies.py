@@ -1,10 +1,10 @@
-"""Which proxy a request goes through: the one that the environment names, as curl, requests and openai's client do.
+"""Finds the proxy of a request in the environment, as curl, requests and openai's client do.
 
-Always true: what `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` (in either case) say is read once for each
-host; a request to this machine itself never leaves it; the password of a proxy is in no message.
+Always true: `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` (in upper or lower case) are read once per host. A
+request to this machine uses no proxy. No message holds the password of a proxy.
 
-aiohttp's `trust_env` would read them too, but hands every request to a thread twice to do so, and sends what `~/.netrc`
-holds for a host.
+aiohttp's `trust_env` would read the same variables, but it passes every request to a thread twice, and it sends the
+password that `~/.netrc` holds for a host.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rewardflow.observe.redact import redact
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Where to send, and what opens it; `headers` hold the password, if there is one."""
+    """A proxy's URL, and headers that hold its password if it has one."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 class EnvironmentProxies:
-    """The proxies of the environment as it was when each host was first asked about."""
+    """The proxies of the environment; remembers the proxy of each host from the first request."""
 
     def __init__(self) -> None:
         self._by_host: dict[tuple[str, str], Proxy | None] = {}
 
     def proxy_of(self, url: str) -> Proxy | None:
-        """None where the request goes straight to its host."""
+        """Returns None if the request goes to its host directly."""
         parts = urllib.parse.urlsplit(url)
         place = (parts.scheme, parts.netloc)
         if place not in self._by_host:

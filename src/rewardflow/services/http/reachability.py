@@ -1,8 +1,8 @@
-"""Asking a service, before anything is sent, whether it is there: one question to each address that costs nothing.
+"""Checks before a run whether a service answers, with one free request to each address.
 
-Always true: what is found out here is told in the log and stops nobody. A server that is still starting, a run whose
-verdicts are all in the journal, a key that may judge but not list models: all of these look like a mistake from outside
-and are none. What only this machine can lack (a key's variable, a file) is not asked here and is an error.
+Always true: a problem found here is only logged, and stops no run. Some cases look like mistakes and are not: a server
+that is still starting, a run whose verdicts are all in the journal, a key that may judge but not list models. Missing
+parts of this machine (a key's variable, a file) are errors, and are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _MAX_MODELS_SHOWN = 5
 async def check_reachability(
     http: HttpClient, addresses: Mapping[str, str], headers: Mapping[str, str], *, model: str | None = None
 ) -> list[str]:
-    """What is odd about a service, one line each, also logged; `addresses` says which URL to get for each of its own.
+    """Returns and logs the problems of a service, one line each. `addresses` maps each address to the URL to get.
 
-    With `model`, the URLs list the models that are served, as `/v1/models` does.
+    With `model`, the URLs must list the served models, as `/v1/models` does.
     """
     asked = list(addresses.items())
     async with asyncio.TaskGroup() as tasks:
         answers = [tasks.create_task(_ask(http, address, url, headers, model)) for address, url in asked]
-    odd = [problem for problem in (answer.result() for answer in answers) if problem is not None]
-    for problem in odd:
+    problems = [problem for problem in (answer.result() for answer in answers) if problem is not None]
+    for problem in problems:
         logger.warning("%s", problem)
-    return odd
+    return problems
 
 
 async def _ask(http: HttpClient, address: str, url: str, headers: Mapping[str, str], model: str | None) -> str | None:
@@ -56,17 +56,17 @@ async def _ask(http: HttpClient, address: str, url: str, headers: Mapping[str, s
 
 
 def _problem(place: str, error: CallError) -> str | None:
-    """Any answer is a sign of life: who has no list of models still may judge."""
+    """Returns None for most error statuses: a server without a list of models may still judge."""
     status = getattr(error, "status", None)
     if status in _REFUSED:
         return f"{place} refused the key (or its absence) with {status} when it was asked what it serves"
     if isinstance(error, ServiceError) and status is None:
-        return f"nobody is there yet: {error}"
+        return f"the service does not answer yet: {error}"
     return None
 
 
 def _models(answer: Any) -> Sequence[str]:
-    """The names in an answer of `/v1/models`; none where it has another shape."""
+    """Returns the names in an answer of `/v1/models`; none if it has another shape."""
     rows = answer.get("data") if isinstance(answer, Mapping) else None
     names = [row.get("id") for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
     return [name for name in names if isinstance(name, str)]

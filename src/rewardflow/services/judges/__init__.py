@@ -1,1 +1,1 @@
-"""LLM judges: one answer, a pair or a whole group in a prompt, and a verdict that is parsed strictly."""
+"""LLM judges. A prompt shows one answer, a pair or a whole group; the verdict is parsed strictly."""

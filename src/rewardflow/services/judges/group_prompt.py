@@ -1,7 +1,7 @@
-"""What judges that see several answers share: the order in which answers are shown, and the prompt that shows them.
+"""Builds prompts that show several answers: their order and their text, for the listwise and the pairwise judge.
 
-Always true: which answer stands where is drawn from a seeded hash of the group, not from the order of the rollouts;
-everything that is shown stands inside the fence of this one prompt.
+Always true: the order of the answers comes from a seeded hash of the group, not from the order of the rollouts. All
+shown texts are inside the fence of the prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NONE = "(none is given)"
 
 
 def shuffled(rollouts: Sequence[Rollout], seed: int) -> list[int]:
-    """The places of the rollouts in an order that depends on the seed and the group, and on nothing else."""
+    """Returns the rollouts' positions in an order that depends only on the seed and the group."""
 
     def draw(i: int) -> bytes:
         rollout = rollouts[i]
@@ -32,12 +32,12 @@ def shuffled(rollouts: Sequence[Rollout], seed: int) -> list[int]:
 
 
 def texts_shown(rollouts: Sequence[Rollout], order: Sequence[int]) -> list[str | None]:
-    """What is shown, none of it vouched for: the question, the reference and the answers in this order."""
+    """Returns the untrusted texts of the prompt: the question, the reference and the answers in this order."""
     return [question_of(rollouts[0]), reference_of(rollouts[0]), *(rollouts[i].response for i in order)]
 
 
 def show(rollouts: Sequence[Rollout], order: Sequence[int], labels: Sequence[str], max_answer_chars: int) -> str:
-    """The question, the reference and the answers in this order, each inside the fence of this one prompt."""
+    """Writes the question, the reference and the answers in this order, each fenced with the prompt's number."""
     question, reference, *answers = texts_shown(rollouts, order)
     fence = Fence.around((question, reference, *answers))
     parts = (("The question", "QUESTION", question), ("The reference answer", "REFERENCE", reference))

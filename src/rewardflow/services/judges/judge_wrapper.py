@@ -1,6 +1,6 @@
-"""What services have in common that prepare what a judge is shown, and let it judge.
+"""The base class of judges that wrap an `LLMJudge`: they prepare what it is shown, and it makes the calls.
 
-Always true: all that the agent asks about the service is told by the judge behind: it makes the calls.
+Always true: endpoints, checks and prices are those of the wrapped judge.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rewardflow.services.service_record import ServiceRecord
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JudgeWrapper(ServiceRecord):
-    """A service that asks `judge`."""
+    """A service that makes its calls through `judge`."""
 
     judge: LLMJudge
 
@@ -33,5 +33,5 @@ class JudgeWrapper(ServiceRecord):
         await self.judge.aclose()
 
     def identity_of(self, *names: str) -> dict[str, Any]:
-        """These of its settings, and who judges."""
+        """Returns the named settings and the identity of the wrapped judge."""
         return {**{name: getattr(self, name) for name in names}, "judge": RewardSource.of(self.judge).find().identity}

@@ -1,7 +1,7 @@
 """A judge that sees all answers to one prompt in one call, and scores or ranks them.
 
-Always true: the order in which answers were shown is undone before anything leaves; a verdict that does not name every
-answer exactly once is `Unparsable`, and fails the group.
+Always true: rewards come back in the order of the rollouts, whatever order the judge saw. A verdict that does not name
+every answer exactly once is `Unparsable`, and fails the group.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ListwiseMode = Literal["scores", "ranking"]
 class ListwiseJudge(JudgeWrapper):
     """Shows `judge` all answers at once and asks for a score of each, or for their order from best to worst.
 
-    Scores from `low` to `high` are given on 0 to 1. A ranking gives 1 to the best, 0 to the worst and equal steps
+    Scores from `low` to `high` are scaled to 0 to 1. A ranking gives 1 to the best, 0 to the worst and equal steps
     between. The criteria are those of `judge`; its template is not used.
     """
 
@@ -68,7 +68,7 @@ class ListwiseJudge(JudgeWrapper):
         return [
             Reward(
                 value=values[by_rollout[i]],
-                query=query if i == 0 else None,  # one for the group, and long
+                query=query if i == 0 else None,  # long, and the same for the whole group
                 explanation=verdict.reason,
                 extras={"shown_as": by_rollout[i] + 1},
             )
@@ -76,7 +76,7 @@ class ListwiseJudge(JudgeWrapper):
         ]
 
     def estimate_tokens(self, rollout: Rollout) -> int:
-        """This rollout's share: its answer, and its part of what is said once for the group."""
+        """Estimates this rollout's share: its answer, and its part of the text that the group shares."""
         once = self.judge.estimate_tokens(replace(rollout, response=""))
         own = min(len(rollout.response), self.max_answer_chars) // CHARS_PER_TOKEN
         return own + -(-once // rollout.group_size)
@@ -85,7 +85,7 @@ class ListwiseJudge(JudgeWrapper):
         return self.identity_of("mode", "low", "high", "seed", "max_answer_chars")
 
     def _shape(self, count: int) -> Rubric:
-        """A number for each answer, or for each place: a flat object, which every server can be held to."""
+        """Returns a flat shape with one number per answer or per place, because every server can enforce that."""
         name, low, high = ("answer", self.low, self.high) if self.mode == "scores" else ("place", 1, count)
         return Rubric(tuple(Criterion(f"{name}_{number}", low=low, high=high) for number in range(1, count + 1)))
 
@@ -114,7 +114,7 @@ class ListwiseJudge(JudgeWrapper):
         return read
 
     def _values(self, verdict: JudgeVerdict, shape: Rubric) -> list[float]:
-        """By the places in which the answers were shown."""
+        """Returns the values in the order in which the answers were shown."""
         if self.mode == "scores":
             return list(shape.normalised(verdict.scores).values())
         count = len(verdict.scores)

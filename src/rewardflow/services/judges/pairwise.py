@@ -1,11 +1,10 @@
 """A judge that sees the answers to one prompt two at a time, each pair in both orders.
 
-Always true: a score is the mean of all comparisons that the answer was in, and if one of them fails, the group's
-verdict fails; a verdict keeps every reason that was given about it, and every prompt is kept with the answer that it
-shows first.
+Always true: a score is the mean of all comparisons of the answer; if one comparison fails, the group fails. A verdict
+keeps every reason given about its answer. Each prompt is kept with the answer that it shows first.
 
-One call of the agent is one group here. It makes many requests inside, up to `parallel` at a time: the service sees up
-to `max_concurrency * parallel` of them, `rpm` counts groups, and `timeout_s` must leave room for all.
+One call of the agent judges one group and sends many requests, up to `parallel` at a time: the service sees up to
+`max_concurrency * parallel` requests, `rpm` counts groups, and `timeout_s` must cover all requests of a group.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from rewardflow.services.judges.verdict_parsing import read_verdict
 from rewardflow.types import Reward, Rollout
 
 Winner = Literal["first", "second", "tie"]
-Game = tuple[int, int]  # the rollouts shown first and second
+Game = tuple[int, int]  # one comparison: the positions of the rollouts shown first and second
 
-MAX_ALL_PAIRS = 6  # up to this many answers everyone meets everyone
+MAX_ALL_PAIRS = 6  # up to this many answers, all pairs are compared
 _MAX_GROUPS_REMEMBERED = 1024
 _BETWEEN_QUERIES = "\n\n==========\n\n"
 _SHARES: Mapping[Any, float] = {"first": 1.0, "second": 0.0, "tie": 0.5}
@@ -53,23 +52,23 @@ _GAME_SCHEMA: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """How one game ended: `share` is what the one shown first gets, 1, 0 or a half."""
+    """The result of one comparison. `share` is what the answer shown first gets: 1, 0 or a half."""
 
     share: float
     reason: str
 
     def agrees_with(self, other: PairComparison) -> bool:
-        """Whether both name the same winner, for whatever reasons."""
+        """Whether both name the same winner; the reasons may differ."""
         return self.share == other.share
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PairwiseJudge(JudgeWrapper):
-    """Lets answers meet in pairs, each pair in both orders; the score is the share of comparisons won, a tie half.
+    """Compares answers in pairs, each pair in both orders. The score is the share of comparisons won; a tie is half.
 
-    Up to 6 answers everyone meets everyone; of more, each meets `opponents` others (an even number), drawn by the seed.
-    A judge that prefers the same place in both orders thereby gives half to each. Comparisons that were answered
-    before a group's call failed are not asked again when the agent retries it.
+    Up to 6 answers, all pairs are compared; of more, each meets `opponents` others (an even number), drawn by the seed.
+    A judge that prefers the same position in both orders gives half to each. When the agent retries a failed
+    group, comparisons that were already answered are not sent again.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -99,19 +98,19 @@ class PairwiseJudge(JudgeWrapper):
         await self._play(games, rollouts, played)
         self._answered.pop(key, None)
         return [
-            replace(_standing(i, pairs, played, rollouts), query=self._queries(i, games, rollouts))
+            replace(_reward_of(i, pairs, played, rollouts), query=self._queries(i, games, rollouts))
             for i in range(len(rollouts))
         ]
 
     def estimate_tokens(self, rollout: Rollout) -> int:
-        """This rollout's share: half of each comparison it is in, and it meets each opponent twice."""
+        """Estimates this rollout's share: half of each comparison, with two comparisons per opponent."""
         size = rollout.group_size
         met = size - 1 if size <= MAX_ALL_PAIRS else min(self.opponents, size - 1)
         other = min(len(rollout.response), self.max_answer_chars) // CHARS_PER_TOKEN
         return met * (self.judge.estimate_tokens(rollout) + other)
 
     def identity_settings(self) -> dict[str, Any]:
-        """Not how many comparisons run at once."""
+        """Leaves out `parallel`, which changes no verdict."""
         return self.identity_of("opponents", "seed", "max_answer_chars")
 
     async def aclose(self) -> None:
@@ -120,13 +119,13 @@ class PairwiseJudge(JudgeWrapper):
 
     @functools.cached_property
     def _answered(self) -> OrderedDict[bytes, dict[Game, PairComparison]]:
-        """What came back for groups that are not finished."""
+        """Results of comparisons for groups that are not finished."""
         return OrderedDict()
 
     async def _play(
         self, games: Sequence[Game], rollouts: Sequence[Rollout], played: dict[Game, PairComparison]
     ) -> None:
-        """Every game that has no answer yet. After a failure no more are begun, but those under way are let finish."""
+        """Runs every comparison without a result. After a failure it starts no more, and waits for the running ones."""
         slots = asyncio.Semaphore(self.parallel)
         failures: list[Exception] = []
 
@@ -136,7 +135,7 @@ class PairwiseJudge(JudgeWrapper):
                     return
                 try:
                     played[game] = await self._compare(game, rollouts)
-                except Exception as error:  # of any client: the agent sorts it, and a task group would hide it
+                except Exception as error:  # from any client: the agent classifies it; a task group would wrap it
                     failures.append(error)
 
         async with asyncio.TaskGroup() as tasks:
@@ -154,7 +153,7 @@ class PairwiseJudge(JudgeWrapper):
         return show(rollouts, game, ["FIRST ANSWER", "SECOND ANSWER"], self.max_answer_chars)
 
     def _queries(self, i: int, games: Sequence[Game], rollouts: Sequence[Rollout]) -> str:
-        """The prompts in which this answer was shown first: so each prompt of the group is kept once."""
+        """Returns the prompts that show this answer first, so that each prompt of the group is kept once."""
         return _BETWEEN_QUERIES.join(self._query(game, rollouts) for game in games if game[0] == i)
 
     @functools.cached_property
@@ -171,10 +170,10 @@ def _read_game(found: Mapping[str, Any]) -> PairComparison | None:
     return PairComparison(_SHARES[better], reason)
 
 
-def _standing(
+def _reward_of(
     i: int, pairs: Sequence[Game], played: Mapping[Game, PairComparison], rollouts: Sequence[Rollout]
 ) -> Reward:
-    """One rollout's share of its games, from both orders of each pair."""
+    """Returns one rollout's share of its comparisons, over both orders of each pair."""
     opponents = [one if other == i else other for one, other in pairs if i in (one, other)]
     shown_first = [played[i, other].share for other in opponents]
     shown_second = [1.0 - played[other, i].share for other in opponents]
@@ -195,7 +194,7 @@ def _standing(
 
 
 def draw_pairs(order: Sequence[int], opponents: int) -> list[Game]:
-    """Who meets whom, each pair once: everyone, or in a ring the next `opponents / 2` neighbours of each."""
+    """Returns the pairs to compare, each once: all pairs, or for each answer its next `opponents / 2` in a ring."""
     count = len(order)
     if count <= MAX_ALL_PAIRS or opponents >= count - 1:
         return list(itertools.combinations(order, 2))

@@ -1,8 +1,8 @@
-"""What a judge is asked to score: named criteria with scales and weights, and the one shape a verdict may have.
+"""A rubric lists the criteria that a judge scores, with scales and weights, and fixes the shape of a verdict.
 
-Always true: a rubric that exists can be asked for and read: names are distinct and plain, scales have two ends, weights
-add up to more than nothing. A verdict is a flat JSON object of a reason and one number for each criterion; the reason
-comes first, so that the numbers follow from it.
+Always true: the names of a rubric are distinct and plain, each scale has a lower and a higher end, and the weights add
+up to more than 0. A verdict is a flat JSON object with a reason and one number per criterion; the reason comes first,
+so that the model writes it before the numbers.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rewardflow.reward.settings import check_names
 
 REASON = "reason"
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # what every server's grammar can spell, and needs no escape in JSON
-_MAX_LISTED = 21  # longer scales are given by their ends
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # accepted by every server's grammar, without escapes in JSON
+_MAX_LISTED = 21  # longer scales are given by minimum and maximum
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One thing to score from `low` (worst) to `high` (best). A scale between whole numbers is one of whole numbers."""
+    """One criterion, scored from `low` (worst) to `high` (best). If both are whole numbers, so is every score."""
 
     name: str
     description: str = ""
@@ -50,7 +50,7 @@ class Criterion:
 
     @classmethod
     def of(cls, criterion: Criterion | Mapping[str, Any] | str) -> Criterion:
-        """A criterion as it is, by name alone, or from a mapping as a configuration file has it."""
+        """Accepts a criterion, the name of one, or a mapping as in a reward file."""
         if isinstance(criterion, Criterion):
             return criterion
         if isinstance(criterion, str):
@@ -65,13 +65,13 @@ class Criterion:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def normalised(self, score: float) -> float:
-        """On 0 to 1."""
+        """Scales a score to 0 to 1."""
         return (score - self.low) / (self.high - self.low)
 
     def schema(self) -> dict[str, Any]:
         if not self.is_whole:
             return {"type": "number", "minimum": self.low, "maximum": self.high}
-        if self.high - self.low < _MAX_LISTED:  # understood by more servers than minimum and maximum
+        if self.high - self.low < _MAX_LISTED:  # more servers understand enum than minimum and maximum
             return {"type": "integer", "enum": list(range(int(self.low), int(self.high) + 1))}
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
@@ -106,7 +106,7 @@ class Rubric:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """JSON schema in the strict dialect: every property required, no other allowed."""
+        """The JSON schema of a verdict in the strict dialect: it requires every property and allows no other."""
         properties: dict[str, Any] = {REASON: {"type": "string"}}
         properties.update({criterion.name: criterion.schema() for criterion in self.criteria})
         return {
@@ -118,7 +118,7 @@ class Rubric:
 
     @cached_property
     def in_words(self) -> str:
-        """The criteria and the format of a verdict, for servers that know no schema and models that know no rubric."""
+        """Describes the criteria and the format of a verdict, for the system prompt."""
         lines = [criterion.in_words() for criterion in self.criteria]
         example = ", ".join(f'"{name}": <number>' for name in self.keys[1:])
         return (
@@ -128,7 +128,7 @@ class Rubric:
         )
 
     def read(self, found: Mapping[str, Any]) -> JudgeVerdict | None:
-        """The verdict that a JSON object is, or None if it does not have exactly its shape."""
+        """Returns the verdict in a JSON object, or None if the object does not have exactly the right shape."""
         if len(found) != len(self.criteria) + 1 or not isinstance(found.get(REASON), str):
             return None
         scores: dict[str, float] = {}
@@ -142,36 +142,36 @@ class Rubric:
         return JudgeVerdict(reason=found[REASON], scores=scores)
 
     def normalised(self, scores: Mapping[str, float]) -> dict[str, float]:
-        """Each criterion's score on 0 to 1."""
+        """Scales each criterion's score to 0 to 1."""
         return {criterion.name: criterion.normalised(scores[criterion.name]) for criterion in self.criteria}
 
     def value(self, normalised: Mapping[str, float]) -> float:
-        """The weighted mean on 0 to 1."""
+        """Returns the weighted mean of scores that are already on 0 to 1."""
         total = sum(criterion.weight for criterion in self.criteria)
         return sum(criterion.weight * normalised[criterion.name] for criterion in self.criteria) / total
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeVerdict:
-    """What a judge said, on the rubric's own scales."""
+    """A judge's reason and scores, on the rubric's own scales."""
 
     reason: str
     scores: Mapping[str, float]
 
     def agrees_with(self, other: JudgeVerdict) -> bool:
-        """Whether both give the same scores, for whatever reasons."""
+        """Whether both give the same scores; the reasons may differ."""
         return self.scores == other.scores
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, also as text, as models that know no schema write it."""
+    """Reads a finite number, also from text, because models without a schema write numbers as text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and not re.fullmatch(r"\s*[-+]?\d{1,18}(\.\d{1,18})?\s*", value, re.ASCII):
         return None
     try:
         number = float(value)
-    except OverflowError:  # a whole number beyond a double
+    except OverflowError:  # an integer too large for a float
         return None
     return number if math.isfinite(number) else None
 

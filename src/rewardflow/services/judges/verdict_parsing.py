@@ -1,9 +1,9 @@
-"""From a judge's text to what it decided, when neither the judge nor what it quotes can be trusted.
+"""Parses a judge's text into its verdict, although neither the judge nor the texts it quotes can be trusted.
 
-Always true: a verdict is read from one complete JSON object that has exactly the asked-for shape and ends the text, or
-not at all. If another object of that shape disagrees, if anything else in the text looks like a piece of a verdict, or
-if the same object stands in what was judged, whose words they are cannot be told, and the answer is `Unparsable`. The
-time is linear in the length of the texts.
+Always true: a verdict is read only from a complete JSON object that has exactly the requested shape and ends the text.
+The answer is `Unparsable` if another object of that shape disagrees, if other text looks like a piece of a verdict, or
+if the judged texts hold the same object: then nobody can tell whose words they are. Parsing takes time linear in the
+length of the texts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 MAX_ANSWER_CHARS = 200_000
 _MAX_EXCERPT_CHARS = 200
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)  # where the server leaves it in the text
-_END = re.compile(r"\s*(?:`{3,}|~{3,})?\s*")  # what may follow a verdict
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)  # some servers leave reasoning in the text
+_END = re.compile(r"\s*(?:`{3,}|~{3,})?\s*")  # the only text allowed after a verdict
 _FENCE_OPEN = re.compile(r"\s*(?:(?:`{3,}|~{3,})\w*)?\s*")
 _OBJECT_START = re.compile(r'\{\s*"')
 _WINDOW_CHARS = 4096
-_CHARS_PER_FAILURE = 100  # what a failed attempt costs, before it has read anything
-_SLACK_CHARS = 10_000  # what failed attempts at parsing may read in all, beyond ten times the text
-_MIN_SCORE_MASS = 0.5  # below it the model was about to write something else than a score
+_CHARS_PER_FAILURE = 100  # the fixed cost of a failed attempt at parsing
+_SLACK_CHARS = 10_000  # what all failed attempts together may read, beyond ten times the text
+_MIN_SCORE_MASS = 0.5  # with less probability on scores, the model was about to write something else
 
 
 def read_verdict(
@@ -42,10 +42,10 @@ def read_verdict(
     read: Callable[[Mapping[str, Any]], T | None],
     untrusted: Iterable[str | None] = (),
 ) -> T:
-    """What the judge decided: the object at the end of its answer, for which `read` gives something.
+    """Returns the verdict: what `read` returns for the object at the end of the judge's answer.
 
-    `keys` are the names that a verdict holds; `read` gives None for an object that is not exactly one. Results are
-    compared by `agrees_with`, if they have it, or else by equality. `untrusted` are the texts that the judge was shown.
+    `keys` are the keys of a verdict. `read` returns None for an object that is not exactly a verdict. Results are
+    compared by `agrees_with` if they have it, otherwise by equality. `untrusted` are the texts shown to the judge.
     """
     if answer.finish_reason == "length":
         raise Unparsable(f"the judge's answer was cut at its limit of tokens; raise max_tokens: {excerpt(answer.text)}")
@@ -62,7 +62,7 @@ def find_verdict(
     *,
     is_whole: bool = False,
 ) -> T:
-    """As `read_verdict`, from text alone. With `is_whole`, nothing but the object may stand in it."""
+    """Reads the verdict from text alone. With `is_whole`, the text must be the object and nothing else."""
     if len(text) > MAX_ANSWER_CHARS:
         raise Unparsable(f"a judge's answer must be at most {MAX_ANSWER_CHARS} characters, got {len(text)}")
     thought = _THOUGHT.match(text)
@@ -87,7 +87,7 @@ def _read_object(read: Callable[[Mapping[str, Any]], T | None], found: _Found) -
 
 
 def _check_surroundings(said: str, found: Sequence[_Found], keys: Collection[str], is_whole: bool) -> None:
-    """Refuse an answer in which something outside its verdicts may be the judge's real word."""
+    """Refuses an answer if text outside its verdicts may be the judge's real decision."""
     ends = [0, *(one.end for one in found)]
     starts = [*(one.start for one in found), len(said)]
     outside = "\n".join(said[end:start] for end, start in zip(ends, starts, strict=True))
@@ -103,7 +103,7 @@ def _check_surroundings(said: str, found: Sequence[_Found], keys: Collection[str
 
 
 def excerpt(text: str) -> str:
-    """The two ends of a text for an error message: without secrets, on one line, of bounded length."""
+    """Returns both ends of a text for an error message: without secrets, on one line, of bounded length."""
     shown = " ".join(redact(text[:2000] if len(text) <= 4000 else f"{text[:2000]} ... {text[-2000:]}").split())
     if len(shown) <= _MAX_EXCERPT_CHARS:
         return repr(shown)
@@ -122,11 +122,11 @@ class _Found:
 
 
 class _Tangled(ValueError):
-    """Nothing that was meant to be read: to go on would take more than linear time."""
+    """Raised when parsing would take more than linear time. No honest answer looks like that."""
 
 
 class _Ambiguous(tuple[Any, ...]):
-    """The values of an object in which a key stands twice: it is not one thing, but what is inside can be looked at."""
+    """The values of an object with a repeated key: not a verdict, but the objects inside it can still be searched."""
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> Any:
@@ -135,23 +135,23 @@ def _pairs(pairs: list[tuple[str, Any]]) -> Any:
 
 
 def _whole_number(digits: str) -> float:
-    return int(digits) if len(digits) < 20 else float(digits)  # Python refuses to read thousands of digits
+    return int(digits) if len(digits) < 20 else float(digits)  # Python refuses to parse thousands of digits as an int
 
 
 _decode = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=_whole_number).raw_decode
 
 
 def _objects(text: str) -> Iterator[_Found]:
-    """The outermost JSON objects in a text, from left to right; fences and prose round them do not matter.
+    """Yields the outermost JSON objects of a text from left to right; ignores code fences and prose around them.
 
-    What was read in vain is counted, and too much of it raises `_Tangled`.
+    Counts the characters of failed attempts, and raises `_Tangled` if they are too many.
     """
     allowance = 10 * len(text) + _SLACK_CHARS
     base, window = 0, text
     place = _OBJECT_START.search(text)
     while place is not None:
         start = place.start()
-        if start - base > _WINDOW_CHARS:  # because an error of the parser counts lines from the start of its text
+        if start - base > _WINDOW_CHARS:  # because the parser's errors count lines from the start of its text
             base, window = start, text[start:]
         try:
             value, end = _decode(window, start - base)
@@ -168,7 +168,7 @@ def _objects(text: str) -> Iterator[_Found]:
 
 
 def _stands_in(verdict: Mapping[str, Any], text: str, read: Callable[[Mapping[str, Any]], T | None]) -> bool:
-    """Whether a text holds an object with the same decision and the same reason, as the judge was shown the text."""
+    """Whether a text, in the form the judge saw, holds an object with the same decision and the same reason."""
     if "{" not in text:
         return False
     decision, reason = read(verdict), _bare(verdict.get(REASON))
@@ -180,13 +180,13 @@ def _stands_in(verdict: Mapping[str, Any], text: str, read: Callable[[Mapping[st
                     other = read(inner)
                     if other is not None and not _differ(other, decision):
                         return True
-    except _Tangled:  # refusing every verdict on such a text would let its author choose to have none
+    except _Tangled:  # refusing every verdict here would let the text's author avoid being judged
         return reason in _bare(shown)
     return False
 
 
 def _with_inner(value: Any) -> Iterator[Mapping[str, Any]]:
-    """All objects inside a parsed value, itself among them."""
+    """Yields all objects inside a parsed value, including the value itself."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -203,9 +203,9 @@ def _bare(text: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _key_pattern(keys: tuple[str, ...]) -> re.Pattern[str]:
-    """How a verdict's piece looks: a name in any quotes and a colon; a bare or bold one also before a number.
+    """Matches a piece of a verdict: a key in any quotes and a colon, or a bare or bold key before a colon or a number.
 
-    A bare `reason:` is ordinary prose and not among them.
+    A bare `reason:` does not match, because it is ordinary prose.
     """
     quote = "[\"'`\u2018-\u201f]"
     quoted = rf"{quote}\s{{0,9}}(?:{'|'.join(map(re.escape, keys))})\s{{0,9}}\\{{0,9}}{quote}\s{{0,9}}[:=]"
@@ -220,13 +220,13 @@ def _differ(one: Any, other: Any) -> bool:
     return not (one == other if agrees is None else agrees(other))
 
 
-# -- the score by probability --
+# -- expected scores --
 
 
 def expected_score(criterion: Criterion, score: float, tokens: Sequence[TokenChoice] | None) -> float | None:
-    """The mean over the scores the judge might have written in this place, by their probabilities.
+    """Returns the mean of the scores that the judge might have written here, weighted by their probabilities.
 
-    None where that cannot be told: no log-probs, a scale that is not of whole numbers, a number of several tokens.
+    Returns None without log-probs, for a scale that is not of whole numbers, and for a number of several tokens.
     """
     if not tokens or not criterion.is_whole:
         return None
@@ -250,7 +250,7 @@ def expected_score(criterion: Criterion, score: float, tokens: Sequence[TokenCho
 
 
 def _token_at(tokens: Sequence[TokenChoice], position: int) -> tuple[TokenChoice, int]:
-    """The token that holds the character at this position of the whole, and where in the token it is."""
+    """Returns the token that holds the character at this position of the text, and the offset inside the token."""
     for choice in tokens:
         if position < len(choice.token):
             return choice, position
@@ -259,6 +259,6 @@ def _token_at(tokens: Sequence[TokenChoice], position: int) -> tuple[TokenChoice
 
 
 def _candidate(token: str, lead: str) -> int | None:
-    """The whole number that an alternative token would have written, after the same lead or after spaces."""
+    """Returns the whole number that an alternative token would have written, after the same lead or after spaces."""
     found = re.fullmatch(r"\s*(-?\d{1,9})\D*", token.removeprefix(lead), re.ASCII)
     return int(found[1]) if found else None

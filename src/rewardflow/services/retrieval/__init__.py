@@ -1,1 +1,1 @@
-"""A judge that shows passages from a collection of texts beside the answer."""
+"""The retrieval judge: it shows the model passages from a collection of texts beside the answer."""

@@ -1,4 +1,4 @@
-"""Cutting long texts into passages that fit a prompt: between paragraphs, else between words.
+"""Cuts long texts into passages that fit a prompt: between paragraphs, otherwise between words.
 
 Always true: no piece is longer than `max_chars`, no word is lost, and a piece begins with the end of the one before.
 """
@@ -12,7 +12,7 @@ from rewardflow.services.retrieval.collection import Passage
 
 
 def cut_into_passages(text: Passage, max_chars: int, overlap_chars: int) -> Iterator[Passage]:
-    """A text as it is if it is short, else in pieces named `id#1`, `id#2`, ..."""
+    """Yields a short text unchanged, and a long one in pieces named `id#1`, `id#2`, ..."""
     if not text.text.strip():
         return
     if len(text.text) <= max_chars:
@@ -23,9 +23,10 @@ def cut_into_passages(text: Passage, max_chars: int, overlap_chars: int) -> Iter
 
 
 def cut(text: str, max_chars: int, overlap_chars: int) -> list[str]:
-    """Pieces of whole paragraphs, none longer than `max_chars`, each beginning with the end of the one before.
+    """Cuts a text into pieces of whole paragraphs, each at most `max_chars` long.
 
-    A paragraph that is too long is cut between words, and a word that is too long anywhere.
+    Each piece begins with up to `overlap_chars` of the one before. Cuts a paragraph that is too long between words, and
+    a word that is too long anywhere.
     """
     parts = [
         part for paragraph in re.split(r"\n[^\S\n]*\n\s*", text) for part in _split_long(paragraph.strip(), max_chars)
@@ -53,7 +54,7 @@ def _split_long(paragraph: str, max_chars: int) -> Iterator[str]:
 
 
 def _overlap(parts: Sequence[str], room_chars: int) -> list[str]:
-    """The last paragraphs that fit into the room, or else the last words of the last one."""
+    """Returns the last paragraphs that fit into `room_chars`, otherwise the last words of the last paragraph."""
     kept: list[str] = []
     for part in reversed(parts):
         if _joined_chars([part, *kept]) > room_chars:

@@ -1,7 +1,7 @@
-"""A collection of texts on disk, as a judge looks things up in it: JSONL, parquet, or a folder of text files.
+"""Reads a collection of texts from disk: JSONL, parquet, or a folder of text files.
 
-Always true: every text has a name; what is wrong with a row is told with its line. The digest depends on the names and
-bytes of what is read, and neither on where the collection lies nor on files beside it.
+Always true: every text has a name; an error about a row names its number. The digest depends only on the names and
+bytes of the texts: not on the path of the collection, nor on other files beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text of the collection or a piece of one, named by its place in it."""
+    """A text of the collection, or a piece of one. The id says where in the collection it is from."""
 
     id: str
     text: str
@@ -32,14 +32,14 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A file whose rows have the text in `text_field` and perhaps a name in `id_field`, or a folder of text files."""
+    """A file with the text of each row in `text_field` and maybe a name in `id_field`, or a folder of text files."""
 
     path: Path
     text_field: str = "text"
     id_field: str = "id"
 
     def read(self) -> Iterator[Passage]:
-        """The texts, whole."""
+        """Yields the texts uncut."""
         path = self.path
         if path.is_dir():
             return _read_folder(path)
@@ -48,7 +48,7 @@ class Collection:
         return _named(rows, path, self.text_field, self.id_field)
 
     def digest(self) -> str:
-        """Of what `read` reads, without reading it as text: about a second for a gigabyte."""
+        """Returns the hash of all that `read` reads, from the bytes: about a second per gigabyte."""
         if not self.path.is_dir():
             self._check_file()
             return _digest_of_file(self.path).hex()
@@ -71,7 +71,7 @@ def _digest_of_file(path: Path) -> bytes:
 
 
 def _files_of(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Text files by their names inside the folder, in the order of these; hidden ones are left out."""
+    """Yields text files with their names inside the folder, sorted by name; skips hidden files."""
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in name.parts)

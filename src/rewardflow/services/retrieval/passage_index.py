@@ -1,7 +1,7 @@
-"""BM25 over passages, kept on disk if wanted, and what its searches find.
+"""A BM25 index over passages, optionally cached on disk, and the results of its searches.
 
-Always true: an index that is loaded was saved whole, from the same passages with the same settings; a passage that
-shares no word with the query is not found; a search may be made from several threads at once.
+Always true: a loaded index is complete, and was built from the same passages with the same settings. A search finds
+only passages that share a word with the query. Several threads may search at once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rewardflow.services.retrieval.collection import Passage
 
 logger = logging.getLogger(__name__)
 
-_RANK_OFFSET = 60  # of reciprocal rank fusion, as in the paper: being first in one list is not everything
+_RANK_OFFSET = 60  # of reciprocal rank fusion, as in the paper: limits the weight of a first rank in one list
 
 
-# -- what was found --
+# -- search results --
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A passage with the scores by which the question and the answer found it; None where they did not."""
+    """A passage with its scores for the question and for the answer; None if that search did not find it."""
 
     passage: Passage
     question_score: float | None
@@ -49,7 +49,7 @@ class Evidence:
 
 
 def merge(question: Sequence[Hit], answer: Sequence[Hit], k: int) -> list[Evidence]:
-    """The best of both lists by their ranks, so that a long answer does not drown a short question."""
+    """Returns the best of both lists by rank, so that a long answer does not outweigh a short question."""
     merits: dict[Passage, float] = {}
     scores: list[dict[Passage, float]] = [{}, {}]
     for hits, found in zip((question, answer), scores, strict=True):
@@ -64,7 +64,7 @@ def merge(question: Sequence[Hit], answer: Sequence[Hit], k: int) -> list[Eviden
 
 
 class PassageIndex:
-    """Passages, and the engine that finds them. `digest` stands for both."""
+    """Passages and their search engine. `digest` identifies both."""
 
     def __init__(self, passages: Sequence[Passage], engine: Any, tokenize: Callable[..., Any], digest: str) -> None:
         self.digest = digest
@@ -76,7 +76,7 @@ class PassageIndex:
     def build(
         cls, passages: Sequence[Passage], stopwords: str, token_pattern: str, cache_dir: Path | None = None
     ) -> PassageIndex:
-        """From the cache if it holds an index of exactly this, else anew."""
+        """Loads the index from the cache if it was built from exactly this, otherwise builds it."""
         bm25s = import_extra("bm25s", "retrieval", "a retrieval judge")
         tokenize = functools.partial(
             bm25s.tokenize, stopwords=stopwords, token_pattern=token_pattern, show_progress=False
@@ -95,7 +95,7 @@ class PassageIndex:
         return cls(passages, engine, tokenize, digest)
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """The best passages that share a word with the query, best first."""
+        """Returns the best passages that share a word with the query, best first."""
         words = self._tokenize([query], return_ids=False)
         if not words[0]:
             return []
@@ -119,7 +119,7 @@ def _digest(settings: Sequence[str], passages: Sequence[Passage]) -> str:
 
 
 def _load(bm25s: Any, folder: Path, num_passages: int) -> Any | None:
-    """What an earlier run saved; None if there is nothing, or nothing that can be read."""
+    """Loads the index of an earlier run; returns None if it is missing or cannot be read."""
     if not folder.is_dir():
         return None
     try:
@@ -127,7 +127,7 @@ def _load(bm25s: Any, folder: Path, num_passages: int) -> Any | None:
         if engine.scores["num_docs"] == num_passages:
             return engine
         problem = f"it has {engine.scores['num_docs']} passages, not {num_passages}"
-    except Exception as error:  # whatever a half-written or foreign file makes numpy and json raise
+    except Exception as error:  # numpy and json raise many kinds for a damaged or foreign file
         problem = f"{type(error).__name__}: {error}"
     logger.warning("the index in %s cannot be used (%s); it is built again", folder, problem)
     shutil.rmtree(folder, ignore_errors=True)
@@ -135,13 +135,13 @@ def _load(bm25s: Any, folder: Path, num_passages: int) -> Any | None:
 
 
 def _save(engine: Any, folder: Path) -> None:
-    """Under another name first, so that a folder with the right name is always whole."""
+    """Saves under a temporary name first, so that a folder with the final name is always complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = tempfile.mkdtemp(prefix="draft-", dir=folder.parent)
     try:
         engine.save(draft, show_progress=False)
         os.replace(draft, folder)
     except OSError as error:
-        if not folder.is_dir():  # else another process was first
-            logger.warning("the index could not be kept in %s: %s", folder, error)
+        if not folder.is_dir():  # otherwise another process saved it first
+            logger.warning("the index could not be saved in %s: %s", folder, error)
         shutil.rmtree(draft, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""A judge that looks things up: passages from the user's own collection, found by BM25 and shown beside the answer.
+"""A judge that retrieves passages from the user's own collection by BM25, and shows them beside the answer.
 
-Always true: the collection is read and indexed once, off the event loop, when the agent opens or else by the first
-call, while the others wait; what the judge is shown is fenced as data; every verdict names the passages that were
-shown, in order, with the scores they were found by, and the digest of the index they came from. What the collection
-holds is part of the judge's identity, and where it lies is not: an edited one judges again, a moved one does not.
+Always true: the collection is read and indexed once, outside the event loop, when the agent opens or in the first call,
+while other calls wait. The passages are fenced as data. Every verdict lists the shown passages in order, with their
+search scores, and the digest of the index. The contents of the collection are part of the judge's identity, its path is
+not: after an edit rollouts are judged again, after a move they are not.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RetrievalJudge(JudgeWrapper):
-    """Shows `judge` the `k` passages that fit question and answer best.
+    """Shows `judge` the `k` passages that best match the question and the answer.
 
-    `passages` is a JSONL or parquet file with the text in `text_field` (and perhaps a name in `id_field`), or a folder
-    of .txt, .md and .rst files. Texts longer than `chunk_chars` are cut between paragraphs, each piece beginning with
-    up to `overlap_chars` of the one before. With `cache_dir` the index is kept there, by the hash of what is in it.
+    `passages` is a JSONL or parquet file with the text in `text_field` (and maybe a name in `id_field`), or a folder
+    of .txt, .md and .rst files. Texts longer than `chunk_chars` are cut between paragraphs; each piece begins with up
+    to `overlap_chars` of the one before. `cache_dir` caches the index under the hash of its contents.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -81,19 +81,19 @@ class RetrievalJudge(JudgeWrapper):
         return replace(reward, extras={**reward.extras, "passages": used, "collection": digest})
 
     def identity_settings(self) -> dict[str, Any]:
-        """What a verdict depends on: the judge behind, what is in the collection, and how it is searched."""
-        told = ("k", "text_field", "id_field", "chunk_chars", "overlap_chars", "max_query_chars", "stopwords")
-        return {**self.identity_of(*told, "token_pattern"), "collection": self._digest()}
+        """Returns what a verdict depends on: the wrapped judge, the contents of the collection, and the search."""
+        names = ("k", "text_field", "id_field", "chunk_chars", "overlap_chars", "max_query_chars", "stopwords")
+        return {**self.identity_of(*names, "token_pattern"), "collection": self._digest()}
 
     async def check(self) -> None:
-        """Build the index, so that no call waits for it, and check the judge behind."""
+        """Checks the wrapped judge, and builds the index, so that no call waits for it."""
         await super().check()
         await _in_thread(self._index)
 
     def estimate_tokens(self, rollout: Rollout) -> int:
         return self.judge.estimate_tokens(rollout) + self.k * self.chunk_chars // _CHARS_PER_TOKEN
 
-    # -- inside --
+    # -- private --
 
     @functools.cached_property
     def _collection(self) -> Collection:
@@ -115,7 +115,7 @@ class RetrievalJudge(JudgeWrapper):
         ]
         if not passages:
             raise InvalidInput(f"the collection must hold text, and there is none in {self.passages}")
-        # The journal's keys were made of the digest: verdicts under them must come from this very content.
+        # The journal's keys hold the digest, so their verdicts must come from exactly these contents.
         if self._collection.digest() != self._digest():
             raise InvalidInput(f"a collection must not change while it is in use, and {self.passages} did; start again")
         cache_dir = None if self.cache_dir is None else Path(self.cache_dir)
@@ -149,7 +149,7 @@ class Once(Generic[T]):
 
 
 def clip(text: str, max_chars: int) -> str:
-    """Both ends of a text that is too long to search for: the question is at one, the result at the other."""
+    """Keeps both ends of a query that is too long: the question is at one end, the result at the other."""
     if len(text) <= max_chars:
         return text
     head = max_chars // 2
@@ -157,6 +157,6 @@ def clip(text: str, max_chars: int) -> str:
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    """Reading, indexing and searching take the processor for long: not on the loop."""
+    """Runs the function in a thread, because reading, indexing and searching would block the event loop."""
     with clock.hold(asyncio.get_running_loop()):
         return await asyncio.to_thread(function)

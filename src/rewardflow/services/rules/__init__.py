@@ -1,12 +1,12 @@
-"""Rules: scores that need no service, because the answer can be checked by looking at it.
+"""Rules score a response by checking it locally, without a service.
 
-Always true: a rule that scores says why in one line; one that lacks what it needs (no readable ground truth, no token
-ids) raises, so that the verdict is failed and not zero. `decide` is the same with a third outcome, None: "I cannot
-tell", which is where a `Cascade` asks a judge.
+Always true: a rule explains its score in one line. A rule without the data it needs (no readable ground truth, no token
+ids) raises, so that the verdict fails instead of being 0. `decide` has a third outcome, None for "cannot tell": there a
+`Cascade` asks a judge.
 
-Rules whose `is_quick` is true take time linear in the response and may run on the event loop. The others may not: a
-pattern can backtrack for ever and an expression can take hours to simplify. They run in threads under the agent's
-timeout; use `workers="process"` where a stuck one must be killed and not only abandoned.
+Rules with `is_quick` take time linear in the response and may run on the event loop. The others may not: a pattern can
+backtrack for ever, and an expression can take hours to simplify. They run in threads under the agent's timeout; use
+`workers="process"` if a stuck rule must be killed instead of abandoned.
 """
 
 from __future__ import annotations
@@ -43,4 +43,4 @@ RULES: Mapping[str, type[GSM8K | Math | Regex | Format | Length]] = {
     "format": Format,
     "length": Length,
 }
-"""The rules by the names that a reward file uses."""
+"""Maps the names in reward files to rules."""

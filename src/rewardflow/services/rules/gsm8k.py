@@ -1,4 +1,4 @@
-"""The rule for GSM8K and whatever else has a number for an answer.
+"""The rule for GSM8K and other tasks whose answer is a number.
 
 Always true: a response is right only if the number read from it equals the true one exactly.
 """
@@ -21,10 +21,10 @@ GSM8KMethod = Literal["strict", "flexible"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GSM8K(AnswerWorth):
-    """Compares the number that a response ends in with the true one, as numbers: 1,200 and $1200.00 are equal.
+    """Compares the last number of a response with the true one, by value: 1,200 and $1200.00 are equal.
 
-    `strict` wants the data set's own mark, `#### 42`, and takes the last; `flexible` takes the last number there is.
-    The ground truth is a number or a whole GSM8K answer.
+    `strict` requires the data set's mark, `#### 42`, and takes the last one; `flexible` takes the last number of any
+    form. The ground truth is a number or a whole GSM8K answer.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(

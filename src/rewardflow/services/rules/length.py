@@ -1,4 +1,4 @@
-"""The rule of length: long responses lose points.
+"""The length rule: long responses lose points.
 
 Always true: the score is never above 0 nor below `-penalty`, and never grows with the length.
 """
@@ -20,7 +20,7 @@ LengthUnit = Literal["characters", "words", "tokens"]
 class Length:
     """DAPO's soft punishment of overlong responses, to be added to another reward.
 
-    0 up to `limit - buffer`, from there down in a straight line to `-penalty` at `limit`, and `-penalty` beyond.
+    The score is 0 up to `limit - buffer`, falls linearly to `-penalty` at `limit`, and stays there.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -43,7 +43,7 @@ class Length:
             raise InvalidInput(f"penalty must not be negative, got penalty={self.penalty}")
 
     def price_problem(self) -> None:
-        """A rule is free, and nothing keeps anybody from knowing it."""
+        """Returns None: a rule costs nothing."""
 
     def compute_score(self, rollout: Rollout) -> Reward:
         length = self._measure(rollout)
@@ -64,6 +64,6 @@ class Length:
             return len(rollout.response.split())
         if rollout.token_ids is None:
             raise InvalidInput("unit='tokens' needs token_ids on the rollout, got None; use words or characters")
-        if rollout.response_mask is not None:  # tools' words between the policy's own do not count
+        if rollout.response_mask is not None:  # tokens of tools between the policy's own do not count
             return sum(1 for flag in rollout.response_mask if flag)
         return len(rollout.token_ids)

@@ -1,7 +1,7 @@
-"""Finds the number that a text ends in, as people and models write numbers.
+"""Finds the last number of a text, in the forms that people and models write.
 
-Always true: what is read is finite and was read whole, in time linear in the text. Of `1/2` neither the 1 nor the 2 is
-an answer; a date, a time or a version is no number, and none of its parts is. A plain number is read as verl reads it.
+Always true: a number is finite and read as a whole, in time linear in the text. In `1/2` neither 1 nor 2 is the number.
+A date, a time or a version is not a number, and neither are its parts. A plain number is read as verl reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS = rf"""(?:
   | [0-9]+ (?: \.[0-9]+ )? {_EXPONENT}
   | (?<![0-9]) \.[0-9]+ {_EXPONENT}
 )"""
-_DAY = r"(?: 0?[1-9] | [12][0-9] | 3[01] )"  # or month: which comes first is not known
+_DAY = r"(?: 0?[1-9] | [12][0-9] | 3[01] )"  # or month: either may come first
 _NO_NUMBER = rf"""
     [0-9]{{4}} - {_DAY} - {_DAY} (?![0-9])                              # 2024-05-17
   | {_DAY} - {_DAY} - [0-9]{{4}} (?![0-9])                              # 17-05-2024
@@ -31,8 +31,8 @@ _NO_NUMBER = rf"""
   | (?<!\w) [vV] [0-9]++ (?: \.[0-9]++ )+ \w*+                          # v2.0
 """
 _NUMBER = re.compile(
-    rf"""(?= [-$€£.0-9vV] )                                              # so that most characters cost little
-        (?P<sign> (?<![\w)]) - )?  [$€£]?  (?P<inner> (?<![\w)]) - )?   # in "5-3" the hyphen is no sign
+    rf"""(?= [-$€£.0-9vV] )                                              # quickly skips most characters
+        (?P<sign> (?<![\w)]) - )?  [$€£]?  (?P<inner> (?<![\w)]) - )?   # in "5-3" it is no sign
         (?: (?P<other> {_NO_NUMBER} )
           | (?: (?P<whole> (?<![0-9.,]) [0-9]{{1,9}} ) [ ] (?= [0-9]{{1,3}}/[0-9] ) )?   # the first 1 of 1 1/2
             (?P<digits> {_DIGITS} )  (?: [ ]?/[ ]? (?P<below> {_DIGITS} ) )?
@@ -41,7 +41,7 @@ _NUMBER = re.compile(
 )
 _MARK = "####"
 _MARKED = re.compile(
-    rf"""{re.escape(_MARK)} [ \t*_`]*                                   # also in bold, as models like it
+    rf"""{re.escape(_MARK)} [ \t*_`]*                                   # also in bold, which models use
         (?P<number> [-+]? \\?[$€£]? [-+]? (?: {_SPACED} | [.,]?[0-9][0-9.,]*+ ) {_EXPONENT} )
         (?P<more> [ \t]? [/^:*\u00d7\u00b7] [ \t]? [0-9(] | [eE][-+]?[0-9] | [ ][0-9]++/[0-9] )?   # not only a number
     """,
@@ -58,22 +58,22 @@ _PLAIN_SIGNS = str.maketrans(
 
 
 def read_marked_number(text: str) -> Decimal | None:
-    """The number after the last `####` that has one; None if more than a number stands there, as in `#### 1/2`."""
+    """Returns the number after the last `####` that has one; None if more than a number follows, as in `#### 1/2`."""
     marked = last(_MARKED.finditer(_plain(text)))
     return None if marked is None or marked["more"] else _decimal(marked["number"])
 
 
 def read_last_number(text: str) -> Decimal | None:
-    """The last number of a text: commas that group digits, a sign, a currency before and a percent sign after it.
+    """Returns the last number of a text, also with grouping commas, a sign, a currency before or a percent sign after.
 
-    A fraction or a mixed number is its value; dates, times and versions are passed over.
+    Returns the value of a fraction or a mixed number; skips dates, times and versions.
     """
     number = last(match for match in _NUMBER.finditer(_plain(text)) if match["other"] is None)
     return None if number is None else _value(number)
 
 
 def read_number_answer(ground_truth: Any) -> Decimal | None:
-    """A ground truth that is a number, the text of one, or a GSM8K answer that ends in `#### number`."""
+    """Reads a ground truth: a number, the text of one, or a GSM8K answer that ends in `#### number`."""
     if isinstance(ground_truth, bool) or not isinstance(ground_truth, int | float | Decimal | str):
         return None
     text = str(ground_truth)
@@ -92,19 +92,19 @@ def _value(match: re.Match[str]) -> Decimal | None:
 
 
 def _quotient(above: Decimal | None, below: Decimal | None, whole: Decimal | None) -> Decimal | None:
-    """In 28 digits, rounded once, so that equal fractions are equal numbers."""
+    """Divides to 28 digits and rounds once, so that equal fractions give equal numbers."""
     if above is None or below is None or whole is None:
         return None
     context = Context(prec=28)
     try:
-        # What stands before an improper fraction, as in "from 10 20/4", is another number.
+        # A whole number before an improper fraction, as in "from 10 20/4", is another number.
         return context.divide(context.fma(whole, below, above) if above < below else above, below)
-    except DecimalException:  # nothing can be divided by zero
+    except DecimalException:  # division by zero
         return None
 
 
 def _decimal(text: str) -> Decimal | None:
-    """None for what only looks like a number, such as 1.2.3, and for what is not finite."""
+    """Returns None for text that only looks like a number, such as 1.2.3, and for infinite values."""
     bare = re.sub(r"[,$€£%\\\s]", "", text).rstrip(".")
     try:
         number = Decimal(bare)
@@ -114,6 +114,6 @@ def _decimal(text: str) -> Decimal | None:
 
 
 def _plain(text: str) -> str:
-    r"""With `-` for every minus, and fractions as a/b: ½, and \frac{1}{2}, and 1 1/2 for 1½."""
+    r"""Writes every minus as `-` and every fraction as a/b: ½ and \frac{1}{2} become 1/2, and 1½ becomes 1 1/2."""
     spaced = _GLUED_FRACTION.sub(" ", text).translate(_PLAIN_SIGNS)
     return _LATEX_FRACTION.sub(r"\1/\2", spaced)

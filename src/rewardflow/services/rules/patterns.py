@@ -1,6 +1,6 @@
 """The rule of regular expressions.
 
-Always true: a pattern that does not compile is refused when the rule is built, not when a response comes.
+Always true: a pattern that does not compile is refused when the rule is built, before any response.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rewardflow.types import Reward, Rollout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regex(AnswerWorth):
-    """Patterns that a response must and must not hold, and one whose match must be the ground truth.
+    """Checks patterns that a response must and must not match, and one whose match must equal the ground truth.
 
-    `answer` compares its group named `answer`, else its first group, else all of it, at its last match, without
-    surrounding space. `ignore_case` is for the comparison; patterns say it themselves with `(?i)`.
+    `answer` takes its last match, and compares the group named `answer`, otherwise the first group, otherwise the whole
+    match, without surrounding space. `ignore_case` applies to this comparison only; a pattern can use `(?i)`.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(

@@ -1,4 +1,4 @@
-"""What rules have in common: what a cascade asks of them, what right and wrong are worth, and how they say why.
+"""The shared parts of rules: the protocol for cascades, the scores of right and wrong answers, and explanations.
 
 Always true: an explanation is short and on one line, whatever the policy wrote.
 """
@@ -19,21 +19,21 @@ _MAX_SHOWN_CHARS = 60
 
 
 class Rule(Protocol):
-    """What a `Cascade` needs of its first stage."""
+    """The first stage of a `Cascade`."""
 
     def decide(self, rollout: Rollout, /) -> Reward | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """The settings of every rule that tells right from wrong."""
+    """The settings of rules that tell right from wrong: the score of each."""
 
     right: float = 1.0
     wrong: float = 0.0
     version: str = ""
 
     def price_problem(self) -> None:
-        """A rule is free, and nothing keeps anybody from knowing it."""
+        """Returns None: a rule costs nothing."""
 
     def _reward(self, is_right: bool, why: str) -> Reward:
         return Reward(value=self.right if is_right else self.wrong, explanation=why)
@@ -41,7 +41,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerWorth(Worth):
-    """The settings of every rule that looks for an answer, of which there may be none."""
+    """The settings of rules that look for an answer, and may find none."""
 
     unanswered: float = 0.0
 
@@ -57,6 +57,6 @@ def last(items: Iterable[T]) -> T | None:
 
 
 def shown(value: object) -> str:
-    """Short and on one line: it may be the policy's text."""
+    """Formats a value short and on one line, because it may be the policy's text."""
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 3]}..."

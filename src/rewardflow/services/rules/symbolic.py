@@ -1,6 +1,6 @@
-"""The rule for mathematical answers: expressions, compared by what they mean.
+"""The rule for mathematical answers: compares expressions by their value.
 
-Always true: an expression is never turned into digits, neither to be compared nor to be shown.
+Always true: an expression is never turned into digits, neither to compare nor to show it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rewardflow.types import Reward, Rollout
 class Math(AnswerWorth):
     r"""Compares MATH-style answers (`\boxed{\frac{1}{2}}` and 0.5) with math-verify, symbolically.
 
-    Needs `rewardflow[math]`. math-verify's own timeouts are signals, which only work in a main thread, so they are off
-    and the agent's timeout holds. Only the last `tail_chars` of a response are read: the answer is there.
+    Needs `rewardflow[math]`. math-verify's own timeouts use signals, which only work in a main thread, so they are off
+    and the agent's timeout applies. Only the last `tail_chars` of a response are read: the answer is there.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -54,7 +54,7 @@ class Math(AnswerWorth):
 
 
 def _parse_truth(ground_truth: Any) -> list[Any]:
-    """A bare answer is put into a box, or only its first number would be read."""
+    """Puts a bare answer into a box; otherwise math-verify would read only its first number."""
     if ground_truth is None or isinstance(ground_truth, bool):
         return []
     text = str(ground_truth).strip()
@@ -68,7 +68,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _as_found(parsed: list[Any]) -> str:
-    """The text, never the expression: turning 9**9**9 into digits would not end."""
+    """Returns the text, never the expression: turning 9**9**9 into digits would not end."""
     return next((shown(one) for one in reversed(parsed) if isinstance(one, str)), "an expression")
 
 
@@ -81,5 +81,5 @@ def _math_verify() -> Any:
             f"the rule math needs math-verify: pip install 'rewardflow[math]' ({error.name} is missing)"
         ) from error
     for part in parts:
-        part.TIMEOUT_WARNING_SHOWN = True  # it asks for a timeout of the caller's own, which the agent has
+        part.TIMEOUT_WARNING_SHOWN = True  # it warns callers without a timeout; the agent has one
     return module

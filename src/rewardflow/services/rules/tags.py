@@ -1,6 +1,6 @@
-"""The rule of form: tags that a response must have.
+"""The format rule: tags that a response must have.
 
-Always true: a response that is not well formed is told the first thing that is wrong with it.
+Always true: the explanation for a malformed response names its first problem.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rewardflow.types import Reward, Rollout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format(Worth):
-    """Each tag opened and closed exactly once, in this order, none inside another, none empty.
+    """Requires each tag opened and closed exactly once, in this order, none inside another, none empty.
 
-    `opened_in_prompt` is for chat templates that end in the first opening tag, so that the response lacks it.
+    `opened_in_prompt` is for chat templates that end with the first opening tag, so that the response lacks it.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
