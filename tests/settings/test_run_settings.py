@@ -69,7 +69,7 @@ def test_a_run_needs_little() -> None:
         (AlgorithmSettings, {"lam": 0.9}, "lam is for gae, got advantage=grpo, lam=0.9"),
         (AlgorithmSettings, {"advantage": "gae", "lam": 1.5}, "lam must be"),
         (AlgorithmSettings, {"whiten": False}, "whiten is for gae, got advantage=grpo, whiten=false"),
-        (CriticSettings, {"form": "head", "model": "there"}, "a head sits on the policy's own model: model must be"),
+        (CriticSettings, {"form": "head", "model": "there"}, "a head uses the policy's model: model must be"),
         (CriticSettings, {"trunk_weight": 0.5}, "trunk_weight is for form=head, got form=model, trunk_weight=0.5"),
         (CriticSettings, {"clip": 0.0}, "clip must be"),
         (CriticSettings, {"lr": -1.0}, "lr must be"),

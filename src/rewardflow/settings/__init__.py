@@ -1,1 +1,1 @@
-"""A run's settings: one typed tree, read from YAML and from `key=value` on the command line."""
+"""Settings: strict YAML, typed values, rules and overrides; and `RunSettings`, every setting of a training run."""

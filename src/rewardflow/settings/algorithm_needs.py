@@ -1,7 +1,7 @@
-"""What each estimator of advantages needs and cannot have, without the mathematics.
+"""Lists what each estimator of advantages needs and which settings it takes, without its mathematics.
 
-Always true: `ADVANTAGES` has every choice of `algorithm.advantage`; settings are checked against it, and the table of
-docs/algorithms.md is written from it. The estimators themselves are in `rewardflow.algo.estimators`.
+Always true: `ADVANTAGES` has every choice of `algorithm.advantage`. The checks of settings and the table of
+docs/algorithms.md use it. The estimators themselves are in `rewardflow.algo.estimators`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rewardflow.flow.schedule import Stream
 
 Needs = Literal["group", "mini_batch", "batch"]
 
-# `stream` waits for at least as much as the advantages need.
+# The values of `schedule.stream` that wait for at least as much as the advantages need.
 STREAMS: Mapping[Needs, tuple[Stream, ...]] = {
     "group": get_args(Stream),
     "mini_batch": ("batch", "mini_batch"),
@@ -24,21 +24,21 @@ STREAMS: Mapping[Needs, tuple[Stream, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageKind:
-    """`why_batch` says what it takes from the whole batch, `greedy` and `critic` what a run adds to feed it."""
+    """One estimator. `why_batch` says what it needs of the whole batch; `greedy` and `critic` say what a run adds."""
 
     formula: str
-    when_failed: str  # what failed verdicts change beyond getting 0
-    compares_group: bool = True  # so that groups need two rollouts
+    when_failed: str  # the effect of failed verdicts, beyond their own advantage of 0
+    compares_group: bool = True  # then a group needs at least two rollouts
     takes_scale: bool = False
     takes_discount: bool = False
-    takes_whiten: bool = False  # so that `whiten: false` takes `why_batch` away
+    takes_whiten: bool = False  # then `whiten: false` removes the need for the whole batch
     why_batch: str = ""
-    greedy: bool = False  # each group gets one more rollout, decoded greedily: its baseline
-    critic: bool = False  # a critic learns the value of each token, and `lam` says how far to trust it
+    greedy: bool = False  # each group gets one more rollout, decoded greedily, as its baseline
+    critic: bool = False  # a critic learns the value of each token; `lam` says how much to trust it
 
     @property
     def needs(self) -> Needs:
-        """With the default settings; `scale: batch` and a KL target need the batch as well."""
+        """What it needs with default settings; `scale: batch` and a KL target also need the batch."""
         return "batch" if self.why_batch else "group"
 
 

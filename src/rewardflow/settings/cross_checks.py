@@ -1,6 +1,6 @@
-"""What the sections of a run's settings must be to each other.
+"""Checks the rules that span several sections of a run's settings.
 
-Always true: a rule about one section is that section's own; here are those that span several.
+Always true: a rule about one section alone is in that section's record, not here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rewardflow.settings.run_settings import RunSettings
 
 
-def check_fit(settings: RunSettings) -> None:
-    """Raise `InvalidInput` for the first rule that these sections break together."""
+def check_across_sections(settings: RunSettings) -> None:
+    """Raises `InvalidInput` for the first broken rule."""
     _check_advantage(settings)
     _check_behaviour(settings)
     _check_horizon(settings)
@@ -59,7 +59,7 @@ def _check_advantage(settings: RunSettings) -> None:
 
 
 def _instead(algorithm: AlgorithmSettings) -> str:
-    """What does not need the whole batch, where this does."""
+    """Names a setting that does not need the whole batch, for the error about one that does."""
     if algorithm.kind.takes_whiten and algorithm.whiten:
         return "algorithm.whiten=false"
     if algorithm.kind.why_batch and algorithm.whiten:
@@ -78,7 +78,7 @@ def _check_behaviour(settings: RunSettings) -> None:
 
 
 def _check_horizon(settings: RunSettings) -> None:
-    """The factor of a step is at least 1 - n / (5 horizon); below 0 it would pay for leaving the reference."""
+    """Keeps the factor of a step, at least 1 - n / (5 horizon), positive: below 0 it would reward a larger KL."""
     num_rollouts = settings.schedule.groups_per_step * settings.generation.group_size
     horizon = settings.algorithm.reward_kl_horizon
     if settings.algorithm.reward_kl_target is not None and num_rollouts >= 5 * horizon:
@@ -89,9 +89,9 @@ def _check_horizon(settings: RunSettings) -> None:
 
 
 def _check_checkpoint(settings: RunSettings) -> None:
-    asked = [name for name in ("every", "keep_best_by", "max_hours") if getattr(settings.checkpoint, name) is not None]
-    if asked and settings.run_dir is None:
-        raise InvalidInput(f"checkpoint.{asked[0]} needs a run_dir to save to, got run_dir=null")
+    used = [name for name in ("every", "keep_best_by", "max_hours") if getattr(settings.checkpoint, name) is not None]
+    if used and settings.run_dir is None:
+        raise InvalidInput(f"checkpoint.{used[0]} needs a run_dir to save to, got run_dir=null")
     written = [name for name in ("tensorboard", "wandb") if getattr(settings.metrics, name)]
     if written and settings.run_dir is None:
         raise InvalidInput(f"metrics.{written[0]} needs a run_dir to write to, got run_dir=null")
@@ -142,10 +142,10 @@ def _check_vllm(settings: RunSettings) -> None:
         )
     if vllm.sleep and placement != "colocated":
         raise InvalidInput(f"vllm.sleep is for schedule.placement=colocated, got placement={placement}")
-    fitting = {"ipc": "colocated", "nccl": "separate"}.get(vllm.transfer, placement)
-    if placement != fitting:
+    needed = {"ipc": "colocated", "nccl": "separate"}.get(vllm.transfer, placement)
+    if placement != needed:
         raise InvalidInput(
-            f"vllm.transfer={vllm.transfer} is for schedule.placement={fitting}, got placement={placement}"
+            f"vllm.transfer={vllm.transfer} is for schedule.placement={needed}, got placement={placement}"
         )
 
 
@@ -154,8 +154,8 @@ def _check_log_probs_of_vllm(settings: RunSettings) -> None:
     is_cut = generation.top_k > 0 or generation.top_p < 1.0
     if generation.engine == "vllm" and generation.temperature != 1.0 and is_cut:
         raise InvalidInput(
-            "generation.temperature must be 1 where top_k or top_p cut the distribution and vllm generates, which "
-            "tells no log-probs of the whole one then, "
+            "generation.temperature must be 1 if top_k or top_p cut the distribution and vllm generates, because vllm "
+            "then gives no log-probs of the whole distribution, "
             f"got temperature={generation.temperature}, top_k={generation.top_k}, top_p={generation.top_p}"
         )
 

@@ -18,18 +18,18 @@ from rewardflow.flow.schedule import Schedule
 # The docstring of `Schedule` explains its fields in prose, so they have no comments; these are its texts by field.
 _WITHOUT_COMMENTS: Mapping[type[Any], Mapping[str, str]] = {
     Schedule: {
-        "groups_per_step": "prompts of one step, each with a group of rollouts",
-        "mini_batches": "optimizer steps of a step; must divide `groups_per_step`",
-        "stream": "how much must be scored before the device starts on it",
+        "groups_per_step": "prompts per step, each with a group of rollouts",
+        "mini_batches": "optimizer steps per step; must divide `groups_per_step`",
+        "stream": "how much must be scored before training on it starts",
         "max_staleness": "how many steps generation may run ahead of the weights",
-        "order": "of groups within a step: as they complete, or always the same, which can be repeated exactly",
-        "epochs": "times that a step's batch is gone through; more than one needs `stream: batch`",
-        "placement": "whether generation and training share the devices",
-        "min_group": "verdicts that a group needs, or it is dropped",
+        "order": "order of groups within a step: as they complete, or a fixed order, which makes runs repeatable",
+        "epochs": "passes over a step's batch; more than one needs `stream: batch`",
+        "placement": "whether generation and training share devices",
+        "min_group": "a group with fewer verdicts is dropped",
         "drop_equal_scores": "drop groups whose scores are all equal",
         "refill": "reserve groups generated with each step, judged only when a group is dropped",
-        "refill_rounds": "times that more are generated when the reserve does not suffice",
-        "straggler_s": "seconds of waiting after which a step's last verdicts are given up; null: never",
+        "refill_rounds": "how often to generate more groups when the reserve is used up",
+        "straggler_s": "seconds after which a step stops waiting for its last verdicts; null: never",
     }
 }
 

@@ -1,9 +1,8 @@
-"""Every setting of a training run, once: its name, its default, its rule.
+"""Defines every setting of a training run: its name, its default and its rule.
 
-Always true: a record that exists obeys its own rules, which stand in `sections/`; what spans several is checked by
-`fitting.py` when a `RunSettings` is made. Nothing here imports torch, so a mistake is told before anything heavy is
-loaded. The comment of a field explains it wherever settings are explained: it ends up in the JSON schema and in
-docs/configuration.md.
+Always true: a record obeys the rules of its section in `sections/`; `cross_checks.py` checks rules across sections when
+a `RunSettings` is made. Nothing here imports torch, so a mistake is reported before anything heavy is loaded. The
+comment beside a field is its explanation in the JSON schema and in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.validation_plan import VALIDATION_SOURCE
 from rewardflow.reward.settings import split_options
-from rewardflow.settings.cross_checks import check_fit
+from rewardflow.settings.cross_checks import check_across_sections
 from rewardflow.settings.reward_shape import check_reward
 from rewardflow.settings.rules import at_least, check_seed
 from rewardflow.settings.sections.algorithm import (
@@ -69,20 +68,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """A whole run: what is rewarded, for how long, and where it is written down."""
+    """A whole run: its reward, its length, and where its files go."""
 
     # `file.py:name`, `package.module:name`, a YAML reward file, or its contents in place;
     # in a run file also a kind of reward such as `gsm8k`
     reward: str | Mapping[str, Any]
     data: DataSettings
     schedule: Schedule
-    steps: int  # how many to train; each ends in new weights
-    run_dir: str | PathLike[str] | None = None  # where everything about the run is written; null: nowhere
-    seed: int = 0  # of the order of prompts, of sampling and of weights that are built
-    reward_kwargs: Mapping[str, Any] = field(default_factory=dict)  # settings of a reward that is named
-    # where relative paths inside a reward's contents start; in a run file it is the file's folder unless given
+    steps: int  # how many steps to train; each ends with new weights
+    run_dir: str | PathLike[str] | None = None  # the folder for all files of the run; null: no files
+    seed: int = 0  # of the order of prompts, of sampling and of new weights
+    reward_kwargs: Mapping[str, Any] = field(default_factory=dict)  # settings of a reward given by name
+    # the folder where relative paths inside a reward's contents start; default in a run file: the file's folder
     reward_folder: str | PathLike[str] | None = None
-    limits: Mapping[str, Any] = field(default_factory=dict)  # settings of the reward agent, as in settings.md
+    limits: Mapping[str, Any] = field(default_factory=dict)  # settings of the reward agent: settings.md
     policy: PolicySettings = field(default_factory=PolicySettings)
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
@@ -102,14 +101,14 @@ class RunSettings:
         check_reward(self.reward, self.reward_kwargs)
         with at("limits"):
             split_options(self.limits)
-        check_fit(self)
+        check_across_sections(self)
 
     @property
     def is_best_by_validation(self) -> bool:
-        """Whether the best checkpoint is known only when a validation has its verdicts."""
+        """Whether the best checkpoint is known only after a validation has its verdicts."""
         return str(self.checkpoint.keep_best_by).startswith(f"{VALIDATION_SOURCE}/")
 
     @property
     def rollouts_per_group(self) -> int:
-        """Those that are trained on, and the greedy one they are compared with where there is one."""
+        """The rollouts to train on, plus the greedy one that they are compared with if the advantage needs it."""
         return self.generation.group_size + self.algorithm.kind.greedy

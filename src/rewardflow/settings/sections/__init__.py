@@ -1,1 +1,1 @@
-"""The sections of a run's settings: a module for each group of records that belong together."""
+"""The sections of a run's settings. Each module holds records that belong together."""

@@ -1,6 +1,6 @@
-"""What is optimised.
+"""The settings of advantages and loss.
 
-Always true: a setting that would change nothing beside the others is refused.
+Always true: a setting that has no effect with the others is refused.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ AboveCap = Literal["leave_out", "truncate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmSettings:
-    """What is optimised, in the order in which it is computed; the formulas are in algorithms.md.
+    """Advantages and loss, in the order of computation; algorithms.md has the formulas.
 
-    The behaviour policy is the one that generated; `behaviour` says whose log-probs stand for it: the engine's, or the
-    trainer's under the same weights. The old policy is that of the trainer before a step's first update.
+    The behaviour policy generated the rollouts; `behaviour` chooses its log-probs: from the engine, or from the trainer
+    under the same weights. The old policy is the trainer's policy before a step's first update.
     """
 
-    advantage: AdvantageName = "grpo"  # what a score is worth beside others
-    # whose spread divides the scores of `grpo` and `grpo_passk`: of the group, of the whole batch, or nobody's
+    advantage: AdvantageName = "grpo"  # how scores become advantages
+    # which spread divides the scores of `grpo` and `grpo_passk`: the group's, the whole batch's, or none
     scale: Literal["group", "batch", "none"] = "group"
-    discount: float = 1.0  # below 1, a reward fades with the sampled tokens between it and a token
-    lam: float = 1.0  # of `gae`: 1 trusts the rewards that came, 0 the critic's next value
-    whiten: bool = True  # of `gae`: centre and scale advantages over the tokens of the batch, for which it needs all
-    reward_kl_coef: float = 0.0  # what each token pays, off the reward, for its KL from the reference policy
-    reward_kl_estimator: KlEstimator = "k1"  # how that KL is estimated
-    reward_kl_target: float | None = None  # `reward_kl_coef` moves to keep that KL here; null: it stays
-    reward_kl_horizon: int = 10_000  # rollouts over which it moves; more: slower
+    discount: float = 1.0  # below 1, a reward counts less for tokens further before it
+    lam: float = 1.0  # for `gae`: 1 trusts the observed rewards, 0 the critic's next value
+    whiten: bool = True  # for `gae`: centre and scale advantages over the tokens of the whole batch
+    reward_kl_coef: float = 0.0  # how much a token's KL from the reference policy lowers its reward
+    reward_kl_estimator: KlEstimator = "k1"  # the estimator of that KL
+    reward_kl_target: float | None = None  # adapt `reward_kl_coef` to keep that KL near this; null: do not adapt
+    reward_kl_horizon: int = 10_000  # rollouts over which `reward_kl_coef` adapts; more is slower
 
-    loss: Literal["ppo", "decoupled", "gspo", "policy_gradient"] = "ppo"  # how advantages pull
-    clip_low: float = 0.2  # the ratio of new to old probability counts down to 1 minus this
-    clip_high: float = 0.2  # and up to 1 plus this
-    dual_clip: float | None = 3.0  # with a negative advantage the ratio counts up to this; null: without bound
+    loss: Literal["ppo", "decoupled", "gspo", "policy_gradient"] = "ppo"  # the policy loss
+    clip_low: float = 0.2  # lower bound of the ratio of new to old probability: 1 minus this
+    clip_high: float = 0.2  # upper bound of that ratio: 1 plus this
+    dual_clip: float | None = 3.0  # upper bound of the ratio for negative advantages; null: no bound
 
-    behaviour: Literal["engine", "trainer"] = "engine"  # whose log-probs stand for the policy that generated
-    # weigh the loss by how much likelier the old policy finds a token, or the whole response, than the policy that
-    # generated; null: by `token` with `decoupled`, else not
+    behaviour: Literal["engine", "trainer"] = "engine"  # where the log-probs of the behaviour policy come from
+    # weigh the loss of a token, or of a whole response, by its probability under the old policy divided by that under
+    # the behaviour policy; null: `token` for `loss: decoupled`, otherwise no weights
     behaviour_weights: WeighBy | None = None
-    behaviour_weight_cap: float | None = 5.0  # the largest such weight; null: without bound
-    above_cap: AboveCap = "leave_out"  # what becomes of tokens or responses with larger weights
-    # leave out tokens, or responses by the product or the geometric mean of their tokens, where old and behaviour
-    # policy differ too much; null: none
+    behaviour_weight_cap: float | None = 5.0  # the largest such weight; null: no bound
+    above_cap: AboveCap = "leave_out"  # what to do with tokens or responses of larger weight
+    # leave out tokens, or whole responses (by the product or the geometric mean over their tokens), on which old and
+    # behaviour policy differ too much; null: leave out none
     reject: RejectBy | None = None
-    reject_outside: tuple[float, float] = (0.5, 2.0)  # the ratios of old to behaviour probability that `reject` keeps
+    reject_outside: tuple[float, float] = (0.5, 2.0)  # ratios of old to behaviour probability that `reject` keeps
 
-    kl_coef: float = 0.0  # weight of the distance from the reference policy; above 0 a reference model is kept
-    kl_estimator: LossKlEstimator = "k3"  # how that distance is estimated; `k1+` and `k3+` pull as `k2` does
-    entropy_coef: float = 0.0  # weight of the bonus for entropy
-    aggregation: Aggregation = "token_mean"  # how the terms of tokens become one number
+    kl_coef: float = 0.0  # weight of the KL from the reference policy; above 0, the run keeps a reference model
+    kl_estimator: LossKlEstimator = "k3"  # the estimator of that KL; `k1+` and `k3+` have the gradient of `k2`
+    entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
+    aggregation: Aggregation = "token_mean"  # how the loss terms of tokens become one number
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -93,7 +93,7 @@ class AlgorithmSettings:
         self._check_unused()
 
     def _check_unused(self) -> None:
-        """A setting that would change nothing is a misunderstanding."""
+        """Refuses settings that have no effect, because their user misunderstands them."""
         if self.scale != "group" and not self.kind.takes_scale:
             raise InvalidInput(
                 f"scale is for {named('takes_scale')}, got advantage={self.advantage}, scale={self.scale}"
@@ -124,7 +124,7 @@ class AlgorithmSettings:
 
     @property
     def weigh_by(self) -> WeighBy | None:
-        """What `behaviour_weights` comes to."""
+        """`behaviour_weights`, with null replaced by its meaning."""
         return "token" if self.behaviour_weights is None and self.loss == "decoupled" else self.behaviour_weights
 
     @property
@@ -137,12 +137,12 @@ class AlgorithmSettings:
 
     @property
     def takes_old(self) -> bool:
-        """Whether old log-probs are needed where a step has one update, so that the loss does without."""
+        """Whether old log-probs are needed even if a step has one update, where the loss needs none."""
         return self.reward_kl_coef > 0
 
     @property
     def why_batch(self) -> str:
-        """What takes the whole batch's scores before the first update, in words; empty if nothing does."""
+        """Says which setting needs the whole batch's scores before the first update; empty if none does."""
         if self.kind.why_batch and self.whiten:
             return f"algorithm.advantage={self.advantage} {self.kind.why_batch}, so it"
         if self.scale == "batch":
@@ -151,5 +151,5 @@ class AlgorithmSettings:
 
 
 def named(trait: str) -> str:
-    """The advantages of which this is true, in words."""
+    """Lists the advantages that have this trait."""
     return ", ".join(name for name, kind in ADVANTAGES.items() if getattr(kind, trait))

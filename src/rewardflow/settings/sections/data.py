@@ -1,6 +1,6 @@
-"""Where prompts come from.
+"""The settings of prompts.
 
-Always true: there is exactly one source.
+Always true: prompts come from exactly one source.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rewardflow.settings.rules import at_least, check_choices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSettings:
-    """Where prompts come from: exactly one of `task` (generated), `path` (a file) and `dataset` (Hugging Face)."""
+    """The source of prompts: exactly one of `task` (generated), `path` (a file) and `dataset` (Hugging Face)."""
 
-    task: Literal["copy_digits", "arithmetic"] | None = None  # prompts that are generated and need no file
+    task: Literal["copy_digits", "arithmetic"] | None = None  # generated prompts, which need no file
     path: str | PathLike[str] | None = None  # a file of prompts, .jsonl or .parquet
-    dataset: str | None = None  # a data set of the Hugging Face hub, with `:configuration` where it has several
+    dataset: str | None = None  # a data set of the Hugging Face hub; add `:configuration` if it has several
     split: str = "train"  # of `dataset`
-    prompt_column: str | None = None  # null: `prompt`, `messages` or `question`, whichever is there
-    answer_column: str | None = None  # null: `ground_truth`, `reward_model.ground_truth` or `answer`, if there is one
-    shuffle: bool = True  # each epoch in an order of its own, which `seed` fixes
-    limit: int | None = None  # only the first so many rows
-    num_digits: int = 3  # of the numbers in generated tasks
+    prompt_column: str | None = None  # null: `prompt`, `messages` or `question`, the first that exists
+    answer_column: str | None = None  # null: `ground_truth`, `reward_model.ground_truth` or `answer`, if one exists
+    shuffle: bool = True  # shuffle each epoch anew; `seed` fixes the orders
+    limit: int | None = None  # use only this many rows, from the start
+    num_digits: int = 3  # digits of the numbers in generated tasks
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -1,4 +1,4 @@
-"""How rollouts are sampled, and how vLLM runs where it samples them."""
+"""The settings of sampling rollouts, and of vLLM."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ WeightTransfer = Literal["shared_memory", "ipc", "nccl", "reload"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """How rollouts are sampled. `top_k=0` and `top_p=1.0` leave the distribution whole."""
+    """How rollouts are sampled. `top_k=0` and `top_p=1.0` keep the whole distribution."""
 
-    engine: Literal["hf", "vllm"] = "hf"  # what generates: transformers, or vLLM in a process of its own
-    group_size: int = 8  # rollouts of each prompt
-    temperature: float = 1.0  # of sampling
-    top_p: float = 1.0  # sample from the likeliest tokens that have this probability together
-    top_k: int = 0  # sample from this many of the likeliest tokens; 0: from all
+    engine: Literal["hf", "vllm"] = "hf"  # transformers, or vLLM in a separate process
+    group_size: int = 8  # rollouts per prompt
+    temperature: float = 1.0  # sampling temperature
+    top_p: float = 1.0  # sample from the likeliest tokens whose probabilities add up to this
+    top_k: int = 0  # sample from this many of the likeliest tokens; 0: all tokens
     max_prompt_tokens: int = 1024  # longer prompts are overlong
-    max_response_tokens: int = 1024  # a response is cut there
-    overlong_prompts: Literal["filter", "truncate", "error"] = "error"  # leave them out, keep their end, or stop
-    max_sequences: int = 256  # decoded together
-    stop: Sequence[str] = ()  # texts that end a response, beside the end token
+    max_response_tokens: int = 1024  # longer responses are cut off
+    overlong_prompts: Literal["filter", "truncate", "error"] = "error"  # skip them, keep their end, or stop
+    max_sequences: int = 256  # sequences decoded together
+    stop: Sequence[str] = ()  # texts that end a response, besides the end token
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -41,19 +41,19 @@ class GenerationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """How vLLM runs, for `generation.engine: vllm`; vllm.md says which of them fit which machine."""
+    """How vLLM runs, for `generation.engine: vllm`; vllm.md says which settings suit which machine."""
 
-    # how new weights reach the engine: through this machine's memory; on the GPU that trainer and engine share;
-    # from GPU to GPU; or as `shared_memory` does, but by vLLM's `reload_weights`
+    # how new weights reach the engine: through this machine's memory; within the GPU that trainer and engine share;
+    # from GPU to GPU; or through memory as well, but with vLLM's `reload_weights`
     transfer: WeightTransfer = "shared_memory"
-    tensor_parallel: int = 1  # GPUs that hold one model together
-    devices: Sequence[int] = ()  # the GPUs of the engine; empty: the first ones, or those that Ray gives
-    # of each GPU's memory for weights, keys and values; null: 0.9, or 0.45 where the trainer is on it as well
+    tensor_parallel: int = 1  # GPUs that share one model
+    devices: Sequence[int] = ()  # the engine's GPUs; empty: the first ones, or those that Ray assigns
+    # share of each GPU's memory for weights and KV cache; null: 0.9, or 0.45 if the trainer uses the same GPU
     memory_share: float | None = None
-    kv_cache_gb: float | None = None  # for keys and values; null: what `memory_share` leaves. A CPU engine needs it
-    eager: bool = False  # neither compile nor capture graphs: starts sooner, generates slower
-    sleep: bool = False  # give the GPU's memory back while training
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of vLLM's AsyncEngineArgs
+    kv_cache_gb: float | None = None  # size of the KV cache; null: what `memory_share` leaves. A CPU engine needs it
+    eager: bool = False  # do not compile or capture graphs: starts sooner, generates slower
+    sleep: bool = False  # free the GPU's memory during training
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # more arguments of vLLM's AsyncEngineArgs
 
     def __post_init__(self) -> None:
         check_choices(self)

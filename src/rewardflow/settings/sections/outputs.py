@@ -1,4 +1,4 @@
-"""What is kept of a run: checkpoints, figures, rollouts."""
+"""The settings of a run's output: checkpoints, metrics, rollouts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from rewardflow.settings.rules import at_least, check_choices, within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """When a run is saved, to go on after a crash. They need `run_dir`, and a run that has one is saved at its end."""
+    """When checkpoints are saved, so that a run can continue after a crash.
 
-    every: int | None = None  # steps from one checkpoint to the next; null: no more than the others here ask for
-    keep: int = 2  # how many of the latest stay
-    # a number of metrics.jsonl; the checkpoint with the highest stays as well. One of the validation, such as
-    # `validation/score_mean`, has every version that is measured saved
+    They need `run_dir`; a run with a `run_dir` is also saved at its end.
+    """
+
+    every: int | None = None  # steps between checkpoints; null: only the checkpoints of the other settings here
+    keep: int = 2  # how many of the latest checkpoints to keep
+    # a number in metrics.jsonl; also keep the checkpoint with its highest value. With a number of the validation, such
+    # as `validation/score_mean`, every measured version is saved
     keep_best_by: str | None = None
-    on_signal: bool = True  # save after the step that is under way when SIGUSR1 comes
-    max_hours: float | None = None  # save and end the run before it has taken so long; null: it takes what it needs
+    on_signal: bool = True  # on SIGUSR1, save after the current step
+    max_hours: float | None = None  # save and end the run before it has taken this long; null: no limit
 
     def __post_init__(self) -> None:
         if self.every is not None:
@@ -34,12 +37,12 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """Where the figures of each step go, beside metrics.jsonl; what they are is in metrics.md. They need `run_dir`."""
+    """Where the metrics of each step go, besides metrics.jsonl; metrics.md lists them. They need `run_dir`."""
 
-    tensorboard: bool | None = None  # a folder `tensorboard` in `run_dir`; null: if tensorboard is installed
-    wandb: Literal["online", "offline"] | None = None  # to Weights & Biases, or to files for `wandb sync`; null: no
-    wandb_project: str = "rewardflow"  # of the run there
-    wandb_entity: str | None = None  # who owns the project; null: whoever is logged in
+    tensorboard: bool | None = None  # write to `tensorboard` in `run_dir`; null: if it is installed
+    wandb: Literal["online", "offline"] | None = None  # Weights & Biases, or files for `wandb sync`; null: no
+    wandb_project: str = "rewardflow"  # the project there
+    wandb_entity: str | None = None  # the owner of the project; null: the user who is logged in
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -47,10 +50,10 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
-    """What is kept of the rollouts and their verdicts, as parquet files in `run_dir`; columns in run_directory.md."""
+    """Which rollouts and verdicts are saved as parquet files in `run_dir`; run_directory.md lists the columns."""
 
-    every: int | None = 1  # steps from one file to the next; null: no files
-    limit: int | None = None  # rollouts of a step at the most, in whole groups; null: all
+    every: int | None = 1  # steps between files; null: no files
+    limit: int | None = None  # most rollouts to save per step, in whole groups; null: all
 
     def __post_init__(self) -> None:
         for name in ("every", "limit"):

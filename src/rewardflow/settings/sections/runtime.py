@@ -1,4 +1,4 @@
-"""Where a run computes, and where its reward agent is."""
+"""The settings of where a run computes, and of a shared reward agent."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rewardflow.settings.rules import at_least, check_choices, within
 class RuntimeSettings:
     """Where a run computes: in one process, or as actors of a Ray cluster (cluster.md).
 
-    In a run file `runtime: ray` stands for a cluster of this machine alone, and `runtime: auto` or `runtime: host:port`
-    for one to join.
+    In a run file, `runtime: ray` means a cluster of this machine alone, and `runtime: auto` or `runtime: host:port`
+    means a cluster to join.
     """
 
     kind: Literal["embedded", "ray"] = "embedded"  # one process, or many on Ray
-    # of a Ray cluster to join, `auto` for the one of this machine; null: start one here, for this run alone
+    # address of a Ray cluster to join; `auto`: the one on this machine; null: start one here, for this run alone
     address: str | None = None
-    ranks: int = 1  # processes that train one model together; with schedule.placement=colocated they also generate
+    ranks: int = 1  # processes that train together; with schedule.placement=colocated they also generate
     generators: int = 1  # processes that generate, with schedule.placement=separate
-    cpus: float = 1.0  # of the cluster, for each of these processes
-    gpus: float | None = None  # likewise; null: one if the cluster has any
-    # whether these processes are put on few nodes or on many
+    cpus: float = 1.0  # CPUs of the cluster for each of these processes
+    gpus: float | None = None  # GPUs for each of these processes; null: one if the cluster has any
+    # whether to place these processes on few nodes or on many
     spread: Literal["pack", "spread", "strict_pack", "strict_spread"] = "pack"
-    wait_s: float = 600.0  # for room in a cluster that others use
+    wait_s: float = 600.0  # seconds to wait for free resources of a busy cluster
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -49,14 +49,14 @@ class RuntimeSettings:
 class SharedAgentSettings:
     """One reward agent for several runs, in an actor of a Ray cluster (shared_agent.md)."""
 
-    name: str | None = None  # of the agent, which is started if it is not there; null: the run has one of its own
-    namespace: str = "rewardflow"  # of the name
-    address: str = "auto"  # of the Ray cluster, where the run itself is not on one
-    run: str | None = None  # what the run is called there; null: its run_dir
-    share: float = 1.0  # of the service, beside the shares of other runs
-    env: Sequence[str] = ()  # environment variables that the agent gets from here when the run starts it, such as keys
-    resources: Mapping[str, float] = field(default_factory=dict)  # Ray's names for what its node must have
-    give_up_s: float = 600.0  # without an answer from it
+    name: str | None = None  # name of the agent, started if it does not run yet; null: the run has its own agent
+    namespace: str = "rewardflow"  # Ray's namespace of the name
+    address: str = "auto"  # address of the Ray cluster, if the run itself is not on one
+    run: str | None = None  # name of the run at the agent; null: its run_dir
+    share: float = 1.0  # this run's share of the service, relative to the shares of other runs
+    env: Sequence[str] = ()  # environment variables, such as keys, to pass on if the run starts the agent
+    resources: Mapping[str, float] = field(default_factory=dict)  # Ray resources that its node must have
+    give_up_s: float = 600.0  # seconds without an answer after which the run gives up
 
     def __post_init__(self) -> None:
         within("share", self.share, 0.0, math.inf, low_open=True)

@@ -1,4 +1,4 @@
-"""Optimizers and how much goes through a model at once: the policy's trainer, and a critic."""
+"""The settings of the policy's trainer and of the critic: optimizer, batch size, devices."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ BACKENDS: Mapping[Backend, BackendTraits] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW, and how its learning rate moves."""
+    """AdamW, and the schedule of its learning rate."""
 
-    lr: float = 1e-6  # learning rate, at its highest
+    lr: float = 1e-6  # highest learning rate
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
     eps: float = 1e-8  # of Adam
     weight_decay: float = 0.0  # of AdamW
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up, over the run's steps
-    warmup_steps: int = 0  # steps in which the learning rate rises
-    min_lr_share: float = 0.0  # where `linear` and `cosine` end, as a share of `lr`
-    max_grad_norm: float | None = 1.0  # longer gradients are shortened to this; null: never
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up, until the last step
+    warmup_steps: int = 0  # steps over which the learning rate rises to `lr`
+    min_lr_share: float = 0.0  # final learning rate of `linear` and `cosine`, as a share of `lr`
+    max_grad_norm: float | None = 1.0  # clip the gradient's norm to this; null: do not clip
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -58,14 +58,14 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronSettings:
-    """How `trainer.backend: megatron` cuts the model, over as many ranks as the product of the sizes.
+    """How `trainer.backend: megatron` splits the model, over as many ranks as the product of the sizes.
 
-    `runtime.ranks` is a multiple of it: the ranks beyond are replicas, which train on other samples.
+    `runtime.ranks` is a multiple of this product: the other ranks hold replicas, which train on other samples.
     """
 
-    tensor_parallel: int = 1  # ranks that share each layer's matrices, and the vocabulary
-    pipeline_parallel: int = 1  # ranks that have some of the layers each
-    context_parallel: int = 1  # ranks that have some of each sequence's tokens
+    tensor_parallel: int = 1  # ranks that split each layer's matrices and the vocabulary
+    pipeline_parallel: int = 1  # ranks that split the layers
+    context_parallel: int = 1  # ranks that split the tokens of each sequence
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
@@ -73,7 +73,7 @@ class MegatronSettings:
 
     @property
     def num_ranks(self) -> int:
-        """That hold one model together."""
+        """The number of ranks that hold one model together."""
         return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
 
     def __str__(self) -> str:
@@ -82,15 +82,15 @@ class MegatronSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings(OptimizerSettings):
-    """The optimizer, and how much goes through the model at once."""
+    """The optimizer, the back end and the size of micro-batches."""
 
-    backend: Backend = "fsdp2"  # what spreads the model over ranks
+    backend: Backend = "fsdp2"  # how the model is spread over ranks
     megatron: MegatronSettings = MegatronSettings()
-    micro_batch_tokens: int = 16384  # prompt and response tokens of one forward and backward
-    device: str = "auto"  # as torch names it; `auto`: a GPU if there is one
+    micro_batch_tokens: int = 16384  # prompt and response tokens in one forward and backward pass
+    device: str = "auto"  # torch's name of the device; `auto`: a GPU if there is one
     autocast: Dtype | None = None  # null: compute in the dtype of the weights
-    offload: bool = False  # keep what only training needs off the device between steps
-    threads: int | None = None  # of torch on the CPU
+    offload: bool = False  # move training state off the device between steps
+    threads: int | None = None  # torch's threads on the CPU; null: torch's default
 
     def __post_init__(self) -> None:
         OptimizerSettings.__post_init__(self)
@@ -105,17 +105,17 @@ class TrainerSettings(OptimizerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticSettings(OptimizerSettings):
-    """What learns the value of each token, for `algorithm.advantage: gae`, with an optimizer of its own.
+    """The critic learns the value of each token, for `algorithm.advantage: gae`, with its own optimizer.
 
-    `model` is a value model of its own; `head` sits on the policy's trunk, which then learns from both losses.
+    `model` is a separate value model; `head` is a head on the policy's trunk, which then learns from both losses.
     """
 
-    lr: float = 1e-5  # learning rate, at its highest
-    form: Literal["model", "head"] = "model"  # a model of its own, or a head on the policy's
-    model: str | None = None  # what a model of its own starts as, named as in `policy.model`; null: the policy
-    alone_steps: int = 0  # steps at the start in which only the critic learns
-    clip: float | None = 0.5  # how far from its value before the step's first update a value counts; null: however far
-    # of the value loss in the gradient of the policy's trunk, where the critic is a head on it; 0: none reaches it
+    lr: float = 1e-5  # highest learning rate
+    form: Literal["model", "head"] = "model"  # a separate model, or a head on the policy
+    model: str | None = None  # initial weights of a separate model, named as in `policy.model`; null: the policy
+    alone_steps: int = 0  # first steps, in which only the critic learns
+    clip: float | None = 0.5  # clip a value's change since before the step's first update; null: do not clip
+    # weight of the value loss in the gradient of the policy's trunk, for `form: head`; 0: the trunk ignores the loss
     trunk_weight: float = _TRUNK_WEIGHT
 
     def __post_init__(self) -> None:
@@ -125,6 +125,6 @@ class CriticSettings(OptimizerSettings):
         if self.clip is not None:
             within("clip", self.clip, 0.0, math.inf, low_open=True)
         if self.form == "head" and self.model is not None:
-            raise InvalidInput(f"a head sits on the policy's own model: model must be null, got model={self.model}")
+            raise InvalidInput(f"a head uses the policy's model: model must be null, got model={self.model}")
         if self.form == "model" and self.trunk_weight != _TRUNK_WEIGHT:
             raise InvalidInput(f"trunk_weight is for form=head, got form=model, trunk_weight={self.trunk_weight}")

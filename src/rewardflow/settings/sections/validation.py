@@ -1,4 +1,4 @@
-"""What is measured of the policy on prompts of its own."""
+"""The settings of validation: measuring the policy on separate prompts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rewardflow.settings.sections.data import DataSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationSettings:
-    """What is measured of the policy on prompts of its own, with the run's reward, as validation.md says."""
+    """How the policy is measured on separate prompts, with the run's reward; see validation.md."""
 
     data: DataSettings
-    every: int | None = None  # steps from one validation to the next; null: no more than the two below ask for
+    every: int | None = None  # steps between validations; null: only those of the two settings below
     at_start: bool = False  # measure the policy before its first step
     at_end: bool = True  # measure the policy after its last step
-    rollouts: int = 1  # of each prompt
-    temperature: float = 0.0  # of sampling; 0: the likeliest token each time
-    top_p: float = 1.0  # sample from the likeliest tokens that have this probability together
-    top_k: int = 0  # sample from this many of the likeliest tokens; 0: from all
+    rollouts: int = 1  # rollouts per prompt
+    temperature: float = 0.0  # sampling temperature; 0: always the likeliest token
+    top_p: float = 1.0  # sample from the likeliest tokens whose probabilities add up to this
+    top_k: int = 0  # sample from this many of the likeliest tokens; 0: all tokens
     max_response_tokens: int | None = None  # null: as in `generation`
-    pass_at: Sequence[int] = ()  # each k for which pass@k is told
-    passes_from: float = 1.0  # a score of at least this is a pass
-    seed: int = 1_000_000  # of sampling and of generated tasks; the same for every run, so that runs can be compared
+    pass_at: Sequence[int] = ()  # each k for which to report pass@k
+    passes_from: float = 1.0  # a score of at least this counts as a pass
+    seed: int = 1_000_000  # of sampling and of generated tasks; equal in all runs, so that they can be compared
 
     def __post_init__(self) -> None:
         if self.every is not None:
@@ -72,5 +72,5 @@ class ValidationSettings:
 
     @property
     def figure_names(self) -> frozenset[str]:
-        """Those that every validation has, overall and for each data source."""
+        """The names of the figures in every validation, overall and for each data source."""
         return names_of_figures(self.rollouts, self.pass_at)
