@@ -53,7 +53,7 @@ def test_latency_may_be_a_list_of_quantiles(plan_file: Path) -> None:
         ("service.failures=2", "failures must be"),
         ("service.tpm=1000", "tokens must say"),
         ("limits.max_atempts=1", "did you mean 'max_attempts'"),
-        ("limits.max_concurrency=9", "said as service.slots"),
+        ("limits.max_concurrency=9", "set as service.slots"),
         ("limits.journal=run.db", "no part in a simulation"),
         ("schedules=[synchron]", "did you mean 'synchronous'"),
         ("simulated_steps=5", "simulated_steps must be at least"),

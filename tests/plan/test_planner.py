@@ -152,6 +152,6 @@ def test_where_overlapping_buys_next_to_nothing_synchronous_stays_and_slots_do_n
 
 
 def test_a_service_that_always_fails_cannot_be_planned_and_the_reason_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(InvalidInput, match=r"under synchronous it came to none: with failures=1 "):
+    with pytest.raises(InvalidInput, match=r"under synchronous it did not: with failures=1 "):
         make_plan(replace(SMALL, service=ServiceSettings(failures=1.0)))
     assert caplog.records == []

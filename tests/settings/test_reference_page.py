@@ -36,7 +36,7 @@ def test_every_key_has_a_row_with_its_type_default_and_meaning() -> None:
     rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", reference(), re.MULTILINE))
     assert list(rows) == [name for name, key in keys().items() if key.section != LIMITS]
     assert (
-        rows["trainer.max_grad_norm"] == "number or null | `1.0` | longer gradients are shortened to this; null: never"
+        rows["trainer.max_grad_norm"] == "number or null | `1.0` | clip the gradient's norm to this; null: do not clip"
     )
     assert rows["schedule.groups_per_step"].startswith("whole number | required | ")
     assert rows["generation.stop"].startswith("list of text | `[]` | ")

@@ -248,7 +248,7 @@ def test_vllm_generates_under_either_placement() -> None:
 
 @pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 20}])
 def test_vllm_cannot_tell_log_probs_of_a_cut_distribution_at_a_temperature(cut: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="temperature must be 1 where top_k or top_p cut the distribution"):
+    with pytest.raises(InvalidInput, match="temperature must be 1 if top_k or top_p cut the distribution"):
         run(generation=GenerationSettings(engine="vllm", temperature=0.7, **cut))
     for fitting in ({"temperature": 0.7}, cut):
         assert run(generation=GenerationSettings(engine="vllm", **fitting)).generation.engine == "vllm"

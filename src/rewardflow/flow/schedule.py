@@ -27,25 +27,21 @@ Placement = Literal["colocated", "separate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How much is trained at a time, how far generation may run ahead, and what happens to groups that drop out.
+    """How much is trained at a time, how far generation may run ahead, and what happens to groups that drop out."""
 
-    `stream` says how much must be scored before training starts on it. `order` is the order in which groups are
-    trained within a step: as they complete, or always the same. `refill` reserve groups are generated with each step
-    and judged only when a group drops out; up to `refill_rounds` more rounds of them follow if these do not suffice.
-    When the device has waited `straggler_s` without a completed group, the loop cancels the running calls.
-    """
-
-    groups_per_step: int
-    mini_batches: int = 1
-    stream: Stream = "batch"
-    max_staleness: int = 0
+    groups_per_step: int  # prompts per step, each with a group of rollouts
+    mini_batches: int = 1  # optimizer steps per step; must divide `groups_per_step`
+    stream: Stream = "batch"  # how much must be scored before training on it starts
+    max_staleness: int = 0  # how many steps generation may run ahead of the weights
+    # order in which a step's groups are trained: as they complete, or always the same, which makes runs repeatable
     order: Order = "completion"
-    epochs: int = 1
-    placement: Placement = "colocated"
-    min_group: int = 2
-    drop_equal_scores: bool = False
-    refill: int = 0
-    refill_rounds: int = 0
+    epochs: int = 1  # passes over a step's batch; more than one needs `stream: batch`
+    placement: Placement = "colocated"  # whether generation and training share devices
+    min_group: int = 2  # a group with fewer verdicts is dropped
+    drop_equal_scores: bool = False  # drop groups whose scores are all equal
+    refill: int = 0  # reserve groups generated with each step, judged only when a group is dropped
+    refill_rounds: int = 0  # how many more rounds of reserve groups may follow if these do not suffice
+    # cancel the running calls when the device has waited this many seconds without a completed group; null: never
     straggler_s: float | None = None
 
     def __post_init__(self) -> None:

@@ -1,12 +1,12 @@
-"""What overlapping would buy, before a run starts: the project's own loop and agent, on a clock that jumps.
+"""Plans a run before it starts: simulates the real loop and agent under each schedule, on a virtual clock.
 
     from rewardflow.plan import DeviceSettings, PlanSettings, make_plan
 
     plan = make_plan(PlanSettings(prompts=128, device=DeviceSettings(generation_s=60, update_s=90)))
     plan.recommendation
 
-Always true: nothing here models the loop or the agent a second time; only the generator, the trainer and the reward
-service are stand-ins that take time.
+Always true: a plan runs the real loop and the real agent; only the generator, the trainer and the reward service are
+simulated, and take time without doing work.
 """
 
 from rewardflow.plan.plan_file import load_plan

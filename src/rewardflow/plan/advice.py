@@ -1,7 +1,7 @@
-"""What a plan's figures mean: which schedule to take, and what would make it faster.
+"""Recommends a schedule from a plan's figures, and lists what would make it faster.
 
-Always true: of schedules that are nearly as fast as the fastest the least stale is recommended, which is synchronous if
-it is among them, and else the one whose run ends first; every claim in the sentence is a figure of the rows.
+Always true: among schedules nearly as fast as the fastest, `synchronous` is recommended if present; otherwise the least
+stale, and among equally stale ones the one whose run ends first. Every claim in the sentence is a figure of the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rewardflow.plan.simulated_figures import ScheduleRow
 from rewardflow.reward.latency import interpolate
 
 _NEARLY: Final = 1.02
-_MORE: Final = 1.10  # of a resource: one unit is a tenth of it
+_MORE: Final = 1.10  # factor of one more unit of a resource: a tenth of it
 _NUM_QUANTILES: Final = 1001
 _BOUND_BY: Final = {
     "compute": "the device's own work binds",
@@ -30,12 +30,12 @@ _BOUND_BY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What one more unit of a resource would buy the recommended schedule."""
+    """The time that one more unit of a resource would save the recommended schedule."""
 
     resource: str
     unit: str
     step_s: float
-    saved_s: float  # of each step
+    saved_s: float  # per step
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,7 +70,7 @@ def _seconds(value_s: float) -> str:
 
 
 def with_more(settings: PlanSettings) -> Iterator[tuple[str, str, PlanSettings]]:
-    """Each resource, its unit in words, and the settings with one more of it."""
+    """Yields each resource, one unit of it in words, and the settings with one more unit."""
     service, device = settings.service, settings.device
     slots = max(service.slots + 1, math.ceil(service.slots * _MORE))
     yield "service_slots", f"{slots} slots instead of {service.slots}", _with_service(settings, slots=slots)

@@ -1,7 +1,7 @@
-"""What no schedule can go below, whatever it overlaps.
+"""Computes the floors of a step: lower bounds of its time under any schedule.
 
-Always true: each floor is the time that one resource needs for a step if it never waits, retries left out. In the long
-run no step is shorter than the highest of them; for a while it may be, on a stock of verdicts from the start.
+Always true: each floor is the time that one resource needs for a step if it never waits, without retries. In the long
+run no step is shorter than the highest floor; at the start it may be, because some verdicts are ready in advance.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from rewardflow.plan.settings import PlanSettings
 
 Binding = Literal["compute", "service_slots", "rate_limit", "tail"]
 
-_NUM_LUCKS = 10_000
-_AT_FLOOR = 1.03  # of a step over its floor: what is left is chance
-_EXPLAINS = 0.75  # of the exposed time, if a resource needs so much of it, that is what was waited for
+_NUM_DRAWS = 10_000
+_AT_FLOOR = 1.03  # a step this close to its floor is at the floor; the rest is chance
+_EXPLAINS = 0.75  # a resource that needs this share of the exposed time explains the waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    compute_s: float  # the device; of two, the busier one
-    slots_s: float  # every call's latency, in all slots
-    rate_s: float  # every call, at the rate that the service allows
+    """The lower bounds of a step's time, one per resource."""
+
+    compute_s: float  # work of the device; with two devices, of the busier one
+    slots_s: float  # latency of all calls, spread over all slots
+    rate_s: float  # all calls, at the rate that the service allows
 
     @property
     def floor_s(self) -> float:
@@ -36,7 +38,7 @@ class Floors:
         return "service_slots" if self.slots_s >= self.rate_s else "rate_limit"
 
     def binding(self, *, step_s: float, exposed_s: float, slots_are_full: bool) -> Binding:
-        """What a faster step would need most; slots that no call waits for are not it."""
+        """Returns the resource that limits the step. Slots limit it only if a call waited for one."""
         if step_s <= _AT_FLOOR * self.floor_s:
             return "tail" if self.highest == "service_slots" and not slots_are_full else self.highest
         if exposed_s <= (_AT_FLOOR - 1) * step_s:
@@ -64,7 +66,7 @@ def floors_of(settings: PlanSettings) -> Floors:
 
 def mean_latency_s(settings: PlanSettings) -> float:
     latency = settings.service.latency_function()
-    return fmean(latency((number + 0.5) / _NUM_LUCKS) for number in range(_NUM_LUCKS))
+    return fmean(latency((number + 0.5) / _NUM_DRAWS) for number in range(_NUM_DRAWS))
 
 
 def _compute_s(settings: PlanSettings) -> float:

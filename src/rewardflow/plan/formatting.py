@@ -1,4 +1,4 @@
-"""Figures of a plan as people read them, the same in a terminal and on a page."""
+"""Formats the figures of a plan as text, the same for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPARED_HEADINGS: Final = (
     "simulated",
     "points off",
 )
-_WORTH_TELLING: Final = 0.005  # of a step
+_LEAST_SAVING: Final = 0.005  # of a step; a smaller saving is within chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def comparison_line(one: ScheduleComparison) -> TableLine:
 
 
 def gain_text(gain: Gain, step_s: float) -> str:
-    """What it buys; what is within chance is nothing."""
+    """Says what the gain saves; a saving within chance counts as nothing."""
     share = gain.saved_s / step_s if step_s else 0.0
-    saved = f"{seconds(gain.saved_s)} a step (-{share:.1%})" if share >= _WORTH_TELLING else "nothing"
+    saved = f"{seconds(gain.saved_s)} a step (-{share:.1%})" if share >= _LEAST_SAVING else "nothing"
     return f"{gain.unit}: {saved}"
 
 

@@ -1,8 +1,8 @@
-"""What a run or a journal says of a device and a service, as settings of a plan.
+"""Turns the measurements of a run or a journal into settings of a plan.
 
-Always true: only totals of steps are read, so that a run of millions of calls is read in a moment; what was not
-measured is left out, for the plan's file or command line to say. A run's totals know what verdicts took, with their
-retries and hedges; so one planned call stands for one verdict, is not repeated, and costs what a verdict did.
+Always true: only the totals of steps are read, so that a run of millions of calls is read quickly. Values that were not
+measured are left out, for the plan's file or the command line to set. A run's totals count verdicts, including their
+retries and hedges; so one planned call represents one verdict, is never retried, and costs as much as a verdict did.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rewardflow.reward.latency import journal_quantiles
 
 _NUM_QUANTILES: Final = 501
 _SOURCE: Final = "reward"
-_REPEATED: Final = 1.5  # calls for a verdict; more are those of several rewards
+_REPEATED: Final = 1.5  # calls per verdict; more calls mean several rewards
 
 
 def measured_settings(path: Path) -> dict[str, Any]:
-    """Of a run's directory, or of a journal."""
+    """Reads a run's directory or a journal."""
     if not path.exists():
         raise InvalidInput(f"a plan can be made from a run directory or a journal, got {path}, which does not exist")
     if path.is_dir():
@@ -35,7 +35,7 @@ def measured_settings(path: Path) -> dict[str, Any]:
 
 
 def _price_of_journal(path: Path) -> float:
-    """Of a call: what a verdict cost over the attempts that it took."""
+    """Returns the price of a call: the cost of all verdicts divided by their attempts."""
     with JournalReader(path) as reader:
         rows = [(row.cost_usd, row.attempts) for row in reader.rows()]
     return sum(cost_usd for cost_usd, _ in rows) / max(1, sum(attempts for _, attempts in rows))
@@ -46,16 +46,16 @@ def _of_run(run: RunDirectory) -> dict[str, Any]:
     if not totals:
         raise InvalidInput(f"a run that is planned from must have judged something, got no totals in {run.steps_path}")
     found: dict[str, Any] = {"service": _service(totals), "limits": {"max_attempts": 1}}
-    # Of a step that was trained again after a crash the last line counts; validations have lines of their own.
+    # A step that was trained again after a crash has several lines; the last one counts. Validations are other lines.
     lines = {line["step"]: line for _, line in read_lines(run.metrics_path) if line.get("source", "train") == "train"}
     if lines:
         found["device"] = _device([lines[step] for step in sorted(lines)])
     if (run.path / SETTINGS_FILE).exists():
-        told = _told(run.path / SETTINGS_FILE)
-        found["service"] |= told.pop("service", {})
+        settings = _from_settings(run.path / SETTINGS_FILE)
+        found["service"] |= settings.pop("service", {})
         if "device" in found:
-            found["device"] |= told.pop("device", {})
-        found |= {name: value for name, value in told.items() if name != "device"}
+            found["device"] |= settings.pop("device", {})
+        found |= {name: value for name, value in settings.items() if name != "device"}
     return found
 
 
@@ -76,7 +76,7 @@ def _service(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _learnt_rpm(totals: Sequence[Mapping[str, Any]], verdicts: int) -> float | None:
-    """Verdicts a minute that the learnt rate allows; None where several rewards' calls cannot be told apart."""
+    """Returns the verdicts per minute that the learnt rate allows; None if several rewards share the counts."""
     paces: list[tuple[str, float]] = [
         (name, account["limits"]["pace"]["last"])
         for one in totals
@@ -90,7 +90,7 @@ def _learnt_rpm(totals: Sequence[Mapping[str, Any]], verdicts: int) -> float | N
 
 
 def _device(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means over the steps between the first and the last, where there are such."""
+    """Returns means over all steps except the first and the last, if there are others."""
     counted = lines[1:-1] or lines
 
     def mean_s(kind: str, work: str) -> float:
@@ -100,13 +100,13 @@ def _device(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "generation_s": mean_s("busy_s", "generate"),
         "log_probs_s": mean_s("busy_s", "log_probs"),
         "update_s": mean_s("busy_s", "update"),
-        # What the loop does between two steps keeps the device as publishing does.
+        # The loop's work between two steps occupies the device as publishing does.
         "publish_s": mean_s("busy_s", "publish") + mean_s("idle_s", "other"),
     }
 
 
-def _told(path: Path) -> dict[str, Any]:
-    """From the run's own settings."""
+def _from_settings(path: Path) -> dict[str, Any]:
+    """Reads the batch, the placement and the slots from the run's saved settings."""
     try:
         settings = json.loads(path.read_bytes())
         schedule, slots = settings["schedule"], (settings.get("limits") or {}).get("max_concurrency")

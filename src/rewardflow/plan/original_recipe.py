@@ -1,8 +1,8 @@
-"""What the original did otherwise, as wrappers round the seams of our loop, so that both can be compared.
+"""Reproduces how the original recipe scheduled its calls, with wrappers around a generator and a reward.
 
-Always true: the loop and the agent are ours, unchanged; the wrappers only hold things back. Its reward calls start when
-the whole batch is generated; its agent works on one batch at a time: no call of the next starts before the last of this
-one has ended; and within a batch it does not finish one group after another (`OriginalThreadPool`).
+Always true: the loop and the agent are ours, unchanged; the wrappers only delay. In the original, reward calls start
+when the whole batch is generated; the agent works on one batch at a time, so no call of the next batch starts before
+the last call of this one has ended; and calls within a batch are not ordered by group (`OriginalThreadPool`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ScoresRollouts(Protocol):
 
 
 class WholeBatchGenerator:
-    """A generator that hands rollouts over when the last has ended, the responses to a prompt side by side."""
+    """A generator that yields all rollouts when the last has ended, sorted by prompt and response."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
@@ -41,9 +41,9 @@ class WholeBatchGenerator:
 
 
 class OneBatchReward:
-    """A reward that starts nothing of a step before the step before is over. It holds its slot meanwhile.
+    """A reward that starts no call of a step before the last step is over. A waiting call holds its slot.
 
-    That costs nothing: calls of a later step get slots only when all of the earlier one have theirs.
+    That costs nothing: calls of a later step get slots only when all calls of the earlier step have theirs.
     """
 
     def __init__(self, reward: ScoresRollouts, *, calls_per_step: int) -> None:
@@ -64,10 +64,10 @@ class OneBatchReward:
 
 
 class OriginalThreadPool:
-    """The original's pool of threads: one batch at a time, and its calls in an order that knows nothing of groups.
+    """The original's thread pool: it works on one batch at a time, and calls in an order that ignores groups.
 
-    It needs an agent that lets every call through, because it has slots of its own. A batch starts when the last of its
-    calls has come, which is at once where the batch was handed over whole.
+    It has its own slots, so the agent must not limit calls. A batch starts when the last of its calls has arrived,
+    which is at once if the generator yields the batch as a whole.
     """
 
     def __init__(self, reward: ScoresRollouts, *, slots: int, calls_per_step: int, seed: int = 0) -> None:
@@ -77,13 +77,13 @@ class OriginalThreadPool:
         self._rng = random.Random(seed)
         self._step = 0
         self._num_ended = 0
-        self._num_come: Counter[int] = Counter()
+        self._num_arrived: Counter[int] = Counter()
         self._waiting: list[tuple[int, float, asyncio.Future[None]]] = []
 
     async def compute_score(self, rollout: Rollout) -> float:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (rollout.step, self._rng.random(), turn))
-        self._num_come[rollout.step] += 1
+        self._num_arrived[rollout.step] += 1
         self._start()
         await turn
         try:
@@ -102,15 +102,15 @@ class OriginalThreadPool:
             self._step, self._num_ended = self._step + 1, 0
 
     def _start(self) -> None:
-        """Give free slots to the batch whose turn it is; what was given up while it waited needs none."""
+        """Gives free slots to the current batch. A call that was cancelled while it waited needs no slot."""
         while self._waiting and self._waiting[0][0] == self._step:
-            if self._num_come[self._step] < self._calls_per_step:
+            if self._num_arrived[self._step] < self._calls_per_step:
                 return
-            is_given_up = self._waiting[0][2].done()
-            if not is_given_up and not self._num_free:
+            is_cancelled = self._waiting[0][2].done()
+            if not is_cancelled and not self._num_free:
                 return
             turn = heapq.heappop(self._waiting)[2]
-            if is_given_up:
+            if is_cancelled:
                 self._count_end()
             else:
                 self._num_free -= 1

@@ -1,7 +1,7 @@
-"""A plan as one HTML page: its tables, and the timelines of two steps of each schedule.
+"""Writes a plan as one HTML page: its tables, and a timeline of two steps for each schedule.
 
-Always true: the page needs nothing from elsewhere and runs no script; every text on it is escaped; all timelines have
-the same scale, so that a shorter one is a faster one.
+Always true: the page loads nothing from elsewhere and runs no script; every text on it is escaped; all timelines have
+the same scale, so that a shorter timeline means a faster schedule.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ul{margin:6px 0;padding-left:20px}
 
 
 def plan_page(plan: Plan, *, title: str) -> str:
-    """The whole document."""
+    """Returns the whole HTML document."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_shape(plan))}</p>',
@@ -143,10 +143,10 @@ def _drawing(row: ScheduleRow, timeline: PlannedTimeline, scale: float, most: in
 
 def _piece(span: PlannedSpan, top: int, scale: float) -> str:
     duration_s = span.end_s - span.start_s
-    told = f"{span.device}: {_WORKS.get(span.work, span.work)}, step {span.step}, {seconds(duration_s)}"
+    title = f"{span.device}: {_WORKS.get(span.work, span.work)}, step {span.step}, {seconds(duration_s)}"
     return (
         f'<rect x="{span.start_s * scale:.2f}" y="{top}" width="{max(0.5, duration_s * scale):.2f}" height="{_LANE}" '
-        f'fill="var(--{escape(span.work)})"><title>{escape(told)}</title></rect>'
+        f'fill="var(--{escape(span.work)})"><title>{escape(title)}</title></rect>'
     )
 
 

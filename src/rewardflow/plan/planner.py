@@ -1,6 +1,6 @@
-"""Simulates every schedule and says what to choose: `rewardflow plan`.
+"""Simulates every schedule and recommends one, for `rewardflow plan`.
 
-Always true: a plan depends on its settings alone, however many processes made it.
+Always true: a plan depends only on its settings, not on the number of processes that compute it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rewardflow.plan.settings import PlanSettings, PublishedRun
 from rewardflow.plan.simulate import simulate
 from rewardflow.plan.simulated_figures import PlannedTimeline, ScheduleFigures, ScheduleRow, figures_of
 
-_SAME_SCALE: Final = 0.005  # a device this close to the plan's own is the plan's own
-_STEPS_OF_GAIN: Final = 3  # counted, to see what one more unit buys
+_SAME_SCALE: Final = 0.005  # a scale this close to 1 counts as 1, so that the plan's own simulations are used
+_STEPS_OF_GAIN: Final = 3  # counted steps of a simulation with one more unit
 _STEPS_AS_ORIGINAL: Final = 8
-_WORTH_A_PROCESS: Final = 20_000  # calls; fewer are simulated sooner than a process starts
+_WORTH_A_PROCESS: Final = 20_000  # calls; fewer are simulated faster than a process starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleComparison:
-    """One published change beside the simulated one."""
+    """A published change of the step time, and the simulated one."""
 
     name: str
     schedule: str
@@ -59,7 +59,7 @@ class ScheduleComparison:
 class Plan:
     settings: PlanSettings
     rows: tuple[ScheduleRow, ...]
-    timelines: tuple[PlannedTimeline, ...]  # of the rows
+    timelines: tuple[PlannedTimeline, ...]  # one for each row
     as_original: tuple[ScheduleRow, ...]
     published: tuple[ScheduleComparison, ...]
     floors: Floors
@@ -99,8 +99,8 @@ class _Task:
     as_original: bool = False
 
     @property
-    def is_all_ends(self) -> bool:
-        """Whether the run that is told is so short that it drains before it is filled; it is simulated as it is."""
+    def is_too_short_to_fill(self) -> bool:
+        """Whether the run is too short to fill the pipeline before it drains; such a run is simulated in full."""
         return self.settings.steps < min_steps(self.name)
 
     @property
@@ -109,7 +109,7 @@ class _Task:
 
 
 def make_plan(settings: PlanSettings, *, processes: int = 1) -> Plan:
-    """Simulate every schedule, in several processes where that is sooner."""
+    """Simulates every schedule, in several processes if that is faster."""
     with _quiet():
         return _make_plan(settings, processes)
 
@@ -142,7 +142,7 @@ def _as_original(settings: PlanSettings, names: Sequence[str]) -> list[_Task]:
 
 
 def _with_changes(rows: Sequence[ScheduleRow]) -> tuple[ScheduleRow, ...]:
-    """Against the first, which is synchronous."""
+    """Sets each row's change against the first row, which is synchronous."""
     return tuple(replace(row, change=row.step_s / rows[0].step_s - 1 if rows[0].step_s else 0.0) for row in rows)
 
 
@@ -151,12 +151,12 @@ def _with_changes(rows: Sequence[ScheduleRow]) -> tuple[ScheduleRow, ...]:
 
 def _gains(settings: PlanSettings, name: str, processes: int) -> tuple[Gain, ...]:
     steps = min_steps(name) - 1 + _STEPS_OF_GAIN
-    wishes = list(with_more(settings))
-    tasks = [_Task(settings=one, name=name, steps=steps) for one in (settings, *(wish for _, _, wish in wishes))]
+    variants = list(with_more(settings))
+    tasks = [_Task(settings=one, name=name, steps=steps) for one in (settings, *(more for _, _, more in variants))]
     before, *after = (one.row.step_s for one in _simulated(tasks, processes))
     return tuple(
         Gain(resource=resource, unit=unit, step_s=step_s, saved_s=before - step_s)
-        for (resource, unit, _), step_s in zip(wishes, after, strict=True)
+        for (resource, unit, _), step_s in zip(variants, after, strict=True)
     )
 
 
@@ -166,7 +166,7 @@ def _gains(settings: PlanSettings, name: str, processes: int) -> tuple[Gain, ...
 def _compared(
     settings: PlanSettings, original: Sequence[ScheduleRow], processes: int
 ) -> tuple[ScheduleComparison, ...]:
-    """Each run's device is the plan's, scaled until the synchronous step takes as long as theirs."""
+    """Compares each published run with the plan's device, scaled until the synchronous steps take equally long."""
     known = {row.schedule: row.step_s for row in original}
     wanted = [(run, name, _scale(settings, known, run)) for run in settings.published for name in run.changes]
     tasks = [
@@ -196,7 +196,7 @@ def _comparison(run: PublishedRun, name: str, step_s: float, synchronous_s: floa
 
 
 def _scale(settings: PlanSettings, known: dict[str, float], run: PublishedRun) -> float:
-    """In a synchronous step log-probs are taken while calls are out, so that they have no part in what it takes."""
+    """Returns the scale of the device. Leaves log-probs out: a synchronous step computes them while calls run."""
     device = settings.device
     alone_s = device.generation_s + device.update_s + settings.mini_batches * device.optimizer_s + device.publish_s
     scale = 1 + (run.synchronous_s - known[SYNCHRONOUS]) / alone_s
@@ -207,7 +207,7 @@ def _scale(settings: PlanSettings, known: dict[str, float], run: PublishedRun) -
 
 
 def _simulated(tasks: Sequence[_Task], processes: int) -> list[ScheduleFigures]:
-    """In order. Processes are started fresh, and only where there is work for them."""
+    """Returns the figures in order of the tasks. Starts new processes only if they have enough work."""
     num_processes = min(processes, len(tasks))
     if num_processes < 2 or sum(task.num_calls for task in tasks) < _WORTH_A_PROCESS:
         return [_figures(task) for task in tasks]
@@ -218,13 +218,13 @@ def _simulated(tasks: Sequence[_Task], processes: int) -> list[ScheduleFigures]:
             return [future.result() for future in [pool.submit(_figures_in_process, task) for task in tasks]]
         except BaseException:
             for child in set(multiprocessing.active_children()) - others:
-                child.terminate()  # it would simulate on for a minute, and nobody will ask
+                child.terminate()  # it would simulate for another minute, and its result is not needed
             raise
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What happens to a service that is not there is in the figures, and no reason to warn anybody."""
+    """Silences warnings: failures of the simulated service are in the figures."""
     logger = logging.getLogger("rewardflow")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -235,9 +235,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _begin_process() -> None:
-    """An interrupt is the parent's to handle; and a busy machine is no reason to warn of a slow reward.
+    """Leaves interrupts to the parent process, and silences warnings about slow rewards on a busy machine.
 
-    Nearly everything that a simulation makes is alive until it is let go; looking for garbage took a fifth of the time.
+    Turns garbage collection off: nearly all objects of a simulation live until its end, and collecting took a fifth of
+    the time.
     """
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -253,5 +254,9 @@ def _figures_in_process(task: _Task) -> ScheduleFigures:
 def _figures(task: _Task) -> ScheduleFigures:
     settings, name = task.settings, task.name
     run = simulate(settings, name, steps=task.steps, as_original=task.as_original)
-    whole = simulate(settings, name, steps=settings.steps, as_original=task.as_original) if task.is_all_ends else None
+    whole = (
+        simulate(settings, name, steps=settings.steps, as_original=task.as_original)
+        if task.is_too_short_to_fill
+        else None
+    )
     return figures_of(run, settings, name, floors_of(settings), whole=whole)

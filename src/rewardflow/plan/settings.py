@@ -1,7 +1,7 @@
-"""What a plan is made of: a batch, a device, a reward service. One record each, with its defaults and rules.
+"""The settings of a plan: the batch, the device and the reward service, one record each.
 
-Always true: a record that exists obeys its rules and can be simulated; it holds plain values only, so that it can be
-sent to another process.
+Always true: a record obeys its rules and can be simulated. It holds plain values only, so that it can be sent to
+another process.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from rewardflow.reward.latency import Latency, from_quantiles, parse_latency
 from rewardflow.reward.settings import split_options
 from rewardflow.settings.rules import at_least, check_choices, within
 
-# What `service` says already; of the agent's other settings, those that need a disk have no place in a simulation.
-_SAID_ELSEWHERE = {"max_concurrency": "slots", "rpm": "rpm", "tpm": "tpm", "call_cost_usd": "price_usd"}
+# Limits that `service` sets, and limits that a simulation cannot use, such as those that need a disk.
+_SET_BY_SERVICE = {"max_concurrency": "slots", "rpm": "rpm", "tpm": "tpm", "call_cost_usd": "price_usd"}
 _NOT_SIMULATED = ("journal", "run_dir", "max_cost_usd", "workers", "processes", "endpoints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
-    """What a step asks of the device, in seconds."""
+    """The device time of a step, in seconds."""
 
-    generation_s: float  # all rollouts of a step
-    log_probs_s: float = 0.0  # forward passes that only look, over all rollouts
-    update_s: float  # forward and backward over all rollouts
-    optimizer_s: float = 0.0  # one optimizer step, of which there is one for each mini-batch
-    publish_s: float = 0.0  # new weights to the generator, and whatever else comes once a step
-    # when rollouts end, as shares of generation_s: evenly spaced quantiles, from the first to the last
+    generation_s: float  # generation of all rollouts of a step
+    log_probs_s: float = 0.0  # forward passes without gradients, over all rollouts
+    update_s: float  # forward and backward passes over all rollouts
+    optimizer_s: float = 0.0  # one optimizer step; each mini-batch has one
+    publish_s: float = 0.0  # the weight sync, and all else that happens once per step
+    # when rollouts end, as shares of generation_s: evenly spaced quantiles, from the first rollout to the last
     rollouts_end: tuple[float, ...] = (0.0, 1.0)
-    placement: Placement = "colocated"  # generation and training on one device, or each on its own
+    placement: Placement = "colocated"  # generation and training on one device, or on separate devices
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -45,7 +45,7 @@ class DeviceSettings:
             raise InvalidInput(f"rollouts_end must be shares between 0 and 1 that do not go down, got {list(ends)}")
 
     def scaled(self, factor: float) -> DeviceSettings:
-        """Another model, with the same split of compute."""
+        """Returns the times of a larger or smaller model with the same split of compute."""
         names = ("generation_s", "log_probs_s", "update_s", "optimizer_s", "publish_s")
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
@@ -54,14 +54,14 @@ class DeviceSettings:
 class ServiceSettings:
     """The reward service."""
 
-    slots: int = 64  # calls at once
-    rpm: float | None = None  # requests a minute that it allows
-    tpm: float | None = None  # tokens a minute that it allows
-    tokens: int = 0  # of one call
-    # of one call, in seconds: a name such as `uniform:1,40` (mock_judge.md has them all), or evenly spaced quantiles
+    slots: int = 64  # concurrent calls
+    rpm: float | None = None  # requests per minute that it allows
+    tpm: float | None = None  # tokens per minute that it allows
+    tokens: int = 0  # tokens of one call
+    # seconds of one call: a name such as `uniform:1,40` (mock_judge.md lists them), or evenly spaced quantiles
     latency: str | tuple[float, ...] = "constant:1"
-    failures: float = 0.0  # share of calls that end in an error that may be retried
-    price_usd: float = 0.0  # of one call that is answered
+    failures: float = 0.0  # share of calls that fail with a retryable error
+    price_usd: float = 0.0  # price of one answered call
 
     def __post_init__(self) -> None:
         at_least("slots", self.slots, 1)
@@ -76,7 +76,7 @@ class ServiceSettings:
         self.latency_function()
 
     def latency_function(self) -> Latency:
-        """From a number in [0, 1) to seconds."""
+        """Returns the function from a random number in [0, 1) to the seconds of a call."""
         if isinstance(self.latency, str):
             return parse_latency(self.latency)
         quantiles = self.latency
@@ -89,14 +89,14 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRun:
-    """Somebody's measured run, to hold the rows as the original against.
+    """A published measurement, to compare with the simulated rows of the original recipe.
 
-    The device's times are scaled until the synchronous step takes as long as theirs.
+    The plan scales the device's times until its synchronous step takes as long as the published one.
     """
 
     name: str
-    synchronous_s: float  # a step of their synchronous loop
-    changes: Mapping[str, float]  # by schedule, against that
+    synchronous_s: float  # one step of the published synchronous loop
+    changes: Mapping[str, float]  # by schedule: relative change against synchronous_s
 
     def __post_init__(self) -> None:
         within("synchronous_s", self.synchronous_s, 0.0, math.inf, low_open=True)
@@ -105,21 +105,21 @@ class PublishedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """Everything that is simulated."""
+    """All settings of a plan."""
 
-    prompts: int  # a step
-    responses: int = 8  # a prompt
-    mini_batches: int = 4  # a step
-    micro_batches: int = 8  # a mini-batch
+    prompts: int  # per step
+    responses: int = 8  # per prompt
+    mini_batches: int = 4  # per step
+    micro_batches: int = 8  # per mini-batch
     device: DeviceSettings
     service: ServiceSettings = field(default_factory=ServiceSettings)
-    limits: Mapping[str, Any] = field(default_factory=dict)  # other settings of the reward agent: settings.md
-    steps: int = 100  # of the run whose time and money are told
-    simulated_steps: int = 20  # of these, how many are simulated under each schedule
-    schedules: tuple[str, ...] = tuple(SCHEDULES)  # which to simulate; `synchronous` always is
-    as_original: bool = False  # also simulate the loop with the restraints of the original
-    published: tuple[PublishedRun, ...] = ()  # measured runs of the original to compare with
-    seed: int = 0  # of latencies and failures
+    limits: Mapping[str, Any] = field(default_factory=dict)  # more settings of the reward agent: settings.md
+    steps: int = 100  # steps of the run whose time and cost the plan reports
+    simulated_steps: int = 20  # how many of these are simulated under each schedule
+    schedules: tuple[str, ...] = tuple(SCHEDULES)  # schedules to simulate; `synchronous` is always simulated
+    as_original: bool = False  # also simulate the loop with the restrictions of the original recipe
+    published: tuple[PublishedRun, ...] = ()  # published runs of the original recipe to compare with
+    seed: int = 0  # seed of latencies and failures
 
     def __post_init__(self) -> None:
         for name in ("prompts", "responses", "mini_batches", "micro_batches", "steps"):
@@ -132,14 +132,14 @@ class PlanSettings:
                     f"got simulated_steps={self.simulated_steps}"
                 )
         if self.published and not self.as_original:
-            raise InvalidInput("published runs are held against the rows as the original: as_original must be true")
+            raise InvalidInput("published runs are compared with the rows of the original: as_original must be true")
         self._check_limits()
         self.schedule("synchronous")
 
     def _check_limits(self) -> None:
-        for name, other in _SAID_ELSEWHERE.items():
+        for name, other in _SET_BY_SERVICE.items():
             if name in self.limits:
-                raise InvalidInput(f"limits.{name} must be said as service.{other}")
+                raise InvalidInput(f"limits.{name} must be set as service.{other}")
         for name in _NOT_SIMULATED:
             if name in self.limits:
                 raise InvalidInput(f"limits.{name} has no part in a simulation")

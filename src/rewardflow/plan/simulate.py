@@ -1,7 +1,7 @@
-"""Runs the loop and the agent under one schedule, on a clock that jumps.
+"""Simulates a run: runs the loop and the agent under one schedule, on a virtual clock.
 
-Always true: loop and agent are the ones that train; a simulation depends on its settings alone, so that it gives the
-same figures every time and in any process.
+Always true: loop and agent are the same code that trains. A simulation depends only on its settings, so that it gives
+the same figures every time and in any process.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from rewardflow.reward.agent import RewardAgent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun:
-    """What happened in one simulated run."""
+    """The record of one simulated run."""
 
     reports: tuple[StepReport, ...]
     worked: tuple[DeviceWorked, ...]
     calls: CallLog
-    num_refused: int  # calls that the service's rate limit turned away
+    num_refused: int  # calls that the service's rate limit refused
     cost_usd: float
 
 
 def simulate(settings: PlanSettings, name: str, *, steps: int, as_original: bool = False) -> SimulatedRun:
-    """Train so many steps under the schedule of that name."""
+    """Trains this many steps under the named schedule."""
     try:
         return clock.run(_simulate(settings, name, steps, as_original), seed=settings.seed)
     except ServiceOutage as outage:
         raise InvalidInput(
-            f"a run that is planned must come to its end, and under {name} it came to none: with "
+            f"a planned run must finish, and under {name} it did not: with "
             f"failures={settings.service.failures:g} the service was out for longer than "
             f"limits.outage_give_up_s, after which a run gives up"
         ) from outage
@@ -70,7 +70,7 @@ async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: 
             advantages=CentredScores(),
             group_size=settings.responses,
             micro_batch_tokens=_rollouts_in_micro_batch(settings),
-            # With one update a step there are no old log-probs; then what log_probs_s means are the reference's.
+            # With one update per step there are no old log-probs; log_probs_s is then the time of the reference's.
             takes_reference=not schedule.needs_old_log_probs and settings.device.log_probs_s > 0,
         )
         await Flow(parts, on_step=reports.append, sink=sink).run(steps=steps)

@@ -1,7 +1,7 @@
-"""From a simulated run to the figures of its schedule, and to the picture of two of its steps.
+"""Computes the figures of a schedule from its simulated run, and the timeline of two steps.
 
-Always true: figures are means over the steps between those that fill the pipeline and those that drain it; the whole
-run's time is what was simulated of its two ends, and such a step for each of the others.
+Always true: figures are means over the steps between those that fill the pipeline and those that drain it. The time of
+the whole run is the simulated time of both ends, plus the mean step time for each step between.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from rewardflow.plan.named_schedules import num_edge_steps
 from rewardflow.plan.settings import PlanSettings
 from rewardflow.plan.simulate import SimulatedRun
 
-_NUM_POINTS: Final = 240  # of the curve of calls in flight
-_GAP_SHARE: Final = 1e-4  # of the picture: pieces of the same work that are this close are drawn as one
+_NUM_POINTS: Final = 240  # points of the curve of calls in flight
+_GAP_SHARE: Final = 1e-4  # share of the timeline: pieces of the same work with a smaller gap are drawn as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow:
-    """One schedule, in the mean over its steps."""
+    """The figures of one schedule, as means over its steps."""
 
     schedule: str
     step_s: float
-    change: float  # of step_s, against synchronous
-    exposed_s: float  # the device waits for verdicts
-    hidden_s: float  # verdicts are out and the device works, or waits for something else
-    busy: float  # share of the step that the trainer's device works
+    change: float  # relative change of step_s against synchronous
+    exposed_s: float  # time in which the device waits for verdicts
+    hidden_s: float  # time in which calls run while the device works or waits for something else
+    busy: float  # share of the step in which the trainer's device works
     max_staleness: int
-    calls: float  # a step, with retries
+    calls: float  # per step, with retries
     calls_in_flight: float
     max_calls_in_flight: int
-    refused: int  # calls that the rate limit turned away, in the whole simulation
-    failed: float  # share of verdicts without a score
-    cost_usd: float  # a step
-    total_s: float  # for as many steps as were asked for
+    refused: int  # calls that the rate limit refused, in the whole simulation
+    failed: float  # share of verdicts that failed
+    cost_usd: float  # per step
+    total_s: float  # for all `steps` of the plan
     total_cost_usd: float
     over_floor: float
     binding: Binding
@@ -49,7 +49,7 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpan:
-    """A piece of work, in seconds from the picture's left edge."""
+    """A piece of work, in seconds from the start of the timeline."""
 
     device: str
     work: str
@@ -60,12 +60,12 @@ class PlannedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTimeline:
-    """Two steps, from the publishing of the one before to their own."""
+    """The timeline of two steps: from the publish of the step before them to their own publish."""
 
     duration_s: float
     published_s: tuple[float, ...]
     spans: tuple[PlannedSpan, ...]
-    in_flight: tuple[int, ...]  # at evenly spaced moments
+    in_flight: tuple[int, ...]  # calls in flight at evenly spaced moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class ScheduleFigures:
 def figures_of(
     run: SimulatedRun, settings: PlanSettings, name: str, floors: Floors, *, whole: SimulatedRun | None = None
 ) -> ScheduleFigures:
-    """`whole` is the run that is told itself, where it has no steps between those that fill and those that drain."""
+    """Computes the figures. `whole` is a simulation of all steps, for a run without steps between its two ends."""
     edge = num_edge_steps(name)
     reports = run.reports[edge:-edge]
     since_s, until_s = run.reports[edge - 1].ended_s, reports[-1].ended_s
@@ -111,7 +111,7 @@ def figures_of(
 
 
 def _are_full(settings: PlanSettings, name: str, *, most_in_flight: int) -> bool:
-    """Whether a call ever had to wait for a slot: all were taken, and there were more calls to make."""
+    """Whether a call ever waited for a slot: all slots were taken and more calls were waiting."""
     slots = settings.service.slots
     return most_in_flight >= slots and settings.calls_per_step * num_edge_steps(name) > slots
 
@@ -156,7 +156,7 @@ def _what(event: DeviceWorked) -> tuple[str, str, int]:
 
 
 def _levels(changes: list[tuple[float, int]], left_s: float, duration_s: float) -> tuple[int, ...]:
-    """The level at each of the evenly spaced moments."""
+    """Samples the number of calls at evenly spaced moments."""
     moments = iter([left_s + duration_s * i / (_NUM_POINTS - 1) for i in range(_NUM_POINTS)])
     levels: list[int] = []
     moment = next(moments)

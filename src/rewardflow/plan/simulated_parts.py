@@ -1,7 +1,8 @@
-"""A generator, a trainer and a reward that make nothing and take the time that a plan says.
+"""A simulated generator, trainer and reward: they do no work, and take the time that a plan sets.
 
-Always true: they keep every promise of the seams and take their time from the running loop; what a rollout's call takes
-depends on the seed and on the rollout's place alone, so that every schedule waits for the same calls.
+Always true: they follow the protocols of the flow and take their time from the running event loop. The latency of a
+rollout's first call depends only on the seed and on the rollout's position, so that every schedule waits for the same
+calls.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from rewardflow.reward.latency import interpolate
 from rewardflow.reward.simulated_service import SimulatedService
 from rewardflow.types import Rollout
 
-# Rollouts that end within a 512th of the generation end together: a timer for each would double the simulation's work.
+# Rollouts that end within a 512th of the generation end together: one timer each would double the simulation's work.
 _WAVES: Final = 512
-# One token each, so that tokens count rollouts: a micro-batch of so many tokens is one of so many rollouts.
+# Each rollout has one token, so that a micro-batch of n tokens holds n rollouts.
 _TOKEN: Final = array("l", [0])
 _MASK: Final = array("b", [1])
 _LOG_PROB: Final = array("f", [0.0])
-_BURST_S: Final = 1.0  # of its rate, a service lets through at once what it allows in so long
+_BURST_S: Final = 1.0  # a service accepts a burst of as many calls as its rate allows in this time
 
 
 @dataclass(slots=True)
 class SimulatedGenerator:
+    """Yields empty rollouts at the times that `device.rollouts_end` sets."""
+
     device: DeviceSettings
     version: int = 0
 
@@ -70,7 +73,7 @@ def _rollout(request: GroupRequest, index: int, version: int) -> Rollout:
 
 
 class SimulatedTrainer:
-    """Each rollout of a step takes its share of what the step takes."""
+    """A trainer in which each rollout takes an equal share of the step's time."""
 
     def __init__(self, device: DeviceSettings, *, calls_per_step: int) -> None:
         self._log_probs_s = device.log_probs_s / calls_per_step
@@ -95,18 +98,18 @@ class SimulatedTrainer:
 
 @dataclass(slots=True)
 class CallLog:
-    """When calls started and ended, in seconds; those that failed too."""
+    """Start and end times of all calls, in seconds, including failed calls."""
 
     started_s: array[float] = field(default_factory=lambda: array("d"))
     ended_s: array[float] = field(default_factory=lambda: array("d"))
 
     def flown_s(self, since_s: float, until_s: float) -> float:
-        """All that one slot alone would have been busy with in that time."""
+        """Returns the summed duration of all calls within this time."""
         overlaps = (min(end, until_s) - max(start, since_s) for start, end in self._pairs())
         return sum(overlap for overlap in overlaps if overlap > 0)
 
     def in_flight(self, since_s: float, until_s: float) -> list[tuple[float, int]]:
-        """How many calls are out from each moment on at which that changes."""
+        """Returns each change of the number of calls in flight: its time and the new number."""
         changes = [(start, 1) for start, end in self._pairs() if end > since_s and start < until_s]
         changes += [(end, -1) for start, end in self._pairs() if end > since_s and start < until_s]
         levels: list[tuple[float, int]] = []
@@ -125,23 +128,23 @@ class SimulatedReward:
 
     def __init__(self, settings: PlanSettings) -> None:
         service = settings.service
-        # Slots are the agent's to keep, so that the service needs none of its own.
+        # The agent limits the slots, so the service does not.
         burst = 1 if service.rpm is None else max(1, round(service.rpm / 60.0 * _BURST_S))
         self._service = SimulatedService(rpm=service.rpm, burst=burst)
         self._latency = service.latency_function()
         self._failures = service.failures
         self._tokens = service.tokens
         self._seed = settings.seed
-        self._lucks: Mapping[int, Sequence[float]] = {}
+        self._draws: Mapping[int, Sequence[float]] = {}
         self._calls_per_step = settings.calls_per_step
         self._responses = settings.responses
-        self._later_lucks = random.Random(f"{settings.seed} again")
+        self._later_draws = random.Random(f"{settings.seed} again")
         self._tried: set[tuple[str, int]] = set()
         self.calls = CallLog()
 
     async def compute_score(self, rollout: Rollout) -> float:
         loop = asyncio.get_running_loop()
-        latency_s, fails = self._drawn(rollout)
+        latency_s, fails = self._draw(rollout)
         started_s = loop.time()
         try:
             await self._service.call(latency_s)
@@ -155,20 +158,20 @@ class SimulatedReward:
     def estimate_tokens(self, rollout: Rollout) -> int:
         return self._tokens
 
-    def _drawn(self, rollout: Rollout) -> tuple[float, bool]:
-        """By its place for a rollout's first call; one after another for retries and hedges."""
+    def _draw(self, rollout: Rollout) -> tuple[float, bool]:
+        """Draws latency and failure: by position for a rollout's first call, in sequence for retries and hedges."""
         place = (rollout.group_id, rollout.index)
         if place in self._tried:
-            luck, fate = self._later_lucks.random(), self._later_lucks.random()
+            latency, failure = self._later_draws.random(), self._later_draws.random()
         else:
             self._tried.add(place)
-            lucks = self._lucks_of(rollout.step)
+            draws = self._draws_of(rollout.step)
             first = (int(rollout.group_id) * self._responses + rollout.index) % self._calls_per_step
-            luck, fate = lucks[first], lucks[self._calls_per_step + first]
-        return self._latency(luck), fate < self._failures
+            latency, failure = draws[first], draws[self._calls_per_step + first]
+        return self._latency(latency), failure < self._failures
 
-    def _lucks_of(self, step: int) -> Sequence[float]:
-        if step not in self._lucks:
+    def _draws_of(self, step: int) -> Sequence[float]:
+        if step not in self._draws:
             rng = random.Random(f"{self._seed} {step}")
-            self._lucks = {**self._lucks, step: [rng.random() for _ in range(2 * self._calls_per_step)]}
-        return self._lucks[step]
+            self._draws = {**self._draws, step: [rng.random() for _ in range(2 * self._calls_per_step)]}
+        return self._draws[step]

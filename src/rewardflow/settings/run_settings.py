@@ -77,7 +77,7 @@ class RunSettings:
     schedule: Schedule
     steps: int  # how many steps to train; each ends with new weights
     run_dir: str | PathLike[str] | None = None  # the folder for all files of the run; null: no files
-    seed: int = 0  # of the order of prompts, of sampling and of new weights
+    seed: int = 0  # seed of the order of prompts, of sampling and of new weights
     reward_kwargs: Mapping[str, Any] = field(default_factory=dict)  # settings of a reward given by name
     # the folder where relative paths inside a reward's contents start; default in a run file: the file's folder
     reward_folder: str | PathLike[str] | None = None

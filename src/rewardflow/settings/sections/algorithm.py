@@ -43,7 +43,7 @@ class AlgorithmSettings:
     advantage: AdvantageName = "grpo"  # how scores become advantages
     # which spread divides the scores of `grpo` and `grpo_passk`: the group's, the whole batch's, or none
     scale: Literal["group", "batch", "none"] = "group"
-    discount: float = 1.0  # below 1, a reward counts less for tokens further before it
+    discount: float = 1.0  # below 1, a reward counts less for a token with each sampled token between them
     lam: float = 1.0  # for `gae`: 1 trusts the observed rewards, 0 the critic's next value
     whiten: bool = True  # for `gae`: centre and scale advantages over the tokens of the whole batch
     reward_kl_coef: float = 0.0  # how much a token's KL from the reference policy lowers its reward

@@ -41,7 +41,7 @@ class MetricsSettings:
 
     tensorboard: bool | None = None  # write to `tensorboard` in `run_dir`; null: if it is installed
     wandb: Literal["online", "offline"] | None = None  # Weights & Biases, or files for `wandb sync`; null: no
-    wandb_project: str = "rewardflow"  # the project there
+    wandb_project: str = "rewardflow"  # the project at Weights & Biases
     wandb_entity: str | None = None  # the owner of the project; null: the user who is logged in
 
     def __post_init__(self) -> None:

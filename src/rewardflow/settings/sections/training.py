@@ -114,7 +114,7 @@ class CriticSettings(OptimizerSettings):
     form: Literal["model", "head"] = "model"  # a separate model, or a head on the policy
     model: str | None = None  # initial weights of a separate model, named as in `policy.model`; null: the policy
     alone_steps: int = 0  # first steps, in which only the critic learns
-    clip: float | None = 0.5  # clip a value's change since before the step's first update; null: do not clip
+    clip: float | None = 0.5  # largest change of a value that counts, since before the step's first update; null: any
     # weight of the value loss in the gradient of the policy's trunk, for `form: head`; 0: the trunk ignores the loss
     trunk_weight: float = _TRUNK_WEIGHT
 

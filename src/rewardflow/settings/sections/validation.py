@@ -28,7 +28,7 @@ class ValidationSettings:
     max_response_tokens: int | None = None  # null: as in `generation`
     pass_at: Sequence[int] = ()  # each k for which to report pass@k
     passes_from: float = 1.0  # a score of at least this counts as a pass
-    seed: int = 1_000_000  # of sampling and of generated tasks; equal in all runs, so that they can be compared
+    seed: int = 1_000_000  # seed of sampling and of generated tasks; equal in all runs, so that they can be compared
 
     def __post_init__(self) -> None:
         if self.every is not None:
