@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rewardflow import clock
 from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.fakes import CentredScores, FakeGenerator, FakePrompts, FakeTrainer
 from rewardflow.flow.flow_parts import FlowParts
-from rewardflow.flow.records import Boundary, Prompt
+from rewardflow.flow.records import Boundary, GroupRequest, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
@@ -26,6 +27,7 @@ from rewardflow.flow.validation_report import Validated
 from rewardflow.observe.events import DeviceWorked, EventList
 from rewardflow.observe.run_directory import read_steps
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.types import Rollout
 
 PROMPTS = tuple(Prompt(uid=str(i), text=f"v{i}", ground_truth=f"v{i}", data_source="abc"[i % 3]) for i in range(5))
 
@@ -50,6 +52,18 @@ class Latency:
         return sum(asked.startswith("v") for asked in self.asked)
 
 
+@dataclass(slots=True, kw_only=True)
+class NotingGenerator(FakeGenerator):
+    """Notes (step, version) of each call, for training and for validation apart."""
+
+    trained: list[tuple[int, int]] = field(default_factory=list)
+    measured: list[tuple[int, int]] = field(default_factory=list)
+
+    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        (self.measured if requests[0].prefix else self.trained).append((requests[0].step, self.version))
+        return FakeGenerator.generate(self, requests)
+
+
 class World:
     """One run with fakes that is also measured."""
 
@@ -57,12 +71,11 @@ class World:
         self, schedule: Schedule, judge: Any, *, steps: int = 4, is_measured: bool = True, **when: Any
     ) -> None:
         self.schedule, self.judge, self.steps = schedule, judge, steps
-        self.generator = FakeGenerator(rollout_s=0.1)
-        self.measuring = FakeGenerator(rollout_s=0.1)
+        self.generator = NotingGenerator(rollout_s=0.1)
         occasions = Occasions(**{"every": 2, **when})
         self.plan: ValidationPlan | None = None
         if is_measured:
-            self.plan = ValidationPlan(prompts=PROMPTS, generator=self.measuring, group_size=2, occasions=occasions)
+            self.plan = ValidationPlan(prompts=PROMPTS, group_size=2, occasions=occasions)
         self.trainer = FakeTrainer(forward_backward_s=0.05, log_probs_s=0.01, optim_s=0.3)
         self.events = EventList()
         self.told: list[StepReport | Validated] = []
@@ -148,11 +161,11 @@ def test_each_version_that_is_due_is_measured_once_by_itself_and_training_is_not
     due = [version for version in range(6) if (version and version % every == 0) or version == 5]
     due = [0, *due] if at_start else due
     assert sorted(one.report.version for one in world.validated) == due
-    assert world.measuring.generated == [(version, version) for version in due]
+    assert world.generator.measured == [(version, version) for version in due]
     for one in world.validated:
         assert [group.rollouts[0].prompt for group in one.groups] == [prompt.text for prompt in PROMPTS]
         assert {rollout.policy_version for group in one.groups for rollout in group.rollouts} == {one.report.version}
-    assert world.generator.generated == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
+    assert world.generator.trained == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
     plain = World(schedule, Latency(), steps=5, is_measured=False).run(max_concurrency=slots)
     assert world.trained() == plain.trained()
 
@@ -236,7 +249,7 @@ def test_what_was_delivered_before_a_kill_is_not_asked_again_and_the_report_is_t
     resumed.start = saved
     resumed.run(journal=journal)
     assert second.num_validation_calls == 0
-    assert resumed.measuring.generated == [(4, 4)]
+    assert resumed.generator.measured == [(4, 4)]
     assert [one.report.overall for one in resumed.validated] == [one.report.overall for one in world.validated]
 
 
@@ -270,19 +283,18 @@ def test_a_run_that_fails_leaves_no_call_of_a_validation_behind() -> None:
 
 def test_a_generator_that_measures_another_version_is_refused() -> None:
     @dataclass(slots=True, kw_only=True)
-    class Stuck(FakeGenerator):
-        async def publish(self, version: int) -> None:
-            pass
+    class Stuck(NotingGenerator):
+        def _rollout(self, request: GroupRequest, index: int, version: int) -> Rollout:
+            return FakeGenerator._rollout(self, request, index, 0 if request.prefix else version)
 
     world = World(SYNCHRONOUS, Latency(), every=1)
-    assert world.plan is not None
-    world.plan = replace(world.plan, generator=Stuck())
+    world.generator = Stuck()
     with pytest.raises(FlowError, match="validation of version 1 must be generated by it, got policy_version=0"):
         world.run()
 
 
 def test_a_plan_that_cannot_be_measured_is_refused() -> None:
     with pytest.raises(InvalidInput, match="k of pass@k must not exceed the rollouts of a prompt, got k=4, rollouts=2"):
-        ValidationPlan(prompts=PROMPTS, generator=FakeGenerator(), group_size=2, ks=(1, 4))
+        ValidationPlan(prompts=PROMPTS, group_size=2, ks=(1, 4))
     with pytest.raises(InvalidInput, match="at least one prompt"):
-        ValidationPlan(prompts=(), generator=FakeGenerator())
+        ValidationPlan(prompts=())

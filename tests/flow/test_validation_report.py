@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.flow.fakes import FakeGenerator
 from rewardflow.flow.records import Prompt
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.flow.validation_report import (
@@ -91,7 +90,7 @@ def test_components_lengths_and_cost_are_told() -> None:
 
 def test_metrics_are_told_overall_and_by_data_source_where_there_are_several() -> None:
     groups = (group_of([1.0], source="gsm8k"), group_of([0.0], source="math"))
-    plan = ValidationPlan(prompts=(Prompt(uid="0"),), generator=FakeGenerator(), ks=(1,))
+    plan = ValidationPlan(prompts=(Prompt(uid="0"),), ks=(1,))
     report = ValidationReport(
         version=7,
         ended_s=2.0,

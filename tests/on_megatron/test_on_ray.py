@@ -85,7 +85,7 @@ def weights_of_generators(opened: OpenRun) -> list[dict[str, Tensor]]:
     generator: Any = opened.parts.generator
 
     def found(actor: Any) -> dict[str, Any]:
-        model = actor._engines._training._policy.model
+        model = actor._engine._policy.model
         return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
     return ray.get([actor.__ray_call__.remote(found) for actor in generator._engines.actors])

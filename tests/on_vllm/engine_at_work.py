@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.records import GroupRequest, Prompt
+from rewardflow.flow.records import GroupRequest, Prompt, Sampling
 from rewardflow.generate.vllm.engine import VllmEngine
 from rewardflow.policy.load_policy import Policy, load_policy
 from rewardflow.settings.run_settings import GenerationSettings, PolicySettings, VllmSettings
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 HIDDEN = 128  # the narrowest heads that vLLM's attention on a CPU knows have 32 numbers each
 TEXTS = ("12+3=", "7=", "abcdefghijk>", "0 0 0 0 0 0 0 0 0 0=", "55*5=", "Z>")
+SAMPLING = Sampling(max_response_tokens=200)
 LONG_TEXT = "0123456789" * 35  # several blocks of the prefix cache
 
 
@@ -69,7 +70,7 @@ class EngineAtWork:
 
 
 @contextmanager
-def engine_at_work(seed: int = 0, **fields: Any) -> Iterator[EngineAtWork]:
+def engine_at_work(sampling: Sampling = SAMPLING, **fields: Any) -> Iterator[EngineAtWork]:
     vllm = {name: fields.pop(name) for name in ("transfer", "sleep") if name in fields}
     policy = opinionated(seed=1)
     settings = GenerationSettings(**{"engine": "vllm", "max_prompt_tokens": 400, "max_sequences": 64, **fields})
@@ -78,7 +79,7 @@ def engine_at_work(seed: int = 0, **fields: Any) -> Iterator[EngineAtWork]:
             policy,
             settings,
             VllmSettings(eager=True, kv_cache_gb=0.3, **vllm),
-            seed=seed,
+            samplings=[sampling],
             thread=thread,
             dtype=torch.float32,
         )
@@ -89,13 +90,16 @@ def engine_at_work(seed: int = 0, **fields: Any) -> Iterator[EngineAtWork]:
             runner.run(engine.__aexit__(None, None, None))
 
 
-def requests(*texts: str, group_size: int = 3, first: int = 0, has_baseline: bool = False) -> list[GroupRequest]:
+def requests(
+    *texts: str, group_size: int = 3, first: int = 0, has_baseline: bool = False, sampling: Sampling = SAMPLING
+) -> list[GroupRequest]:
     return [
         GroupRequest(
             number=first + i,
             step=4,
             prompt=Prompt(uid=f"p{i}", text=text),
             group_size=group_size,
+            sampling=sampling,
             has_baseline=has_baseline,
         )
         for i, text in enumerate(texts)

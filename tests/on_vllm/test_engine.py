@@ -20,7 +20,7 @@ from engine_at_work import (
     response_ids,
 )
 
-from rewardflow.settings.run_settings import GenerationSettings
+from rewardflow.flow.records import Sampling
 from rewardflow.types import Rollout
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM has many
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # vLLM has many
 
 @pytest.fixture(scope="module")
 def at_work() -> Iterator[EngineAtWork]:
-    with engine_at_work(max_response_tokens=200) as started:
+    with engine_at_work() as started:
         yield started
 
 
@@ -166,15 +166,9 @@ def test_a_cancelled_caller_stops_its_requests(at_work: EngineAtWork) -> None:
     assert at_work.run(run()) == 0
 
 
-def test_who_shares_the_engine_samples_in_its_own_way_on_the_same_weights(at_work: EngineAtWork) -> None:
-    greedy = GenerationSettings(engine="vllm", top_k=1, max_prompt_tokens=400, max_response_tokens=20)
-    shared = at_work.engine.sharing(greedy, seed=99)
-
-    async def run() -> list[Rollout]:
-        await shared.publish(1_000_000)  # gives the engine nothing
-        return [rollout async for rollout in shared.generate(requests(*TEXTS, group_size=1))]
-
-    told = at_work.run(run())
+def test_requests_are_sampled_in_their_own_way_on_the_same_weights(at_work: EngineAtWork) -> None:
+    greedy = Sampling(seed=99, top_k=1, max_response_tokens=20)
+    told = at_work.generate(requests(*TEXTS, group_size=1, sampling=greedy))
     baselines = [one for one in at_work.generate(requests(*TEXTS, has_baseline=True)) if one.index == 2]
     expected = {one.group_id: response_ids(one)[:20] for one in baselines}
     assert {one.group_id: response_ids(one) for one in told} == expected

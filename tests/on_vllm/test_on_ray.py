@@ -30,12 +30,12 @@ from rewardflow.checkpoint.model_state import read_state
 from rewardflow.errors import ClusterError
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
+from rewardflow.generate.engines import engine_factory
 from rewardflow.policy.load_policy import Policy, load_policy
 from rewardflow.runtime.homes import open_run
 from rewardflow.runtime.on_ray.actor_group import Crew
 from rewardflow.runtime.on_ray.engine_actor import EngineActor
 from rewardflow.runtime.on_ray.remote_parts import EngineGenerator
-from rewardflow.runtime.on_ray.routing import Routing
 from rewardflow.runtime.on_ray.weight_buckets import WeightBucket
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
@@ -72,7 +72,7 @@ class GivenEngine:
     def __init__(self, settings: RunSettings) -> None:
         self.crew = Crew("generator", [ray.remote(EngineActor).remote(0, 1)])
         (self.place,) = asyncio.run(self.crew.all("open", lambda _: (settings,)))
-        self.generator = EngineGenerator(self.crew, Routing.of(settings.generation))
+        self.generator = EngineGenerator(self.crew, engine_factory(settings).routing(settings.generation))
         self.policies: dict[int, Policy] = {}
 
     async def give(self, seed: int) -> int:
@@ -198,7 +198,8 @@ async def trained(settings: RunSettings, texts: Sequence[str] = (), **options: A
     """What the last version says to these."""
     async with open_run(settings, probes=False, **options) as run:
         await run.train()
-        return [one async for one in run.parts.generator.generate(requests(*texts, group_size=2))]
+        asked = requests(*texts, group_size=2, sampling=run.parts.sampling)
+        return [one async for one in run.parts.generator.generate(asked)]
 
 
 def saved_policy(settings: RunSettings) -> Policy:

@@ -179,6 +179,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _request_from_json(record: Mapping[str, Any], prompt_of: Callable[[str], Prompt]) -> GroupRequest:
+    """Leaves out how it was sampled: its rollouts are here, so no engine samples them again."""
     return GroupRequest(
         number=record["number"],
         step=record["step"],

@@ -5,11 +5,12 @@ Always true: parts that exist fit each other; nothing changes them during a run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device import Device
 from rewardflow.flow.protocols import Advantages, Generator, PromptSource, Rewards, Trainer, ValueEstimator
+from rewardflow.flow.records import Sampling
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.observe.events import EventSink
@@ -33,6 +34,7 @@ class FlowParts:
     trainer: Trainer
     advantages: Advantages
     group_size: int
+    sampling: Sampling = field(default_factory=Sampling)  # of the rollouts that are trained
     micro_batch_tokens: int = 16384
     takes_reference: bool = False
     takes_behaviour: bool = False

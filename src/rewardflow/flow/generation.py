@@ -56,7 +56,7 @@ def take_prompts(source: PromptSource, count: int) -> Sequence[Prompt]:
 
 
 def _ask(parts: FlowParts, open_step: OpenStep, prompts: Sequence[Prompt]) -> list[GroupRequest]:
-    return open_step.ask(prompts, parts.rollouts_per_group, has_baseline=parts.has_baseline)
+    return open_step.ask(prompts, parts.rollouts_per_group, parts.sampling, has_baseline=parts.has_baseline)
 
 
 async def _precompute_early(parts: FlowParts, devices: Devices, open_step: OpenStep) -> None:

@@ -19,6 +19,7 @@ from rewardflow.flow.records import (
     Precomputed,
     PreparedRollout,
     Prompt,
+    Sampling,
     SavedStep,
     num_tokens,
 )
@@ -53,10 +54,19 @@ class OpenStep:
 
     # -- generation --------------------------------------------------------------------------------------------------
 
-    def ask(self, prompts: Sequence[Prompt], group_size: int, *, has_baseline: bool = False) -> list[GroupRequest]:
+    def ask(
+        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, *, has_baseline: bool = False
+    ) -> list[GroupRequest]:
         """Returns requests for the step's groups and then its reserves; in later calls, for a round of reserves."""
         requests = [
-            GroupRequest(number=number, step=self.step, prompt=prompt, group_size=group_size, has_baseline=has_baseline)
+            GroupRequest(
+                number=number,
+                step=self.step,
+                prompt=prompt,
+                group_size=group_size,
+                sampling=sampling,
+                has_baseline=has_baseline,
+            )
             for number, prompt in enumerate(prompts, self._next_number)
         ]
         self._next_number += len(requests)
@@ -104,7 +114,7 @@ class OpenStep:
         """Continues a step that an earlier run generated. Submits its rollouts again; the journal has most verdicts."""
         first = saved.requests[0]
         prompts = [request.prompt for request in saved.requests]
-        self.ask(prompts, first.group_size, has_baseline=first.has_baseline)
+        self.ask(prompts, first.group_size, first.sampling, has_baseline=first.has_baseline)
         for one in saved.rollouts:
             self.set_precomputed(one.rollout, one.precomputed)
             self.generated(one.rollout)

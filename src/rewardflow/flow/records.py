@@ -32,6 +32,20 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the responses to a request are sampled; training and validation have one each.
+
+    `top_k=0` and `top_p=1.0` leave the distribution whole; `top_k=1` takes the likeliest token.
+    """
+
+    seed: int = 0  # the random numbers of a rollout follow from it, the group's number and the rollout's index
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_response_tokens: int = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
     """A request for `group_size` rollouts of one prompt. `number` counts groups over the whole run and seeds sampling.
 
@@ -44,6 +58,7 @@ class GroupRequest:
     step: int
     prompt: Prompt
     group_size: int
+    sampling: Sampling = Sampling()
     has_baseline: bool = False
     prefix: str = ""
 

@@ -69,7 +69,7 @@ class Flow:
         self._record = self._begin_record(0)
         self._tasks = asyncio.TaskGroup()
         self._validations = Validations(
-            parts.validation, parts.agent, self._devices.generator, self._tasks, on_validation
+            parts.validation, parts.generator, parts.agent, self._devices.generator, self._tasks, on_validation
         )
 
     async def run(self, *, steps: int, start: Boundary = Boundary(next_step=0)) -> None:  # noqa: B008  frozen

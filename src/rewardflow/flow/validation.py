@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rewardflow.errors import FlowError
 from rewardflow.flow.checked_generation import generate_checked
 from rewardflow.flow.device import Device
-from rewardflow.flow.protocols import Rewards
+from rewardflow.flow.protocols import Generator, Rewards
 from rewardflow.flow.records import GroupRequest, Precomputed, PreparedRollout, SavedStep
 from rewardflow.flow.validation_plan import VALIDATION_SOURCE, ValidationPlan
 from rewardflow.flow.validation_report import Validated, ValidationReport, by_data_source, figures_of_plan
@@ -39,11 +39,14 @@ class ValidationStatistics:
 class Measurement:
     """The measurement of one version, from the start of its generation to its report."""
 
-    def __init__(self, version: int, plan: ValidationPlan, agent: Rewards, *, due_step: int) -> None:
+    def __init__(
+        self, version: int, plan: ValidationPlan, generator: Generator, agent: Rewards, *, due_step: int
+    ) -> None:
         self.version = version
         self.is_generated = asyncio.Event()
         self.is_reported = asyncio.Event()
         self._plan = plan
+        self._generator = generator
         self._agent = agent
         self._ticket = agent.open(due_step=due_step, source=VALIDATION_SOURCE)
         self._loop = asyncio.get_running_loop()
@@ -71,9 +74,8 @@ class Measurement:
         async with device.lease("validate", self.version):
             device.retract("validate")
             self._began_s = self._loop.time()
-            await self._plan.generator.publish(self.version)
             self._requests = tuple(self._plan.requests(self.version))
-            async with contextlib.aclosing(generate_checked(self._plan.generator, self._requests)) as rollouts:
+            async with contextlib.aclosing(generate_checked(self._generator, self._requests)) as rollouts:
                 async for rollout in rollouts:
                     self._submit(rollout)
             self._generate_s = self._loop.time() - self._began_s
@@ -129,12 +131,14 @@ class Validations:
     def __init__(
         self,
         plan: ValidationPlan | None,
+        generator: Generator,
         agent: Rewards,
         device: Device,
         tasks: asyncio.TaskGroup,
         on_validation: OnValidation | None,
     ) -> None:
         self._plan = plan
+        self._generator = generator
         self._agent = agent
         self._device = device
         self._tasks = tasks
@@ -174,7 +178,8 @@ class Validations:
         if self._plan is None:
             return
         due_step = self._plan.due_step(version, num_steps)
-        measurement = self._open[version] = Measurement(version, self._plan, self._agent, due_step=due_step)
+        measurement = Measurement(version, self._plan, self._generator, self._agent, due_step=due_step)
+        self._open[version] = measurement
         self._tasks.create_task(self._measure(measurement, generate))
 
     async def _measure(self, measurement: Measurement, generate: Callable[[Measurement], Awaitable[None]]) -> None:

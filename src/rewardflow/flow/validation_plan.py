@@ -6,11 +6,10 @@ enough rollouts, because k never exceeds the rollouts of a prompt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.protocols import Generator
-from rewardflow.flow.records import GroupRequest, Prompt
+from rewardflow.flow.records import GroupRequest, Prompt, Sampling
 
 VALIDATION_SOURCE = "validation"  # the source in totals and metrics, and the start of group ids
 
@@ -34,13 +33,13 @@ class Occasions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationPlan:
-    """How to validate. `generator` shares the weights of the run's generator but samples in its own way.
+    """Which prompts to measure, how to sample their responses, and when.
 
     A score of at least `passes_from` is a pass; `ks` are the k of pass@k.
     """
 
     prompts: tuple[Prompt, ...]
-    generator: Generator
+    sampling: Sampling = field(default_factory=Sampling)
     group_size: int = 1
     occasions: Occasions = Occasions()
     passes_from: float = 1.0
@@ -72,6 +71,7 @@ class ValidationPlan:
                 step=version,
                 prompt=prompt,
                 group_size=self.group_size,
+                sampling=self.sampling,
                 prefix=f"{VALIDATION_SOURCE}-",
             )
             for number, prompt in enumerate(self.prompts)

@@ -1,4 +1,4 @@
-"""Prompts as tokens, and what happens to those that are too long.
+"""Turns prompts into tokens, and filters, truncates or refuses those that are too long.
 
 Always true: what `encode` returns has between 1 and `max_prompt_tokens` tokens; a prompt that was dropped is counted.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import Prompt
+from rewardflow.flow.records import Prompt, Sampling
 from rewardflow.settings.run_settings import GenerationSettings
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingPrompts:
-    """The prompts of a data set that can be generated from, in order, and how many were too long."""
+    """The prompts of a data set that fit, in order, and how many were too long."""
 
     kept: Sequence[Prompt]
     num_filtered: int
 
 
 class PromptEncoder:
-    """Messages go through the chat template, up to where the answer starts; plain text goes in as it is."""
+    """Puts messages through the chat template, up to where the answer starts, and takes plain text as it is."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
         self._tokenizer = tokenizer
@@ -34,7 +34,7 @@ class PromptEncoder:
         self._overlong = settings.overlong_prompts
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The tokens to generate from. With `truncate`, the end of a long prompt, where the question usually is."""
+        """Returns the tokens to generate from. `truncate` keeps the end of a long prompt, usually the question."""
         tokens = self._tokens(prompt)
         if not tokens:
             raise InvalidInput(f"a prompt must have at least one token, prompt {prompt.uid!r} has none")
@@ -45,7 +45,7 @@ class PromptEncoder:
         raise self._too_long(prompt, len(tokens))
 
     def fit(self, prompts: Sequence[Prompt]) -> FittingPrompts:
-        """For when the data set is loaded: filters what is too long, or refuses it, before anything is generated."""
+        """Filters or refuses prompts that are too long, when the data set is loaded and before any generation."""
         if self._overlong == "truncate":
             return FittingPrompts(kept=prompts, num_filtered=0)
         kept = []
@@ -76,10 +76,10 @@ class PromptEncoder:
         )
 
 
-def check_positions(settings: GenerationSettings, max_positions: int | None) -> None:
-    needed = settings.max_prompt_tokens + settings.max_response_tokens
-    if max_positions is not None and needed > max_positions:
-        raise InvalidInput(
-            "generation.max_prompt_tokens and max_response_tokens together must not exceed the positions the model "
-            f"knows, got {settings.max_prompt_tokens} + {settings.max_response_tokens} for {max_positions}"
-        )
+def check_positions(max_prompt_tokens: int, samplings: Sequence[Sampling], max_positions: int | None) -> None:
+    for sampling in samplings:
+        if max_positions is not None and max_prompt_tokens + sampling.max_response_tokens > max_positions:
+            raise InvalidInput(
+                "generation.max_prompt_tokens and max_response_tokens together must not exceed the positions the "
+                f"model knows, got {max_prompt_tokens} + {sampling.max_response_tokens} for {max_positions}"
+            )

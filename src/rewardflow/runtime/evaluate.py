@@ -25,7 +25,7 @@ from rewardflow.runtime.records.validation_records import ValidationRecords, cut
 from rewardflow.runtime.resuming import store_of
 from rewardflow.runtime.reward_probe import probe, probe_open
 from rewardflow.runtime.run_agent import RunAgent, agent_of_run, keeps_texts, shared_cluster
-from rewardflow.runtime.validation_setup import check_reward_fits, open_validation_set
+from rewardflow.runtime.validation_setup import check_reward_fits, make_plan, open_validation_set
 from rewardflow.settings.run_settings import RunSettings, ValidationSettings
 
 _HF_CONFIG = "config.json"
@@ -136,11 +136,13 @@ async def evaluation(
         if probes and is_shared:
             await probe_open(agent, prompt_set[0])
         check_reward_fits(validation, agent)
-        plan = await home.load(model, prompts)
+        plan = make_plan(settings, prompts)
+        assert plan is not None
+        generator = await home.load(model)
         texts = keeps_texts(agent, settings, folder=folder)
         yield Evaluation(
             agent=agent,
-            measurement=Measurement(model.version, plan, agent, due_step=model.version),
+            measurement=Measurement(model.version, plan, generator, agent, due_step=model.version),
             device=Device("generator"),
             records=None if out is None else await _open_records(out, stack, keeps_texts=texts),
         )

@@ -16,21 +16,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
-from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.generate.engines import Engine, NamedTensors, engine_factory
+from rewardflow.generate.samplings import samplings_of_run, validation_sampling
 from rewardflow.runtime.device_home import DeviceHome
 from rewardflow.runtime.memory_tuning import keep_freed_memory, without_what_lasts
 from rewardflow.runtime.open_run import Machinery, OpenOptions, OpenRun, opened
 from rewardflow.runtime.peak_memory import peak_memory_bytes
-from rewardflow.runtime.validation_setup import fitting_prompts, generation_of, make_plan
-from rewardflow.settings.run_settings import GenerationSettings, RunSettings
+from rewardflow.runtime.validation_setup import fitting_prompts
+from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 
 if TYPE_CHECKING:
-    from rewardflow.generate.hf.engine import HFEngine
-    from rewardflow.generate.vllm.engine import VllmEngine
-    from rewardflow.generate.vllm.weight_source import NamedTensors
     from rewardflow.policy.load_policy import Policy
     from rewardflow.train.device_trainer import DeviceTrainer
 
@@ -65,19 +62,18 @@ class OwnProcess(DeviceHome):
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
         return await self._thread.run(lambda: rehearse_all(self._settings, prompt_set, validation_set))
 
-    async def load(self, measured: tuple[Prompt, ...]) -> Machinery:
+    async def load(self) -> Machinery:
         settings, thread = self._settings, self._thread
         self.policy = await thread.run(lambda: load(settings))
         self.trainer = await _open_trainer(settings, self.policy, thread, self._stack)
-        engines = await _make_engines(settings, self.policy, self.trainer, thread, self._stack, measured)
+        engine = await _open_engine(settings, self.policy, self.trainer, thread, self._stack)
         self._stack.enter_context(without_what_lasts())
         return Machinery(
-            generator=engines.generator,
+            generator=engine,
             trainer=self.trainer,
             critic=self.trainer if settings.algorithm.kind.critic else None,
             weights=self.trainer,
-            fits=engines.keep,
-            validation=engines.validation,
+            fits=lambda prompt: bool(engine.encoder.fit([prompt]).kept),
             peak_memory_bytes=partial(peak_memory_bytes, device_of(settings)),
         )
 
@@ -103,7 +99,7 @@ def rehearse_validation(settings: RunSettings, policy: Policy, prompt_set: Promp
     """The prompts that will be measured with, of which none is too long; the policy may be an outline."""
     if settings.validation is None or prompt_set is None:
         return ()
-    return fitting_prompts(prompt_set, make_validation_engine(settings, policy, DeviceThread("rehearsal")))
+    return fitting_prompts(prompt_set, make_measuring_engine(settings, policy, DeviceThread("rehearsal")).encoder)
 
 
 def load(settings: RunSettings) -> Policy:
@@ -145,106 +141,45 @@ def device_of(settings: RunSettings) -> Any:
     return device
 
 
-def make_validation_engine(settings: RunSettings, policy: Policy, thread: DeviceThread) -> HFEngine | VllmEngine:
-    """On the same weights as the run's own; nothing is started yet."""
-    validation = settings.validation
-    assert validation is not None
-    return make_engine(settings, policy, thread, generation=generation_of(settings, validation), seed=validation.seed)
-
-
 def make_engine(
     settings: RunSettings,
     policy: Policy,
     thread: DeviceThread,
     *,
-    generation: GenerationSettings | None = None,
-    seed: int | None = None,
-) -> HFEngine | VllmEngine:
-    """Training's, unless told otherwise; nothing is started yet."""
-    import torch
-
-    from rewardflow.generate.hf.engine import HFEngine
-
-    generation = generation or settings.generation
-    seed = settings.seed if seed is None else seed
-    autocast = None if settings.trainer.autocast is None else getattr(torch, settings.trainer.autocast)
-    if generation.engine == "vllm":
-        return make_vllm(settings, policy, thread, generation=generation, seed=seed)
-    return HFEngine(policy, generation, seed=seed, thread=thread, autocast=autocast)
-
-
-def make_vllm(
-    settings: RunSettings,
-    policy: Policy,
-    thread: DeviceThread,
-    *,
-    generation: GenerationSettings | None = None,
-    seed: int | None = None,
     weights: Callable[[], NamedTensors] | None = None,
     is_fed: bool = False,
-) -> VllmEngine:
-    """To be entered before it generates; `weights` and `is_fed` as `VllmEngine` has them."""
-    import torch
-
-    from rewardflow.generate.vllm.engine import VllmEngine
-
-    generation = generation or settings.generation
-    device = device_of(settings)
-    if device.type == "cpu" and settings.vllm.transfer in ("ipc", "nccl"):
-        raise InvalidInput(f"vllm.transfer={settings.vllm.transfer} needs a GPU, got trainer.device={device}")
-    if device.type == "cpu" and settings.vllm.sleep:
-        raise InvalidInput(f"vllm.sleep gives a GPU's memory back, got trainer.device={device}")
-    measured = None if settings.validation is None else settings.validation.max_response_tokens
-    return VllmEngine(
-        policy,
-        generation,
-        settings.vllm,
-        seed=settings.seed if seed is None else seed,
-        thread=thread,
-        dtype=getattr(torch, settings.trainer.autocast or settings.policy.dtype),
-        is_colocated=settings.schedule.placement == "colocated",
-        longest_response=max(generation.max_response_tokens, measured or 0),
-        weights=weights,
-        is_fed=is_fed,
+) -> Engine:
+    """Makes the run's engine, for training and validation; starts nothing. Options are of `EngineFactory.make`."""
+    device, samplings = device_of(settings), samplings_of_run(settings)
+    return engine_factory(settings).make(
+        settings, policy, thread, device=device, samplings=samplings, weights=weights, is_fed=is_fed
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Engines:
-    """What generates for training, which prompts it can, and what is measured with."""
-
-    generator: Generator
-    keep: Callable[[Prompt], bool]
-    validation: ValidationPlan | None
+def make_measuring_engine(settings: RunSettings, policy: Policy, thread: DeviceThread) -> Engine:
+    """Makes an engine for validation alone; starts nothing."""
+    assert settings.validation is not None
+    samplings = [validation_sampling(settings, settings.validation)]
+    return engine_factory(settings).make(settings, policy, thread, device=device_of(settings), samplings=samplings)
 
 
-async def _make_engines(
+async def _open_engine(
     settings: RunSettings,
     policy: Policy,
     trainer: DeviceTrainer,
     thread: DeviceThread,
     stack: contextlib.AsyncExitStack,
-    measured: tuple[Prompt, ...],
-) -> _Engines:
-    """On the trainer's own weights, or on others that are updated by publishing."""
-    from rewardflow.train.weight_sync import SyncedGenerator
-
-    if settings.generation.engine == "vllm":
-        return await _make_vllm_engines(settings, policy, trainer.weights, thread, stack, measured)
-    is_trained = backend_of(settings).trains_policy_model
-    is_shared = settings.schedule.placement == "colocated"
-    own_thread = thread if is_shared else stack.enter_context(DeviceThread("generator"))
-    own = policy
-    if not is_shared and is_trained:  # else the policy's weights are for generating alone
-        own = dataclasses.replace(policy, model=await thread.run(lambda: copy.deepcopy(policy.model)))
-    engine = make_engine(settings, own, own_thread)
-    generator: Generator = engine
-    if not (is_shared and is_trained):
-        generator = SyncedGenerator(engine, weights=trainer.weights, model=own.model, thread=own_thread)
-    plan = None
-    if settings.validation is not None:
-        plan = make_plan(settings.validation, measured, make_validation_engine(settings, own, own_thread))
-    return _Engines(generator, lambda prompt: bool(engine.encoder.fit([prompt]).kept), plan)
+) -> Engine:
+    """Opens an engine on the trainer's own weights, or on others that publishing updates."""
+    is_trained = backend_of(settings).trains_policy_model  # else the policy's weights are for generating alone
+    uses_model, is_shared = engine_factory(settings).uses_policy_model, settings.schedule.placement == "colocated"
+    own, own_thread = policy, thread
+    if uses_model and not is_shared:
+        own_thread = stack.enter_context(DeviceThread("generator"))
+        if is_trained:
+            own = dataclasses.replace(policy, model=await thread.run(lambda: copy.deepcopy(policy.model)))
+    weights = None if uses_model and is_shared and is_trained else trainer.weights
+    return await stack.enter_async_context(make_engine(settings, own, own_thread, weights=weights))
 
 
 async def _open_trainer(
@@ -255,21 +190,3 @@ async def _open_trainer(
     device = device_of(settings)
     trainer = backend_of(settings).open_alone(settings, policy, thread, device)
     return await thread.run(lambda: opened.enter_context(trainer))
-
-
-async def _make_vllm_engines(
-    settings: RunSettings,
-    policy: Policy,
-    weights: Callable[[], NamedTensors],
-    thread: DeviceThread,
-    stack: contextlib.AsyncExitStack,
-    measured: tuple[Prompt, ...],
-) -> _Engines:
-    """One engine, which has weights of its own; what is measured with asks it as well. `weights` are the trainer's."""
-    engine = make_vllm(settings, policy, thread, weights=weights)
-    await stack.enter_async_context(engine)
-    plan = None
-    if settings.validation is not None:
-        sampling = generation_of(settings, settings.validation)
-        plan = make_plan(settings.validation, measured, engine.sharing(sampling, seed=settings.validation.seed))
-    return _Engines(engine, lambda prompt: bool(engine.encoder.fit([prompt]).kept), plan)

@@ -16,11 +16,9 @@ from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
-from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.runtime.device_home import DeviceHome
-from rewardflow.runtime.local import load, make_validation_engine, rehearse_validation
+from rewardflow.runtime.local import load, make_measuring_engine, rehearse_validation
 from rewardflow.runtime.on_ray.ray_home import OnRay
-from rewardflow.runtime.validation_setup import make_plan
 from rewardflow.settings.run_settings import PolicySettings, RunSettings
 
 if TYPE_CHECKING:
@@ -44,7 +42,8 @@ class MeasuringHome(AbstractAsyncContextManager["MeasuringHome"], Protocol):
     async def rehearse(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
         """Find the mistakes that can be found before anything is loaded; the prompts to measure with."""
 
-    async def load(self, model: MeasuredModel, prompts: tuple[Prompt, ...]) -> ValidationPlan: ...
+    async def load(self, model: MeasuredModel) -> Generator:
+        """Has the weights of the model, under its version."""
 
 
 def measuring_home(settings: RunSettings, tell: Callable[[str], None] | None = None) -> MeasuringHome:
@@ -58,18 +57,11 @@ class MeasuringHere(DeviceHome):
     async def rehearse(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
         return await self._thread.run(lambda: rehearse_validation(self._settings, _outline(self._settings), prompt_set))
 
-    async def load(self, model: MeasuredModel, prompts: tuple[Prompt, ...]) -> ValidationPlan:
+    async def load(self, model: MeasuredModel) -> Generator:
         policy = await self._thread.run(lambda: _load(self._settings, model))
-        validation = self._settings.validation
-        assert validation is not None
-        return make_plan(validation, prompts, await self._open_engine(policy))
-
-    async def _open_engine(self, policy: Policy) -> Generator:
-        from rewardflow.generate.vllm.engine import VllmEngine
-
-        engine = make_validation_engine(self._settings, policy, self._thread)
-        if isinstance(engine, VllmEngine):
-            await self._stack.enter_async_context(engine)
+        engine = make_measuring_engine(self._settings, policy, self._thread)
+        await self._stack.enter_async_context(engine)
+        await engine.publish(model.version)
         return engine
 
 
@@ -91,13 +83,12 @@ class MeasuringOnRay:
     async def rehearse(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
         return await self._home.rehearse(prompt_set, prompt_set)
 
-    async def load(self, model: MeasuredModel, prompts: tuple[Prompt, ...]) -> ValidationPlan:
-        machinery = await self._home.load(prompts)
+    async def load(self, model: MeasuredModel) -> Generator:
+        machinery = await self._home.load()
         if model.checkpoint is not None:
             await machinery.weights.put_back(model.checkpoint.path)
             await machinery.generator.publish(model.version)
-        assert machinery.validation is not None
-        return machinery.validation
+        return machinery.generator
 
 
 def _outline(settings: RunSettings) -> Policy:

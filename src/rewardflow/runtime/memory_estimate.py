@@ -10,6 +10,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rewardflow.generate.engines import engine_factory
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 
@@ -61,7 +62,7 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
     trainable = [weight for weight in weights if weight.requires_grad]
     critic_bytes = _critic_bytes(settings, policy)
     compute_bytes = _num_bytes(settings.trainer.autocast or settings.policy.dtype)
-    has_copy = settings.schedule.placement == "separate" or settings.generation.engine == "vllm"
+    has_copy = settings.schedule.placement == "separate" or not engine_factory(settings).uses_policy_model
     return MemoryEstimate(
         device=str(device),
         device_bytes=_memory_of(device),

@@ -30,6 +30,7 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.generate.samplings import training_sampling
 from rewardflow.observe.run_directory import RUN_FILE, RunDirectory, check_free_for_new_run
 from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
 from rewardflow.runtime.records.metrics_sinks import check_sinks
@@ -41,7 +42,7 @@ from rewardflow.runtime.run_agent import RunAgent, agent_of_run, keeps_texts, sh
 from rewardflow.runtime.run_lock import refuse_if_in_use
 from rewardflow.runtime.run_state import RunState, WeightKeeper
 from rewardflow.runtime.time_budget import TimeBudget
-from rewardflow.runtime.validation_setup import check_reward_fits, open_validation_set
+from rewardflow.runtime.validation_setup import check_reward_fits, make_plan, open_validation_set
 from rewardflow.settings.run_settings import RunSettings
 
 T = TypeVar("T")
@@ -59,7 +60,6 @@ class Machinery:
     weights: WeightKeeper
     fits: Callable[[Prompt], bool]  # whether a prompt can be generated from
     peak_memory_bytes: Callable[[], int | None]
-    validation: ValidationPlan | None
     num_replicas: int = 1  # that share the samples of a micro-batch
 
 
@@ -69,8 +69,7 @@ class Home(AbstractAsyncContextManager["Home"], Protocol):
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
         """Find the mistakes that can be found before anything is loaded; the prompts to measure with."""
 
-    async def load(self, measured: tuple[Prompt, ...]) -> Machinery:
-        """`measured` are the prompts that `rehearse` found."""
+    async def load(self) -> Machinery: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +144,9 @@ async def opened(
         if probes and is_shared:
             await probe_open(agent, prompt_set[0])
         check_reward_fits(settings.validation, agent)
-        machinery = await home.load(measured)
+        machinery = await home.load()
         prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=machinery.fits)
-        parts = _make_parts(settings, prompts, agent, machinery)
+        parts = _make_parts(settings, prompts, agent, machinery, make_plan(settings, measured))
         state = _state_of(settings, machinery, parts, prompts, (prompt_set, validation_set))
         start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, start)
@@ -199,7 +198,13 @@ def folder_of(settings: RunSettings) -> Path:
     return Path.cwd() if settings.reward_folder is None else Path(settings.reward_folder)
 
 
-def _make_parts(settings: RunSettings, prompts: PromptCursor, agent: RunAgent, machinery: Machinery) -> FlowParts:
+def _make_parts(
+    settings: RunSettings,
+    prompts: PromptCursor,
+    agent: RunAgent,
+    machinery: Machinery,
+    validation: ValidationPlan | None,
+) -> FlowParts:
     from rewardflow.algo.advantages import make_advantages
 
     return FlowParts(
@@ -210,13 +215,14 @@ def _make_parts(settings: RunSettings, prompts: PromptCursor, agent: RunAgent, m
         trainer=machinery.trainer,
         advantages=make_advantages(settings.algorithm),
         group_size=settings.generation.group_size,
+        sampling=training_sampling(settings),
         micro_batch_tokens=settings.trainer.micro_batch_tokens * machinery.num_replicas,
         takes_reference=settings.algorithm.needs_reference,
         takes_behaviour=settings.algorithm.needs_behaviour and settings.algorithm.behaviour == "trainer",
         takes_old=settings.algorithm.takes_old,
         critic=machinery.critic,
         has_baseline=settings.algorithm.kind.greedy,
-        validation=machinery.validation,
+        validation=validation,
     )
 
 

@@ -1,28 +1,25 @@
-"""From the settings of a validation to what the loop measures with.
+"""Turns the settings of a validation into the plan that the loop measures with.
 
-Always true: what is wrong with the data or the sampling of a validation is told before a model is loaded; its engine
-generates with the weights of the run's own, and so with what was published last.
+Always true: mistakes in the data or the sampling of a validation are found before a model is loaded.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.generate.samplings import validation_sampling
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.reward_probe import units_of
 from rewardflow.runtime.run_agent import RunAgent
-from rewardflow.settings.run_settings import GenerationSettings, RunSettings, ValidationSettings
+from rewardflow.settings.run_settings import RunSettings, ValidationSettings
 
 if TYPE_CHECKING:
-    from rewardflow.generate.hf.engine import HFEngine
-    from rewardflow.generate.vllm.engine import VllmEngine
+    from rewardflow.generate.prompt_encoder import PromptEncoder
 
 
 def open_validation_set(settings: RunSettings) -> PromptSet | None:
@@ -31,23 +28,11 @@ def open_validation_set(settings: RunSettings) -> PromptSet | None:
     return None if validation is None else open_prompts(validation.data, seed=validation.seed)
 
 
-def generation_of(settings: RunSettings, validation: ValidationSettings) -> GenerationSettings:
-    """As in training but for what the validation says. Greedy is drawing from the likeliest token alone."""
-    generation = settings.generation
-    return replace(
-        generation,
-        temperature=1.0 if validation.is_greedy else validation.temperature,
-        top_k=1 if validation.is_greedy else validation.top_k,
-        top_p=validation.top_p,
-        max_response_tokens=validation.max_response_tokens or generation.max_response_tokens,
-    )
-
-
-def fitting_prompts(prompt_set: PromptSet, engine: HFEngine | VllmEngine) -> tuple[Prompt, ...]:
-    """All that can be generated from; which cannot, and what that means, is `generation.overlong_prompts`."""
+def fitting_prompts(prompt_set: PromptSet, encoder: PromptEncoder) -> tuple[Prompt, ...]:
+    """Returns the prompts that fit; `generation.overlong_prompts` says what happens to the others."""
     assert prompt_set.size is not None, "a validation without end is refused by its settings"
     prompts = [prompt_set[number] for number in range(prompt_set.size)]
-    kept = tuple(engine.encoder.fit(prompts).kept)
+    kept = tuple(encoder.fit(prompts).kept)
     if not kept:
         raise InvalidInput(
             "some prompt of validation.data must have at most generation.max_prompt_tokens tokens, "
@@ -67,10 +52,14 @@ def check_reward_fits(validation: ValidationSettings | None, agent: RunAgent) ->
         )
 
 
-def make_plan(validation: ValidationSettings, prompts: tuple[Prompt, ...], generator: Generator) -> ValidationPlan:
+def make_plan(settings: RunSettings, prompts: tuple[Prompt, ...]) -> ValidationPlan | None:
+    """None: nothing is measured."""
+    validation = settings.validation
+    if validation is None:
+        return None
     return ValidationPlan(
         prompts=prompts,
-        generator=generator,
+        sampling=validation_sampling(settings, validation),
         group_size=validation.rollouts,
         occasions=validation.occasions,
         passes_from=validation.passes_from,

@@ -11,7 +11,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.validation_plan import VALIDATION_SOURCE
 from rewardflow.settings.algorithm_needs import ADVANTAGES, STREAMS
 from rewardflow.settings.sections.algorithm import AlgorithmSettings, named
-from rewardflow.settings.sections.generation import VllmSettings
+from rewardflow.settings.sections.generation import ENGINES
 from rewardflow.settings.sections.runtime import SharedAgentSettings
 from rewardflow.settings.sections.training import BACKENDS, CriticSettings
 
@@ -26,6 +26,7 @@ def check_across_sections(settings: RunSettings) -> None:
     _check_horizon(settings)
     _check_checkpoint(settings)
     _check_validation(settings)
+    _check_engine(settings)
     _check_vllm(settings)
     _check_runtime(settings)
     _check_shared_agent(settings)
@@ -126,13 +127,26 @@ def _check_best_by_validation(settings: RunSettings, best_by: str) -> None:
         )
 
 
+def _check_engine(settings: RunSettings) -> None:
+    generation = settings.generation
+    for name in ENGINES:  # a section with the name of an engine is for that engine
+        section = getattr(settings, name, None)
+        if section is not None and name != generation.engine and section != type(section)():
+            raise InvalidInput(
+                f"settings of {name} are for generation.engine={name}, got generation.engine={generation.engine}"
+            )
+    is_cut = generation.top_k > 0 or generation.top_p < 1.0
+    if is_cut and generation.temperature != 1.0 and not ENGINES[generation.engine].log_probs_of_cut:
+        raise InvalidInput(
+            "generation.temperature must be 1 if top_k or top_p cut the distribution and "
+            f"{generation.engine} generates, because {generation.engine} then gives no log-probs of the whole "
+            "distribution, "
+            f"got temperature={generation.temperature}, top_k={generation.top_k}, top_p={generation.top_p}"
+        )
+
+
 def _check_vllm(settings: RunSettings) -> None:
     vllm, placement = settings.vllm, settings.schedule.placement
-    if vllm != VllmSettings() and settings.generation.engine != "vllm":
-        raise InvalidInput(
-            f"settings of vllm are for generation.engine=vllm, got generation.engine={settings.generation.engine}"
-        )
-    _check_log_probs_of_vllm(settings)
     if settings.runtime.kind == "ray" and vllm.devices:
         raise InvalidInput(f"on Ray each engine is given its GPUs, got vllm.devices={list(vllm.devices)}")
     if settings.runtime.kind == "ray" and vllm.tensor_parallel > 1 and placement == "colocated":
@@ -146,17 +160,6 @@ def _check_vllm(settings: RunSettings) -> None:
     if placement != needed:
         raise InvalidInput(
             f"vllm.transfer={vllm.transfer} is for schedule.placement={needed}, got placement={placement}"
-        )
-
-
-def _check_log_probs_of_vllm(settings: RunSettings) -> None:
-    generation = settings.generation
-    is_cut = generation.top_k > 0 or generation.top_p < 1.0
-    if generation.engine == "vllm" and generation.temperature != 1.0 and is_cut:
-        raise InvalidInput(
-            "generation.temperature must be 1 if top_k or top_p cut the distribution and vllm generates, because vllm "
-            "then gives no log-probs of the whole distribution, "
-            f"got temperature={generation.temperature}, top_k={generation.top_k}, top_p={generation.top_p}"
         )
 
 

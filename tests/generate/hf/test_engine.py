@@ -14,9 +14,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, PretrainedConfig
 
-from rewardflow.errors import InvalidInput
+from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.records import GroupRequest, Prompt
+from rewardflow.flow.records import GroupRequest, Prompt, Sampling
 from rewardflow.generate.hf.engine import HFEngine
 from rewardflow.generate.responses import EngineStatistics
 from rewardflow.policy.load_policy import Policy
@@ -26,24 +26,35 @@ from rewardflow.types import Rollout
 TEXTS = ("12+3=", "7=", "abcdefghijk>", "0 0 0 0 0 0 0 0 0 0=", "55*5=", "Z>")
 
 
+SAMPLING = Sampling(max_response_tokens=12)
+
+
 def requests(*texts: str, group_size: int = 3, first: int = 0) -> list[GroupRequest]:
+    prompts = [Prompt(uid=f"p{i}", text=text) for i, text in enumerate(texts)]
     return [
-        GroupRequest(number=first + i, step=4, prompt=Prompt(uid=f"p{i}", text=text), group_size=group_size)
-        for i, text in enumerate(texts)
+        GroupRequest(number=number, step=4, prompt=prompt, group_size=group_size, sampling=SAMPLING)
+        for number, prompt in enumerate(prompts, first)
     ]
 
 
-def settings(**changed: Any) -> GenerationSettings:
-    return GenerationSettings(**{"max_prompt_tokens": 64, "max_response_tokens": 12, **changed})
+def engine_on(policy: Policy, thread: DeviceThread, **options: Any) -> HFEngine:
+    """Options are those of the engine, or settings of the generation."""
+    names = ("samplings", "autocast", "weights")
+    own = {name: options.pop(name) for name in names if name in options}
+    settings = GenerationSettings(**{"max_prompt_tokens": 64, **options})
+    return HFEngine(policy, settings, thread=thread, **{"samplings": [SAMPLING], **own})
 
 
-def generate(policy: Policy, asked: Sequence[GroupRequest], *, seed: int = 0, **changed: Any) -> list[Rollout]:
-    """Every rollout, in the order in which they ended."""
+def generate(policy: Policy, asked: Sequence[GroupRequest], **changed: Any) -> list[Rollout]:
+    """Every rollout, in the order in which they ended. What is changed is the sampling, or the generation."""
+    names = [field.name for field in dataclasses.fields(Sampling)]
+    sampling = dataclasses.replace(SAMPLING, **{name: changed.pop(name) for name in names if name in changed})
+    sampled = [dataclasses.replace(request, sampling=sampling) for request in asked]
 
     async def run() -> list[Rollout]:
         with DeviceThread("test") as thread:
-            engine = HFEngine(policy, settings(**changed), seed=seed, thread=thread)
-            return [rollout async for rollout in engine.generate(asked)]
+            engine = engine_on(policy, thread, samplings=[sampling], **changed)
+            return [rollout async for rollout in engine.generate(sampled)]
 
     return asyncio.run(run())
 
@@ -157,6 +168,19 @@ def test_top_k_of_1_is_greedy_whatever_the_temperature(policy: Policy) -> None:
     check_log_probs(policy, rollout)
 
 
+def test_requests_of_one_call_may_be_sampled_in_different_ways(policy: Policy) -> None:
+    ways = [SAMPLING, dataclasses.replace(SAMPLING, seed=7, top_k=1, max_response_tokens=5)]
+    asked = [dataclasses.replace(request, sampling=ways[number % 2]) for number, request in enumerate(requests(*TEXTS))]
+
+    async def run() -> list[Rollout]:
+        with DeviceThread("test") as thread:
+            return [rollout async for rollout in engine_on(policy, thread, samplings=ways).generate(asked)]
+
+    together = by_place(asyncio.run(run()))
+    alone = [by_place(generate(policy, asked[way::2], **dataclasses.asdict(ways[way]))) for way in range(2)]
+    assert together == {**alone[0], **alone[1]}
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -232,7 +256,7 @@ def test_every_rollout_is_given_once_and_early_ones_before_the_last(policy: Poli
 def test_whoever_stops_listening_stops_the_decoding(policy: Policy) -> None:
     async def run() -> EngineStatistics:
         with DeviceThread("test") as thread:
-            engine = HFEngine(policy, settings(max_sequences=4), seed=0, thread=thread)
+            engine = engine_on(policy, thread, max_sequences=4)
             async with aclosing(engine.generate(requests(*TEXTS * 50))) as rollouts:
                 async for _ in rollouts:
                     break
@@ -244,7 +268,7 @@ def test_whoever_stops_listening_stops_the_decoding(policy: Policy) -> None:
 def test_a_version_is_published_between_calls_and_never_within_one(policy: Policy) -> None:
     async def run() -> list[list[int | None]]:
         with DeviceThread("test") as thread:
-            engine = HFEngine(policy, settings(), seed=0, thread=thread)
+            engine = engine_on(policy, thread)
             before = engine.generate(requests(*TEXTS))
             versions = [[(await anext(before)).policy_version]]
             async with asyncio.TaskGroup() as tasks:
@@ -267,6 +291,46 @@ def test_published_weights_are_the_ones_that_generate(policy: Policy) -> None:
         check_log_probs(learner, rollout)
 
 
+def test_a_copy_generates_with_the_weights_of_the_trainer_as_they_were_when_it_published(policy: Policy) -> None:
+    trained, copied = (Policy(copy.deepcopy(policy.model), policy.tokenizer) for _ in range(2))
+    weights = trained.model.named_parameters
+
+    async def run() -> tuple[list[Rollout], list[Rollout]]:
+        with DeviceThread("test") as thread:
+            engine = engine_on(copied, thread, weights=weights)
+            with torch.no_grad():
+                trained.model.lm_head.weight.neg_()
+            before = [rollout async for rollout in engine.generate(requests("12="))]
+            await engine.publish(1)
+            return before, [rollout async for rollout in engine.generate(requests("12="))]
+
+    before, after = asyncio.run(run())
+    assert by_place(before) == by_place(generate(policy, requests("12=")))
+    assert by_place(after) == by_place(generate(trained, requests("12=")))
+    assert {rollout.policy_version for rollout in after} == {1}
+
+
+def test_weights_are_received_in_pieces_and_are_a_version_when_all_are_there(policy: Policy) -> None:
+    given = {name: -weight.detach() for name, weight in policy.model.named_parameters()}
+    fed = Policy(copy.deepcopy(policy.model), policy.tokenizer)
+    *first, last = given
+
+    async def run() -> None:
+        with DeviceThread("test") as thread:
+            engine = engine_on(fed, thread)
+            await engine.receive({name: given[name] for name in first})
+            await engine.receive({last: given[last]})
+            await engine.publish(3)
+            await engine.publish(4)  # nothing was received: the weights have another name
+            assert [one.policy_version async for one in engine.generate(requests("7=", group_size=1))] == [4]
+            await engine.receive({last: given[last]})
+            with pytest.raises(FlowError, match="published weights must be all of the generator's, got none for"):
+                await engine.publish(5)
+
+    asyncio.run(run())
+    assert all(torch.equal(weight, given[name]) for name, weight in fed.model.named_parameters())
+
+
 def test_dropout_is_off_while_generating_and_back_on_afterwards(policy: Policy) -> None:
     learner = Policy(copy.deepcopy(policy.model), policy.tokenizer)
     for layer in learner.model.model.layers:
@@ -286,7 +350,7 @@ def test_it_computes_in_the_precision_of_the_trainer(policy: Policy) -> None:
 
     async def run() -> list[Rollout]:
         with DeviceThread("test") as thread:
-            engine = HFEngine(learner, settings(), seed=0, thread=thread, autocast=torch.bfloat16)
+            engine = engine_on(learner, thread, autocast=torch.bfloat16)
             return [rollout async for rollout in engine.generate(requests("12="))]
 
     assert len(asyncio.run(run())) == 3
@@ -296,7 +360,7 @@ def test_it_computes_in_the_precision_of_the_trainer(policy: Policy) -> None:
 def test_statistics_count_what_was_generated(policy: Policy) -> None:
     async def run() -> tuple[list[Rollout], EngineStatistics]:
         with DeviceThread("test") as thread:
-            engine = HFEngine(policy, settings(), seed=0, thread=thread)
+            engine = engine_on(policy, thread)
             return [rollout async for rollout in engine.generate(requests(*TEXTS))], engine.statistics()
 
     rollouts, statistics = asyncio.run(run())

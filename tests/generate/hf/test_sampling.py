@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from rewardflow.generate.hf.sampling import Sampler, random_streams, uniforms
+from rewardflow.flow.records import Sampling
+from rewardflow.generate.hf.sampling import draw, random_streams, restrict, uniforms
 
 WORD = 2**64
 
@@ -82,7 +83,7 @@ def test_numbers_are_even_and_uncorrelated_along_every_counter(along: str) -> No
 def test_what_is_drawn_follows_the_distribution(width: int) -> None:
     count = 4096
     logits = random_logits(1, width)
-    drawn = Sampler().draw(logits.expand(count, -1), evenly_spread(count))
+    drawn = draw(logits.expand(count, -1), evenly_spread(count), Sampling())
     shares = torch.bincount(drawn.tokens, minlength=width) / count
     # Even numbers leave each token within one number of its share, where independent ones would scatter by hundreds.
     assert (shares - logits.softmax(-1)[0]).abs().max() < 1.01 / count
@@ -92,7 +93,7 @@ def test_what_is_drawn_follows_the_distribution(width: int) -> None:
 def test_a_rollouts_own_numbers_give_the_distribution_too() -> None:
     count, logits = 20_000, random_logits(1, 20, scale=1.0)
     streams = random_streams(3, list(range(count)), [0] * count)
-    drawn = Sampler().draw(logits.expand(count, -1), uniforms(streams, torch.full((count,), 9)))
+    drawn = draw(logits.expand(count, -1), uniforms(streams, torch.full((count,), 9)), Sampling())
     expected = logits.softmax(-1)[0] * count
     chi_square = ((torch.bincount(drawn.tokens, minlength=20) - expected) ** 2 / expected).sum()
     assert chi_square < 19 + 5 * (2 * 19) ** 0.5
@@ -102,7 +103,7 @@ def test_a_rollouts_own_numbers_give_the_distribution_too() -> None:
 def test_the_ends_of_the_unit_interval_draw_a_token_that_has_a_weight(width: int) -> None:
     logits = torch.full((2, width), -torch.inf)
     logits[:, [3, width // 2]] = random_logits(2, 2)
-    drawn = Sampler().draw(logits, torch.tensor([0.0, 1.0 - 2.0**-53], dtype=torch.float64))
+    drawn = draw(logits, torch.tensor([0.0, 1.0 - 2.0**-53], dtype=torch.float64), Sampling())
     assert drawn.tokens.tolist() == [3, width // 2]
 
 
@@ -110,7 +111,7 @@ def test_a_large_vocabulary_of_rare_tokens_is_drawn_as_exactly_as_float64_can() 
     width, share = 151_936, evenly_spread(20)
     logits = torch.full((1, width), -0.1)
     logits[0, 0] = 0.0  # so that the other weights are no round numbers, whose sums would be exact in any precision
-    drawn = Sampler().draw(logits.expand(20, -1), share)
+    drawn = draw(logits.expand(20, -1), share, Sampling())
     sums = logits.exp().double().cumsum(-1)[0]
     assert drawn.tokens.tolist() == torch.searchsorted(sums, share * sums[-1], right=True).tolist()
 
@@ -125,38 +126,41 @@ def test_top_k_and_top_p_leave_what_transformers_leaves(top_k: int, top_p: float
     if top_k:
         warped = TopKLogitsWarper(top_k)(None, warped)
     warped = TopPLogitsWarper(top_p)(None, warped)
-    left = Sampler(top_k=top_k, top_p=top_p).restrict((logits - logits.amax(-1, keepdim=True)).exp()) > 0
-    assert torch.equal(left, warped.isfinite())
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    assert torch.equal(restrict(weights, Sampling(top_k=top_k, top_p=top_p)) > 0, warped.isfinite())
 
 
 def test_an_excluded_token_is_never_drawn_and_the_rest_keep_their_proportions() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).expand(1000, -1)
-    drawn = Sampler(top_k=2).draw(logits, evenly_spread(1000))
+    drawn = draw(logits, evenly_spread(1000), Sampling(top_k=2))
     shares = torch.bincount(drawn.tokens, minlength=4) / 1000
     assert shares[2:].tolist() == [0.0, 0.0]
     assert torch.allclose(shares[:2], torch.tensor([3.0, 2.0]).softmax(-1), atol=2e-3)
 
 
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=0.7), Sampler(temperature=2.0, top_k=3, top_p=0.9)])
-def test_log_probs_are_of_the_whole_distribution_at_the_temperature(sampler: Sampler) -> None:
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.7), Sampling(temperature=2.0, top_k=3, top_p=0.9)]
+)
+def test_log_probs_are_of_the_whole_distribution_at_the_temperature(sampling: Sampling) -> None:
     logits = random_logits(64, 5000)
-    drawn = sampler.draw(logits.bfloat16(), evenly_spread(64))
-    whole = (logits.bfloat16().float() / sampler.temperature).log_softmax(-1)
+    drawn = draw(logits.bfloat16(), evenly_spread(64), sampling)
+    whole = (logits.bfloat16().float() / sampling.temperature).log_softmax(-1)
     assert drawn.log_probs.dtype == torch.float32
     assert torch.allclose(drawn.log_probs, whole.gather(-1, drawn.tokens[:, None]).squeeze(-1), atol=1e-5, rtol=0)
 
 
 def test_a_temperature_near_0_draws_the_best_token() -> None:
     logits = random_logits(64, 300)
-    assert torch.equal(Sampler(temperature=1e-6).draw(logits, evenly_spread(64)).tokens, logits.argmax(-1))
+    drawn = draw(logits, evenly_spread(64), Sampling(temperature=1e-6))
+    assert torch.equal(drawn.tokens, logits.argmax(-1))
 
 
 def test_greedy_rows_take_the_likeliest_token_and_the_others_draw_what_they_would_have() -> None:
     logits = random_logits(6, 50)
     uniform = evenly_spread(6)
     is_greedy = torch.tensor([True, False, True, False, False, True])
-    sampler = Sampler(temperature=0.7, top_p=0.9)
-    alone, mixed = sampler.draw(logits, uniform), sampler.draw(logits, uniform, is_greedy)
+    sampling = Sampling(temperature=0.7, top_p=0.9)
+    alone, mixed = draw(logits, uniform, sampling), draw(logits, uniform, sampling, is_greedy)
     assert torch.equal(mixed.tokens[~is_greedy], alone.tokens[~is_greedy])
     assert torch.equal(mixed.tokens[is_greedy], logits.argmax(-1)[is_greedy])
     expected = (logits / 0.7).log_softmax(-1).gather(-1, mixed.tokens[:, None]).squeeze(-1)
@@ -166,4 +170,4 @@ def test_greedy_rows_take_the_likeliest_token_and_the_others_draw_what_they_woul
 def test_logits_that_are_not_finite_give_a_log_prob_that_is_not_a_number() -> None:
     logits = random_logits(3, 50)
     logits[1, 7], logits[2, 7] = torch.nan, torch.inf
-    assert Sampler().draw(logits, evenly_spread(3)).log_probs.isnan().tolist() == [False, True, True]
+    assert draw(logits, evenly_spread(3), Sampling()).log_probs.isnan().tolist() == [False, True, True]

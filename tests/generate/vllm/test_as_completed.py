@@ -10,7 +10,7 @@ import pytest
 
 from rewardflow import clock
 from rewardflow.errors import FlowError
-from rewardflow.generate.vllm.as_completed import as_they_end
+from rewardflow.generate.vllm.as_completed import as_completed
 
 
 class Sleepers:
@@ -32,7 +32,7 @@ class Sleepers:
         raise FlowError(f"after {seconds}")
 
     def stream(self, *seconds: float) -> AsyncGenerator[float]:
-        return as_they_end([self.sleep(one) for one in seconds])
+        return as_completed([self.sleep(one) for one in seconds])
 
 
 def test_results_come_in_the_order_in_which_they_are_there() -> None:
@@ -65,7 +65,7 @@ def test_an_error_is_raised_as_it_is_and_cancels_the_others() -> None:
 
     async def run() -> list[float]:
         found = []
-        async with aclosing(as_they_end([sleepers.sleep(1), sleepers.fail(2), sleepers.sleep(3)])) as stream:
+        async with aclosing(as_completed([sleepers.sleep(1), sleepers.fail(2), sleepers.sleep(3)])) as stream:
             async for one in stream:
                 found.append(one)
         return found

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow.errors import FlowError, InvalidInput
-from rewardflow.flow.records import GroupRequest, Prompt
-from rewardflow.generate.vllm.requests import Asked, Sampling
+from rewardflow.flow.records import GroupRequest, Prompt, Sampling
+from rewardflow.generate.vllm.requests import Asked, completion_of, seed_of
 from rewardflow.policy.tiny import build_tokenizer
-from rewardflow.settings.run_settings import GenerationSettings
 from rewardflow.types import Rollout
 
 
@@ -42,13 +41,10 @@ TOKENIZER = build_tokenizer()
 SEVEN, EIGHT, EOS = *TOKENIZER.convert_tokens_to_ids(["7", "8"]), TOKENIZER.eos_token_id
 
 
-def asked(number: int = 0, index: int = 0) -> Asked:
-    request = GroupRequest(number=number, step=2, prompt=Prompt(uid="p", text="7"), group_size=64)
+def asked(number: int = 0, index: int = 0, seed: int = 0) -> Asked:
+    prompt, sampling = Prompt(uid="p", text="7"), Sampling(seed=seed)
+    request = GroupRequest(number=number, step=2, prompt=prompt, group_size=64, sampling=sampling)
     return Asked(request, index, (SEVEN,))
-
-
-def sampling(seed: int = 0) -> Sampling:
-    return Sampling(GenerationSettings(engine="vllm"), seed=seed, eos_ids={EOS})
 
 
 def rollout_of(**fields: Any) -> Rollout:
@@ -58,18 +54,18 @@ def rollout_of(**fields: Any) -> Rollout:
         "logprobs": LogProbs(tokens, [-0.5, -1.5, -2.5]),
         "weight_versions": [Span("3", 0, 3)],
     }
-    return sampling().answer(asked(), Completion(**{**defaults, **fields}), TOKENIZER).to_rollout()
+    return completion_of(asked(), Completion(**{**defaults, **fields}), TOKENIZER).to_rollout()
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 63))
 def test_a_seed_is_one_that_vllm_takes_and_the_same_for_the_same_place(seed: int, number: int, index: int) -> None:
-    found = sampling(seed).seed_of(asked(number, index))
+    found = seed_of(asked(number, index, seed))
     assert 0 <= found < 2**63
-    assert found == sampling(seed).seed_of(asked(number, index))
+    assert found == seed_of(asked(number, index, seed))
 
 
 def test_seeds_differ_between_runs_groups_and_indices() -> None:
-    seeds = {sampling(seed).seed_of(asked(n, i)) for seed in range(3) for n in range(40) for i in range(8)}
+    seeds = {seed_of(asked(n, i, seed)) for seed in range(3) for n in range(40) for i in range(8)}
     assert len(seeds) == 3 * 40 * 8
 
 

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.records import Sampling
 from rewardflow.generate.vllm.starting import check_installed, engine_arguments, write_outline
 from rewardflow.policy.load_policy import load_policy
 from rewardflow.settings.run_settings import GenerationSettings, PolicySettings, VllmSettings
@@ -20,10 +21,15 @@ IS_INSTALLED = SPEC is not None and SPEC.origin is not None
 
 
 def arguments(*, is_colocated: bool = True, generation: dict[str, Any] | None = None, **vllm: Any) -> dict[str, Any]:
-    settings = GenerationSettings(engine="vllm", **(generation or {}))
-    folder = Path("outline")
+    settings = GenerationSettings(engine="vllm", max_prompt_tokens=40, **(generation or {}))
+    training = Sampling(temperature=settings.temperature, top_k=settings.top_k, max_response_tokens=50)
     return engine_arguments(
-        settings, VllmSettings(**vllm), folder=folder, max_tokens=100, dtype=torch.bfloat16, is_colocated=is_colocated
+        settings,
+        VllmSettings(**vllm),
+        folder=Path("outline"),
+        samplings=[training, Sampling(temperature=0.3, max_response_tokens=60)],
+        dtype=torch.bfloat16,
+        is_colocated=is_colocated,
     )
 
 

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from rewardflow import clock
 from rewardflow.errors import FlowError
 from rewardflow.flow.records import GroupRequest, Prompt
-from rewardflow.runtime.on_ray.routing import Routing, routed
+from rewardflow.generate.engines import Routing
+from rewardflow.generate.hf import factory as hf
+from rewardflow.generate.vllm import factory as vllm
+from rewardflow.runtime.on_ray.routing import routed
 from rewardflow.settings.run_settings import GenerationSettings
 from rewardflow.types import Rollout
 
@@ -105,14 +108,14 @@ def test_groups_are_given_out_in_their_order() -> None:
 
 def test_a_call_has_many_groups_where_there_are_many() -> None:
     engines = Engines([1.0, 1.0])
-    all_of(groups(1024, group_size=8), engines, Routing.of(GenerationSettings(engine="vllm", max_sequences=256)))
+    all_of(groups(1024, group_size=8), engines, vllm.FACTORY.routing(GenerationSettings(max_sequences=256)))
     assert engines.num_calls == 128  # each of 64 rollouts
     assert engines.most == [512, 512]
 
 
 def test_an_engine_that_decodes_batches_is_given_its_share_at_once() -> None:
     engines = Engines([1.0, 1.0])
-    all_of(groups(9), engines, Routing.of(GenerationSettings(engine="hf")))
+    all_of(groups(9), engines, hf.FACTORY.routing(GenerationSettings()))
     assert engines.num_calls == 2
 
 

@@ -18,12 +18,11 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.records import GroupRequest
+from rewardflow.flow.records import GroupRequest, Sampling
 from rewardflow.generate.hf.key_value_slab import KeyValueSlab
-from rewardflow.generate.hf.sampling import Drawn, Sampler, random_streams, uniforms
+from rewardflow.generate.hf.sampling import Drawn, draw, random_streams, uniforms
 from rewardflow.generate.hf.stopping import StopRule
 from rewardflow.policy.load_policy import Policy
-from rewardflow.settings.run_settings import GenerationSettings
 
 _PREFILL_TOKENS = 16_384  # read in one pass, padding included; bounds the memory that activations take
 _REFILL_SHARE = 4  # places are refilled when one in so many is free: each refill costs about a step of decoding
@@ -57,6 +56,7 @@ class _Batch:
     rows: list[DecodingRow]
     streams: Tensor
     greedy: Tensor  # 1 for rows that take the likeliest token
+    sampling: Sampling
     lengths: Tensor  # of prompt and response so far
     counts: Tensor  # of the response alone
     tokens: Tensor  # the responses
@@ -77,23 +77,22 @@ class _Batch:
 
 @dataclass(slots=True)
 class Decoder:
-    """`decode` gives responses as they end; whoever stops asking stops the decoding."""
+    """Decodes at most `max_rows` responses at a time."""
 
     policy: Policy
-    settings: GenerationSettings
-    seed: int
     rule: StopRule
-    _sampler: Sampler = field(init=False)
+    max_rows: int
     _accepted: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._sampler = Sampler(self.settings.temperature, self.settings.top_k, self.settings.top_p)
         self._accepted = frozenset(inspect.signature(self.policy.model.forward).parameters)
 
-    def decode(self, rows: Sequence[DecodingRow], is_stopped: Callable[[], bool]) -> Iterator[Sequence[Response]]:
-        """Whoever calls takes care of eval mode and of gradients."""
+    def decode(
+        self, rows: Sequence[DecodingRow], sampling: Sampling, is_stopped: Callable[[], bool]
+    ) -> Iterator[Sequence[Response]]:
+        """Yields responses as they end. The caller takes care of eval mode and of gradients."""
         queue = deque(rows)
-        batch = self._empty_batch(min(len(rows), self.settings.max_sequences))
+        batch = self._empty_batch(min(len(rows), self.max_rows), sampling)
         while not is_stopped():
             self._refill(batch, queue)
             if not batch.rows:
@@ -104,12 +103,13 @@ class Decoder:
             if batch.rows:
                 self._advance(batch)
 
-    def _empty_batch(self, max_rows: int) -> _Batch:
+    def _empty_batch(self, max_rows: int, sampling: Sampling) -> _Batch:
         device = self.policy.model.device
         whole = torch.zeros(4, max_rows, dtype=torch.int64, device=device)
-        limit = self.settings.max_response_tokens
+        limit = sampling.max_response_tokens
         return _Batch(
             rows=[],
+            sampling=sampling,
             streams=whole[0],
             lengths=whole[1],
             counts=whole[2],
@@ -138,7 +138,7 @@ class Decoder:
         batch.slab.append(cache, sources)
         new = slice(len(batch.rows), len(batch.rows) + len(rows))
         batch.streams[new] = random_streams(
-            self.seed, [row.request.number for row in rows], [row.index for row in rows]
+            batch.sampling.seed, [row.request.number for row in rows], [row.index for row in rows]
         ).to(device)
         batch.lengths[new] = torch.tensor([len(row.prompt_ids) for row in rows], device=device)
         batch.counts[new] = 0
@@ -165,7 +165,7 @@ class Decoder:
         num_rows = len(batch.rows)
         counts = batch.counts[:num_rows]
         is_greedy = batch.greedy[:num_rows].bool() if batch.has_greedy else None
-        drawn = self._sampler.draw(batch.logits, uniforms(batch.streams[:num_rows], counts), is_greedy)
+        drawn = draw(batch.logits, uniforms(batch.streams[:num_rows], counts), batch.sampling, is_greedy)
         batch.tokens[:num_rows].scatter_(1, counts[:, None], drawn.tokens[:, None])
         batch.log_probs[:num_rows].scatter_(1, counts[:, None], drawn.log_probs[:, None])
         counts += 1
@@ -200,7 +200,7 @@ class Decoder:
     def _ended(self, batch: _Batch, drawn: Drawn) -> Sequence[Response]:
         """Take out the rows whose last token ended them."""
         num_rows = len(batch.rows)
-        is_full = batch.counts[:num_rows] >= self.settings.max_response_tokens
+        is_full = batch.counts[:num_rows] >= batch.sampling.max_response_tokens
         may_end = self.rule.is_candidate[drawn.tokens] | is_full | drawn.log_probs.isnan()
         candidates = may_end.nonzero().squeeze(1)
         if not len(candidates):
@@ -214,21 +214,25 @@ class Decoder:
         )
         ended: dict[int, Response] = {}
         for place, count, tokens, log_probs in columns:
-            response = self._response(batch.rows[place], tokens[:count].tolist(), log_probs[:count].tolist())
+            row, is_cut = batch.rows[place], count >= batch.sampling.max_response_tokens
+            response = self._response(row, tokens[:count].tolist(), log_probs[:count].tolist(), is_cut=is_cut)
             if response is not None:
                 ended[place] = response
         if ended:
             _take_out(batch, list(ended))
         return list(ended.values())
 
-    def _response(self, row: DecodingRow, token_ids: list[int], log_probs: list[float]) -> Response | None:
+    def _response(
+        self, row: DecodingRow, token_ids: list[int], log_probs: list[float], *, is_cut: bool
+    ) -> Response | None:
+        """None if the row goes on. `is_cut`: its tokens are as many as it may have."""
         if log_probs[-1] != log_probs[-1]:
             raise InvalidInput(
                 "the policy's logits must be finite, got NaN or infinity for token "
                 f"{len(token_ids)} of group {row.request.group_id}; its weights have most likely diverged"
             )
         ends = self.rule.ends(token_ids)
-        if not ends and len(token_ids) < self.settings.max_response_tokens:
+        if not ends and not is_cut:
             return None
         return Response(row, token_ids, log_probs, is_truncated=not ends)
 

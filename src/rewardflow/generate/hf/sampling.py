@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rewardflow.flow.records import Sampling
+
 # splitmix64: consecutive multiples of this odd number, mixed, pass every statistical test known for 64-bit generators.
 _STRIDE = 0x9E3779B97F4A7C15 - 2**64
 _FIRST_FACTOR = 0xBF58476D1CE4E5B9 - 2**64
@@ -43,43 +45,36 @@ class Drawn:
     log_probs: Tensor  # float32
 
 
-@dataclass(frozen=True, slots=True)
-class Sampler:
-    """`top_k=0` and `top_p=1.0` leave the distribution whole; with both, top-p looks at what top-k left."""
+def draw(logits: Tensor, uniform: Tensor, sampling: Sampling, is_greedy: Tensor | None = None) -> Drawn:
+    """Inverts the cumulative distribution of each row of `logits` at its number in `uniform`.
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    Rows that are greedy take the likeliest token instead, of several such the first.
+    """
+    scaled = logits.float()
+    if sampling.temperature != 1.0:
+        scaled = scaled / sampling.temperature
+    scaled = scaled - scaled.amax(-1, keepdim=True)
+    weights = scaled.exp()
+    log_total = weights.sum(-1, keepdim=True, dtype=torch.float64).log()
+    tokens = _invert(restrict(weights, sampling), uniform[:, None])
+    if is_greedy is not None:
+        tokens = torch.where(is_greedy[:, None], scaled.argmax(-1, keepdim=True), tokens)
+    log_probs = scaled.gather(-1, tokens) - log_total
+    return Drawn(tokens.squeeze(-1), log_probs.squeeze(-1).float())
 
-    def draw(self, logits: Tensor, uniform: Tensor, is_greedy: Tensor | None = None) -> Drawn:
-        """`logits` has a row for each number in `uniform`, by which the row's cumulative distribution is inverted.
 
-        Rows that are greedy take the likeliest token instead, of several such the first.
-        """
-        scaled = logits.float()
-        if self.temperature != 1.0:
-            scaled = scaled / self.temperature
-        scaled = scaled - scaled.amax(-1, keepdim=True)
-        weights = scaled.exp()
-        log_total = weights.sum(-1, keepdim=True, dtype=torch.float64).log()
-        tokens = _invert(self.restrict(weights), uniform[:, None])
-        if is_greedy is not None:
-            tokens = torch.where(is_greedy[:, None], scaled.argmax(-1, keepdim=True), tokens)
-        log_probs = scaled.gather(-1, tokens) - log_total
-        return Drawn(tokens.squeeze(-1), log_probs.squeeze(-1).float())
-
-    def restrict(self, weights: Tensor) -> Tensor:
-        """The weights with 0 for what may not be drawn. Ties at the limit all stay."""
-        if 0 < self.top_k < weights.shape[-1]:
-            least = weights.topk(self.top_k, -1).values[:, -1:]
-            weights = weights.where(weights >= least, 0.0)
-        if self.top_p < 1.0:
-            ordered = weights.sort(-1, descending=True).values
-            sums = ordered.cumsum(-1, dtype=torch.float64)
-            is_within = sums - ordered < self.top_p * sums[:, -1:]  # of the mass before it
-            least = ordered.gather(-1, is_within.sum(-1, keepdim=True) - 1)
-            weights = weights.where(weights >= least, 0.0)
-        return weights
+def restrict(weights: Tensor, sampling: Sampling) -> Tensor:
+    """Sets to 0 what top-k and top-p exclude; with both, top-p looks at what top-k left. Ties at the limit all stay."""
+    if 0 < sampling.top_k < weights.shape[-1]:
+        least = weights.topk(sampling.top_k, -1).values[:, -1:]
+        weights = weights.where(weights >= least, 0.0)
+    if sampling.top_p < 1.0:
+        ordered = weights.sort(-1, descending=True).values
+        sums = ordered.cumsum(-1, dtype=torch.float64)
+        is_within = sums - ordered < sampling.top_p * sums[:, -1:]  # of the mass before it
+        least = ordered.gather(-1, is_within.sum(-1, keepdim=True) - 1)
+        weights = weights.where(weights >= least, 0.0)
+    return weights
 
 
 def _invert(weights: Tensor, uniform: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The results of many coroutines, each as soon as it is there.
+"""Yields the results of many coroutines, each as soon as it is there.
 
 Always true: when the stream is over, by its end, an error or because it was closed, none of the coroutines runs any
 more; the first error ends it and is raised as it is.
@@ -15,8 +15,8 @@ from rewardflow.errors import RewardflowError
 T = TypeVar("T")
 
 
-async def as_they_end(coroutines: Sequence[Coroutine[Any, Any, T]]) -> AsyncGenerator[T]:
-    """Close it to cancel the others. They are started in order."""
+async def as_completed(coroutines: Sequence[Coroutine[Any, Any, T]]) -> AsyncGenerator[T]:
+    """Starts the coroutines in order. Closing the stream cancels those that still run."""
     outcomes: asyncio.Queue[tuple[T] | RewardflowError] = asyncio.Queue()
     failure: RewardflowError | None = None
 

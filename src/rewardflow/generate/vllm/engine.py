@@ -1,8 +1,9 @@
 """Generates with vLLM's asynchronous engine, whose weights follow the trainer's.
 
-Always true: one request is one rollout, which is given the moment it has ended; every token is stamped with the version
-that sampled it; what a request still needs after new weights is computed with them alone, because no key or value of
-the old ones survives; whoever stops listening stops the requests.
+Always true: one request of vLLM is one rollout, which is yielded the moment it has ended; every token is stamped with
+the version that sampled it; what a request still needs after new weights is computed with them alone, because no key or
+value of the old ones survives; closing the stream of rollouts aborts the requests. Requests are scheduled only while
+all of the engine is awake.
 
 An update that fails leaves weights that are no version: the engine stays paused then, and the error ends the run.
 """
@@ -17,30 +18,29 @@ from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rewardflow.clock import hold
 from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.flow.records import GroupRequest
+from rewardflow.flow.records import GroupRequest, Sampling
+from rewardflow.generate.engines import NamedTensors
 from rewardflow.generate.hf.stopping import check_stop_strings
 from rewardflow.generate.prompt_encoder import PromptEncoder, check_positions
 from rewardflow.generate.responses import EngineStatistics
-from rewardflow.generate.vllm.as_completed import as_they_end
-from rewardflow.generate.vllm.requests import Asked, Sampling
+from rewardflow.generate.vllm.as_completed import as_completed
+from rewardflow.generate.vllm.requests import Asked, completion_of, sampling_parameters
 from rewardflow.generate.vllm.saved_form import SavedForm
 from rewardflow.generate.vllm.senders import (
     BlockingClient,
-    DirectCall,
     DirectWeights,
     PushedWeights,
     WeightSender,
     open_receiver,
     open_sender,
 )
-from rewardflow.generate.vllm.sleeping import Sleeping
 from rewardflow.generate.vllm.starting import check_installed, engine_arguments, import_vllm, start, write_outline
-from rewardflow.generate.vllm.weight_source import ModelWeights, NamedTensors
+from rewardflow.generate.vllm.weight_source import ModelWeights
 from rewardflow.policy.load_policy import Policy
 from rewardflow.settings.run_settings import GenerationSettings, VllmSettings
 from rewardflow.types import Rollout
@@ -49,13 +49,37 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+_Part = Literal["weights", "kv_cache"]  # of the engine's memory, as vLLM names them
+
+
+class Sleep:
+    """Gives the engine's GPU memory back while the trainer needs it, and takes it again.
+
+    `llm` is vLLM's AsyncLLM, which is awake at first. Weights sleep in the host's memory; keys and values go. A part
+    that is awake is not woken again, which vLLM's allocator cannot do.
+    """
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._asleep: frozenset[_Part] = frozenset()
+
+    async def begin(self) -> None:
+        """Aborts requests that are still running."""
+        await self._llm.sleep(level=1)
+        self._asleep = frozenset(("weights", "kv_cache"))
+
+    async def wake(self, *parts: _Part) -> None:
+        if due := [part for part in parts if part in self._asleep]:
+            await self._llm.wake_up(due)
+            self._asleep = self._asleep.difference(due)
+
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     """What exists between start and stop. `llm` is vLLM's AsyncLLM."""
 
     llm: Any
-    sleeping: Sleeping
+    sleep: Sleep
     client: BlockingClient
     sender: WeightSender
     closing: ExitStack
@@ -74,15 +98,15 @@ class _Running:
 
 
 class VllmEngine:
-    """A `Generator` of the flow, to be entered first.
+    """An `Engine`.
 
     `weights` gives what is published, by the names that `policy.model` has; without it those are the model's own, which
     is the trainer's then. `thread` is the trainer's: weights are read there, where nobody changes them meanwhile.
     `is_fed`: the trainer is elsewhere, so nothing is read here, the model may be an outline, and `receive` is called
     with every piece of a version before `publish`, also of the first.
 
-    `dtype` is what vLLM computes in. `is_colocated`: the trainer uses the same devices. `longest_response`: the most
-    tokens that anybody will ask for who shares the engine.
+    `samplings` are all that requests will have; the first one's log-probs are trained on. `dtype` is what vLLM computes
+    in. `is_colocated`: the trainer uses the same devices.
     """
 
     def __init__(
@@ -91,16 +115,16 @@ class VllmEngine:
         settings: GenerationSettings,
         vllm: VllmSettings,
         *,
-        seed: int,
+        samplings: Sequence[Sampling],
         thread: DeviceThread,
         dtype: torch.dtype,
         is_colocated: bool = True,
-        longest_response: int | None = None,
         weights: Callable[[], NamedTensors] | None = None,
         is_fed: bool = False,
     ) -> None:
         check_installed()
-        check_positions(settings, getattr(policy.model.config.get_text_config(), "max_position_embeddings", None))
+        config = policy.model.config.get_text_config()
+        check_positions(settings.max_prompt_tokens, samplings, getattr(config, "max_position_embeddings", None))
         check_stop_strings(settings.stop)
         self.encoder = PromptEncoder(policy.tokenizer, settings)
         self._policy = policy
@@ -111,8 +135,7 @@ class VllmEngine:
         self._is_colocated = is_colocated
         self._is_fed = is_fed
         self._given_weights = weights
-        self._max_tokens = settings.max_prompt_tokens + max(settings.max_response_tokens, longest_response or 0)
-        self._sampling = Sampling(settings, seed=seed, eos_ids=policy.eos_ids)
+        self._samplings = tuple(samplings)
         self._running: _Running | None = None
         self._numbers = itertools.count()
         self._updating = asyncio.Lock()
@@ -126,7 +149,7 @@ class VllmEngine:
             if not self._is_fed:
                 await self._send(0)
             if self._vllm.sleep:
-                await self._open().sleeping.fall_asleep()
+                await self._open().sleep.begin()
         except BaseException:
             await self._thread.run(self._stop)
             raise
@@ -137,15 +160,8 @@ class VllmEngine:
     ) -> None:
         await self._thread.run(self._stop)
 
-    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
-        """Close it to stop before the end: the requests that are still running are aborted."""
-        return self.sample(requests, self._sampling)
-
-    def sharing(self, settings: GenerationSettings, *, seed: int) -> SharedEngine:
-        """A generator with a sampling of its own on the same weights."""
-        return SharedEngine(self, Sampling(settings, seed=seed, eos_ids=self._policy.eos_ids))
-
-    async def sample(self, requests: Sequence[GroupRequest], sampling: Sampling) -> AsyncGenerator[Rollout]:
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        """Closing it stops before the end: the requests that are still running are aborted."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         asked = [
@@ -157,7 +173,7 @@ class VllmEngine:
         with hold(loop):
             async with (
                 self._awake(),
-                aclosing(as_they_end([self._rollout(one, sampling) for one in asked])) as rollouts,
+                aclosing(as_completed([self._rollout(one) for one in asked])) as rollouts,
             ):
                 async for rollout in rollouts:
                     yield rollout
@@ -165,26 +181,26 @@ class VllmEngine:
         self._statistics = replace(self._statistics, busy_s=busy_s)
 
     async def publish(self, version: int) -> None:
-        """Requests in flight wait, and then go on under the new weights."""
+        """Pauses requests in flight, which then go on under the new weights."""
         running = self._open()
         async with self._updating:
             if self._vllm.sleep:  # nothing is in flight, and `generate` wakes the rest
-                await running.sleeping.wake("weights")
+                await running.sleep.wake("weights")
                 await self._send(version)
             else:
                 await self._pause()
                 await self._send(version)
                 await running.llm.resume_generation()
 
-    async def receive(self, piece: Mapping[str, Tensor]) -> None:
-        """A part of the next version, by the names that the model has. Requests in flight wait from here on."""
+    async def receive(self, weights: Mapping[str, Tensor]) -> None:
+        """Takes a part of the next version, by the names that the model has. Requests in flight wait from here on."""
         receiver = self._open().receiver
         if not receiver.is_under_way:
             await self._pause()
-        await self._thread.run(lambda: receiver.put(piece))
+        await self._thread.run(lambda: receiver.put(weights))
 
-    async def direct(self, call: DirectCall, info: dict[str, Any]) -> None:
-        """The same, where the trainer sends to vLLM's workers itself."""
+    async def answer_sender(self, call: str, info: dict[str, Any]) -> None:
+        """Prepares vLLM's workers for weights that the trainer sends to them itself."""
         if call == "start":
             await self._pause()
         await self._thread.run(lambda: self._open().direct.answer(call, info))
@@ -194,38 +210,38 @@ class VllmEngine:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests that vLLM has not ended."""
+        """The requests that vLLM has not ended."""
         return int(self._open().llm.output_processor.get_num_unfinished_requests())
 
     # -- requests --
 
-    async def _rollout(self, asked: Asked, sampling: Sampling) -> Rollout:
+    async def _rollout(self, asked: Asked) -> Rollout:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         request_id = f"{asked.request.group_id}.{asked.index}.{next(self._numbers)}"
-        answers = self._open().llm.generate(
-            {"prompt_token_ids": list(asked.prompt_ids)}, sampling.parameters(asked), request_id
-        )
+        parameters = sampling_parameters(asked, stop=self._settings.stop, eos_ids=self._policy.eos_ids)
+        answers = self._open().llm.generate({"prompt_token_ids": list(asked.prompt_ids)}, parameters, request_id)
         try:
             async with aclosing(answers):
                 (output,) = [one async for one in answers]  # there is one, at the end
         except (EngineDeadError, EngineGenerateError) as error:
             raise FlowError(f"vLLM must stay alive while it generates, got {error}; its own log says why") from error
-        answer = sampling.answer(asked, output.outputs[0], self._policy.tokenizer)
-        self._statistics = self._statistics.plus(len(answer.ended.token_ids), is_truncated=answer.ended.is_truncated)
-        return answer.to_rollout()
+        completion = completion_of(asked, output.outputs[0], self._policy.tokenizer)
+        ended = completion.ended
+        self._statistics = self._statistics.plus(len(ended.token_ids), is_truncated=ended.is_truncated)
+        return completion.to_rollout()
 
     @asynccontextmanager
     async def _awake(self) -> AsyncIterator[None]:
         if not self._vllm.sleep:
             yield
             return
-        sleeping = self._open().sleeping
-        await sleeping.wake("weights", "kv_cache")
+        sleep = self._open().sleep
+        await sleep.wake("weights", "kv_cache")
         try:
             yield
         finally:
-            await sleeping.fall_asleep()
+            await sleep.begin()
 
     # -- weights --
 
@@ -233,7 +249,7 @@ class VllmEngine:
         await self._open().llm.pause_generation(mode="keep", clear_cache=False)
 
     async def _send(self, version: int) -> None:
-        """Nothing is scheduled meanwhile. Keys and values of the old weights go, those of waiting requests too."""
+        """Drops keys and values of the old weights, also of waiting requests. vLLM schedules nothing meanwhile."""
         running = self._open()
         running.client.version = version
         await self._thread.run(running.sender.send_weights)
@@ -255,7 +271,7 @@ class VllmEngine:
                 self._settings,
                 self._vllm,
                 folder=outline,
-                max_tokens=self._max_tokens,
+                samplings=self._samplings,
                 dtype=self._dtype,
                 is_colocated=self._is_colocated,
             )
@@ -264,7 +280,7 @@ class VllmEngine:
             client = BlockingClient(llm, loop)
             sender = self._open_sender(client)
             opened.callback(sender.shutdown)
-            self._running = _Running(llm, Sleeping(llm), client, sender, opened.pop_all())
+            self._running = _Running(llm, Sleep(llm), client, sender, opened.pop_all())
 
     def _open_sender(self, client: BlockingClient) -> WeightSender:
         model = self._policy.model
@@ -276,17 +292,3 @@ class VllmEngine:
         running, self._running = self._running, None
         if running is not None:
             running.closing.close()
-
-
-class SharedEngine:
-    """Asks an engine in its own way. The weights are the engine's, and so it is the engine to which they are given."""
-
-    def __init__(self, engine: VllmEngine, sampling: Sampling) -> None:
-        self._engine = engine
-        self._sampling = sampling
-
-    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
-        return self._engine.sample(requests, self._sampling)
-
-    async def publish(self, version: int) -> None:
-        """The engine has this version already, or the rollouts would say so."""

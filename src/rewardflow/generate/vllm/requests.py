@@ -1,6 +1,6 @@
-"""What a rollout asks of vLLM, and what vLLM's answer says.
+"""Turns a rollout that is asked for into vLLM's sampling parameters, and vLLM's answer into a rollout.
 
-Always true: the seed of a rollout is a function of the run's seed, its group's number and its index; log-probs are
+Always true: the seed of a rollout is a function of the sampling's seed, its group's number and its index; log-probs are
 those of the whole distribution at the temperature of sampling, but for greedy rollouts, which nobody trains on.
 """
 
@@ -15,7 +15,6 @@ from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.records import GroupRequest
 from rewardflow.generate.hf.sampling import random_streams
 from rewardflow.generate.responses import Ended
-from rewardflow.settings.run_settings import GenerationSettings
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
@@ -45,59 +44,56 @@ class Completion:
         return self.ended.to_rollout(oldest, None if max(self.versions) == oldest else self.versions)
 
 
-class Sampling:
-    """`eos_ids` end a response beside the stop strings, whatever the files of the model say."""
+def sampling_parameters(asked: Asked, *, stop: Sequence[str], eos_ids: Set[int]) -> Any:
+    """Returns vLLM's SamplingParams.
 
-    def __init__(self, settings: GenerationSettings, *, seed: int, eos_ids: Set[int]) -> None:
-        self._settings = settings
-        self._seed = seed
-        self._eos_ids = sorted(eos_ids)
+    `eos_ids` end a response beside the stop strings, whatever the files of the model say.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
-    def parameters(self, asked: Asked) -> Any:
-        """vLLM's SamplingParams."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+    sampling = asked.request.sampling
+    is_greedy = asked.request.is_baseline(asked.index)
+    return SamplingParams(
+        n=1,  # requests of several rollouts would end together
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        temperature=0.0 if is_greedy else sampling.temperature,
+        top_p=1.0 if is_greedy else sampling.top_p,
+        top_k=0 if is_greedy else sampling.top_k,
+        seed=seed_of(asked),
+        max_tokens=sampling.max_response_tokens,
+        stop=list(stop),
+        stop_token_ids=sorted(eos_ids),
+        ignore_eos=True,  # the list above has them all
+        logprobs=0,  # of the sampled token alone
+        flat_logprobs=True,
+        detokenize=bool(stop),  # the text of a response is decoded here, from all of its tokens
+    )
 
-        settings = self._settings
-        is_greedy = asked.request.is_baseline(asked.index)
-        return SamplingParams(
-            n=1,  # requests of several rollouts would end together
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            temperature=0.0 if is_greedy else settings.temperature,
-            top_p=1.0 if is_greedy else settings.top_p,
-            top_k=0 if is_greedy else settings.top_k,
-            seed=self.seed_of(asked),
-            max_tokens=settings.max_response_tokens,
-            stop=list(settings.stop),
-            stop_token_ids=self._eos_ids,
-            ignore_eos=True,  # the list above has them all
-            logprobs=0,  # of the sampled token alone
-            flat_logprobs=True,
-            detokenize=bool(settings.stop),  # the text of a response is decoded here, from all of its tokens
+
+def seed_of(asked: Asked) -> int:
+    stream = random_streams(asked.request.sampling.seed, [asked.request.number], [asked.index])
+    return int(stream[0].item()) & _LARGEST_SEED
+
+
+def completion_of(asked: Asked, output: Any, tokenizer: PreTrainedTokenizerBase) -> Completion:
+    """Reads `output`, which is vLLM's CompletionOutput."""
+    if output.finish_reason not in ("stop", "length"):
+        raise FlowError(
+            f"vLLM must end a response at a stop or at its length, got {output.finish_reason} for rollout "
+            f"{asked.index} of group {asked.request.group_id}"
         )
-
-    def seed_of(self, asked: Asked) -> int:
-        stream = random_streams(self._seed, [asked.request.number], [asked.index])
-        return int(stream[0].item()) & _LARGEST_SEED
-
-    def answer(self, asked: Asked, completion: Any, tokenizer: PreTrainedTokenizerBase) -> Completion:
-        """`completion` is vLLM's CompletionOutput."""
-        if completion.finish_reason not in ("stop", "length"):
-            raise FlowError(
-                f"vLLM must end a response at a stop or at its length, got {completion.finish_reason} for rollout "
-                f"{asked.index} of group {asked.request.group_id}"
-            )
-        token_ids = list(completion.token_ids)
-        ended = Ended(
-            request=asked.request,
-            index=asked.index,
-            prompt_ids=asked.prompt_ids,
-            token_ids=token_ids,
-            log_probs=_log_probs(asked, completion.logprobs, token_ids),
-            is_truncated=completion.finish_reason == "length",
-            text=str(tokenizer.decode(token_ids, skip_special_tokens=True)),
-        )
-        return Completion(ended, _versions(asked, completion.weight_versions, len(token_ids)))
+    token_ids = list(output.token_ids)
+    ended = Ended(
+        request=asked.request,
+        index=asked.index,
+        prompt_ids=asked.prompt_ids,
+        token_ids=token_ids,
+        log_probs=_log_probs(asked, output.logprobs, token_ids),
+        is_truncated=output.finish_reason == "length",
+        text=str(tokenizer.decode(token_ids, skip_special_tokens=True)),
+    )
+    return Completion(ended, _versions(asked, output.weight_versions, len(token_ids)))
 
 
 def _log_probs(asked: Asked, told: Any, token_ids: Sequence[int]) -> list[float]:

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rewardflow.errors import FlowError
 from rewardflow.generate.vllm.saved_form import SavedForm
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Put = Callable[[Mapping[str, "Tensor"]], None]
-DirectCall = Literal["meet", "start", "update"]  # what a trainer that sends by itself asks of the engine
 
 _BACKENDS: dict[WeightTransfer, str | None] = {
     "shared_memory": FILE_BACKEND,
@@ -154,7 +153,7 @@ class DirectWeights:
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
 
-    def answer(self, call: DirectCall, info: dict[str, Any]) -> None:
+    def answer(self, call: str, info: dict[str, Any]) -> None:
         if call == "meet":
             self._client.init_weight_transfer_engine(info)
         elif call == "start":

@@ -10,11 +10,12 @@ import copy
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.errors import FlowError, InvalidInput
+from rewardflow.flow.records import Sampling
 from rewardflow.generate.vllm.lifeline import own_what_follows
 from rewardflow.generate.vllm.senders import backend_of
 from rewardflow.policy.load_policy import Policy
@@ -84,11 +85,11 @@ def engine_arguments(
     vllm: VllmSettings,
     *,
     folder: Path,
-    max_tokens: int,
+    samplings: Sequence[Sampling],
     dtype: torch.dtype,
     is_colocated: bool,
 ) -> dict[str, Any]:
-    """Of vLLM's AsyncEngineArgs. `max_tokens`: of prompt and response together.
+    """Returns the arguments of vLLM's AsyncEngineArgs. `samplings` are all that requests will have, training's first.
 
     Workers are processes of this machine: in an actor of Ray vLLM would else ask Ray for actors of its own.
     """
@@ -101,10 +102,10 @@ def engine_arguments(
         "load_format": "dummy",
         "generation_config": "vllm",  # no defaults from the model's files
         "dtype": str(dtype).removeprefix("torch."),
-        "max_model_len": max_tokens,
+        "max_model_len": settings.max_prompt_tokens + max(one.max_response_tokens for one in samplings),
         "max_num_seqs": settings.max_sequences,
         "enable_prefix_caching": True,
-        "logprobs_mode": "raw_logprobs" if settings.temperature == 1.0 else "processed_logprobs",
+        "logprobs_mode": "raw_logprobs" if samplings[0].temperature == 1.0 else "processed_logprobs",
         "tensor_parallel_size": vllm.tensor_parallel,
         "gpu_memory_utilization": vllm.memory_share or (_SHARED_SHARE if is_colocated else _ALONE_SHARE),
         "enforce_eager": vllm.eager,

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import safetensors.torch
-import torch
-from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from rewardflow.generate.engines import NamedTensors
 from rewardflow.generate.vllm.saved_form import SavedForm, saved_state
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 FILE_BACKEND = "rewardflow_file"  # what the worker's side is called in vLLM's registry
 CHUNK_BYTES = 2**30
-
-NamedTensors = Iterable[tuple[str, Tensor]]
 
 _SHARED_MEMORY = Path("/dev/shm")
 

@@ -6,6 +6,7 @@ Ray's own frames and advice are left out.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -62,7 +63,8 @@ def telling_stream(stream: Stream) -> Stream:
     @functools.wraps(stream)
     async def told(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
         with _Boundary():
-            async for item in stream(*args, **kwargs):
-                yield item
+            async with contextlib.aclosing(stream(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
 
     return told  # type: ignore[return-value]  # the same signature

@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, UpdateReport
-from rewardflow.runtime.local import load, prepared_device
+from rewardflow.generate.engines import DirectSender, Engine, EngineActors, engine_factory
+from rewardflow.runtime.local import load, make_engine, prepared_device
 from rewardflow.runtime.on_ray.actor_failures import telling
-from rewardflow.runtime.on_ray.direct_weights import open_direct
-from rewardflow.runtime.on_ray.engine_pair import EnginePair
-from rewardflow.runtime.on_ray.generating import GeneratingActor
+from rewardflow.runtime.on_ray.generating_actor import GeneratingActor
 from rewardflow.runtime.on_ray.listen_address import listener_on, stay_on
-from rewardflow.runtime.on_ray.vllm_pair import VllmPair
 from rewardflow.runtime.on_ray.weight_buckets import BucketNote, WeightBucket, next_bucket
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.settings.run_settings import RunSettings
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rewardflow.checkpoint.snapshot import TakenWeights
-    from rewardflow.generate.vllm.senders import WeightSender
     from rewardflow.train.device_trainer import DeviceTrainer
 
 
@@ -78,11 +75,10 @@ class Rank(GeneratingActor):
         self._device: Any = None
         self._trainer: DeviceTrainer | None = None
         self._entered = contextlib.ExitStack()  # is never left: the process is killed
-        self._copy: Any = None  # of the model that is trained, where the engine has its own
         self._step: AbstractAsyncContextManager[None] | None = None
         self._taken: TakenWeights | None = None
         self._sending: Iterator[tuple[str, Tensor]] | None = None
-        self._direct: WeightSender | None = None
+        self._direct: DirectSender | None = None
 
     # -- the start ---------------------------------------------------------------------------------------------------
 
@@ -108,10 +104,9 @@ class Rank(GeneratingActor):
     @telling
     async def open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> RankPlace:
         """Load the policy, and meet the other ranks if there are any."""
-        with_vllm = generates and settings.generation.engine == "vllm"
-        await self._thread.run(lambda: self._open(settings, meeting_point, generates and not with_vllm))
-        if with_vllm:
-            self._engines = await VllmPair.started(settings, self._thread, self._opened.weights)
+        engine = await self._thread.run(lambda: self._open(settings, meeting_point, generates))
+        if engine is not None:
+            self._engine = await engine.__aenter__()  # it is left with the process
         import ray
 
         role = self._opened.role
@@ -123,22 +118,27 @@ class Rank(GeneratingActor):
             pid=os.getpid(),
         )
 
-    def _open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> None:
+    def _open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> Engine | None:
+        from rewardflow.policy.load_policy import outline_policy
+
         backend = backend_of(settings)
         backend.prepare_rank()
         self._device = prepared_device(settings)
-        policy = load(settings) if backend.trains_policy_model or generates else None
+        uses_model = generates and engine_factory(settings).uses_policy_model
+        policy = load(settings) if backend.trains_policy_model or uses_model else None
         group = None if meeting_point is None else self._meet(meeting_point)
-        if generates:
+        own = outline_policy(settings.policy) if generates and not uses_model else policy
+        if uses_model and group is not None:  # before it is spread over the ranks
             assert policy is not None
-            own = policy
-            if group is not None:  # before it is spread over the ranks
-                model = copy.deepcopy(policy.model) if backend.trains_policy_model else policy.model
-                self._copy = model.requires_grad_(False)
-                own = dataclasses.replace(policy, model=self._copy)
-            self._engines = EnginePair(settings, own, self._thread)
+            model = copy.deepcopy(policy.model) if backend.trains_policy_model else policy.model
+            own = dataclasses.replace(policy, model=model.requires_grad_(False))
         trainer = backend.open_rank(settings, policy, self._thread, self._device, group)
         self._trainer = self._entered.enter_context(trainer)
+        if not generates:
+            return None
+        assert own is not None
+        has_own_weights = group is not None or not uses_model
+        return make_engine(settings, own, self._thread, weights=self._opened.weights if has_own_weights else None)
 
     def _meet(self, meeting_point: MeetingPoint) -> dist.ProcessGroup:
         import ray
@@ -199,17 +199,6 @@ class Rank(GeneratingActor):
     # -- weights for engines ------------------------------------------------------------------------------------------
 
     @telling
-    async def refresh(self) -> None:
-        """Bring the present weights to the engines of this rank, if they have a copy of their own."""
-        if self._copy is not None:
-            await self._thread.run(self._fill_copy)
-
-    def _fill_copy(self) -> None:
-        from rewardflow.train.weight_sync import WeightCopier
-
-        WeightCopier(self._copy).put_all(self._opened.weights())
-
-    @telling
     async def next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
         """For engines elsewhere: the next few weights that this rank hands on, which alone it has in one piece."""
         return await self._thread.run(lambda: self._next_weights(is_first))
@@ -222,9 +211,17 @@ class Rank(GeneratingActor):
 
     @telling
     async def meet_engines(self, settings: RunSettings, engines: Sequence[Any]) -> None:
-        """Engines elsewhere whose workers are sent to directly."""
+        """Connects this rank with engines in other actors, whose workers it sends weights to."""
+        import ray
+
+        def ask_all(call: str, infos: Sequence[dict[str, Any]]) -> None:
+            ray.get([one.answer_sender.remote(call, info) for one, info in zip(engines, infos, strict=True)])
+
+        actors = EngineActors(ask_all, len(engines), ray.util.get_node_ip_address())
         weights, rank = self._opened.weights, self._number
-        self._direct = await self._thread.run(lambda: open_direct(settings, weights, rank=rank, engines=engines))
+        open_sender = engine_factory(settings).direct_sending(settings)
+        assert open_sender is not None
+        self._direct = await self._thread.run(lambda: open_sender(settings, weights, rank=rank, engines=actors))
 
     @telling
     async def send_directly(self) -> None:

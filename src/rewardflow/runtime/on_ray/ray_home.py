@@ -21,6 +21,7 @@ from typing import Any, Self
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
+from rewardflow.generate.engines import engine_factory
 from rewardflow.runtime.local import rehearse, rehearse_validation
 from rewardflow.runtime.on_ray.actor_group import Crew
 from rewardflow.runtime.on_ray.engine_actor import EngineActor
@@ -34,17 +35,14 @@ from rewardflow.runtime.on_ray.placement import (
 )
 from rewardflow.runtime.on_ray.rank_actor import Rank, RankPlace
 from rewardflow.runtime.on_ray.remote_parts import (
-    ColocatedGenerator,
     DirectGenerator,
     EngineGenerator,
     RankTrainer,
     RankWeights,
     SeparateGenerator,
 )
-from rewardflow.runtime.on_ray.routing import Routing
 from rewardflow.runtime.open_run import Machinery
-from rewardflow.runtime.validation_setup import make_plan
-from rewardflow.settings.run_settings import RunSettings, RuntimeSettings, VllmSettings
+from rewardflow.settings.run_settings import RunSettings, RuntimeSettings
 from rewardflow.shared_agent.cluster import joined, private_cluster
 from rewardflow.train.backends import backend_of
 
@@ -109,7 +107,7 @@ class OnRay:
         self._fits = lambda prompt: bool(encoder.fit([prompt]).kept)
         return rehearse_validation(settings, policy, validation_set)
 
-    async def load(self, measured: tuple[Prompt, ...]) -> Machinery:
+    async def load(self) -> Machinery:
         ranks, engines = await self._start_actors()
         settings = _for_actors(self._settings)
         has_groups = len(ranks) > 1 or backend_of(settings).needs_process_group
@@ -121,39 +119,34 @@ class OnRay:
             self._tell(f"waiting for {_count(len(engines), 'generator')} to load {settings.policy.model}")
             _note_places(engines, await engines.all("open", lambda _: (settings,)))
         await self._check_run_dir_is_shared(ranks, places)
-        machinery = self._machinery(ranks, engines, places, measured)
-        if len(engines) and settings.generation.engine == "vllm":  # it has loaded nothing
-            if settings.vllm.transfer == "nccl":
+        machinery = self._machinery(ranks, engines, places)
+        factory = engine_factory(settings)
+        if len(engines) and not factory.uses_policy_model:  # they have loaded nothing
+            if factory.direct_sending(settings) is not None:
                 await ranks.all("meet_engines", lambda _: (settings, engines.actors))
             await machinery.generator.publish(0)
         return machinery
 
-    def _machinery(
-        self, ranks: Crew, engines: Crew, places: list[RankPlace], measured: tuple[Prompt, ...]
-    ) -> Machinery:
+    def _machinery(self, ranks: Crew, engines: Crew, places: list[RankPlace]) -> Machinery:
         settings = self._settings
         trainer = RankTrainer(ranks, places)
-        routing = Routing.of(settings.generation)
-        who_generates = ranks if self._is_colocated else engines
-        plan = None
-        if settings.validation is not None:
-            plan = make_plan(settings.validation, measured, EngineGenerator(who_generates, routing, "validation"))
         assert self._fits is not None
         return Machinery(
-            generator=self._generator(ranks, engines, routing),
+            generator=self._generator(ranks, engines),
             trainer=trainer,
             critic=trainer if settings.algorithm.kind.critic else None,
             weights=RankWeights(ranks),
             fits=self._fits,
             peak_memory_bytes=lambda: trainer.peak_memory_bytes,
-            validation=plan,
             num_replicas=places[0].num_replicas,
         )
 
-    def _generator(self, ranks: Crew, engines: Crew, routing: Routing) -> EngineGenerator:
+    def _generator(self, ranks: Crew, engines: Crew) -> EngineGenerator:
+        factory = engine_factory(self._settings)
+        routing = factory.routing(self._settings.generation)
         if self._is_colocated:
-            return ColocatedGenerator(ranks, routing)
-        is_direct = self._settings.vllm.transfer == "nccl"
+            return EngineGenerator(ranks, routing)
+        is_direct = factory.direct_sending(self._settings) is not None
         return (DirectGenerator if is_direct else SeparateGenerator)(engines, routing, ranks)
 
     def _need(self) -> Need:
@@ -165,7 +158,7 @@ class OnRay:
             count=count,
             total=ray.cluster_resources(),
             num_wide=self._num_engines,
-            width=self._settings.vllm.tensor_parallel,
+            width=engine_factory(self._settings).devices_per_engine(self._settings),
             why=backend_of(self._settings).describe_ranks(self._settings),
         )
 
@@ -218,7 +211,7 @@ def check_cluster(settings: RunSettings) -> None:
 def rehearsed_here(settings: RunSettings) -> RunSettings:
     """As the rehearsal in this process sees them, which may have none of the devices of the ranks."""
     trainer = dataclasses.replace(settings.trainer, device="cpu")
-    return dataclasses.replace(settings, trainer=trainer, vllm=VllmSettings())
+    return engine_factory(settings).without_devices(dataclasses.replace(settings, trainer=trainer))
 
 
 def _check_installed() -> None:

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from rewardflow.errors import CheckpointError, ClusterError
 from rewardflow.flow.records import GroupRequest, MicroBatch, Sample, UpdateReport, num_tokens
+from rewardflow.generate.engines import Routing
 from rewardflow.runtime.on_ray.actor_group import Crew
 from rewardflow.runtime.on_ray.balance import split_evenly
-from rewardflow.runtime.on_ray.engine_pair import Purpose
 from rewardflow.runtime.on_ray.rank_actor import RankPlace
-from rewardflow.runtime.on_ray.routing import Routing, routed
+from rewardflow.runtime.on_ray.routing import routed
 from rewardflow.runtime.on_ray.weight_buckets import BucketNote
 from rewardflow.types import EMPTY, Reward, Rollout
 
@@ -85,42 +85,31 @@ class RankTrainer:
 
 
 class EngineGenerator:
-    """A `Generator` on engines whose weights are brought up to date by others: what it publishes is a name."""
+    """A `Generator` on the engines of actors, which have the trainer's weights or pull them when they publish."""
 
-    def __init__(self, engines: Crew, routing: Routing, purpose: Purpose = "training") -> None:
+    def __init__(self, engines: Crew, routing: Routing) -> None:
         self._engines = engines
         self._routing = routing
-        self._purpose = purpose
 
-    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
-        async with contextlib.aclosing(routed(requests, len(self._engines), self._stream, self._routing)) as rollouts:
-            async for rollout in rollouts:
-                yield rollout
+    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        return routed(requests, len(self._engines), self._stream, self._routing)
 
     def _stream(self, number: int, part: Sequence[GroupRequest]) -> AsyncGenerator[list[Rollout]]:
-        return self._engines.stream(number, "generate", part, self._purpose)
+        return self._engines.stream(number, "generate", part)
 
     async def publish(self, version: int) -> None:
-        await self._engines.all("name_version", lambda _: (version, self._purpose))
-
-
-class ColocatedGenerator(EngineGenerator):
-    """On the engines of ranks, each of which brings its weights to its own."""
-
-    async def publish(self, version: int) -> None:
-        await self._engines.all("refresh")
-        await super().publish(version)
+        await self._engines.all("publish", partial(_same, version))
 
 
 class SeparateGenerator(EngineGenerator):
-    """On engines of their own, to which the weights travel through Ray's object store, a few at a time."""
+    """On engines in actors of their own; the weights travel through Ray's object store, a few at a time."""
 
     def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
         super().__init__(engines, routing)
         self._ranks = ranks
 
     async def publish(self, version: int) -> None:
-        """From the ranks that have them straight to the engines: not through this process."""
+        """Passes the weights from the ranks straight to the engines: not through this process."""
         is_first, is_last = True, False
         while not is_last:
             answers = self._ranks.ask("next_weights", partial(_same, is_first), num_returns=2)
@@ -133,7 +122,7 @@ class SeparateGenerator(EngineGenerator):
 
 
 class DirectGenerator(EngineGenerator):
-    """On engines whose workers the first rank sends to itself."""
+    """On engines in actors of their own; the first rank sends the weights to the engines' workers itself."""
 
     def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
         super().__init__(engines, routing)
@@ -145,7 +134,7 @@ class DirectGenerator(EngineGenerator):
 
 
 def _same(argument: Any, _: int) -> tuple[Any]:
-    """For every actor the same; a reference of Ray becomes what it refers to on the way."""
+    """Gives every actor the same argument. Ray replaces a reference by its value on the way."""
     return (argument,)
 
 

@@ -10,6 +10,26 @@ from typing import Any, Literal
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.rules import at_least, check_choices, within
 
+EngineName = Literal["hf", "vllm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTraits:
+    """What the rules of the settings must know about an engine.
+
+    `log_probs_of_cut`: it returns log-probs of the whole distribution also where top-k or top-p cut it and the
+    temperature is not 1.
+    """
+
+    log_probs_of_cut: bool
+
+
+# The implementation of each is `rewardflow.generate.<name>.factory`.
+ENGINES: Mapping[EngineName, EngineTraits] = {
+    "hf": EngineTraits(log_probs_of_cut=True),
+    "vllm": EngineTraits(log_probs_of_cut=False),
+}
+
 WeightTransfer = Literal["shared_memory", "ipc", "nccl", "reload"]
 
 
@@ -17,7 +37,7 @@ WeightTransfer = Literal["shared_memory", "ipc", "nccl", "reload"]
 class GenerationSettings:
     """How rollouts are sampled. `top_k=0` and `top_p=1.0` keep the whole distribution."""
 
-    engine: Literal["hf", "vllm"] = "hf"  # transformers, or vLLM in a separate process
+    engine: EngineName = "hf"  # transformers, or vLLM in a separate process
     group_size: int = 8  # rollouts per prompt
     temperature: float = 1.0  # sampling temperature
     top_p: float = 1.0  # sample from the likeliest tokens whose probabilities add up to this
