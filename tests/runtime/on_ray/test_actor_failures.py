@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.runtime.on_ray.actor_failures import ActorFailed, telling, telling_stream
+from rewardflow.runtime.on_ray.actor_failures import ActorFailed, FailureBoundary, telling
 
 
 class CannotTravel(Exception):
@@ -26,10 +26,10 @@ class Actor:
     async def refuse(self) -> None:
         raise InvalidInput("ranks must be at least 1, got 0")
 
-    @telling_stream
     async def count(self) -> AsyncGenerator[int]:
-        yield 1
-        raise CannotTravel(3, 4)
+        with FailureBoundary():
+            yield 1
+            raise CannotTravel(3, 4)
 
 
 def test_a_foreign_error_becomes_text_that_can_be_sent() -> None:

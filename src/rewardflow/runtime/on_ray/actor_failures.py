@@ -6,17 +6,15 @@ Ray's own frames and advice are left out.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
 from rewardflow.errors import RewardflowError
 
 Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
-Stream = TypeVar("Stream", bound=Callable[..., AsyncGenerator[Any]])
 
 
 class ActorFailed(Exception):
@@ -34,8 +32,8 @@ class ActorFailed(Exception):
         return cls(summary, "".join(traceback.format_exception(type(error), error, own)).strip())
 
 
-class _Boundary:
-    """The one place that catches what an actor's methods raise."""
+class FailureBoundary:
+    """The one place that catches what an actor's methods raise. A method that yields enters it itself."""
 
     def __enter__(self) -> None: ...
 
@@ -51,20 +49,7 @@ def telling(call: Call) -> Call:
 
     @functools.wraps(call)
     async def told(*args: Any, **kwargs: Any) -> Any:
-        with _Boundary():
+        with FailureBoundary():
             return await call(*args, **kwargs)
-
-    return told  # type: ignore[return-value]  # the same signature
-
-
-def telling_stream(stream: Stream) -> Stream:
-    """The same for a method that yields."""
-
-    @functools.wraps(stream)
-    async def told(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        with _Boundary():
-            async with contextlib.aclosing(stream(*args, **kwargs)) as items:
-                async for item in items:
-                    yield item
 
     return told  # type: ignore[return-value]  # the same signature

@@ -5,12 +5,13 @@ Always true: both stream rollouts in messages, and receive and publish weights, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.flow.records import GroupRequest
 from rewardflow.generate.engines import Engine
-from rewardflow.runtime.on_ray.actor_failures import telling, telling_stream
+from rewardflow.runtime.on_ray.actor_failures import FailureBoundary, telling
 from rewardflow.runtime.on_ray.merging import in_batches
 from rewardflow.runtime.on_ray.weight_buckets import WeightBucket
 from rewardflow.types import Rollout
@@ -31,10 +32,13 @@ class GeneratingActor:
         assert self._engine is not None, "an actor must be opened with an engine first"
         return self._engine
 
-    @telling_stream
-    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[list[Rollout]]:
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[list[Rollout]]:
         """Yields a rollout at once, or with all others that end during the pause after a message."""
-        return in_batches([self._entered_engine.generate(requests)], pause_s=_PAUSE_S)
+        with FailureBoundary():
+            rollouts = self._entered_engine.generate(requests)
+            async with contextlib.aclosing(in_batches([rollouts], pause_s=_PAUSE_S)) as messages:
+                async for message in messages:
+                    yield message
 
     @telling
     async def publish(self, version: int) -> None:
