@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from rewardflow.reward.code.process_channel import Channel, Child, start_child
-from rewardflow.reward.code.process_child import frame
+from rewardflow.reward.code.process_messages import frame
 
 
 class Received:

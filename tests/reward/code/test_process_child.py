@@ -1,88 +1,94 @@
-"""An exception arrives from a reward process as itself, as its nearest base class, or as text."""
+"""A child answers the handshake, and every call that it reads gets exactly one reply."""
 
 from __future__ import annotations
 
 import pickle
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardflow.errors import InvalidInput, RewardLoadError
+from rewardflow.reward.code.current_call import Call
+from rewardflow.reward.code.process_channel import Child, start_child
+from rewardflow.reward.code.process_messages import (
+    HANDSHAKE,
+    HEADER,
+    Handshake,
+    Reply,
+    dumps,
+    frame,
+    unpack_exception,
+)
+from rewardflow.reward.code.source import RewardSource
+
+JUDGE = """
 import threading
-from types import MappingProxyType
 
-from rewardflow.errors import RateLimited
-from rewardflow.reward.code.process_child import HEADER, dumps, frame, pack_exception, type_name, unpack_exception
-from rewardflow.types import Rollout
+import rewardflow as rf
 
 
-class StatusError(Exception):
-    """Pickles, but does not unpickle: its constructor needs more than `args`."""
-
-    def __init__(self, message: str, *, response: dict[str, int]) -> None:
-        super().__init__(message)
-        self.response = response
-
-
-def transfer(error: Exception) -> Exception:
-    """Raises the error, so that it has a traceback, and sends it through bytes."""
-    try:
-        raise error
-    except Exception as raised:
-        return unpack_exception(pickle.loads(dumps(pack_exception(raised))))
+def compute_score(solution_str):
+    rf.report_usage(cost_usd=0.25, tokens=12)
+    assert threading.current_thread() is threading.main_thread()
+    return float(solution_str)
+"""
 
 
-def test_an_exception_arrives_as_itself_with_its_fields_and_where_it_was_raised() -> None:
-    arrived = transfer(RateLimited("slow down", retry_after_s=7, headers={"retry-after": "7"}))
-    assert isinstance(arrived, RateLimited)
-    assert (str(arrived), arrived.retry_after_s, arrived.headers) == ("slow down", 7, {"retry-after": "7"})
-    (note,) = arrived.__notes__
-    assert note.startswith("In the reward process:")
-    assert "raise error" in note
+@pytest.fixture
+def child() -> Iterator[Child]:
+    child = start_child()
+    child.connection.settimeout(60)
+    yield child
+    child.connection.close()
+    child.popen.kill()
+    child.popen.wait()
 
 
-def test_an_exception_that_cannot_be_unpickled_keeps_its_class_and_attributes() -> None:
-    arrived = transfer(StatusError("refused", response={"status": 503}))
-    assert isinstance(arrived, StatusError)
-    assert arrived.args == ("refused",)
-    assert arrived.response == {"status": 503}
+def ask(connection: socket.socket, number: int, body: bytes) -> Any:
+    """Sends one frame, and returns the answer with the same number."""
+    connection.sendall(frame(number, body))
+    with connection.makefile("rb") as incoming:
+        length, answered = HEADER.unpack(incoming.read(HEADER.size))
+        assert answered == number
+        return pickle.loads(incoming.read(length))
 
 
-def test_an_exception_of_a_class_that_cannot_be_found_arrives_as_its_nearest_base_class() -> None:
-    class Local(TimeoutError):
-        pass
-
-    arrived = transfer(Local("no answer"))
-    assert type(arrived) is TimeoutError
-    assert str(arrived) == "no answer"
+def greet(child: Child, path: Path) -> Any:
+    return ask(child.connection, HANDSHAKE, dumps(Handshake(dumps(RewardSource.of(path)), 1)))
 
 
-def test_an_attribute_that_cannot_be_pickled_is_left_out() -> None:
-    error = StatusError("refused", response={"status": 503})
-    error.lock = threading.Lock()
-    arrived = transfer(error)
-    assert isinstance(arrived, StatusError)
-    assert arrived.response == {"status": 503}
-    assert not hasattr(arrived, "lock")
+def call(child: Child, number: int, **kwargs: str) -> Reply:
+    return ask(child.connection, number, dumps((kwargs, Call(()), b"")))
 
 
-def test_an_exception_without_a_readable_base_class_arrives_as_text() -> None:
-    class Local(Exception):
-        pass
-
-    arrived = transfer(Local("odd"))
-    assert type(arrived) is RuntimeError
-    assert str(arrived).endswith("Local: odd")
-
-
-def test_records_with_read_only_mappings_can_be_sent() -> None:
-    rollout = Rollout(group_id="q", response="4", extra_info=MappingProxyType({"split": "train"}))
-    arrived = pickle.loads(dumps(rollout))
-    assert arrived == rollout
-    assert isinstance(arrived.extra_info, MappingProxyType)
+def test_a_call_gets_a_reply_with_its_result_and_what_it_reported(child: Child, tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text(JUDGE)
+    assert greet(child, tmp_path / "judge.py") is None
+    reply = call(child, 1, solution_str="0.5")
+    assert (pickle.loads(reply.value), reply.type_name, reply.failure) == (0.5, "float", None)
+    assert (reply.cost_usd, reply.tokens) == (0.25, 12)
 
 
-def test_a_frame_is_the_length_the_number_and_the_body() -> None:
-    data = frame(7, b"body")
-    assert HEADER.unpack_from(data) == (4, 7)
-    assert data[HEADER.size :] == b"body"
+def test_a_call_that_raises_or_cannot_be_read_gets_a_reply_and_the_next_one_works(child: Child, tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text(JUDGE)
+    greet(child, tmp_path / "judge.py")
+    raised = call(child, 1, solution_str="half")
+    assert raised.failure is not None
+    assert isinstance(unpack_exception(raised.failure), ValueError)
+    assert raised.cost_usd == 0.25
+    unreadable = ask(child.connection, 2, b"not a pickle")
+    error = unpack_exception(unreadable.failure)
+    assert isinstance(error, InvalidInput)
+    assert "must be readable in its process" in str(error)
+    assert pickle.loads(call(child, 3, solution_str="1").value) == 1.0
 
 
-def test_builtin_types_are_named_without_their_module() -> None:
-    assert type_name(1.0) == "float"
-    assert type_name(Rollout(group_id="q", response="")) == "rewardflow.types.Rollout"
+def test_a_child_that_cannot_build_the_reward_says_why_and_ends(child: Child, tmp_path: Path) -> None:
+    failure = greet(child, tmp_path / "absent.py")
+    error = unpack_exception(failure)
+    assert isinstance(error, RewardLoadError)
+    assert "the reward's file must exist" in str(error)
+    assert child.popen.wait(timeout=60) == 0

@@ -122,7 +122,7 @@ def _warn_blocking(name: str, blocked_s: float) -> None:
         _warned_blocking.add(name)
         logger.warning(
             "reward %s is async but blocked the event loop for %.1f s, which stops every other call; "
-            "make it a plain function (it will run in threads) or await what it waits for",
+            "make it a plain function (it will run in threads) or use await instead of blocking",
             name,
             blocked_s,
         )

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from rewardflow.reward.code.process_child import HEADER, frame
+from rewardflow.reward.code.process_messages import HEADER, frame
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import io
 import itertools
 import logging
 import os
@@ -22,7 +21,6 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from rewardflow import clock
@@ -30,14 +28,15 @@ from rewardflow.errors import AgentClosed, InvalidInput, RewardLoadError, Servic
 from rewardflow.observe.redact import redact
 from rewardflow.reward.code.context_transfer import pack_context
 from rewardflow.reward.code.process_channel import Channel, Child, start_child
-from rewardflow.reward.code.process_child import (
+from rewardflow.reward.code.process_messages import (
     HANDSHAKE,
     Failure,
     FunctionSource,
     Handshake,
-    RecordPickler,
     Reply,
     dumps,
+    open_reply,
+    pickle_source,
     unpack_exception,
 )
 from rewardflow.reward.code.thread_pool import WorkerStatistics
@@ -96,7 +95,7 @@ class ProcessPool:
         if os.name != "posix":
             raise InvalidInput(f"reward processes need a POSIX system, got {sys.platform}")
         self.on_usable: Callable[[], None] | None = None
-        self._handshake = dumps(Handshake(_pickle_source(source, name), threads_per_process))
+        self._handshake = dumps(Handshake(pickle_source(source, name), threads_per_process))
         self._num_wanted = processes
         self._threads = threads_per_process
         self._name = name
@@ -147,7 +146,7 @@ class ProcessPool:
                 raise
         if isinstance(reply, Exception):
             raise reply
-        return _open_reply(reply, call)
+        return open_reply(reply, call)
 
     async def aclose(self, timeout_s: float) -> None:
         """Lets idle processes exit, kills the others, and waits until all are gone, for at most `timeout_s`."""
@@ -389,37 +388,7 @@ class ProcessPool:
         self._call_on_loop(self._on_reaped, process, exit_code)
 
 
-class _SourcePickler(RecordPickler):
-    """A pickler that refuses objects of `__main__`, because the child does not import it."""
-
-    def persistent_id(self, value: Any) -> None:
-        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
-            raise pickle.PicklingError(f"{value.__qualname__} is defined in __main__")
-
-
-def _pickle_source(source: FunctionSource, name: str) -> bytes:
-    buffer = io.BytesIO()
-    try:
-        _SourcePickler(buffer).dump(source)
-    except Exception as error:
-        raise InvalidInput(f"reward {name} cannot be sent to a process: {error}; name it as 'file.py:name'") from error
-    return buffer.getvalue()
-
-
 def _fail(jobs: Iterable[_Job], error: type[Exception], message: str) -> None:
     for job in jobs:
         if not job.future.done():
             job.future.set_result(error(message))
-
-
-def _open_reply(reply: Reply, call: Call) -> Any:
-    call.cost_usd, call.tokens = reply.cost_usd, reply.tokens
-    call.headers = reply.headers
-    if reply.failure is not None:
-        raise unpack_exception(reply.failure)
-    try:
-        return pickle.loads(reply.value)
-    except Exception as error:
-        raise TypeError(
-            f"the result of a reward must be readable outside its process, got a {reply.type_name}: {error}"
-        ) from error

@@ -31,7 +31,7 @@ class GovernorStatistics:
 
 
 class Governors:
-    """The pace, the concurrency, the endpoints and the budget of one account, asked and told together."""
+    """The pace, the concurrency, the endpoints and the budget of one account; each call uses all of them."""
 
     def __init__(self, account: str, limits: LimitSettings, ledger: Ledger, sink: EventSink | None) -> None:
         self._account = account

@@ -98,7 +98,7 @@ class LearntRate:
         self.current = Refusals()  # of calls sent since the rate was last chosen
         self.history: deque[tuple[float, float, str]] = deque(maxlen=_HISTORY)
         self._previous = Refusals()
-        self._echo_s = 0.0  # how long a refusal takes to come back
+        self._echo_s = 0.0  # how long a refusal takes to arrive
         self._quiet_s = 0.0  # time spent sending at full rate without a refusal
         self._quiet_calls = 0  # calls sent in that time
         self._search_from = _FIRST_RATE
@@ -384,7 +384,7 @@ class LearntRate:
         self._watch_from(0)
 
     def _watch_from(self, index: int) -> None:
-        """Starts the count of mostly refused calls anew, at call `index`."""
+        """Restarts the count of mostly refused calls at call `index`."""
         self._watched_from = index
         self._num_watched = 0
         self._first_refused = math.inf
