@@ -74,7 +74,7 @@ class HttpClient:
             return orjson.loads(outcome.body)
         except orjson.JSONDecodeError:
             excerpt = excerpt_of(outcome.body, headers)
-        raise Unparsable(f"{_place(url)} answered {outcome.status} with what is not JSON: {excerpt}")
+        raise Unparsable(f"{_place(url)} answered {outcome.status} with text that is not JSON: {excerpt}")
 
     async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
         import aiohttp
