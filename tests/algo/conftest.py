@@ -1,4 +1,4 @@
-"""The tensors of these tests are tiny, so threads would only cost."""
+"""Uses one thread: the tensors of these tests are so small that more threads would only slow them down."""
 
 import torch
 

@@ -18,7 +18,7 @@ def scored_group(
     group_id: str = "q",
     greedy: int | None = None,
 ) -> ScoredGroup:
-    """None is a failure; `greedy` is the index of the rollout that is marked so."""
+    """Makes a group with these scores, None for a failure; `greedy` is the index of the greedy rollout."""
     return ScoredGroup(
         group_id=group_id,
         step=0,
@@ -40,7 +40,7 @@ def scored_group(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredBatch:
-    """The same as groups and as the tensors that verl takes: a row for each scored rollout, in order."""
+    """The same data as groups and as verl's tensors: a row for each scored rollout, in order."""
 
     groups: Sequence[ScoredGroup]
     old: dict[tuple[str, int], Tensor]
@@ -48,7 +48,7 @@ class ScoredBatch:
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup], generator: torch.Generator) -> ScoredBatch:
-        """With log-probs that are drawn; each mask is that of the response, without a prompt."""
+        """Draws random log-probs; each mask covers the response, without a prompt."""
         old, reference = (
             {
                 (group.group_id, rollout.index): -torch.rand(sum(rollout.response_mask or ()), generator=generator)
@@ -80,7 +80,7 @@ class ScoredBatch:
 
     @property
     def scores_BT(self) -> Tensor:
-        """Each on its last sampled token."""
+        """The scores, each on its last sampled token."""
         mask_BT = self.mask_BT
         scores_BT = torch.zeros(mask_BT.shape)
         for row, (_, score) in enumerate(self.scored):
@@ -88,13 +88,13 @@ class ScoredBatch:
         return scores_BT
 
     def spread_out(self, values: dict[tuple[str, int], Tensor]) -> Tensor:
-        """Values of sampled tokens at their places."""
+        """Puts the values of sampled tokens at their positions."""
         mask_BT = self.mask_BT.bool()
         rows = [values[rollout.group_id, rollout.index] for rollout, _ in self.scored]
         return torch.zeros(mask_BT.shape).masked_scatter(mask_BT, torch.cat(rows))
 
     def tokens_of(self, advantages: Sequence[Sequence[float | Tensor]]) -> Tensor:
-        """Advantages of the scored rollouts at their tokens, as verl gives them."""
+        """Puts the advantages of the scored rollouts at their tokens, as verl does."""
         given = [
             advantage
             for group, group_advantages in zip(self.groups, advantages, strict=True)

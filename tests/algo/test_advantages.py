@@ -1,4 +1,4 @@
-"""The table of estimators: settings make what they name, and failures have no say in any of it."""
+"""The table of estimators: settings make the estimator they name, and failures affect none of them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ MASKS = st.lists(st.integers(0, 1), min_size=WIDTH, max_size=WIDTH)
 
 
 def values_of(rollout: Rollout) -> torch.Tensor:
-    """Of a critic that expects more towards the end."""
+    """The values of a critic that expects more towards the end."""
     return torch.arange(sum(rollout.response_mask or ())) * 0.1
 
 
 class WithValues:
-    """An estimator that compares with a critic's values, which are given, and tells of advantages alone."""
+    """Gives an estimator the values of a critic, and returns its advantages alone."""
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator

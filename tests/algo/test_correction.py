@@ -1,4 +1,4 @@
-"""Weights and rejection: what is left out adds nothing, and a response is judged as a whole where it should be."""
+"""Weights and rejection: rejected tokens add nothing, and a response counts as a whole where it should."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from rewardflow.algo.correction import Correction, behaviour_weights, correction, within_range
 from rewardflow.settings.run_settings import AlgorithmSettings
 
-# Ratios of three responses; the last token of the second is no token.
+# Ratios of three responses; the mask leaves out the last token of the second.
 RATIOS_BT = torch.tensor([[2.0, 0.5, 1.0], [4.0, 1.5, 9.0], [0.1, 1.0, 1.0]])
 MASK_BT = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]], dtype=torch.bool)
 LOG_BT = torch.where(MASK_BT, RATIOS_BT.log(), 0.0)

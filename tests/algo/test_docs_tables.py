@@ -1,4 +1,4 @@
-"""docs/algorithms.md has the tables as the code gives them, and what they say is refused is refused."""
+"""docs/algorithms.md has the tables that the code gives, and the settings that they call refused are refused."""
 
 from __future__ import annotations
 

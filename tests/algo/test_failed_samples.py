@@ -38,7 +38,7 @@ class Batch:
 
 
 def gradient(batch: Batch, aggregation: Aggregation, scored_B: Tensor, rows: Tensor) -> Tensor:
-    """Of the loss of these rows, by all logits."""
+    """The gradient of the loss of these rows, by all logits."""
     logits_BTV = batch.logits_BTV.clone().requires_grad_()
     mask_BT = trained_mask(batch.sampled_BT[rows], scored_B[rows])
     fixed_BT = {name: tensor[rows] for name, tensor in batch.fixed_BT.items()}

@@ -1,4 +1,4 @@
-"""The value loss: how far values are from returns, and what the clip keeps from being pulled further."""
+"""The value loss: the distance of values from returns, and the tokens whose gradient the clip stops."""
 
 from __future__ import annotations
 

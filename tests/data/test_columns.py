@@ -1,4 +1,4 @@
-"""Rows become prompts: which columns mean what, and what is said about those that do not fit."""
+"""Rows become prompts: which columns are read, and how bad rows are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings to prompts."""
+"""Settings open the prompts they name."""
 
 from __future__ import annotations
 

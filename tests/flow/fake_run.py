@@ -22,7 +22,7 @@ Judge = Callable[..., Any]
 
 
 class FakeRun:
-    """One run with fakes, and what was seen of it."""
+    """One run of the flow with fakes, and its reports, rollouts and events."""
 
     def __init__(self, schedule: Schedule, judge: Judge, *, group_size: int = 4, **others: Any) -> None:
         self.schedule = schedule
@@ -77,7 +77,7 @@ class FakeRun:
 
 
 def judge_of(seed: int, *, slow: Callable[[int], bool] = lambda _: False, failing: float = 0.0) -> Judge:
-    """Scores and delays that depend on the answer alone."""
+    """Returns a judge whose scores and delays depend only on the seed and the answer."""
 
     async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
         chance = random.Random(f"{seed} {solution_str}")

@@ -1,4 +1,4 @@
-"""Computing beside the event loop, and never behind anybody's back."""
+"""Computations run beside the event loop, and every caller sees them end."""
 
 import asyncio
 import contextlib

@@ -21,7 +21,7 @@ class AgainstLast:
 
 
 def with_baseline(judge: Judge, **schedule: Any) -> FakeRun:
-    world = FakeRun(
+    run = FakeRun(
         Schedule(**{"groups_per_step": 4, **schedule}),
         judge,
         group_size=2,
@@ -29,7 +29,7 @@ def with_baseline(judge: Judge, **schedule: Any) -> FakeRun:
         advantages=AgainstLast(),
         takes_reference=True,
     )
-    return world.run(steps=1)
+    return run.run(steps=1)
 
 
 def test_a_baseline_is_judged_and_compared_with_and_neither_trained_nor_looked_at() -> None:
@@ -37,14 +37,14 @@ def test_a_baseline_is_judged_and_compared_with_and_neither_trained_nor_looked_a
         assert extra_info["greedy"] is solution_str.endswith(".2")
         return float(solution_str.split(".")[1])
 
-    world = with_baseline(compute_score)
-    samples = [sample for batch in world.trainer.batches for sample in batch.samples]
+    run = with_baseline(compute_score)
+    samples = [sample for batch in run.trainer.batches for sample in batch.samples]
     assert sorted(s.rollout.response for s in samples) == [f"{i}.{j}" for i in range(4) for j in range(2)]
     assert {sample.advantage for sample in samples} == {-2.0, -1.0}
-    assert world.trainer.num_log_probs == 8
-    report = world.reports[0]
+    assert run.trainer.num_log_probs == 8
+    report = run.reports[0]
     assert (report.num_scored, report.score_mean, report.baseline_score_mean) == (12, 0.5, 2.0)
-    fates = Counter((one.rollout.index, one.why_not) for one in world.judged[0])
+    fates = Counter((one.rollout.index, one.why_not) for one in run.judged[0])
     assert fates == {(0, None): 4, (1, None): 4, (2, "baseline"): 4}
 
 
@@ -56,12 +56,12 @@ def test_a_group_whose_baseline_has_no_verdict_is_dropped_with_that_reason_and_r
         await asyncio.sleep(1 + index)
         return float(index)
 
-    world = with_baseline(compute_score, refill=1)
-    report = world.reports[0]
+    run = with_baseline(compute_score, refill=1)
+    report = run.reports[0]
     assert report.dropped == {"no_baseline": 1}
     assert report.failed == {"user_error": 1, "cancelled": 2}  # the other calls of the group no longer mattered
     assert (report.num_groups, report.num_reserves_used) == (4, 1)
-    assert world.trained_prompts() == Counter(["0", "2", "3", "4"])
+    assert run.trained_prompts() == Counter(["0", "2", "3", "4"])
 
 
 def test_verdicts_that_a_group_needs_are_counted_without_its_baseline() -> None:
@@ -89,6 +89,6 @@ def test_a_prompt_that_calls_itself_greedy_is_trained_like_any_other() -> None:
         def take(self, count: int) -> Any:
             return [dataclasses.replace(prompt, extra_info={"greedy": True}) for prompt in super().take(count)]
 
-    world = FakeRun(Schedule(groups_per_step=2), judge_of(3), group_size=2)
-    world.prompts = Greedy()
-    assert len(world.run(steps=1).trained()) == 4
+    run = FakeRun(Schedule(groups_per_step=2), judge_of(3), group_size=2)
+    run.prompts = Greedy()
+    assert len(run.run(steps=1).trained()) == 4

@@ -10,7 +10,7 @@ from rewardflow.flow.schedule import Order
 
 
 def run(num_groups: int, kept: list[bool], num_reserves: int, order: Order, seed: int) -> tuple[list[int | None], set]:
-    """Settle groups in a random order, reserves when they are started; what was taken, and which were ever judged."""
+    """Settles groups, and started reserves, in a random order; returns the selections and all judged groups."""
     selection = GroupSelection(range(num_groups), order)
     judged = set(range(num_groups))
     out = list(range(num_groups)) + selection.add_reserves(range(num_groups, num_groups + num_reserves))

@@ -12,8 +12,8 @@ from rewardflow.flow.schedule import Schedule
 
 def test_old_log_probs_are_of_the_weights_before_the_first_update_and_behaviour_of_those_that_generated() -> None:
     schedule = Schedule(groups_per_step=4, mini_batches=2, stream="mini_batch", max_staleness=1)
-    world = FakeRun(schedule, judge_of(3), takes_behaviour=True, takes_reference=True).run(steps=4)
-    for batch in world.trainer.batches:
+    run = FakeRun(schedule, judge_of(3), takes_behaviour=True, takes_reference=True).run(steps=4)
+    for batch in run.trainer.batches:
         for sample in batch.samples:
             assert sample.precomputed.old == ("policy", 2 * batch.step)
             assert sample.precomputed.behaviour == ("policy", 2 * (sample.rollout.policy_version or 0))
@@ -22,8 +22,8 @@ def test_old_log_probs_are_of_the_weights_before_the_first_update_and_behaviour_
 
 def test_old_log_probs_are_taken_with_one_update_a_step_where_the_advantages_ask_for_them() -> None:
     for takes_old in (False, True):
-        world = FakeRun(Schedule(groups_per_step=4), judge_of(3), takes_old=takes_old).run(steps=1)
-        old = {sample.precomputed.old for batch in world.trainer.batches for sample in batch.samples}
+        run = FakeRun(Schedule(groups_per_step=4), judge_of(3), takes_old=takes_old).run(steps=1)
+        old = {sample.precomputed.old for batch in run.trainer.batches for sample in batch.samples}
         assert old == {("policy", 0) if takes_old else None}
 
 
@@ -31,10 +31,10 @@ def test_old_log_probs_are_taken_with_one_update_a_step_where_the_advantages_ask
 def test_values_are_taken_before_a_steps_first_update_while_verdicts_are_out(stream: Any) -> None:
     schedule = Schedule(groups_per_step=4, mini_batches=2, stream=stream, max_staleness=1)
     trainer = FakeTrainer(log_probs_s=0.01)
-    world = FakeRun(schedule, judge_of(3), trainer=trainer, critic=trainer).run(steps=3)
-    precomputed = {(b.step, s.precomputed.values, s.precomputed.old) for b in world.trainer.batches for s in b.samples}
+    run = FakeRun(schedule, judge_of(3), trainer=trainer, critic=trainer).run(steps=3)
+    precomputed = {(b.step, s.precomputed.values, s.precomputed.old) for b in run.trainer.batches for s in b.samples}
     assert precomputed == {(step, ("values", 2 * step), ("policy", 2 * step)) for step in range(3)}
-    assert all(report.usage.hidden_s > 0 for report in world.reports)
+    assert all(report.usage.hidden_s > 0 for report in run.reports)
 
 
 def test_values_of_reserves_that_came_later_are_taken_too() -> None:
@@ -44,21 +44,21 @@ def test_values_of_reserves_that_came_later_are_taken_too() -> None:
 
     schedule = Schedule(groups_per_step=4, refill=2, refill_rounds=2, drop_equal_scores=True)
     trainer = FakeTrainer()
-    world = FakeRun(schedule, compute_score, trainer=trainer, critic=trainer).run(steps=1)
-    samples = [sample for batch in world.trainer.batches for sample in batch.samples]
+    run = FakeRun(schedule, compute_score, trainer=trainer, critic=trainer).run(steps=1)
+    samples = [sample for batch in run.trainer.batches for sample in batch.samples]
     assert {sample.precomputed.values for sample in samples} == {("values", 0)}
-    assert world.reports[0].num_groups == 4
+    assert run.reports[0].num_groups == 4
 
 
 def test_a_run_that_goes_on_takes_the_reference_log_probs_that_were_not_taken_when_it_was_saved() -> None:
-    """With devices of their own, a step may be published while another's are being computed."""
+    """On separate devices, a step may be published while log-probs of another are being computed."""
 
     async def note(boundary: Boundary) -> None:
         boundaries.append(boundary)
 
     schedule = Schedule(groups_per_step=6, max_staleness=1, placement="separate", order="fixed")
     boundaries: list[Boundary] = []
-    slow = FakeGenerator(rollout_s=60.0)  # so that publishing waits for it, and comes right after
+    slow = FakeGenerator(rollout_s=60.0)  # publishing waits for it, and comes right after
     first = FakeRun(schedule, judge_of(0), generator=slow, takes_reference=True)
     first.at_boundary = note
     first.run(steps=3)

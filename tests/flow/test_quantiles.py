@@ -1,4 +1,4 @@
-"""A few numbers for many."""
+"""Quantiles are numbers of the sample, at the right rank."""
 
 from __future__ import annotations
 

@@ -27,36 +27,36 @@ from rewardflow.reward.agent import RewardAgent
 def test_every_group_is_trained_or_dropped_once_and_never_stale_beyond_the_bound(
     schedule: Schedule, seed: int, failing: float, slots: int
 ) -> None:
-    world = FakeRun(schedule, judge_of(seed, failing=failing), slots=slots).run(steps=5)
-    assert [report.step for report in world.reports] == [0, 1, 2, 3, 4]
-    assert world.generator.generated == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
-    answers = world.trained()
+    run = FakeRun(schedule, judge_of(seed, failing=failing), slots=slots).run(steps=5)
+    assert [report.step for report in run.reports] == [0, 1, 2, 3, 4]
+    assert run.generator.generated == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
+    answers = run.trained()
     assert len(set(answers)) == len(answers)
-    for report in world.reports:
+    for report in run.reports:
         dropped = sum(report.dropped.values())
         empty = max(0, dropped - report.num_reserves_used)
         assert report.num_groups == schedule.groups_per_step - empty
         assert (report.staleness_max or 0) <= schedule.max_staleness
         assert len(report.updates) == schedule.mini_batches
-    for batch in world.trainer.batches:
+    for batch in run.trainer.batches:
         for sample in batch.samples:
             assert sample.rollout.step == batch.step
             assert batch.step - (sample.rollout.policy_version or 0) <= schedule.max_staleness
-    assert world.calls_left_out == 0
+    assert run.calls_left_out == 0
 
 
 @settings(max_examples=30)
 @given(SCHEDULES, st.integers(0, 99))
 def test_the_shared_device_generates_everything_admitted_before_it_trains(schedule: Schedule, seed: int) -> None:
-    world = FakeRun(schedule.changed(placement="colocated"), judge_of(seed)).run(steps=4)
-    done = [(event.work, event.step) for event in world.events.of(DeviceWorked)]
+    run = FakeRun(schedule.changed(placement="colocated"), judge_of(seed)).run(steps=4)
+    done = [(event.work, event.step) for event in run.events.of(DeviceWorked)]
     for step in range(4):
         first_update = done.index(("update", step))
         for later in range(step + 1, min(4, step + schedule.max_staleness + 1)):
             assert done.index(("generate", later)) < first_update
         for newest in range(step + schedule.max_staleness + 1, 4):
             assert done.index(("generate", newest)) > done.index(("publish", step))
-    intervals = sorted((event.started_s, event.at_s) for event in world.events.of(DeviceWorked))
+    intervals = sorted((event.started_s, event.at_s) for event in run.events.of(DeviceWorked))
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(intervals))
 
 
@@ -76,10 +76,10 @@ def test_with_a_fixed_order_training_is_the_same_for_every_stream_and_whatever_t
 
     def batches(stream: str, seed: int) -> list[Any]:
         value = schedule.changed(order="fixed", stream=stream, placement="colocated")
-        world = FakeRun(value, judge_with_delays(seed), group_size=3).run(steps=3)
+        run = FakeRun(value, judge_with_delays(seed), group_size=3).run(steps=3)
         return [
             (b.step, b.mini_batch, b.is_last, [(s.rollout.response, s.advantage, s.precomputed) for s in b.samples])
-            for b in world.trainer.batches
+            for b in run.trainer.batches
         ]
 
     assert batches("batch", one) == batches("micro_batch", other) == batches("mini_batch", one)
@@ -88,8 +88,8 @@ def test_with_a_fixed_order_training_is_the_same_for_every_stream_and_whatever_t
 def test_slowly_judged_prompts_are_trained_as_often_as_they_stand_in_the_data() -> None:
     for staleness in (0, 1, 3):
         schedule = Schedule(groups_per_step=8, mini_batches=2, stream="micro_batch", max_staleness=staleness)
-        world = FakeRun(schedule, judge_of(1, slow=lambda number: number % 4 == 0), slots=16).run(steps=10)
-        prompts = world.trained_prompts()
+        run = FakeRun(schedule, judge_of(1, slow=lambda number: number % 4 == 0), slots=16).run(steps=10)
+        prompts = run.trained_prompts()
         assert prompts == Counter({str(number): 1 for number in range(80)})
 
 
@@ -99,18 +99,18 @@ def test_an_error_of_the_trainer_ends_the_run_and_leaves_no_call_out(placement: 
         async def forward_backward(self, batch: Any) -> None:
             raise RuntimeError("out of memory")
 
-    world = FakeRun(Schedule(groups_per_step=4, max_staleness=1, placement=placement), judge_of(0), trainer=Broken())
+    run = FakeRun(Schedule(groups_per_step=4, max_staleness=1, placement=placement), judge_of(0), trainer=Broken())
     with pytest.raises(RuntimeError, match="out of memory"):
-        world.run(steps=3)
+        run.run(steps=3)
 
 
 def test_a_service_that_stays_down_ends_the_run_with_the_agents_own_words() -> None:
     async def compute_score(data_source: str, solution_str: str, ground_truth: str) -> float:
         raise ConnectionError("refused")
 
-    world = FakeRun(Schedule(groups_per_step=32), compute_score)
+    run = FakeRun(Schedule(groups_per_step=32), compute_score)
     with pytest.raises(ServiceOutage):
-        world.run(steps=3, outage_give_up_s=60.0)
+        run.run(steps=3, outage_give_up_s=60.0)
 
 
 def test_a_cancelled_loop_ends_its_calls() -> None:
@@ -146,10 +146,10 @@ def test_a_run_that_goes_on_from_a_boundary_trains_what_an_undisturbed_one_would
     class Cut(Exception):
         """The machine died here."""
 
-    def batches(world: FakeRun) -> list[Any]:
+    def batches(run: FakeRun) -> list[Any]:
         return [
             (b.step, b.mini_batch, [(s.rollout.response, s.rollout.policy_version, s.advantage) for s in b.samples])
-            for b in world.trainer.batches
+            for b in run.trainer.batches
         ]
 
     undisturbed = FakeRun(schedule, judge).run(steps=5)

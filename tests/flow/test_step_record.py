@@ -15,8 +15,8 @@ from rewardflow.flow.schedule import Schedule
 
 def test_time_is_accounted_for_to_the_last_second() -> None:
     for stream in ("batch", "mini_batch", "micro_batch"):
-        world = FakeRun(Schedule(groups_per_step=8, mini_batches=2, stream=stream, max_staleness=1), judge_of(2)).run()
-        for report in world.reports:
+        run = FakeRun(Schedule(groups_per_step=8, mini_batches=2, stream=stream, max_staleness=1), judge_of(2)).run()
+        for report in run.reports:
             assert report.usage.wall_s == pytest.approx(report.duration_s)
             line = report.to_json()
             assert line["exposed_s"] + sum(line["busy_s"].values()) <= report.duration_s + 1e-6
@@ -24,24 +24,24 @@ def test_time_is_accounted_for_to_the_last_second() -> None:
 
 
 def test_a_step_is_reported_before_its_boundary_whose_time_is_the_next_ones() -> None:
-    world = FakeRun(Schedule(groups_per_step=4), judge_of(0))
+    run = FakeRun(Schedule(groups_per_step=4), judge_of(0))
     reported = []
 
     async def wait(boundary: Boundary) -> None:
-        reported.append(len(world.reports))
+        reported.append(len(run.reports))
         await asyncio.sleep(1000.0)
 
-    world.at_boundary = wait
-    world.run(steps=3)
+    run.at_boundary = wait
+    run.run(steps=3)
     assert reported == [1, 2, 3]
-    assert [report.usage.idle_s.get("checkpoint", 0.0) for report in world.reports] == [0.0, 1000.0, 1000.0]
-    assert all(report.usage.wall_s == pytest.approx(report.duration_s) for report in world.reports)
+    assert [report.usage.idle_s.get("checkpoint", 0.0) for report in run.reports] == [0.0, 1000.0, 1000.0]
+    assert all(report.usage.wall_s == pytest.approx(report.duration_s) for report in run.reports)
 
 
 def test_a_separate_trainer_that_waits_to_publish_is_not_busy() -> None:
     schedule = Schedule(groups_per_step=4, max_staleness=1, placement="separate")
-    world = FakeRun(schedule, judge_of(0), generator=FakeGenerator(rollout_s=10.0)).run(steps=3)
-    assert sum(report.usage.busy_s.get("publish", 0.0) for report in world.reports) == 0.0
+    run = FakeRun(schedule, judge_of(0), generator=FakeGenerator(rollout_s=10.0)).run(steps=3)
+    assert sum(report.usage.busy_s.get("publish", 0.0) for report in run.reports) == 0.0
 
 
 @pytest.mark.parametrize("placement", ["colocated", "separate"])
@@ -60,6 +60,6 @@ def test_calls_and_retries_of_the_steps_add_up_to_those_of_the_run() -> None:
             raise ServiceError("busy")
         return 1.0
 
-    world = FakeRun(Schedule(groups_per_step=4, max_staleness=1), once_more).run(steps=3, max_attempts=3)
-    assert sum(report.num_calls for report in world.reports) == attempts.total() == 3 * 20
-    assert sum(report.num_retries for report in world.reports) == 3 * 4
+    run = FakeRun(Schedule(groups_per_step=4, max_staleness=1), once_more).run(steps=3, max_attempts=3)
+    assert sum(report.num_calls for report in run.reports) == attempts.total() == 3 * 20
+    assert sum(report.num_retries for report in run.reports) == 3 * 4

@@ -16,10 +16,10 @@ from rewardflow.flow.schedule import Schedule
 
 
 def test_several_epochs_train_every_group_as_often() -> None:
-    world = FakeRun(Schedule(groups_per_step=4, mini_batches=2, epochs=3), judge_of(0)).run(steps=2)
-    assert len(world.reports[0].updates) == 6
-    assert set(Counter(world.trained()).values()) == {3}
-    assert world.reports[0].num_groups == 4
+    run = FakeRun(Schedule(groups_per_step=4, mini_batches=2, epochs=3), judge_of(0)).run(steps=2)
+    assert len(run.reports[0].updates) == 6
+    assert set(Counter(run.trained()).values()) == {3}
+    assert run.reports[0].num_groups == 4
 
 
 def test_an_update_says_which_mini_batch_of_which_epoch_it_was() -> None:
@@ -67,8 +67,8 @@ def test_rewards_stay_with_their_own_rollouts_in_whatever_order_groups_finish() 
 
     schedule = Schedule(groups_per_step=6, mini_batches=2, stream="micro_batch", max_staleness=2)
     generator = FakeGenerator(num_tokens=lambda request, index: 1 + (request.number * 7 + index) % 13)
-    world = FakeRun(schedule, compute_score, generator=generator).run(steps=5)
-    for batch in world.trainer.batches:
+    run = FakeRun(schedule, compute_score, generator=generator).run(steps=5)
+    for batch in run.trainer.batches:
         for sample in batch.samples:
             assert sample.reward.value == float(sample.rollout.response)
 
@@ -79,14 +79,14 @@ def test_every_judged_rollout_is_told_once_with_what_became_of_it(
     schedule: Schedule, seed: int, failing: float, drops_equal: bool
 ) -> None:
     schedule = schedule.changed(drop_equal_scores=drops_equal)
-    world = FakeRun(schedule, judge_of(seed, failing=failing)).run(steps=3)
-    for report in world.reports:
-        told = world.judged[report.step]
+    run = FakeRun(schedule, judge_of(seed, failing=failing)).run(steps=3)
+    for report in run.reports:
+        told = run.judged[report.step]
         places = [(one.rollout.group_id, one.rollout.index) for one in told]
         assert len(set(places)) == len(places) == report.num_scored + sum(report.failed.values())
         trained = [one for one in told if one.why_not is None]
         in_part = [one for one in told if one.why_not in (None, "failed")]
-        samples = [s for batch in world.trainer.batches if batch.step == report.step for s in batch.samples]
+        samples = [s for batch in run.trainer.batches if batch.step == report.step for s in batch.samples]
         assert {one.rollout.response for one in in_part} == {sample.rollout.response for sample in samples}
         advantages = {s.rollout.response: s.advantage for s in samples if s.is_scored}
         assert {one.rollout.response: one.advantage for one in trained} == advantages

@@ -1,4 +1,4 @@
-"""Versions are measured while training goes on: on a clock that jumps, with every schedule."""
+"""Versions are validated while training continues: on a clock that jumps, with every schedule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROMPTS = tuple(Prompt(uid=str(i), text=f"v{i}", ground_truth=f"v{i}", data_sour
 
 @dataclass(slots=True, kw_only=True)
 class Latency:
-    """A judge that takes so long, notes the order in which it was asked, and scores by the answer alone."""
+    """A judge that takes the given times, records the order of its calls, and scores by the answer alone."""
 
     train_s: float = 5.0
     validation_s: float = 5.0
@@ -54,7 +54,7 @@ class Latency:
 
 @dataclass(slots=True, kw_only=True)
 class NotingGenerator(FakeGenerator):
-    """Notes (step, version) of each call, for training and for validation apart."""
+    """Records (step, version) of each call, separately for training and validation."""
 
     trained: list[tuple[int, int]] = field(default_factory=list)
     measured: list[tuple[int, int]] = field(default_factory=list)
@@ -64,8 +64,8 @@ class NotingGenerator(FakeGenerator):
         return FakeGenerator.generate(self, requests)
 
 
-class World:
-    """One run with fakes that is also measured."""
+class ValidatedRun:
+    """One run of the flow with fakes and validations."""
 
     def __init__(
         self, schedule: Schedule, judge: Any, *, steps: int = 4, is_measured: bool = True, **when: Any
@@ -83,7 +83,7 @@ class World:
         self.start = Boundary(next_step=0)
         self.duration_s = 0.0
 
-    def run(self, **agent_settings: Any) -> World:
+    def run(self, **agent_settings: Any) -> ValidatedRun:
         async def keep(boundary: Boundary) -> None:
             self.boundaries.append(boundary)
 
@@ -157,64 +157,64 @@ def test_each_version_that_is_due_is_measured_once_by_itself_and_training_is_not
     schedule: Schedule, every: int, at_start: bool, validation_s: float, slots: int
 ) -> None:
     judge = Latency(validation_s=validation_s)
-    world = World(schedule, judge, steps=5, every=every, at_start=at_start, at_end=True).run(max_concurrency=slots)
+    run = ValidatedRun(schedule, judge, steps=5, every=every, at_start=at_start, at_end=True).run(max_concurrency=slots)
     due = [version for version in range(6) if (version and version % every == 0) or version == 5]
     due = [0, *due] if at_start else due
-    assert sorted(one.report.version for one in world.validated) == due
-    assert world.generator.measured == [(version, version) for version in due]
-    for one in world.validated:
+    assert sorted(one.report.version for one in run.validated) == due
+    assert run.generator.measured == [(version, version) for version in due]
+    for one in run.validated:
         assert [group.rollouts[0].prompt for group in one.groups] == [prompt.text for prompt in PROMPTS]
         assert {rollout.policy_version for group in one.groups for rollout in group.rollouts} == {one.report.version}
-    assert world.generator.trained == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
-    plain = World(schedule, Latency(), steps=5, is_measured=False).run(max_concurrency=slots)
-    assert world.trained() == plain.trained()
+    assert run.generator.trained == [(step, max(0, step - schedule.max_staleness)) for step in range(5)]
+    plain = ValidatedRun(schedule, Latency(), steps=5, is_measured=False).run(max_concurrency=slots)
+    assert run.trained() == plain.trained()
 
 
 @settings(max_examples=25)
 @given(SCHEDULES, st.integers(1, 2))
 def test_a_version_is_measured_between_its_publishing_and_the_next_update(schedule: Schedule, every: int) -> None:
-    """On a device of its own generation, the next publishing is what must wait."""
-    world = World(schedule, Latency(), steps=4, every=every, at_start=True).run()
+    """With generation on a separate device, the next publishing must wait."""
+    run = ValidatedRun(schedule, Latency(), steps=4, every=every, at_start=True).run()
     changing = "publish" if schedule.placement == "separate" else "update"
     version = 0
-    for work, step in world.work():
+    for work, step in run.work():
         if work == "validate":
             assert step == version
         elif work == changing:
             version = step + 1
-    assert [step for work, step in world.work() if work == "validate"] == [v for v in range(5) if v % every == 0]
+    assert [step for work, step in run.work() if work == "validate"] == [v for v in range(5) if v % every == 0]
 
 
 def test_training_goes_on_while_the_verdicts_of_a_validation_are_out() -> None:
-    world = World(SYNCHRONOUS, Latency(validation_s=25), every=2, at_end=False).run()
-    assert world.order == ["step 0", "step 1", "step 2", "step 3", "version 2", "version 4"]
-    plain = World(SYNCHRONOUS, Latency(), is_measured=False).run()
-    took_s = [report.duration_s for report in world.reports]
+    run = ValidatedRun(SYNCHRONOUS, Latency(validation_s=25), every=2, at_end=False).run()
+    assert run.order == ["step 0", "step 1", "step 2", "step 3", "version 2", "version 4"]
+    plain = ValidatedRun(SYNCHRONOUS, Latency(), is_measured=False).run()
+    took_s = [report.duration_s for report in run.reports]
     without_s = [report.duration_s for report in plain.reports]
-    # Step 2 generates first, and the validation is generated while step 2's verdicts are out: nobody waits for it.
+    # Step 2 generates first, and the validation is generated while step 2's verdicts are out: nothing waits for it.
     assert took_s == pytest.approx(without_s)
 
 
 def test_the_time_of_the_device_is_booked_as_validation_and_steps_without_it_have_none() -> None:
-    world = World(SYNCHRONOUS, Latency(train_s=0.0), every=2, at_end=False).run()
-    validate_s = [report.usage.busy_s.get("validate", 0.0) for report in world.reports]
+    run = ValidatedRun(SYNCHRONOUS, Latency(train_s=0.0), every=2, at_end=False).run()
+    validate_s = [report.usage.busy_s.get("validate", 0.0) for report in run.reports]
     assert validate_s == pytest.approx([0.0, 0.0, 1.0, 0.0])  # 5 prompts x 2 rollouts x 0.1 s
-    for report in world.reports:
+    for report in run.reports:
         assert report.usage.wall_s == pytest.approx(report.duration_s)
-    assert world.validated[0].report.generate_s == pytest.approx(1.0)
+    assert run.validated[0].report.generate_s == pytest.approx(1.0)
 
 
 def test_the_run_ends_when_the_last_validation_is_told() -> None:
-    world = World(SYNCHRONOUS, Latency(validation_s=1000), every=None, at_end=True).run()
-    assert world.order[-1] == "version 4"
-    assert world.duration_s > 1000
+    run = ValidatedRun(SYNCHRONOUS, Latency(validation_s=1000), every=None, at_end=True).run()
+    assert run.order[-1] == "version 4"
+    assert run.duration_s > 1000
 
 
 def test_where_slots_are_scarce_training_up_to_the_next_validation_goes_first_and_later_training_does_not() -> None:
     """One call at a time, and a step has eight: the ten of version 2 are due with step 4."""
     judge = Latency(train_s=1.0, validation_s=1.0)
     schedule = Schedule(groups_per_step=4, min_group=1, max_staleness=1)
-    World(schedule, judge, steps=8, every=2, at_end=False).run(max_concurrency=1)
+    ValidatedRun(schedule, judge, steps=8, every=2, at_end=False).run(max_concurrency=1)
     who = ["validation" if asked.startswith("v") else int(asked) // 4 for asked in judge.asked]
     first = who.index("validation")
     first_ten = [i for i, one in enumerate(who) if one == "validation"][:10]
@@ -222,11 +222,11 @@ def test_where_slots_are_scarce_training_up_to_the_next_validation_goes_first_an
     late = [one for one in who[: first_ten[-1]] if one != "validation" and one >= 4]
     assert late == [], "step 4 must wait until version 2 is measured"
     before_last = Counter(one for one in who[: first_ten[0]] if one != "validation")
-    assert before_last[2] >= 7  # all but what was not generated when a slot was free
+    assert before_last[2] >= 7  # all but a rollout that was not generated yet when a slot was free
 
 
 def test_a_validation_counts_in_totals_of_its_own(tmp_path: Path) -> None:
-    World(SYNCHRONOUS, Latency(), steps=2, every=1, at_start=True).run(run_dir=tmp_path / "run")
+    ValidatedRun(SYNCHRONOUS, Latency(), steps=2, every=1, at_start=True).run(run_dir=tmp_path / "run")
     steps = read_steps(tmp_path / "run")
     assert {step: sorted(sources) for step, sources in steps.items()} == {
         0: ["reward", "validation"],
@@ -238,28 +238,28 @@ def test_a_validation_counts_in_totals_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_was_delivered_before_a_kill_is_not_asked_again_and_the_report_is_the_same(tmp_path: Path) -> None:
-    """Version 2 is out at the boundary of step 3, from which the second life goes on."""
+    """Version 2 awaits verdicts at the boundary of step 3, where the resumed run starts."""
     journal = tmp_path / "journal.db"
     first = Latency(validation_s=25)
-    world = World(SYNCHRONOUS, first, every=2, at_end=False).run(journal=journal)
-    saved = next(boundary for boundary in world.boundaries if boundary.next_step == 3)
+    run = ValidatedRun(SYNCHRONOUS, first, every=2, at_end=False).run(journal=journal)
+    saved = next(boundary for boundary in run.boundaries if boundary.next_step == 3)
     assert [measured.step for measured in saved.validations] == [2]
     second = Latency(validation_s=25)
-    resumed = World(SYNCHRONOUS, second, every=2, at_end=False)
+    resumed = ValidatedRun(SYNCHRONOUS, second, every=2, at_end=False)
     resumed.start = saved
     resumed.run(journal=journal)
     assert second.num_validation_calls == 0
     assert resumed.generator.measured == [(4, 4)]
-    assert [one.report.overall for one in resumed.validated] == [one.report.overall for one in world.validated]
+    assert [one.report.overall for one in resumed.validated] == [one.report.overall for one in run.validated]
 
 
 def test_a_validation_of_the_version_that_a_run_resumes_at_is_generated_again_and_paid_for_once(tmp_path: Path) -> None:
     journal = tmp_path / "journal.db"
-    world = World(SYNCHRONOUS, Latency(), every=2).run(journal=journal)
-    saved = next(boundary for boundary in world.boundaries if boundary.next_step == 2)
+    run = ValidatedRun(SYNCHRONOUS, Latency(), every=2).run(journal=journal)
+    saved = next(boundary for boundary in run.boundaries if boundary.next_step == 2)
     assert saved.validations == ()
     judge = Latency()
-    resumed = World(SYNCHRONOUS, judge, every=2)
+    resumed = ValidatedRun(SYNCHRONOUS, judge, every=2)
     resumed.start = saved
     resumed.run(journal=journal)
     assert sorted(one.report.version for one in resumed.validated) == [2, 4]
@@ -274,11 +274,11 @@ def test_a_run_that_fails_leaves_no_call_of_a_validation_behind() -> None:
                 raise FlowError("broken")
             return await FakeTrainer.optim_step(self)
 
-    world = World(SYNCHRONOUS, Latency(validation_s=10_000), every=1)
-    world.trainer = Breaking()
+    run = ValidatedRun(SYNCHRONOUS, Latency(validation_s=10_000), every=1)
+    run.trainer = Breaking()
     with pytest.raises(FlowError, match="broken"):
-        world.run()
-    assert world.validated == []
+        run.run()
+    assert run.validated == []
 
 
 def test_a_generator_that_measures_another_version_is_refused() -> None:
@@ -287,10 +287,10 @@ def test_a_generator_that_measures_another_version_is_refused() -> None:
         def _rollout(self, request: GroupRequest, index: int, version: int) -> Rollout:
             return FakeGenerator._rollout(self, request, index, 0 if request.prefix else version)
 
-    world = World(SYNCHRONOUS, Latency(), every=1)
-    world.generator = Stuck()
+    run = ValidatedRun(SYNCHRONOUS, Latency(), every=1)
+    run.generator = Stuck()
     with pytest.raises(FlowError, match="validation of version 1 must be generated by it, got policy_version=0"):
-        world.run()
+        run.run()
 
 
 def test_a_plan_that_cannot_be_measured_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What a version is worth: failed verdicts are left out of every mean, and pass@k is unbiased."""
+"""Validation figures: every mean leaves out failed verdicts, and pass@k is unbiased."""
 
 from __future__ import annotations
 

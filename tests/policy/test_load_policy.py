@@ -1,4 +1,4 @@
-"""Loading a policy from a folder, and what is said when that cannot be."""
+"""Policies are loaded from folders, and mistakes are reported by the key of the setting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tiny(*, seed: int = 0, **settings: Any) -> Policy:
 
 
 def copy_of(folder: Path, to: Path, *, without: str = "", change: Callable[[str, Any], None] | None = None) -> Path:
-    """Another folder, lacking files whose name has the word, and with its JSON files changed."""
+    """Copies the folder without files whose name has the word, and with its JSON files changed."""
     for file in folder.iterdir():
         if not without or without not in file.name:
             (to / file.name).write_bytes(file.read_bytes())

@@ -1,4 +1,4 @@
-"""What learns values: built from the policy or from another model, without disturbing anybody."""
+"""The value model: built from the policy or another model, without changing the policy or the random state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GRPO: score beside the group's mean, and failures neither get an advantage nor have a say."""
+"""GRPO: scores are compared with the group's mean; failures get no advantage and affect no other rollout."""
 
 from __future__ import annotations
 

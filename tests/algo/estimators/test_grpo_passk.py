@@ -1,4 +1,4 @@
-"""Pass@k: the best learns by its lead, and nobody else."""
+"""Pass@k: only the best rollout gets an advantage, its lead."""
 
 from __future__ import annotations
 
