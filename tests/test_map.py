@@ -89,6 +89,9 @@ def test_every_room_has_a_caption_in_the_picture() -> None:
 
 
 def test_a_file_and_a_function_that_do_not_exist_are_found() -> None:
-    assert unknown_files("`reward/nowhere.py` and `reward/agent.py` and `nowhere/`") == ["reward/nowhere.py", "nowhere/"]
+    assert unknown_files("`reward/nowhere.py` and `reward/agent.py` and `nowhere/`") == [
+        "reward/nowhere.py",
+        "nowhere/",
+    ]
     assert unknown_functions("`RewardAgent.fly` (`reward/agent.py`)") == ["RewardAgent.fly in reward/agent.py"]
     assert unknown_functions("`RewardAgent.submit` (`reward/agent.py`)") == []

@@ -1,8 +1,8 @@
-"""The rooms of the package, checked on the syntax: how many modules a folder holds, names that mean one thing, back ends
-and engines that only their factory names, and no generator that only passes on what another yields.
+"""The rooms of the package, checked on the syntax.
 
-A checker takes source text, or names with their places, and returns complaints; each is also tried on a sample that must
-fail.
+No folder holds too many modules, a name means one thing, only a factory names back ends and engines, and no generator
+only passes on what another yields. A checker takes source text, or names with their places, and returns complaints;
+each is also tried on a sample that must fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SAME_IN_EVERY_ROOM = frozenset(
         "settings",  # the settings of a room's own record
         "command",  # a command of several modules
         "closing_report",  # what such a command prints at its end
-        "backend",  # a back end's face to its factory
+        "backend",  # what the table of back ends opens
+        "factory",  # what the table of engines opens
         "engine",  # an engine
         "trainer",  # a trainer
     }
@@ -92,7 +93,9 @@ def check_factories(source: str, module: str) -> list[str]:
     complaints = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
-            words = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+            words = {
+                one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            }
             complaints += [f"{module}:{node.lineno} compares with {word!r}" for word in words & (BACK_ENDS | ENGINES)]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
             names = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rewardflow.bench.delayed_reward import MEAN_S, DelayedReward, matching_share
-from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds, report_of, rows_of
+from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, MeasuredSchedule, mean_of_seeds, report_of, rows_of
 from rewardflow.bench.schedules import SCHEDULES, BenchSize, run_schedule_benchmarks
 from rewardflow.errors import InvalidInput
 from rewardflow.types import Rollout
@@ -18,7 +18,7 @@ TINY = BenchSize(
 
 
 @pytest.fixture(scope="module")
-def measured() -> Sequence[ScheduleFigures]:
+def measured() -> Sequence[MeasuredSchedule]:
     threads = torch.get_num_threads()
     try:
         return list(run_schedule_benchmarks(size=TINY))
@@ -26,8 +26,8 @@ def measured() -> Sequence[ScheduleFigures]:
         torch.set_num_threads(threads)
 
 
-def figures(schedule: str, *, slots: int = 256, as_original: bool = False, step_s: float = 2.0) -> ScheduleFigures:
-    return ScheduleFigures(
+def figures(schedule: str, *, slots: int = 256, as_original: bool = False, step_s: float = 2.0) -> MeasuredSchedule:
+    return MeasuredSchedule(
         schedule=schedule,
         slots=slots,
         as_original=as_original,
@@ -45,33 +45,33 @@ def figures(schedule: str, *, slots: int = 256, as_original: bool = False, step_
 
 
 def test_every_schedule_is_measured_at_every_number_of_slots_and_as_the_original(
-    measured: Sequence[ScheduleFigures],
+    measured: Sequence[MeasuredSchedule],
 ) -> None:
     ours = [(name, slots, False) for slots in TINY.slots for name in SCHEDULES]
     original = [(name, TINY.slots[0], True) for name in PUBLISHED_CHANGES]
     assert [(one.schedule, one.slots, one.as_original) for one in measured] == ours + original
 
 
-def test_a_step_that_is_not_stale_takes_at_least_its_own_compute(measured: Sequence[ScheduleFigures]) -> None:
+def test_a_step_that_is_not_stale_takes_at_least_its_own_compute(measured: Sequence[MeasuredSchedule]) -> None:
     for one in measured:
         if SCHEDULES[one.schedule][1] == 0:
             assert one.step_s >= one.compute_s > 0
             assert one.critical_path_s >= one.compute_s * (1 - 1e-9)
 
 
-def test_time_is_exposed_or_hidden_and_scores_are_shares(measured: Sequence[ScheduleFigures]) -> None:
+def test_time_is_exposed_or_hidden_and_scores_are_shares(measured: Sequence[MeasuredSchedule]) -> None:
     for one in measured:
         assert 0 < one.exposed_s + one.hidden_s <= one.step_s + 0.01  # the two are read one after the other
         assert 0 <= one.final_reward <= 1
 
 
-def test_delays_are_to_compute_as_in_the_original(measured: Sequence[ScheduleFigures]) -> None:
+def test_delays_are_to_compute_as_in_the_original(measured: Sequence[MeasuredSchedule]) -> None:
     for one in measured:
         assert one.service_s * one.slots == pytest.approx(8 * 3 * MEAN_S * one.scale, rel=0.35)  # 24 draws
         assert 0 < one.scale * 177 < one.undisturbed_compute_s
 
 
-def test_a_change_is_against_the_synchronous_loop_with_as_many_slots(measured: Sequence[ScheduleFigures]) -> None:
+def test_a_change_is_against_the_synchronous_loop_with_as_many_slots(measured: Sequence[MeasuredSchedule]) -> None:
     for one in measured:
         (synchronous,) = [
             other

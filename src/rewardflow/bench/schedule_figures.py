@@ -20,7 +20,7 @@ _FLOOR_BARS = {("pipeline_one_step", 0): "<= 1.05", ("stream_0", 1): "<= 1.10"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleFigures:
+class MeasuredSchedule:
     """Of one step, in the mean. `floor_s` is what no schedule can go below: all compute, or all calls in all slots."""
 
     schedule: str
@@ -69,17 +69,17 @@ class ScheduleFigures:
         }
 
 
-def mean_of_seeds(figures: Sequence[ScheduleFigures]) -> ScheduleFigures:
+def mean_of_seeds(figures: Sequence[MeasuredSchedule]) -> MeasuredSchedule:
     """Of the same schedule, measured with several seeds."""
     means: dict[str, Any] = {
         field.name: fmean(getattr(one, field.name) for one in figures)
-        for field in fields(ScheduleFigures)
+        for field in fields(MeasuredSchedule)
         if isinstance(getattr(figures[0], field.name), float)
     }
     return replace(figures[0], **means)
 
 
-def report_of(figures: Iterable[ScheduleFigures]) -> dict[str, Any]:
+def report_of(figures: Iterable[MeasuredSchedule]) -> dict[str, Any]:
     """The whole benchmark as one JSON object."""
     every = list(figures)
     return {
@@ -90,7 +90,7 @@ def report_of(figures: Iterable[ScheduleFigures]) -> dict[str, Any]:
     }
 
 
-def rows_of(figures: Iterable[ScheduleFigures]) -> Iterator[BenchmarkRow]:
+def rows_of(figures: Iterable[MeasuredSchedule]) -> Iterator[BenchmarkRow]:
     """Rows for the table, as the figures come."""
     slots_seen: list[int] = []
     for one in figures:
@@ -99,7 +99,7 @@ def rows_of(figures: Iterable[ScheduleFigures]) -> Iterator[BenchmarkRow]:
         yield from _rows(one, slots_seen.index(one.slots))
 
 
-def _rows(one: ScheduleFigures, slots_place: int) -> Iterator[BenchmarkRow]:
+def _rows(one: MeasuredSchedule, slots_place: int) -> Iterator[BenchmarkRow]:
     name = f"{'as the original, ' if one.as_original else ''}{one.schedule}, {one.slots} slots"
     yield BenchmarkRow(
         name=f"{name}: step",

@@ -20,7 +20,7 @@ from statistics import fmean
 from rewardflow.bench.critical_path import critical_path
 from rewardflow.bench.delayed_reward import DelayedReward, delayed_run
 from rewardflow.bench.observed_run import ObservedRun, observe
-from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, ScheduleFigures, mean_of_seeds
+from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, MeasuredSchedule, mean_of_seeds
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.schedule import Schedule
@@ -82,7 +82,7 @@ class _Variant:
 
 def run_schedule_benchmarks(
     *, quick: bool = False, seeds: Sequence[int] = SEEDS, size: BenchSize | None = None
-) -> Iterator[ScheduleFigures]:
+) -> Iterator[MeasuredSchedule]:
     """Figures as they are measured, each the mean over the seeds; `synchronous`, which others are held to, is first."""
     size = size or (QUICK if quick else FULL)
     scales = {seed: _compute_of(size, seed, scale=0.0).scale for seed in seeds}
@@ -95,7 +95,7 @@ def run_schedule_benchmarks(
 
 def _measure_block(
     block: Sequence[_Variant], size: BenchSize, scales: Mapping[int, float]
-) -> Iterator[ScheduleFigures]:
+) -> Iterator[MeasuredSchedule]:
     """What is compared with each other, beside compute that was measured just before: the machine's speed drifts."""
     undisturbed_s = {seed: _compute_of(size, seed, scale=scale).compute_s for seed, scale in scales.items()}
     synchronous_s: float | None = None
@@ -134,13 +134,13 @@ def _compute_of(size: BenchSize, seed: int, *, scale: float) -> Undisturbed:
 
 def _measure(
     variant: _Variant, size: BenchSize, seed: int, scale: float, undisturbed_compute_s: float
-) -> ScheduleFigures:
+) -> MeasuredSchedule:
     observed = _train(variant, size, seed, scale=scale)
     published_s = critical_path(
         observed.steps, variant.schedule(size), variant.slots, one_batch_at_a_time=variant.as_original
     )
     reports, steps = observed.reports[1:-1], observed.steps[1:-1]
-    return ScheduleFigures(
+    return MeasuredSchedule(
         schedule=variant.name,
         slots=variant.slots,
         as_original=variant.as_original,

@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.services.http.client import HttpClient
+from rewardflow.services.http.http_client import HttpClient
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,7 +10,7 @@ from aiohttp import web
 from scripted_server import ScriptedServer, raw_server
 
 from rewardflow import clock
-from rewardflow.services.http.client import HttpClient
+from rewardflow.services.http.http_client import HttpClient
 from rewardflow.services.http.reachability import check_reachability
 
 

@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class VllmCompletion:
     """A response, and the version that sampled each of its tokens."""
 
     ended: Ended
@@ -76,7 +76,7 @@ def seed_of(asked: Asked) -> int:
     return int(stream[0].item()) & _LARGEST_SEED
 
 
-def completion_of(asked: Asked, output: Any, tokenizer: PreTrainedTokenizerBase) -> Completion:
+def completion_of(asked: Asked, output: Any, tokenizer: PreTrainedTokenizerBase) -> VllmCompletion:
     """Reads `output`, which is vLLM's CompletionOutput."""
     if output.finish_reason not in ("stop", "length"):
         raise FlowError(
@@ -93,7 +93,7 @@ def completion_of(asked: Asked, output: Any, tokenizer: PreTrainedTokenizerBase)
         is_truncated=output.finish_reason == "length",
         text=str(tokenizer.decode(token_ids, skip_special_tokens=True)),
     )
-    return Completion(ended, _versions(asked, output.weight_versions, len(token_ids)))
+    return VllmCompletion(ended, _versions(asked, output.weight_versions, len(token_ids)))
 
 
 def _log_probs(asked: Asked, told: Any, token_ids: Sequence[int]) -> list[float]:

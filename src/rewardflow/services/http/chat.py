@@ -21,7 +21,6 @@ from typing import Any
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import redact
 from rewardflow.reward.code.current_call import report_usage
-from rewardflow.services.http.client import HttpClient
 from rewardflow.services.http.endpoint import (
     check_addresses,
     check_headers,
@@ -29,6 +28,7 @@ from rewardflow.services.http.endpoint import (
     endpoint_of_call,
     headers_to_send,
 )
+from rewardflow.services.http.http_client import HttpClient
 from rewardflow.services.http.reachability import check_reachability
 from rewardflow.services.prices import Prices, known_prices, warn_of_no_price
 from rewardflow.types import EMPTY

@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardflow.errors import CallError, ServiceError
 from rewardflow.observe.redact import redact
-from rewardflow.services.http.client import HttpClient
+from rewardflow.services.http.http_client import HttpClient
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.adapters.verl.config_checks import check_mode
-from rewardflow.adapters.verl.launch.overrides import Override
+from rewardflow.adapters.verl.launch.overrides import VerlOverride
 from rewardflow.adapters.verl.launch.translation import NOT_SET, SWITCHES, CommandLine
 from rewardflow.adapters.verl.launch.unread_settings import leaves, refuse_unread
 from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
@@ -60,7 +60,7 @@ def _keeping_the_users_file(command: CommandLine) -> CommandLine:
 
 def _refuse_removed(config: Mapping[str, Any], command: CommandLine) -> None:
     """Refuses `~` for a setting of verl's defaults: verl and this adapter read those without checking."""
-    taken = [Override.parse(word) for word in command.overrides if word.startswith("~")]
+    taken = [VerlOverride.parse(word) for word in command.overrides if word.startswith("~")]
     if not taken:
         return
     lacking = dict(leaves(defaults_of(command))).keys() - dict(leaves(config)).keys()

@@ -17,7 +17,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
+class VerlOverride:
     """`mark` is empty, `+` (adds a key), `++` (adds or changes) or `~` (removes)."""
 
     key: str
@@ -25,7 +25,7 @@ class Override:
     mark: str = ""
 
     @classmethod
-    def parse(cls, word: str) -> Override:
+    def parse(cls, word: str) -> VerlOverride:
         match = _WORD.fullmatch(word.strip())
         if match is None or (match["value"] is None and match["mark"] != "~"):
             raise InvalidInput(f"a verl setting must read key=value, +key=value or ~key, got {word!r}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rewardflow.adapters.verl.launch.overrides import Override, quoted
+from rewardflow.adapters.verl.launch.overrides import VerlOverride, quoted
 from rewardflow.adapters.verl.settings import NAMES, SECTION
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.settings import check_names
@@ -78,7 +78,7 @@ def translate(
     words: Iterable[str], *, config_path: str | None = None, config_name: str | None = None, folder: Path | None = None
 ) -> CommandLine:
     """Translates the command line. Relative paths of rewards start in `folder`."""
-    given = [Override.parse(word) for word in words]
+    given = [VerlOverride.parse(word) for word in words]
     folder = folder or Path.cwd()
     name, engine, notes = _config_name(config_name, given)
     path, more_words, path_notes = _config_path(config_path, folder)
@@ -99,7 +99,7 @@ def translate(
 # -- single words ------------------------------------------------------------------------------------------------
 
 
-def _rewrite(override: Override, folder: Path) -> Rewritten | None:
+def _rewrite(override: VerlOverride, folder: Path) -> Rewritten | None:
     """Translates one word. None keeps it as it is."""
     key = override.key
     if override.mark == "~":
@@ -112,7 +112,7 @@ def _rewrite(override: Override, folder: Path) -> Rewritten | None:
     if key.startswith(f"{SECTION}."):
         return _own_setting(override, folder)
     if key.startswith("custom_reward_function."):
-        return Rewritten((str(Override(f"reward.{key}", override.value, "+")),), "its place in verl 0.9")
+        return Rewritten((str(VerlOverride(f"reward.{key}", override.value, "+")),), "its place in verl 0.9")
     for old, new in _IGNORED_BY_VERL.items():
         if key == old or key.startswith(f"{old}."):
             moved = f"{new}{key[len(old) :]}"
@@ -122,17 +122,17 @@ def _rewrite(override: Override, folder: Path) -> Rewritten | None:
     return None
 
 
-def _own_setting(override: Override, folder: Path) -> Rewritten | None:
+def _own_setting(override: VerlOverride, folder: Path) -> Rewritten | None:
     name = override.key.removeprefix(f"{SECTION}.").partition(".")[0]
     check_names({name: None}, NAMES)
     value = override.value
     if override.key == f"{SECTION}.reward" and isinstance(place := placed(override.text, folder), str):
         value = quoted(place)
-    word = str(Override(override.key, value, "++"))
+    word = str(VerlOverride(override.key, value, "++"))
     return None if word == str(override) else Rewritten((word,), "verl's configuration has no such section yet")
 
 
-def _reward_file(override: Override, folder: Path) -> Rewritten | None:
+def _reward_file(override: VerlOverride, folder: Path) -> Rewritten | None:
     """Makes the path of the reward's file absolute: Ray's processes may run in another folder."""
     is_marked = "://" in override.text  # a module, or a file with its absolute path
     place = override.text if is_marked else str(placed(override.text, folder))
@@ -140,15 +140,15 @@ def _reward_file(override: Override, folder: Path) -> Rewritten | None:
         return None
     why = "absolute path" if override.key == _REWARD_FILE[0] else "verl ignores the old name"
     return Rewritten(
-        (str(Override(_REWARD_FILE[0], quoted(place), "" if override.mark == "+" else override.mark)),), why
+        (str(VerlOverride(_REWARD_FILE[0], quoted(place), "" if override.mark == "+" else override.mark)),), why
     )
 
 
-def _renamed_to(key: str, why: str = "", *, mark: str = "") -> Callable[[Override], Rewritten]:
-    return lambda override: Rewritten((str(Override(key, override.value, mark)),), why)
+def _renamed_to(key: str, why: str = "", *, mark: str = "") -> Callable[[VerlOverride], Rewritten]:
+    return lambda override: Rewritten((str(VerlOverride(key, override.value, mark)),), why)
 
 
-def _manager(override: Override) -> Rewritten:
+def _manager(override: VerlOverride) -> Rewritten:
     if override.text not in ("batch", "rewardflow"):
         raise InvalidInput(
             f"reward_model.reward_manager must be batch, which the recipe had, got {override.text!r}; to keep one of "
@@ -157,17 +157,17 @@ def _manager(override: Override) -> Rewritten:
     return Rewritten(("reward.reward_manager.name=rewardflow",), "verl ignores the old name")
 
 
-def _launched_async(override: Override) -> Rewritten:
+def _launched_async(override: VerlOverride) -> Rewritten:
     staleness = 1 if override.is_true() else 0
     return Rewritten((f"++{SECTION}.max_staleness={staleness}",), "the recipe generates a step while one is judged")
 
 
-def _pipeline(override: Override) -> Rewritten:
+def _pipeline(override: VerlOverride) -> Rewritten:
     stream = "mini_batch" if override.is_true() else "batch"
     return Rewritten((f"++{SECTION}.stream={stream}",))
 
 
-def _loss_mode(override: Override) -> Rewritten | None:
+def _loss_mode(override: VerlOverride) -> Rewritten | None:
     if override.text != "decoupled":
         return None
     words = (str(override), "actor_rollout_ref.rollout.calculate_log_probs=True")
@@ -178,7 +178,7 @@ _REWARD_FILE = (
     "reward.custom_reward_function.path",
     "custom_reward_function.path",
 )  # verl's name now, and its old name
-_RECIPE: Mapping[str, Callable[[Override], Rewritten | None]] = {
+_RECIPE: Mapping[str, Callable[[VerlOverride], Rewritten | None]] = {
     "custom_reward_function.name": _renamed_to("reward.custom_reward_function.name", "verl ignores the old name"),
     "reward_model.reward_manager": _manager,
     "reward_model.launch_reward_fn_async": _launched_async,
@@ -208,7 +208,7 @@ _IGNORED_BY_VERL: Mapping[str, str] = {
 # -- the whole line ------------------------------------------------------------------------------------------------
 
 
-def _config_name(name: str | None, given: Sequence[Override]) -> tuple[str, list[str], list[TranslationNote]]:
+def _config_name(name: str | None, given: Sequence[VerlOverride]) -> tuple[str, list[str], list[TranslationNote]]:
     """Chooses verl's one configuration and an engine: verl 0.9 keeps a second one for old command lines only."""
     plain = (name or DEFAULT_CONFIG_NAME).removesuffix(".yaml")
     is_chosen = any(override.key == "model_engine" for override in given)
@@ -241,5 +241,5 @@ SWITCHES = ("reward.reward_manager.name=rewardflow", "trainer.v1.trainer_mode=re
 
 def _missing_switches(words: Sequence[str]) -> list[str]:
     """Returns the settings that switch rewardflow on, except those that the user set."""
-    keys = {Override.parse(word).key for word in words}
-    return [word for word in SWITCHES if Override.parse(word).key not in keys]
+    keys = {VerlOverride.parse(word).key for word in words}
+    return [word for word in SWITCHES if VerlOverride.parse(word).key not in keys]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rewardflow.adapters.verl.config_checks import check_manager
-from rewardflow.adapters.verl.launch.overrides import Override
+from rewardflow.adapters.verl.launch.overrides import VerlOverride
 from rewardflow.adapters.verl.settings import SECTION
 from rewardflow.errors import InvalidInput
 
@@ -84,7 +84,7 @@ def _refuse(config: Mapping[str, Any], defaults: Mapping[str, Any], table: Mappi
 
 def _refuse_unknown_sections(known: Sequence[str], words: Sequence[str]) -> None:
     """Refuses new sections that no other setting refers to. In known sections anything may read a new setting."""
-    overrides = [Override.parse(word) for word in words]
+    overrides = [VerlOverride.parse(word) for word in words]
     for override in overrides:
         section = re.split(r"[.@/]", override.key, maxsplit=1)[0]
         is_referred_to = any(f"${{{section}" in (other.value or "") for other in overrides)

@@ -19,7 +19,7 @@ from scripted_server import ScriptedServer, raw_server, read_request
 
 from rewardflow.errors import CallError, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.code.current_call import Call, enter_call
-from rewardflow.services.http.client import HttpClient
+from rewardflow.services.http.http_client import HttpClient
 
 KEY = "correct-horse-battery-9"
 
@@ -312,7 +312,9 @@ def test_one_run_after_another_without_closing_leaves_nothing_open() -> None:
 
 
 def test_the_http_library_is_loaded_when_a_client_is_made_and_not_in_the_first_call() -> None:
-    code = "import sys; from rewardflow.services.http.client import HttpClient; assert 'aiohttp' not in sys.modules; "
+    code = (
+        "import sys; from rewardflow.services.http.http_client import HttpClient; assert 'aiohttp' not in sys.modules; "
+    )
     code += "HttpClient(); assert 'aiohttp' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
