@@ -46,7 +46,10 @@ def run_script(text: str) -> tuple[int, str, str]:
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Ctrl-C. Python can miss a signal that comes just as its main thread begins to wait, so not right at the start."""
+    """Sends Ctrl-C a little after the start: Python can miss a signal that comes just as its main thread starts to wait.
+
+    Real time, because nothing outside the process tells when its main thread waits.
+    """
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=30)
@@ -162,6 +165,7 @@ def test_a_spent_budget_reaches_the_caller_of_score_with_every_verdict_that_was_
     assert {verdict.kind for verdict in verdicts.values()} == {None, "budget"}
 
 
+# The judges of these scripts hang for real: the tests are about a process that is interrupted in a call.
 SLOW_SCRIPT = """
 import rewardflow as rf
 
@@ -246,10 +250,14 @@ def batch_function(reward: Any, *, group_size: int = 1, failed: float | None = N
 
 def test_trl_calls_it_with_keyword_lists_and_gets_one_number_for_each_completion_in_order() -> None:
     seen: list[tuple[Any, ...]] = []
+    all_started = asyncio.Event()
 
     async def reward(prompt: str, solution_str: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
         seen.append((prompt, solution_str, ground_truth, data_source, extra_info["difficulty"]))
-        await asyncio.sleep(0.01 if solution_str == "4" else 0)
+        if len(seen) == 3:
+            all_started.set()
+        if solution_str == "4":  # the first to start is the last to end
+            await all_started.wait()
         return float(solution_str == ground_truth)
 
     with batch_function(reward) as function:

@@ -19,6 +19,7 @@ from rewardflow.reward.journal.reader import JournalReader
 
 SLOTS = 8
 
+# The calls of this script take real milliseconds, because a test kills its process while some are in flight.
 RUN = """
     import asyncio, os, sys
     import rewardflow as rf

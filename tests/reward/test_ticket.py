@@ -695,9 +695,11 @@ def test_a_ticket_whose_loop_has_ended_gives_its_groups_or_says_that_the_agent_i
     tickets: list[rf.Ticket] = []
 
     async def main() -> None:
+        is_judged = asyncio.Event()
         async with rf.RewardAgent(sleeper) as agent:
-            tickets.append(agent.submit(singles(0.001)))
-            await asyncio.sleep(0.05)
+            tickets.append(agent.submit(singles(0)))
+            tickets[0].watch(lambda *_: is_judged.set())
+            await is_judged.wait()
 
     asyncio.run(main())
     try:
@@ -705,7 +707,7 @@ def test_a_ticket_whose_loop_has_ended_gives_its_groups_or_says_that_the_agent_i
     except rf.AgentClosed:
         pass
     else:
-        assert names(groups) == ["0.001"]
+        assert names(groups) == ["0"]
     with pytest.raises(rf.AgentClosed):
         tickets[0].cancel()
 

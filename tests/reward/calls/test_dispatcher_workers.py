@@ -61,6 +61,7 @@ def test_stuck_threads_are_replaced_up_to_the_cap_and_then_the_agent_gives_up_wi
         release.set()
 
 
+# "hang" sleeps for real: a process that does not answer is killed by the pool, whatever its own clock says.
 HANGING = """
 import os, time
 import rewardflow as rf
@@ -129,7 +130,7 @@ def test_limits_that_are_told_from_a_thread_or_a_process_teach_the_pace(tmp_path
 
 def test_an_async_reward_that_blocks_the_loop_is_named_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
     async def this_one_blocks(solution_str: str) -> float:
-        time.sleep(0.6)  # noqa: ASYNC251  what the test is about
+        time.sleep(0.6)  # noqa: ASYNC251  real time is the subject: the agent measures how long the loop is blocked
         return 1.0
 
     with caplog.at_level(logging.WARNING, "rewardflow"):

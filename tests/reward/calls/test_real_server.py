@@ -1,4 +1,7 @@
-"""Calls to a real HTTP server on this machine: failures, Retry-After and announced limits."""
+"""Calls to a real HTTP server on this machine: failures, Retry-After and announced limits.
+
+These run in real time, because sockets do; waits for Retry-After are as short as its format allows.
+"""
 
 from __future__ import annotations
 
