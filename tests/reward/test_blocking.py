@@ -46,7 +46,7 @@ def run_script(text: str) -> tuple[int, str, str]:
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Sends Ctrl-C a little after the start: Python can miss a signal that comes just as its main thread starts to wait.
+    """Sends Ctrl-C a little after the start: Python can miss a signal that comes as its main thread begins to wait.
 
     Real time, because nothing outside the process tells when its main thread waits.
     """
