@@ -1,8 +1,8 @@
-"""verl's `sync` and `colocate_async` beside trainer mode `rewardflow`: same model, same prompts, same delays.
+"""Compares verl's `sync` and `colocate_async` with trainer mode `rewardflow`: same model, same prompts, same delays.
 
-All are real runs of verl on this machine's CPU, one after another. The asynchronous ones are held to the same
-staleness, of one version, and drop nothing. The times are taken where the work is done, by the rollout server and the
-training engine, in the same way for every mode. Prints one JSON object.
+All are real runs of verl on this machine's CPU, one after another. The asynchronous ones have the same limit of
+staleness, one version, and drop nothing. The rollout server and the training engine measure the times, in the same way
+for every mode. Prints one JSON object.
 
     python compare_modes.py --steps 10 --median-s 1.0
 """
@@ -69,7 +69,7 @@ MODES = (
 class StepTimes:
     """One step, from the loading of the weights that it starts from to the loading of those that it makes.
 
-    `waiting_s` is the rest: the device has nothing to do, because of verdicts, polls, or whoever tells it what to do.
+    `waiting_s` is the rest: the device has nothing to do, because of verdicts, polls or messages.
     """
 
     step_s: float
@@ -85,7 +85,7 @@ class StepTimes:
 
 
 def step_times(spans: Sequence[Span]) -> list[StepTimes]:
-    """Of every step but the first, which is slow everywhere, and the last, in which ours has nothing to generate."""
+    """Leaves out the first step, which is slow in every mode, and the last, in which ours has nothing to generate."""
     published = [span.ended_s for span in spans if span.work == "publish"][1:-1]
     return [_between(spans, *ends) for ends in pairwise(published)]
 
@@ -111,7 +111,7 @@ class Delays:
     num_prompts: int
 
     def slowest_s(self, prompt: int) -> float:
-        """Of the prompt's verdicts."""
+        """Returns the delay of the prompt's slowest verdict."""
         if not self.median_s:
             return 0.0
         return max(
@@ -119,7 +119,7 @@ class Delays:
         )
 
     def slow_share(self, trained: Sequence[int]) -> float | None:
-        """Of the groups that were trained, those whose slowest verdict is in the upper quarter of all prompts'."""
+        """Returns the share of trained groups whose slowest verdict is in the slowest quarter of all prompts."""
         if not self.median_s:
             return None
         bar = statistics.quantiles(map(self.slowest_s, range(self.num_prompts)), n=4)[2]
@@ -127,14 +127,14 @@ class Delays:
 
 
 def ideal_step_s(delays: Delays, *, steps: int, generate_s: float, log_probs_s: float, update_s: float) -> float:
-    """What mode `rewardflow` would take on a device that only generates, takes log-probs, updates and waits.
+    """Returns a step's time in mode `rewardflow` on a device that only generates, takes log-probs, updates and waits.
 
-    A step's rollouts are generated when the weights of two steps before are there, and its last mini-batch is trained
-    when its slowest verdict is: what is between these two no schedule of that staleness can hide.
+    A step's rollouts are generated once the weights of two steps before are there, and its last mini-batch is trained
+    once its slowest verdict is there. No schedule with that staleness can hide the time between the two.
     """
 
     def judged_at_s(step: int, started_s: float) -> list[float]:
-        """When the groups of a step have their verdicts, one by one; generated one after another."""
+        """Returns when each group of a step has its verdicts; groups are generated one after another."""
         each_s = generate_s / GROUPS
         return sorted(
             started_s + each_s * (number + 1) + delays.slowest_s(step * GROUPS + number) for number in range(GROUPS)
@@ -183,7 +183,7 @@ def run_mode(mode: Mode, folder: Path, delays: Delays, *, steps: int) -> dict[st
 
 
 def figures(times: Sequence[StepTimes], delays: Delays, *, steps: int) -> dict[str, float]:
-    """Means over the steps."""
+    """Returns means over the steps."""
     names = ("step_s", "first_update_s", "waiting_s", "generate_s", "log_probs_s", "update_s", "num_updates")
     means = {name: statistics.fmean(getattr(step, name) for step in times) for name in names}
     work = {name: means[name] for name in ("generate_s", "log_probs_s", "update_s")}
@@ -195,7 +195,7 @@ def figures(times: Sequence[StepTimes], delays: Delays, *, steps: int) -> dict[s
 
 
 def _own_figures(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the run itself says: verl's timers, and our clock."""
+    """Returns what the run itself measured: verl's timers and our metrics."""
     prefixes = ("timing_s/", "rewardflow/busy_s/", "rewardflow/idle_s/", "rewardflow/exposed_s", "rewardflow/first_up")
     names = sorted({name for step in steps for name in step if name.startswith(prefixes)})
     return {"own": {name: _numbers(steps, name, statistics.fmean) for name in names}}
@@ -206,12 +206,12 @@ def _numbers(steps: Sequence[dict[str, Any]], name: str, reduce: Callable[[Itera
 
 
 def _dropped(step: dict[str, Any]) -> float:
-    """Groups, for whatever reason: evicted by verl, or left out by us."""
+    """Counts the groups that verl evicted or we left out, for any reason."""
     return sum(value for name, value in step.items() if name.endswith("/evicted_samples") or "groups/dropped/" in name)
 
 
 def trained_prompts(rollouts: Path) -> list[int]:
-    """One entry for every sequence that was trained."""
+    """Returns the prompt of every sequence that was trained."""
     lines = [line for file in rollouts.glob("*.jsonl") for line in file.read_text().split("\n") if line]
     matches = [re.search(r"(\d+)\+1=", json.loads(line)["input"]) for line in lines]
     return [int(match[1]) for match in matches if match]
@@ -234,8 +234,8 @@ def main() -> None:
         ]
     shape = {"groups": GROUPS, "rollouts": ROLLOUTS, "mini_batches": MINI_BATCHES, "num_steps": args.steps}
     shape["token_ms"] = args.token_ms
-    told = {"median_s": args.median_s, "sigma": SIGMA, "cap_s": CAP_S}
-    sys.stdout.write(json.dumps({"delays": told, **shape, "modes": rows}, indent=2) + "\n")
+    delay_settings = {"median_s": args.median_s, "sigma": SIGMA, "cap_s": CAP_S}
+    sys.stdout.write(json.dumps({"delays": delay_settings, **shape, "modes": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The figures of the comparison, from spans that are made up."""
+"""The figures of the comparison, computed from invented spans."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def cluster() -> Iterator[LastingRay]:
 
 
 def names_left(cluster: LastingRay, within_s: float = 60.0) -> list[str]:
-    """Ours that are still there; Ray takes seconds to find out that a process is gone."""
+    """Returns our actors that are still alive; Ray takes seconds to notice that a process has ended."""
     deadline_s = time.monotonic() + within_s
     while (names := [name for name in cluster.actors() if "rewardflow" in name]) and time.monotonic() < deadline_s:
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Real runs of verl 0.9 on CPU, each a process of its own, through the launcher."""
+"""Real runs of verl 0.9 on CPU, each in its own process, through the launcher."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_eight_reward_workers_of_verls_own_mode_share_one_limit(materials: Mater
         ]
         ended_well(tmp_path / "run", settings)
         outcomes = judge.statistics().outcomes
-    assert outcomes == {"answered": 128}  # two steps of 64, and nobody was told to slow down
+    assert outcomes == {"answered": 128}  # two steps of 64, and no request was refused
 
 
 def test_a_run_goes_on_from_verls_checkpoint_and_trains_every_prompt_once(materials: Materials, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_worker_that_dies_ends_the_run_with_the_reason(materials: Materials, t
 
 
 def agent_loop(name: str, folder: Path) -> list[str]:
-    """Settings for one of ours."""
+    """Returns the settings for one of our agent loops."""
     file = folder / "agent_loops.yaml"
     file.write_text(f"- name: ours\n  _target_: verl_cpu_agent_loops.{name}\n")
     agent = "actor_rollout_ref.rollout.agent"

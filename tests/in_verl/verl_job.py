@@ -1,6 +1,6 @@
-"""A small verl run on CPU: a tiny model and toy prompts on disk, the settings that make it small, and its outcome.
+"""Starts small verl runs on CPU: makes a tiny model and toy prompts, holds small settings, and returns the outcome.
 
-A run is a process of its own, as a user's would be: `rewardflow verl ...`, or verl's own main.
+A run is a separate process, as a user would start it: `rewardflow verl ...`, or verl's own main.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ON_FSDP2 = (
 
 
 def megatron_layers(part: str) -> tuple[str, ...]:
-    """megatron-core's own layers have no fused kernels, and their norms know no sequence parallelism."""
+    """Switches off what megatron-core's own layers lack: fused kernels, and sequence parallelism in norms."""
     transformer = f"{part}.megatron.override_transformer_config"
     unknown = ("sequence_parallel", "masked_softmax_fusion", "gradient_accumulation_fusion", "apply_rope_fusion")
     return (
@@ -49,7 +49,7 @@ ON_MEGATRON = ("actor_rollout_ref.actor.strategy=megatron", *megatron_layers("ac
 
 @dataclass(frozen=True, slots=True)
 class Materials:
-    """Where the tiny model and the prompts are."""
+    """The paths of the tiny model and the prompts."""
 
     model: Path
     prompts: Path
@@ -63,7 +63,7 @@ def make_materials(folder: Path, *, num_prompts: int = 64) -> Materials:
 
 
 def _save_model(place: Path) -> None:
-    """Bytes as tokens, and a Qwen2 of two layers with random weights; nothing comes from a hub."""
+    """Saves a tokenizer of bytes and a Qwen2 of two layers with random weights; downloads nothing."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -126,9 +126,9 @@ def small(
     steps: int = 2,
     engine: Sequence[str] = ON_FSDP2,
 ) -> list[str]:
-    """verl's settings for a run of seconds, in the order: data, model, actor, rollout, reward, trainer.
+    """Returns verl's settings for a run of seconds, in the order: data, model, actor, rollout, reward, trainer.
 
-    A setting that is named again later has the later value.
+    If a setting is given twice, the later value counts.
     """
     return [
         "algorithm.adv_estimator=grpo",
@@ -172,13 +172,13 @@ def small(
 
 
 def judged_by(name: str, *, median_s: float | None = None) -> list[str]:
-    """Settings for one of our rewards, and for how long it takes if it is one that waits."""
+    """Returns the settings for one of our rewards, and for its delay if it has one."""
     function = "reward.custom_reward_function"
     words = [f"{function}.path={REWARDS}", f"{function}.name={name}"]
     return words if median_s is None else [*words, f"+{function}.reward_kwargs.median_s={median_s}"]
 
 
-# In the words of the recipe, behind those of its documentation.
+# In the recipe's own settings; they go after those of its documentation.
 RECIPES_JUDGE = (
     f"custom_reward_function.path={REWARDS}",
     "custom_reward_function.name=delayed",
@@ -188,7 +188,7 @@ RECIPES_JUDGE = (
 
 
 def ray_apart(folder: Path) -> list[str]:
-    """A Ray cluster of the run's own, on this machine only; more logical CPUs and GPUs than real ones cost nothing."""
+    """Gives the run a separate Ray cluster on this machine. More logical CPUs and GPUs than real ones cost nothing."""
     return [
         "ray_kwargs.ray_init.num_cpus=32",
         "+ray_kwargs.ray_init.num_gpus=2",
@@ -200,7 +200,7 @@ def ray_apart(folder: Path) -> list[str]:
 
 
 class LastingRay:
-    """A Ray cluster that jobs come to and leave, in a process of its own: `with LastingRay() as cluster: ...`."""
+    """A Ray cluster that outlives the jobs on it, in a separate process: `with LastingRay() as cluster: ...`."""
 
     def __enter__(self) -> LastingRay:
         self._folder = tempfile.TemporaryDirectory(prefix="rf-", dir="/tmp")
@@ -209,7 +209,7 @@ class LastingRay:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Its processes have its environment, not a job's. It listens on this machine only.
+            # The cluster's processes get this environment, not a job's. It listens on this machine only.
             env={**environment(Path(self._folder.name)), "RAY_AUTH_MODE": "disabled"},
         )
         self.address = self._answer()
@@ -225,20 +225,20 @@ class LastingRay:
         return [f"+ray_kwargs.ray_init.address={self.address}", f"+ray_kwargs.ray_init._node_ip_address={_LOOPBACK}"]
 
     def actors(self) -> list[str]:
-        """Names of those that are there now, in all namespaces."""
+        """Returns the names of all live actors, in all namespaces."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return self._answer().split()
 
     def _answer(self) -> str:
-        """Ray may print something of its own before."""
+        """Returns the next line that starts with `>`: Ray may print other lines before."""
         for line in self._process.stdout:
             if line.startswith(">"):
                 return line.removeprefix(">").strip()
         raise RuntimeError("the process that holds the cluster is gone")
 
 
-_LOOPBACK = "127.0.0.2"  # who joins 127.0.0.1 is led by Ray to the machine's address in the network
+_LOOPBACK = "127.0.0.2"  # for 127.0.0.1 Ray would use the machine's address in the network
 _CLUSTER = f"""
 import sys, ray, ray.util
 ray.init(address="local", num_cpus=32, num_gpus=1, include_dashboard=False, log_to_driver=False,
@@ -263,8 +263,8 @@ class Outcome:
 
 
 def environment(folder: Path, modules: Sequence[str] = ()) -> dict[str, str]:
-    """Of a run on CPU. The plug-in rewardflow comes by its entry point."""
-    # Ray leaves in a process that has had a cluster that those of others need a token.
+    """Returns the environment of a run on CPU. verl finds the plug-in rewardflow by its entry point."""
+    # A process that had a Ray cluster keeps variables that make other clusters ask for a token.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     return {
         **inherited,
@@ -287,7 +287,7 @@ def run(
     modules: Sequence[str] = (),
     cluster: LastingRay | None = None,
 ) -> Outcome:
-    """Through `rewardflow verl`, or verl's own main. The run and all it started are over when this returns."""
+    """Runs `rewardflow verl`, or verl's own main. All processes of the run have ended when this returns."""
     folder.mkdir(parents=True, exist_ok=True)
     main = (
         [str(Path(sys.executable).with_name("rewardflow")), "verl"]
@@ -313,14 +313,14 @@ def run(
 
 
 def ended_well(folder: Path, settings: Sequence[str], **options: Any) -> Outcome:
-    """Of a run that must end well. `options` are those of `run`."""
+    """Runs, and fails the test unless the run ends well. `options` are those of `run`."""
     outcome = run(folder, settings, timeout_s=1500, **options)
     assert outcome.code == 0, outcome.output[-3000:]
     return outcome
 
 
 def rewardflow(*words: str) -> str:
-    """What the command prints."""
+    """Returns what the command prints."""
     command = [str(Path(sys.executable).with_name("rewardflow")), *words]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""An advantage estimator that writes down where each reward sits, for a test to look at."""
+"""An advantage estimator that writes down on which token each reward is, for a test to check."""
 
 from __future__ import annotations
 

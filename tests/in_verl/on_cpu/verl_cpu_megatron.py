@@ -1,8 +1,8 @@
 """Lets verl 0.9's Megatron engine run on CPU, with megatron-core's own layers in place of TransformerEngine's.
 
-For tests only. verl loads it by VERL_USE_EXTERNAL_MODULES=verl_cpu_platform,verl_cpu_megatron. Weights come and go
-through mbridge (`vanilla_mbridge=True`), which knows the names that TransformerEngine's layers give to their norms:
-here it is told the names of megatron-core's. Sequences stay packed, as verl packs them for GPUs.
+For tests only. verl loads it by VERL_USE_EXTERNAL_MODULES=verl_cpu_platform,verl_cpu_megatron. mbridge loads and saves
+the weights (`vanilla_mbridge=True`). It knows the names of the norms in TransformerEngine's layers; this module adds
+those of megatron-core. Sequences stay packed, as verl packs them for GPUs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LAYER = "model.layers.{layer_number}"
 
 
 class PackedAttention(nn.Module):
-    """In the place of TransformerEngine's: causal, and no sequence of a pack sees another."""
+    """Replaces TransformerEngine's attention: causal, and no sequence of a pack sees another."""
 
     def __init__(self, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, **_others: Any):
         super().__init__()
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: Any, **__: Any) -> Tensor:
-        """[tokens, heads, width] to [tokens, heads x width]."""
+        """Maps [tokens, heads, width] to [tokens, heads x width]."""
         lengths = packed_seq_params.cu_seqlens_q_padded.diff().tolist()
         pieces = zip(*(one.transpose(0, 1).split(lengths, dim=1) for one in (query, key, value)), strict=True)
         found = [F.scaled_dot_product_attention(*piece, is_causal=True, enable_gqa=True) for piece in pieces]

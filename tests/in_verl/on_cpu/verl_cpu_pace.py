@@ -1,6 +1,6 @@
-"""Tokens that come at a pace, by lot, as if a GPU generated them: this machine has its CPUs for the rest.
+"""Yields random tokens at a fixed pace, as if a GPU generated them: this machine's CPUs do the rest of the work.
 
-For measuring only. A run that does not name a pace generates.
+For measuring only. A run that does not name a pace generates with its model.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ VARIABLE = "VERL_CPU_SECONDS_A_TOKEN"
 
 
 def pace_s() -> float:
-    """0 where there is none."""
+    """Returns the seconds for a token; 0 without a pace."""
     return float(os.environ.get(VARIABLE, 0.0))
 
 
-def by_lot(vocabulary: int) -> Iterator[int]:
+def random_tokens(vocabulary: int) -> Iterator[int]:
     while True:
         time.sleep(pace_s())
         yield random.randrange(vocabulary)

@@ -20,7 +20,7 @@ _MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_m
 
 
 class _DeviceModule(types.ModuleType):
-    """`torch.cpu` where it has what is asked for, and a device without memory of its own where it has not."""
+    """Passes calls on to `torch.cpu`; answers others as a device without memory would."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -120,7 +120,7 @@ class CpuPlatform(PlatformBase):
 
 
 def register_engines() -> None:
-    """verl names cuda and npu for its FSDP engines; they run on CPU as they are."""
+    """Registers verl's FSDP engines for the CPU: verl names only cuda and npu, but they run here unchanged."""
     import verl.workers.engine.fsdp.transformer_impl  # noqa: F401  # registers them, and asks for the platform
     from verl.workers.engine.base import EngineRegistry
 
@@ -131,7 +131,7 @@ def register_engines() -> None:
 
 
 def take_gloo_once() -> None:
-    """verl asks for `cpu:gloo,<device>:<backend>`, which torch refuses where both are the same."""
+    """Replaces the backend `cpu:gloo,cpu:gloo`, which verl asks for and torch refuses, by `gloo`."""
     initialise = torch.distributed.init_process_group
 
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:

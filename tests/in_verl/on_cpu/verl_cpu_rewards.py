@@ -17,7 +17,7 @@ def digits(text: str) -> float:
 
 
 def delay_s(index: int, sample: int, *, median_s: float, sigma: float, cap_s: float) -> float:
-    """Lognormal, and the same for a prompt's sample in every run and mode."""
+    """Returns a lognormal delay, the same for a prompt's sample in every run and mode."""
     seed = hashlib.sha256(f"{index}/{sample}".encode()).digest()
     return min(cap_s, median_s * math.exp(random.Random(seed).gauss(0.0, sigma)))
 

@@ -1,7 +1,7 @@
-"""A rollout engine for verl on CPU: transformers in a Ray actor, one request at a time, as one device would.
+"""A rollout engine for verl on CPU: transformers in a Ray actor, one request at a time, as on one device.
 
-For tests only. An abort ends the request under way with what it has, as vLLM's does, and verl's client goes on from
-there later.
+For tests only. An abort ends the current request with the tokens that it has, as in vLLM, and verl's client continues
+from there later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
-from verl_cpu_pace import by_lot, pace_s
+from verl_cpu_pace import pace_s, random_tokens
 from verl_cpu_spans import recorded
 
 
@@ -60,9 +60,9 @@ class TransformersServer:
 
     def _at_a_pace(self, limit: int) -> tuple[list[int], list[float], bool]:
         vocabulary = self._model.config.vocab_size
-        lot, tokens = by_lot(vocabulary), list[int]()
+        source, tokens = random_tokens(vocabulary), list[int]()
         while len(tokens) < limit and self._may_generate.is_set():
-            tokens.append(next(lot))
+            tokens.append(next(source))
         return tokens, [-math.log(vocabulary)] * len(tokens), len(tokens) == limit
 
     def _tokens(self, ids: list[int], temperature: float, limit: int) -> tuple[list[int], list[float], bool]:
@@ -130,7 +130,7 @@ class TransformersReplica(RolloutReplica):
 
 
 class TransformersRollout(BaseRollout):
-    """In a training process: hands the weights over. The first of those that a replica spans does."""
+    """Sends a training process's weights to the server. Only the first process of a replica sends."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)

@@ -1,4 +1,4 @@
-"""verl's replay buffer, looking 40 times as often as by itself, so that a comparison is not about its pauses."""
+"""verl's replay buffer, polling 40 times as often as by default, so that a comparison does not measure its pauses."""
 
 from __future__ import annotations
 

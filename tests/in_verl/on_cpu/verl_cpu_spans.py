@@ -1,7 +1,7 @@
-"""What the device did and when, written down by whoever does it: generating, loading weights, log-probs, updates.
+"""Writes down when the device did what: generating, loading weights, log-probs, updates.
 
-For tests only. The spans of a run are lines of one file, on the machine's monotonic clock, which all processes share.
-A run that does not name the file writes nothing.
+For tests only. The process that does the work writes a span of it as a line of one file, by the machine's monotonic
+clock, which all processes share. A run that does not name the file writes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE_VARIABLE = "VERL_CPU_SPANS"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`version` is that of the weights which were loaded, and None for other work."""
+    """A piece of work. `version` is that of the loaded weights, and None for other work."""
 
     work: str
     started_s: float
@@ -27,7 +27,7 @@ class Span:
     version: int | None = None
 
     def within(self, started_s: float, ended_s: float) -> float:
-        """Seconds of it between two moments."""
+        """Returns the span's seconds between two moments."""
         return max(0.0, min(self.ended_s, ended_s) - max(self.started_s, started_s))
 
 

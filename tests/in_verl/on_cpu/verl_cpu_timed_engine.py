@@ -1,4 +1,4 @@
-"""verl's FSDP engine with its passes written down. Loaded after verl_cpu_platform, which registers it for the CPU."""
+"""Writes down when verl's FSDP engine computes. Loaded after verl_cpu_platform, which registers it for the CPU."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class GroupBoard:
         self._num_changes = 0
         self._changed = asyncio.Event()
 
-    # -- told by workers --
+    # -- called by workers --
 
     async def asked(self, uid: str, index: int, step: int) -> None:
         """A sample is generated, and goes to the judge."""
@@ -73,7 +73,7 @@ class GroupBoard:
         self._halted = self._halted or reason
         self._change()
 
-    # -- asked by the trainer or the sampler --
+    # -- called by the trainer or the sampler --
 
     async def take(self, uids: Sequence[str]) -> list[GroupReport]:
         """Removes these groups and returns their reports."""
@@ -125,7 +125,7 @@ class GroupBoard:
         return group.report(uid, size=len(group.asked_s), judged_s=group.answered_s)
 
     def _goes_on(self) -> bool:
-        """Raises once no verdict will come any more: nobody may train on the rest, or wait for it."""
+        """Raises once no verdict will come any more: then the run must neither train on the rest nor wait."""
         if self._halted is not None:
             raise AgentHalted(f"the reward agent gave up: {self._halted}")
         return True

@@ -141,7 +141,7 @@ def check(command: CommandLine, config: Mapping[str, Any], default_config: Mappi
 
 
 def _refuse_unknown_mode(mode: str) -> None:
-    """Refuses a mode that nobody registers. Other plug-ins may register modes, but load only later."""
+    """Refuses an unknown mode. Where other plug-ins load later, they may register it, so it is accepted."""
     plugins = [plugin.name for plugin in entry_points(group="verl.plugins") if plugin.name != SECTION]
     if mode not in MODES and not plugins and not os.environ.get("VERL_USE_EXTERNAL_MODULES"):
         raise InvalidInput(f"trainer.v1.trainer_mode must be one of {', '.join(MODES)}, got {mode!r}")

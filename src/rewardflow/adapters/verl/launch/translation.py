@@ -112,7 +112,7 @@ def _rewrite(override: VerlOverride, folder: Path) -> Rewritten | None:
     if key.startswith(f"{SECTION}."):
         return _own_setting(override, folder)
     if key.startswith("custom_reward_function."):
-        return Rewritten((str(VerlOverride(f"reward.{key}", override.value, "+")),), "its place in verl 0.9")
+        return Rewritten((str(VerlOverride(f"reward.{key}", override.value, "+")),), "its name in verl 0.9")
     for old, new in _IGNORED_BY_VERL.items():
         if key == old or key.startswith(f"{old}."):
             moved = f"{new}{key[len(old) :]}"
@@ -174,10 +174,8 @@ def _loss_mode(override: VerlOverride) -> Rewritten | None:
     return Rewritten(words, "the loss compares with the log-probs of the rollout")
 
 
-_REWARD_FILE = (
-    "reward.custom_reward_function.path",
-    "custom_reward_function.path",
-)  # verl's name now, and its old name
+_REWARD_FILE = ("reward.custom_reward_function.path", "custom_reward_function.path")  # verl's name, and its old name
+_WEIGHT_CAP = _renamed_to(f"{SECTION}.behaviour_weight_cap", mark="++")
 _RECIPE: Mapping[str, Callable[[VerlOverride], Rewritten | None]] = {
     "custom_reward_function.name": _renamed_to("reward.custom_reward_function.name", "verl ignores the old name"),
     "reward_model.reward_manager": _manager,
@@ -186,10 +184,8 @@ _RECIPE: Mapping[str, Callable[[VerlOverride], Rewritten | None]] = {
     "mini_batch_pipeline": _pipeline,
     "update_pipeline": _pipeline,
     "actor_rollout_ref.actor.policy_loss.loss_mode": _loss_mode,
-    "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap": _renamed_to(
-        f"{SECTION}.behaviour_weight_cap", mark="++"
-    ),
-    "actor_rollout_ref.actor.behav_imp_weight_cap": _renamed_to(f"{SECTION}.behaviour_weight_cap", mark="++"),
+    "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap": _WEIGHT_CAP,
+    "actor_rollout_ref.actor.behav_imp_weight_cap": _WEIGHT_CAP,
 }
 
 # Sections that verl's configuration still has and its v1 trainer ignores, and where their settings are now.
@@ -217,7 +213,7 @@ def _config_name(name: str | None, given: Sequence[VerlOverride]) -> tuple[str, 
     )
     engine = "model_engine=megatron"
     if plain == MEGATRON_CONFIG_NAME:
-        notes = [TranslationNote(f"--config-name={name}", engine, "verl's one configuration, with a choice of engine")]
+        notes = [TranslationNote(f"--config-name={name}", engine, "verl has one configuration and a choice of engine")]
         return DEFAULT_CONFIG_NAME, [] if is_chosen else [engine], notes
     if is_megatron and not is_chosen and plain == DEFAULT_CONFIG_NAME:
         return plain, [engine], [TranslationNote("actor_rollout_ref.actor.strategy=megatron", f"and {engine}")]

@@ -12,11 +12,9 @@ import contextlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import transfer_queue as tq
 from omegaconf import OmegaConf
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rewardflow.adapters.verl.accounting.board_actor import BoardActor, board_of_samples
@@ -25,11 +23,14 @@ from rewardflow.adapters.verl.accounting.run_files import JudgingRecord
 from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS
 from rewardflow.adapters.verl.own_modes.sampled_step import SampledStep
 from rewardflow.adapters.verl.settings import settings_of
+from rewardflow.adapters.verl.stored_rows import TRAINING, batch_of, delete_rows, rows_of
 from rewardflow.adapters.verl.verl_rows import session_of, uid_of
 from rewardflow.errors import FlowError
 
+if TYPE_CHECKING:
+    from transfer_queue import KVBatchMeta
+
 EVICTED = "evicted_by_verl"
-TRAINING = "train"
 
 
 class _MeasuringBuffer(ReplayBuffer):
@@ -108,7 +109,8 @@ class _MeasuringBuffer(ReplayBuffer):
         self._step.left(self._take(too_few), dropped=TOO_FEW_VERDICTS)
         if not kept:
             raise FlowError(self._step.record.why_nothing_trains())
-        return _without(batch, too_few)
+        delete_rows([key for key in batch.keys if uid_of(key) in too_few])
+        return batch_of([(key, tag) for key, tag in rows_of(batch) if uid_of(key) not in too_few])
 
     # -- groups that cannot be trained ----------------------------------------------------------------------------
 
@@ -178,7 +180,7 @@ def replay_buffer(*, trainer_mode: str, refill_fn: Callable[[int], object], **kw
     """
     trainer: Any = getattr(refill_fn, "__self__", None)
     if trainer is None:
-        raise FlowError(f"verl's trainer must refill by a method of its own, got {refill_fn!r}")
+        raise FlowError(f"verl's trainer must pass one of its methods as refill_fn, got {refill_fn!r}")
     config = trainer.config
     kwargs |= {
         "trainer_mode": trainer_mode,
@@ -197,13 +199,3 @@ def replay_buffer(*, trainer_mode: str, refill_fn: Callable[[int], object], **kw
         max_inflight_gen_batches=groups.get("max_inflight_gen_batches", 1),
         **kwargs,
     )
-
-
-def _without(batch: KVBatchMeta, uids: set[str]) -> KVBatchMeta:
-    """Removes these groups from the batch, and deletes their rows."""
-    rows = list(zip(batch.keys, batch.tags, strict=True))
-    unwanted = [key for key, _ in rows if uid_of(key) in uids]
-    if unwanted:
-        tq.kv_clear(keys=unwanted, partition_id=TRAINING)
-    kept = [(key, tag) for key, tag in rows if uid_of(key) not in uids]
-    return KVBatchMeta(partition_id=TRAINING, keys=[key for key, _ in kept], tags=[tag for _, tag in kept])

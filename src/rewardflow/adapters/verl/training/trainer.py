@@ -11,22 +11,16 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import ray
-import torch
-import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
-from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
-from verl.workers.utils.padding import response_to_nested
 
 from rewardflow.adapters.verl.accounting.board_actor import BOARD_KEY, BoardActor
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
@@ -35,6 +29,17 @@ from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS, V
 from rewardflow.adapters.verl.config_checks import check_mode
 from rewardflow.adapters.verl.job_agent import agent_for_job
 from rewardflow.adapters.verl.settings import settings_of
+from rewardflow.adapters.verl.stored_rows import (
+    Row,
+    add_behaviour_weights,
+    batch_of,
+    delete_rows,
+    fill_padding,
+    keys_with_verdict,
+    real_rows,
+    rows_by_group,
+    rows_of,
+)
 from rewardflow.adapters.verl.training.open_group import NEEDS_GROUPS_KEY
 from rewardflow.adapters.verl.training.replay_buffer import BoardReplayBuffer
 from rewardflow.adapters.verl.training.step_order import StepQueue, interleaved, num_ready, restored_steps
@@ -44,15 +49,15 @@ from rewardflow.adapters.verl.training.training_worker import (
     StepwiseActorRolloutRefWorker,
     StepwiseTrainingWorker,
 )
-from rewardflow.adapters.verl.verl_rows import session_of, uid_of
-from rewardflow.algo.correction import behaviour_weights
-from rewardflow.algo.log_ratio import log_ratio
+from rewardflow.adapters.verl.verl_rows import session_of
 from rewardflow.errors import FlowError
 from rewardflow.flow.records import UpdateReport
 
+if TYPE_CHECKING:
+    from transfer_queue import KVBatchMeta
+
 # A name, not an import: a worker that loads the class first would find this module importing a half-made module.
 AGENT_LOOP_MANAGER = "rewardflow.adapters.verl.training.agent_loop.RewardflowAgentLoopManager"
-TAKEN_BEFORE = ("old_log_probs", "ref_log_prob", "values")  # fields that padding rows must have too
 
 
 class RewardflowTrainer(PPOTrainer):
@@ -209,14 +214,9 @@ class RewardflowTrainer(PPOTrainer):
         metrics.update(aggregator.get_aggregated_metrics())
         if not trained:
             raise FlowError(self._record.why_nothing_trains())
-        left = set(batch.keys) - {key for part in trained for key in part.keys}
-        if left:
-            tq.kv_clear(keys=sorted(left), partition_id="train")
-        return KVBatchMeta(
-            partition_id="train",
-            keys=[key for part in trained for key in part.keys],
-            tags=[tag for part in trained for tag in part.tags],
-        )
+        rows = [row for part in trained for row in rows_of(part)]
+        delete_rows(sorted(set(batch.keys) - {key for key, _ in rows}))
+        return batch_of(rows)
 
     def _generate(self, step: int) -> None:
         """Waits until all open steps are generated, then frees the devices for training."""
@@ -245,13 +245,13 @@ class RewardflowTrainer(PPOTrainer):
                 with marked_timer("values", timing_raw):
                     self._compute_values(batch, metrics=metrics)
         aggregator.add_step_metrics(metrics, sample_count=len(tags))
-        return KVBatchMeta(partition_id="train", keys=list(tags), tags=list(tags.values()))
+        return batch_of(list(tags.items()))
 
     def _train(
         self, batch: KVBatchMeta, uids: Sequence[str], aggregator: MetricsAggregator, timing_raw: dict[str, float]
     ) -> list[KVBatchMeta]:
         """Trains mini-batches as their groups are judged. Those that are ready together go in one call."""
-        rows = _rows_by_group(batch)
+        rows = rows_by_group(batch)
         trained: list[KVBatchMeta] = []
         taken = 0
         while taken < len(uids):
@@ -273,15 +273,14 @@ class RewardflowTrainer(PPOTrainer):
         metrics: dict[str, Any] = {}
         parts = [self._padded(part, metrics) for part in parts]
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
-        keys = interleaved([part.keys for part in parts], ranks=ranks)
-        tags = interleaved([part.tags for part in parts], ranks=ranks)
-        whole = KVBatchMeta(partition_id="train", keys=list(keys), tags=list(tags))
+        rows = interleaved([rows_of(part) for part in parts], ranks=ranks)
+        whole = batch_of(rows)
         whole.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         with marked_timer("adv", timing_raw):
             whole = self._compute_advantage(whole, metrics=metrics)
             if self._is_decoupled and self.config.algorithm.rollout_correction.rollout_is is None:
-                self._weigh_behaviour(whole, metrics)
-        whole = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+                metrics |= add_behaviour_weights(whole, cap=self._settings.behaviour_weight_cap)
+        whole = batch_of(rows)
         if self.use_critic:
             with marked_timer("update_critic", timing_raw):
                 self._update_critic(whole, metrics=metrics)
@@ -290,15 +289,12 @@ class RewardflowTrainer(PPOTrainer):
                 whole.extra_info["disable_auto_offload"] = self._offloads
                 self._update_actor(whole, metrics=metrics)
         self._note_updates(parts, metrics)
-        aggregator.add_step_metrics(metrics, sample_count=_num_real(whole))
+        aggregator.add_step_metrics(metrics, sample_count=len(real_rows(whole)))
         return whole
 
-    def _scored(
-        self, share: Sequence[GroupReport], rows: dict[str, list[tuple[str, dict[str, Any]]]]
-    ) -> list[KVBatchMeta]:
+    def _scored(self, share: Sequence[GroupReport], rows: Mapping[str, list[Row]]) -> list[KVBatchMeta]:
         """Cuts these groups into mini-batches of the rows that have a verdict. The score of other rows is NaN."""
-        keys = [key for report in share for key, _ in rows.get(report.uid, [])]
-        judged = _with_verdict(keys) if keys else set()
+        judged = keys_with_verdict([key for report in share for key, _ in rows.get(report.uid, [])])
         parts = []
         for start in range(0, len(share), self._groups_per_update):
             groups = [
@@ -307,14 +303,10 @@ class RewardflowTrainer(PPOTrainer):
             ]
             flat = [row for group in groups for row in group]
             if flat:
-                parts.append(
-                    KVBatchMeta(partition_id="train", keys=[key for key, _ in flat], tags=[tag for _, tag in flat])
-                )
+                parts.append(batch_of(flat))
         return parts
 
-    def _scored_group(
-        self, report: GroupReport, group: list[tuple[str, dict[str, Any]]], judged: set[str]
-    ) -> list[tuple[str, dict[str, Any]]]:
+    def _scored_group(self, report: GroupReport, group: list[Row], judged: set[str]) -> list[Row]:
         """Returns the group's rows with a verdict; none if fewer than `min_group` rollouts have one."""
         not_generated = report.size - len({session_of(key) for key, _ in group}) if report.size else 0
         scored = [(key, tag) for key, tag in group if key in judged]
@@ -324,33 +316,11 @@ class RewardflowTrainer(PPOTrainer):
         return scored if has_enough else []
 
     def _padded(self, part: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """Balances rows over the ranks. Padding rows get log-probs of their own length: verl copies other rows'."""
-        first = part.keys[:1]
+        """Balances rows over the ranks, with padding rows where verl needs them."""
+        first = part.keys[0]
         part = self._balance_batch(part, metrics=metrics)
-        added = [key for key, tag in zip(part.keys, part.tags, strict=True) if tag.get("is_padding")]
-        if added:
-            like = tq.kv_batch_get(keys=first, partition_id="train")
-            names = set(TAKEN_BEFORE).intersection(like.keys())
-            columns = {name: _zeros(len(added), like[name].dtype) for name in names}
-            tq.kv_batch_put(keys=added, partition_id="train", fields=TensorDict(columns, batch_size=len(added)))
+        fill_padding([key for key, tag in rows_of(part) if tag.get("is_padding")], like=first)
         return part
-
-    def _weigh_behaviour(self, part: KVBatchMeta, metrics: dict[str, Any]) -> None:
-        """Weighs tokens by the proximal over the behaviour policy, for the decoupled loss."""
-        names = ["old_log_probs", "rollout_log_probs", "response_mask"]
-        data = tq.kv_batch_get(keys=part.keys, partition_id="train", select_fields=names)
-        lengths = data["response_mask"]
-        padded = data.to_padded_tensor()
-        mask_BT = padded["response_mask"].bool()
-        log_ratio_BT = log_ratio(padded["old_log_probs"].float(), padded["rollout_log_probs"].float(), mask_BT)
-        weights_BT, capped_BT = behaviour_weights(
-            log_ratio_BT, mask_BT, "token", cap=self._settings.behaviour_weight_cap, above_cap="leave_out"
-        )
-        tokens = max(int(mask_BT.sum()), 1)
-        metrics["rewardflow/behaviour_weight/mean"] = float(weights_BT.sum()) / tokens
-        metrics["rewardflow/behaviour_capped/mean"] = float(capped_BT.sum()) / tokens
-        column = {"rollout_is_weights": response_to_nested(weights_BT, lengths)}
-        tq.kv_batch_put(keys=part.keys, partition_id="train", fields=TensorDict(column, batch_size=len(part)))
 
     # -- lifetimes ------------------------------------------------------------------------------------------------
 
@@ -394,7 +364,7 @@ class RewardflowTrainer(PPOTrainer):
             if updated_at_s is not None:
                 trained.first_update_s -= max(0.0, time.time() - float(updated_at_s))
         for part in parts:
-            real = [tag for tag in part.tags if not tag.get("is_padding")]
+            real = [tag for _, tag in real_rows(part)]
             self._record.rows_trained(real)
             trained.updates.append(
                 UpdateReport(
@@ -412,28 +382,6 @@ class RewardflowTrainer(PPOTrainer):
         if self._files is not None:
             report = self._record.report(usage, ended_s=time.monotonic())
             self._files.step_ended(report, self._record.groups)
-
-
-def _rows_by_group(batch: KVBatchMeta) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    rows: defaultdict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
-    for key, tag in zip(batch.keys, batch.tags, strict=True):
-        if not tag.get("is_padding"):
-            rows[uid_of(key)].append((key, tag))
-    return rows
-
-
-def _with_verdict(keys: list[str]) -> set[str]:
-    scores = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores"])["rm_scores"]
-    return {key for key, row in zip(keys, scores.unbind(), strict=True) if math.isfinite(float(row.sum()))}
-
-
-def _zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Makes a column of rows of one token."""
-    return torch.nested.as_nested_tensor([torch.zeros(1, dtype=dtype) for _ in range(count)], layout=torch.jagged)
-
-
-def _num_real(batch: KVBatchMeta) -> int:
-    return sum(not tag.get("is_padding", False) for tag in batch.tags)
 
 
 def _first_number(values: Any) -> float:
