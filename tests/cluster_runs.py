@@ -16,8 +16,7 @@ from rewardflow.checkpoint.model_state import read_state
 from rewardflow.checkpoint.store import CheckpointStore
 from rewardflow.flow.schedule import Schedule
 from rewardflow.policy.load_policy import load_policy
-from rewardflow.runtime.homes import open_run
-from rewardflow.runtime.open_run import OpenRun
+from rewardflow.runtime.open_run import OpenRun, open_run
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     DataSettings,

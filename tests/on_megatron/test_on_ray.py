@@ -22,8 +22,7 @@ from rewardflow.checkpoint.exported_model import export_policy
 from rewardflow.errors import ClusterError, InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
-from rewardflow.runtime.homes import open_run
-from rewardflow.runtime.open_run import OpenRun
+from rewardflow.runtime.open_run import OpenRun, open_run
 from rewardflow.settings.run_settings import (
     CheckpointSettings,
     MegatronSettings,

@@ -32,11 +32,11 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
 from rewardflow.generate.engines import engine_factory
 from rewardflow.policy.load_policy import Policy, load_policy
-from rewardflow.runtime.homes import open_run
 from rewardflow.runtime.on_ray.actor_group import Crew
 from rewardflow.runtime.on_ray.engine_actor import EngineActor
 from rewardflow.runtime.on_ray.remote_parts import EngineGenerator
 from rewardflow.runtime.on_ray.weight_buckets import WeightBucket
+from rewardflow.runtime.open_run import open_run
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     DataSettings,

@@ -18,6 +18,7 @@ from rewardflow.flow.schedule import Schedule
 from rewardflow.policy.load_policy import load_policy, outline_policy
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory
 from rewardflow.runtime.preflight import Preflight, plan_calls, preflight
+from rewardflow.runtime.prepare import check_start
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     CriticSettings,
@@ -35,7 +36,7 @@ _INSTALLED = {distribution.name for distribution in importlib.metadata.distribut
 
 
 def found(settings: RunSettings) -> Preflight:
-    return asyncio.run(preflight(settings))
+    return asyncio.run(preflight(check_start(settings)))
 
 
 def memory(settings: RunSettings) -> MemoryEstimate:

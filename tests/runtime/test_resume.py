@@ -33,7 +33,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER
 from rewardflow.runtime.local import embedded
-from rewardflow.runtime.resuming import find_checkpoint, store_of
+from rewardflow.runtime.prepare import find_checkpoint, store_of
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     CheckpointSettings,

@@ -14,7 +14,7 @@ from tiny_run import settings_in
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import RunDirectory
 from rewardflow.runtime.local import embedded
-from rewardflow.runtime.open_run import check_run_dir
+from rewardflow.runtime.prepare import check_start
 from rewardflow.runtime.run_lock import sole_use
 
 torch.set_num_threads(1)
@@ -65,4 +65,4 @@ def test_a_damaged_run_file_is_told_before_anything_is_asked_or_loaded(tmp_path:
     RunDirectory.create(tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text('{"schema_')
     with pytest.raises(InvalidInput, match=r"needs a readable run\.json"):
-        check_run_dir(settings, resumes=True)
+        check_start(settings, resume=True)

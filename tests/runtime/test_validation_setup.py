@@ -21,7 +21,7 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
 from rewardflow.flow.validation_report import Validated
 from rewardflow.runtime.local import embedded
-from rewardflow.runtime.resuming import store_of
+from rewardflow.runtime.prepare import store_of
 from rewardflow.settings.run_settings import (
     CheckpointSettings,
     DataSettings,

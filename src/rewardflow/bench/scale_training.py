@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
-from rewardflow.runtime.homes import open_run
+from rewardflow.runtime.open_run import open_run
 from rewardflow.settings.run_settings import (
     DataSettings,
     GenerationSettings,

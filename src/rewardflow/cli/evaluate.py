@@ -20,20 +20,17 @@ from rewardflow.cli.train.validation_text import number, share, under_way_text
 from rewardflow.flow.validation_report import Validated, ValidationFigures, ValidationReport
 from rewardflow.runtime.evaluate import (
     Evaluation,
-    check_validation,
+    EvaluationStart,
+    MeasuredModel,
+    check_evaluation,
     evaluation,
-    find_model,
-    place_of,
 )
-from rewardflow.runtime.measuring import MeasuredModel
-from rewardflow.runtime.open_run import check_installed
 from rewardflow.settings.run_file import load_run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from rewardflow.reward.agent import AgentStatistics
-    from rewardflow.settings.run_settings import RunSettings
     from rewardflow.shared_agent.client_counts import ClientStatistics
 
 WELL = 0
@@ -64,11 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     settings = load_run(args.run_file, args.overrides)
-    check_validation(settings)
-    check_installed()
-    model = find_model(settings, args.checkpoint)
-    out = place_of(settings, model) if args.out is None else Path(args.out)
-    validated, agent = asyncio.run(_measure(settings, model, out, probes=not args.no_probe))
+    start = check_evaluation(settings, args.checkpoint, out=None if args.out is None else Path(args.out))
+    model, out = start.model, start.out
+    validated, agent = asyncio.run(_measure(start, probes=not args.no_probe))
     if args.json:
         write_json(_to_json(validated.report, model, agent, out))
     else:
@@ -76,16 +71,14 @@ def run(args: argparse.Namespace) -> int:
     return WELL if validated.report.overall.num_scored else NOTHING_SCORED
 
 
-async def _measure(
-    settings: RunSettings, model: MeasuredModel, out: Path | None, *, probes: bool
-) -> tuple[Validated, AgentStatistics | ClientStatistics]:
+async def _measure(start: EvaluationStart, *, probes: bool) -> tuple[Validated, AgentStatistics | ClientStatistics]:
     console = stderr_console()
-    console.print(f"loading {safe(_shown(model))}", soft_wrap=True)
+    console.print(f"loading {safe(_shown(start.model))}", soft_wrap=True)
 
     def tell(waits_for: str) -> None:
         console.print(safe(waits_for), soft_wrap=True)
 
-    async with evaluation(settings, model, out=out, probes=probes, tell=tell) as opened:
+    async with evaluation(start, probes=probes, tell=tell) as opened:
         async with _progress(opened, console):
             validated = await opened.measure()
         return validated, opened.agent.statistics()

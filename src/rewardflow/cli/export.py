@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from rewardflow.cli.safe_text import safe
-from rewardflow.runtime.open_run import check_installed
+from rewardflow.runtime.prepare import check_installed
 from rewardflow.settings.run_settings import Dtype
 
 

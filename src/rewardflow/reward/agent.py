@@ -373,6 +373,17 @@ class RewardAgent:
         return any(component.scorer.loaded.post_process is not None for component in self._components)
 
     @property
+    def units(self) -> tuple[str, ...]:
+        """What each reward judges at a time, `rollout` or `group`; empty before the agent is entered."""
+        return tuple(component.scorer.loaded.unit for component in self._components)
+
+    @property
+    def knows_prices(self) -> bool:
+        """Whether every reward knows what its calls cost, so that a cost of 0 means that they are free."""
+        hooks = [component.scorer.loaded.price_problem for component in self._components]
+        return all(hook is not None and hook() is None for hook in hooks)
+
+    @property
     def needs_groups(self) -> bool:
         """Whether a verdict may depend on the other rollouts of its group."""
         return self.may_change_verdicts or any(one.scorer.loaded.unit == "group" for one in self._components)

@@ -26,13 +26,41 @@ from rewardflow.flow.records import Boundary
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.validation_report import Validated
 from rewardflow.runtime.records.flat_metrics import scalars
-from rewardflow.runtime.time_budget import TimeBudget
 from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from rewardflow.checkpoint.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
+
+_MARGIN = 1.2  # steps differ, and so do disks
+_S_PER_HOUR = 3600.0
+
+
+class TimeBudget:
+    """Says when a run must end, where a cluster kills what takes longer than `max_hours`.
+
+    Time is up while another step as long as the longest so far, and a save, would still fit.
+    """
+
+    def __init__(self, max_hours: float | None, *, started_s: float) -> None:
+        self._ends_s = None if max_hours is None else started_s + max_hours * _S_PER_HOUR
+        self._longest_step_s = 0.0
+        self._longest_save_s = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        return self._ends_s is not None
+
+    def stepped(self, duration_s: float) -> None:
+        self._longest_step_s = max(self._longest_step_s, duration_s)
+
+    def saved(self, duration_s: float) -> None:
+        self._longest_save_s = max(self._longest_save_s, duration_s)
+
+    def is_up(self, now_s: float) -> bool:
+        reserve_s = _MARGIN * (self._longest_step_s + self._longest_save_s)
+        return self._ends_s is not None and now_s + reserve_s >= self._ends_s
 
 
 class TimeIsUp(Exception):

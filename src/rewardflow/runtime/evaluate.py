@@ -1,8 +1,8 @@
-"""Measures one model on the validation data of a run file: the agent with its journal, an engine, and no trainer.
+"""Measures one model on the validation data of a run file, without training.
 
-Always true: the model is that of the settings, of a checkpoint, or of a folder that transformers loads, with nothing
-trained; the training run is not touched: verdicts and figures go to a directory of the evaluation's own, whose journal
-answers when the same is asked again.
+Always true: the model is that of the settings, of a checkpoint, or of a folder that transformers loads; the training
+run is not touched: verdicts and figures go to the evaluation's own directory, whose journal answers when the same
+evaluation runs again.
 """
 
 from __future__ import annotations
@@ -19,22 +19,40 @@ from rewardflow.flow.device import Device
 from rewardflow.flow.validation import Measurement
 from rewardflow.flow.validation_report import Validated
 from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER, EVALUATIONS_FOLDER, METRICS_FILE
-from rewardflow.runtime.measuring import MeasuredModel, measuring_home
-from rewardflow.runtime.open_run import check_installed, folder_of
+from rewardflow.runtime.open_run import open_agent, probe_own_agent, runtime_of
+from rewardflow.runtime.prepare import check_installed, prepare_evaluation, store_of
 from rewardflow.runtime.records.validation_records import ValidationRecords, cut_validations
-from rewardflow.runtime.resuming import store_of
-from rewardflow.runtime.reward_probe import probe, probe_open
-from rewardflow.runtime.run_agent import RunAgent, agent_of_run, keeps_texts, shared_cluster
-from rewardflow.runtime.validation_setup import check_reward_fits, make_plan, open_validation_set
-from rewardflow.settings.run_settings import RunSettings, ValidationSettings
+from rewardflow.runtime.run_agent import RunAgent, keeps_texts, shared_cluster
+from rewardflow.runtime.validation_setup import make_plan
+from rewardflow.settings.run_settings import PolicySettings, RunSettings
 
 _HF_CONFIG = "config.json"
 _WHERE_RUNS_WRITE = ("journal", "run_dir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel:
+    """The model to measure. `version` is the number of steps it was trained, if known; `name` fits a folder's name."""
+
+    name: str
+    policy: PolicySettings
+    version: int = 0
+    checkpoint: Checkpoint | None = None
+    place: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationStart:
+    """What an evaluation starts from, after its checks. `out` is its directory; None: it writes nothing."""
+
+    settings: RunSettings  # of the run file
+    model: MeasuredModel
+    out: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Ready to measure: `await evaluation.measure()`, once."""
+    """An evaluation that is ready: call `await evaluation.measure()` once."""
 
     agent: RunAgent
     measurement: Measurement
@@ -49,10 +67,23 @@ class Evaluation:
         return validated
 
 
-def find_model(settings: RunSettings, wanted: str | None) -> MeasuredModel:
-    """`wanted`: `latest` or `best` of `run_dir`; a checkpoint, a run's directory, or a folder that transformers loads.
+def check_evaluation(settings: RunSettings, wanted: str | None, *, out: Path | None = None) -> EvaluationStart:
+    """Checks the settings and finds the model, before anything is loaded. `wanted` is as in `find_model`.
 
-    None: the model that the settings name, as it is before training.
+    Without `out` the evaluation is written beside the run, if that has a `run_dir`.
+    """
+    _check_validation(settings)
+    check_installed()
+    model = find_model(settings, wanted)
+    out = out or _default_directory(settings, model)
+    _refuse_a_training_run(out)
+    return EvaluationStart(settings=settings, model=model, out=out)
+
+
+def find_model(settings: RunSettings, wanted: str | None) -> MeasuredModel:
+    """Finds the model to measure; None is the model that the settings name, as it is before training.
+
+    `wanted` is `latest` or `best` of `run_dir`, a checkpoint, a run's directory, or a folder that transformers loads.
     """
     if wanted is None:
         return MeasuredModel(name="model", policy=settings.policy)
@@ -89,13 +120,13 @@ def _of_checkpoint(checkpoint: Checkpoint) -> MeasuredModel:
     )
 
 
-def place_of(settings: RunSettings, model: MeasuredModel) -> Path | None:
-    """Where an evaluation is written unless told otherwise: beside the run, by the model's name."""
+def _default_directory(settings: RunSettings, model: MeasuredModel) -> Path | None:
+    """Returns the default directory of an evaluation: in `run_dir`, by the model's name."""
     return None if settings.run_dir is None else Path(settings.run_dir) / EVALUATIONS_FOLDER / model.name
 
 
 def settings_of(settings: RunSettings, model: MeasuredModel, out: Path | None) -> RunSettings:
-    """As if the run were this evaluation, so that agent, engine and device are made as a run makes them."""
+    """Returns the settings of a run that is this evaluation, so that it builds agent and engine as a run does."""
     checkpoint = replace(settings.checkpoint, every=None, keep_best_by=None, max_hours=None)
     limits, shared = settings.limits, settings.shared_agent
     if shared.name is None:
@@ -109,37 +140,24 @@ def settings_of(settings: RunSettings, model: MeasuredModel, out: Path | None) -
 
 @contextlib.asynccontextmanager
 async def evaluation(
-    settings: RunSettings,
-    model: MeasuredModel,
-    *,
-    out: Path | None = None,
-    probes: bool = True,
-    tell: Callable[[str], None] | None = None,
+    start: EvaluationStart, *, probes: bool = True, tell: Callable[[str], None] | None = None
 ) -> AsyncIterator[Evaluation]:
-    """Open all that is needed. What is cheap to find wrong is found first, as in a run."""
-    check_installed()
-    _refuse_a_training_run(out)
-    validation = check_validation(settings)
-    settings = settings_of(settings, model, out)
-    folder = folder_of(settings)
-    agent = agent_of_run(settings, folder=folder)
-    prompt_set = open_validation_set(settings)
-    assert prompt_set is not None
-    is_shared = settings.shared_agent.name is not None
-    if probes and not is_shared:
-        await probe(settings, prompt_set[0], folder=folder)
+    """Opens everything that an evaluation needs. Mistakes that are cheap to find are found first, as in a run."""
+    model, out = start.model, start.out
+    settings = settings_of(start.settings, model, out)
+    prepared = prepare_evaluation(settings)
+    agent = prepared.agent
+    if probes:
+        await probe_own_agent(prepared)
     async with contextlib.AsyncExitStack() as stack:
-        home = await stack.enter_async_context(measuring_home(settings, tell))
-        prompts = await home.rehearse(prompt_set)
+        runtime = await stack.enter_async_context(runtime_of(settings, tell, trains=False))
+        prompts = await runtime.rehearse_evaluation(prepared.prompt_set)
         stack.enter_context(shared_cluster(settings))
-        await stack.enter_async_context(agent)
-        if probes and is_shared:
-            await probe_open(agent, prompt_set[0])
-        check_reward_fits(validation, agent)
+        await open_agent(prepared, stack, probes=probes)
         plan = make_plan(settings, prompts)
         assert plan is not None
-        generator = await home.load(model)
-        texts = keeps_texts(agent, settings, folder=folder)
+        generator = await runtime.load_evaluation(model.checkpoint, model.version)
+        texts = keeps_texts(agent, settings, folder=prepared.folder)
         yield Evaluation(
             agent=agent,
             measurement=Measurement(model.version, plan, generator, agent, due_step=model.version),
@@ -148,23 +166,22 @@ async def evaluation(
         )
 
 
-def check_validation(settings: RunSettings) -> ValidationSettings:
+def _check_validation(settings: RunSettings) -> None:
     if settings.validation is None:
         raise InvalidInput(
             "an evaluation needs prompts: a validation with data in the run file, or validation.data.path=test.jsonl "
             "on the command line, got none"
         )
-    return settings.validation
 
 
 def _refuse_a_training_run(out: Path | None) -> None:
-    """An evaluation replaces what an earlier one told, so it would replace a run's own validations."""
+    """Raises if `out` holds a training run: an evaluation replaces earlier figures, so it would replace the run's."""
     if out is not None and (out / METRICS_FILE).exists():
         raise InvalidInput(f"--out must be a directory of the evaluation's own, got {out}, which holds a training run")
 
 
 async def _open_records(out: Path, stack: contextlib.AsyncExitStack, *, keeps_texts: bool) -> ValidationRecords:
-    """What an earlier evaluation of this place told makes room."""
+    """Removes the records of an earlier evaluation in this directory, and opens new ones."""
     await asyncio.to_thread(cut_validations, out, versions=())
     records = ValidationRecords(out, keeps_texts=keeps_texts)
     stack.callback(records.close)

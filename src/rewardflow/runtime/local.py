@@ -1,6 +1,7 @@
-"""A training run in one process: policy, engine, trainer, agent and loop on this machine's device.
+"""The runtime of one process: policy, engine and trainer on this machine's device.
 
-Always true: everything of torch happens on one device thread, or on two where generation has weights of its own.
+Always true: torch computes on one device thread, or on two where generation has its own weights. The thread runs from
+entering to leaving; what was opened on it is closed before, in reverse order.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.generate.engines import Engine, NamedTensors, engine_factory
 from rewardflow.generate.samplings import samplings_of_run, validation_sampling
-from rewardflow.runtime.device_home import DeviceHome
 from rewardflow.runtime.memory_tuning import keep_freed_memory, without_what_lasts
-from rewardflow.runtime.open_run import Machinery, OpenOptions, OpenRun, opened
+from rewardflow.runtime.open_run import Machinery, OpenOptions, OpenRun, open_run
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.runtime.validation_setup import fitting_prompts
 from rewardflow.settings.run_settings import RunSettings
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedRun(OpenRun):
-    """With the model and the trainer, which are in this process."""
+    """An open run whose model and trainer are in this process."""
 
     policy: Policy
     trainer: DeviceTrainer
@@ -42,25 +45,40 @@ class EmbeddedRun(OpenRun):
 
 @contextlib.asynccontextmanager
 async def embedded(settings: RunSettings, **options: Unpack[OpenOptions]) -> AsyncIterator[EmbeddedRun]:
-    """As `opened`, in this process."""
-    home = OwnProcess(settings)
-    async with opened(settings, home, **options) as run:
+    """As `open_run`, in this process."""
+    runtime = LocalRuntime(settings)
+    async with open_run(settings, runtime=runtime, **options) as run:
         same = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
-        yield EmbeddedRun(**same, policy=home.policy, trainer=home.trainer)
+        yield EmbeddedRun(**same, policy=runtime.policy, trainer=runtime.trainer)
 
 
-class OwnProcess(DeviceHome):
-    """A `Home` for a run; `policy` and `trainer` are there when it has loaded."""
+class LocalRuntime:
+    """A `Runtime` on one device thread. `load` sets `policy` and `trainer`."""
 
     policy: Policy
     trainer: DeviceTrainer
 
-    def __init__(self, settings: RunSettings) -> None:
-        backend_of(settings).check_one_process(settings)
-        super().__init__(settings)
+    def __init__(self, settings: RunSettings, *, trains: bool = True) -> None:
+        """`trains=False` is for an evaluation, which needs no back end to train with."""
+        if trains:
+            backend_of(settings).check_one_process(settings)
+        self._settings = settings
+        self._thread = DeviceThread("device")
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._stack.enter_context(self._thread)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
 
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
-        return await self._thread.run(lambda: rehearse_all(self._settings, prompt_set, validation_set))
+        settings = self._settings
+        policy = await self._thread.run(lambda: rehearse(settings, prompt_set))
+        return await self._thread.run(lambda: rehearse_validation(settings, policy, validation_set))
 
     async def load(self) -> Machinery:
         settings, thread = self._settings, self._thread
@@ -77,9 +95,25 @@ class OwnProcess(DeviceHome):
             peak_memory_bytes=partial(peak_memory_bytes, device_of(settings)),
         )
 
+    async def rehearse_evaluation(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
+        from rewardflow.policy.load_policy import outline_policy
+
+        settings = self._settings
+        return await self._thread.run(
+            lambda: rehearse_validation(settings, outline_policy(settings.policy), prompt_set)
+        )
+
+    async def load_evaluation(self, checkpoint: Checkpoint | None, version: int) -> Generator:
+        """Loads the engine alone, without a trainer."""
+        policy = await self._thread.run(lambda: _load_saved(self._settings, checkpoint))
+        engine = make_measuring_engine(self._settings, policy, self._thread)
+        await self._stack.enter_async_context(engine)
+        await engine.publish(version)
+        return engine
+
 
 def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
-    """Build engine and trainer without weights, so that their mistakes are told before anything is loaded."""
+    """Builds engine and trainer without weights, to find their mistakes before anything is loaded."""
     from rewardflow.policy.load_policy import outline_policy
 
     device_of(settings)
@@ -90,20 +124,15 @@ def rehearse(settings: RunSettings, prompt_set: PromptSet) -> Policy:
     return policy
 
 
-def rehearse_all(settings: RunSettings, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
-    """The prompts that the run will be measured with."""
-    return rehearse_validation(settings, rehearse(settings, prompt_set), validation_set)
-
-
 def rehearse_validation(settings: RunSettings, policy: Policy, prompt_set: PromptSet | None) -> tuple[Prompt, ...]:
-    """The prompts that will be measured with, of which none is too long; the policy may be an outline."""
+    """Returns the prompts to measure with, of which none is too long; the policy may be an outline."""
     if settings.validation is None or prompt_set is None:
         return ()
     return fitting_prompts(prompt_set, make_measuring_engine(settings, policy, DeviceThread("rehearsal")).encoder)
 
 
 def load(settings: RunSettings) -> Policy:
-    """The policy with its weights, on the run's device."""
+    """Loads the policy with its weights onto the run's device."""
     from rewardflow.policy.load_policy import load_policy
 
     device = prepared_device(settings)
@@ -112,8 +141,19 @@ def load(settings: RunSettings) -> Policy:
     return policy
 
 
+def _load_saved(settings: RunSettings, checkpoint: Checkpoint | None) -> Policy:
+    """Loads the policy with the weights of the checkpoint, if there is one."""
+    from rewardflow.checkpoint.model_state import read_state
+    from rewardflow.checkpoint.snapshot import STATE_FOLDER
+
+    policy = load(settings)
+    if checkpoint is not None:
+        read_state(checkpoint.path / STATE_FOLDER, policy.model)
+    return policy
+
+
 def prepared_device(settings: RunSettings) -> Any:
-    """Where this process will compute, with torch set as the run wants it."""
+    """Returns the device that this process computes on, with torch set up as the settings say."""
     import torch
 
     if settings.trainer.threads is not None:
@@ -125,7 +165,7 @@ def prepared_device(settings: RunSettings) -> Any:
 
 
 def device_of(settings: RunSettings) -> Any:
-    """Where the model goes: what the settings say, else an accelerator if there is one."""
+    """Returns the device of the settings, or an accelerator if there is one and they say `auto`."""
     import torch
 
     if settings.trainer.device == "auto":

@@ -1,16 +1,15 @@
-"""Opens a run: what is the same wherever it computes, in this process or on a cluster.
+"""Opens a run, in this process or on a Ray cluster.
 
-Always true: what is cheap to find wrong is found first: the settings and the data, then the reward service, then what
-can be said of the model without its weights; only then is anything written and the model loaded. Everything that was
-opened is closed in reverse order, however the run ends. A run that goes on from a checkpoint is made like a new one,
-and then everything is put back.
+Always true: mistakes that are cheap to find are found first: in the settings and the data, then in the reward service,
+then those of the model that show without its weights; only then is anything written and the model loaded. Everything
+that was opened is closed in reverse order, however the run ends. A run that resumes is built like a new one, and then
+its state is put back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -20,9 +19,7 @@ from typing import Protocol, TypedDict, TypeVar
 
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.data.cursor import PromptCursor
-from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
-from rewardflow.errors import InvalidInput
 from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.protocols import Generator, Trainer, ValueEstimator
 from rewardflow.flow.records import Boundary, Prompt
@@ -31,18 +28,14 @@ from rewardflow.flow.run import Flow
 from rewardflow.flow.validation import OnValidation
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.generate.samplings import training_sampling
-from rewardflow.observe.run_directory import RUN_FILE, RunDirectory, check_free_for_new_run
-from rewardflow.runtime.checkpointing import Checkpointer, TimeIsUp, saving_on_signal
-from rewardflow.runtime.records.metrics_sinks import check_sinks
+from rewardflow.runtime.checkpointing import Checkpointer, TimeBudget, TimeIsUp, saving_on_signal
+from rewardflow.runtime.prepare import PreparedRun, RunStart, check_start, prepare, store_of
 from rewardflow.runtime.records.run_records import RunRecords, open_records
 from rewardflow.runtime.records.step_checks import StepChecks
-from rewardflow.runtime.resuming import find_checkpoint, store_of
 from rewardflow.runtime.reward_probe import probe, probe_open
-from rewardflow.runtime.run_agent import RunAgent, agent_of_run, keeps_texts, shared_cluster
-from rewardflow.runtime.run_lock import refuse_if_in_use
+from rewardflow.runtime.run_agent import RunAgent, keeps_texts, shared_cluster
 from rewardflow.runtime.run_state import RunState, WeightKeeper
-from rewardflow.runtime.time_budget import TimeBudget
-from rewardflow.runtime.validation_setup import check_reward_fits, make_plan, open_validation_set
+from rewardflow.runtime.validation_setup import check_reward_fits, make_plan
 from rewardflow.settings.run_settings import RunSettings
 
 T = TypeVar("T")
@@ -52,7 +45,7 @@ OnStep = Callable[[StepReport], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machinery:
-    """What computes in a run."""
+    """The parts that compute in a run."""
 
     generator: Generator
     trainer: Trainer
@@ -63,18 +56,36 @@ class Machinery:
     num_replicas: int = 1  # that share the samples of a micro-batch
 
 
-class Home(AbstractAsyncContextManager["Home"], Protocol):
-    """Where a run computes. Entered before anything heavy happens, left last."""
+class Runtime(AbstractAsyncContextManager["Runtime"], Protocol):
+    """The processes that a run computes in. The caller enters it before anything is loaded, and leaves it last."""
 
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
-        """Find the mistakes that can be found before anything is loaded; the prompts to measure with."""
+        """Finds the mistakes that show before anything is loaded; returns the prompts to measure with."""
 
-    async def load(self) -> Machinery: ...
+    async def load(self) -> Machinery:
+        """Loads everything that a training run computes with."""
+
+    async def rehearse_evaluation(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
+        """As `rehearse`, for a run that only measures."""
+
+    async def load_evaluation(self, checkpoint: Checkpoint | None, version: int) -> Generator:
+        """Loads what generates, with the weights of the checkpoint or else of `policy.model`, as this version."""
+
+
+def runtime_of(settings: RunSettings, tell: Callable[[str], None] | None = None, *, trains: bool = True) -> Runtime:
+    """Returns the runtime that `runtime.kind` names. It calls `tell` with what a slow start waits for.
+
+    `trains=False` is for an evaluation.
+    """
+    from rewardflow.runtime.local import LocalRuntime
+    from rewardflow.runtime.on_ray.ray_runtime import RayRuntime
+
+    return RayRuntime(settings, tell=tell) if settings.runtime.kind == "ray" else LocalRuntime(settings, trains=trains)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """A run that is ready to start, or to go on: `await run.train()`."""
+    """A run that is ready to start or to resume: `await run.train()`."""
 
     settings: RunSettings
     agent: RunAgent
@@ -85,7 +96,7 @@ class OpenRun:
     checkpointer: Checkpointer | None  # with a run directory
 
     async def train(self) -> int:
-        """How many of the run's steps are trained then: all, unless `checkpoint.max_hours` came first."""
+        """Trains; returns how many of the run's steps are trained: all, unless `checkpoint.max_hours` came first."""
         try:
             await self.flow.run(steps=self.settings.steps, start=self.start)
         except TimeIsUp as end:
@@ -94,7 +105,7 @@ class OpenRun:
 
 
 class OpenOptions(TypedDict, total=False):
-    """Of `opened`, which explains them."""
+    """The options of `open_run`, which explains them."""
 
     folder: Path | None
     on_step: OnStep | None
@@ -102,116 +113,93 @@ class OpenOptions(TypedDict, total=False):
     agent: RunAgent | None
     probes: bool
     resume: Checkpoint | bool
+    start: RunStart | None
 
 
 @contextlib.asynccontextmanager
-async def opened(
+async def open_run(
     settings: RunSettings,
-    home: Home,
     *,
+    runtime: Runtime | None = None,
+    tell: Callable[[str], None] | None = None,
     folder: Path | None = None,
     on_step: OnStep | None = None,
     on_validation: OnValidation | None = None,
     agent: RunAgent | None = None,
     probes: bool = True,
     resume: Checkpoint | bool = False,
+    start: RunStart | None = None,
 ) -> AsyncIterator[OpenRun]:
-    """Open everything that a run needs. `agent` replaces the one that the settings describe.
+    """Opens everything that a run needs, where `runtime.kind` says.
 
-    `probes`: the reward that the settings describe is asked about one sample first, as `runtime.probe` says.
-    `resume`: go on with the run in `run_dir`, from its latest checkpoint, which `find_checkpoint` may have found
-    already; a run without one starts again, with its journal.
+    `runtime` replaces the one that the settings name; `tell` is called with what a slow start waits for.
+    `folder` is where relative paths of the reward's contents start.
+    `agent` replaces the one that the settings describe.
+    `probes`: ask the reward that the settings describe about one sample first (`runtime.reward_probe`).
+    `resume`: continue the run in `run_dir` from its latest checkpoint, or from the one given, which `find_checkpoint`
+    found; a run without a checkpoint starts at the beginning, with its journal.
+    `start`: what `check_start` found, if the caller has called it already; it replaces `resume`.
     """
     budget = TimeBudget(settings.checkpoint.max_hours, started_s=asyncio.get_running_loop().time())
-    resumes = resume is not False
-    _check_start(settings, resumes=resumes)
-    checkpoint = await asyncio.to_thread(find_checkpoint, settings) if resume is True else resume or None
-    folder = folder or folder_of(settings)
+    runtime = runtime or runtime_of(settings, tell)
+    if start is None:
+        start = await asyncio.to_thread(check_start, settings, resume=resume)
+    prepared = prepare(start, folder=folder, agent=agent)
     probes = probes and agent is None
-    agent = agent or agent_of_run(settings, folder=folder)
-    prompt_set = open_prompts(settings.data, seed=settings.seed)
-    validation_set = open_validation_set(settings)
-    is_shared = settings.shared_agent.name is not None
-    if probes and not is_shared:
-        await probe(settings, prompt_set[0], folder=folder)
+    if probes:
+        await probe_own_agent(prepared)
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(home)
-        measured = await home.rehearse(prompt_set, validation_set)
+        await stack.enter_async_context(runtime)
+        measured = await runtime.rehearse(prepared.prompt_set, prepared.validation_set)
         stack.enter_context(shared_cluster(settings))
-        texts = keeps_texts(agent, settings, folder=folder)
-        records = open_records(settings, stack, resumes=resumes, checkpoint=checkpoint, keeps_texts=texts)
-        await stack.enter_async_context(agent)
-        if probes and is_shared:
-            await probe_open(agent, prompt_set[0])
-        check_reward_fits(settings.validation, agent)
-        machinery = await home.load()
-        prompts = PromptCursor(prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=machinery.fits)
-        parts = _make_parts(settings, prompts, agent, machinery, make_plan(settings, measured))
-        state = _state_of(settings, machinery, parts, prompts, (prompt_set, validation_set))
-        start = Boundary(next_step=0) if checkpoint is None else await state.put_back(checkpoint)
-        saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, start)
+        texts = keeps_texts(prepared.agent, settings, folder=prepared.folder)
+        records = open_records(settings, stack, resumes=start.resumes, checkpoint=start.checkpoint, keeps_texts=texts)
+        await open_agent(prepared, stack, probes=probes)
+        machinery = await runtime.load()
+        prompts = PromptCursor(
+            prepared.prompt_set, seed=settings.seed, shuffle=settings.data.shuffle, keep=machinery.fits
+        )
+        parts = _make_parts(prepared, prompts, machinery, make_plan(settings, measured))
+        state = _state_of(prepared, machinery, parts, prompts)
+        first = Boundary(next_step=0) if start.checkpoint is None else await state.put_back(start.checkpoint)
+        saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, first)
         checks = StepChecks(settings, parts.advantages, machinery.peak_memory_bytes)
         yield OpenRun(
             settings=settings,
-            agent=agent,
+            agent=prepared.agent,
             parts=parts,
             flow=_make_flow(parts, checks, records, saver, on_step, on_validation),
             prompts=prompts,
-            start=start,
+            start=first,
             checkpointer=saver,
         )
 
 
-def _check_start(settings: RunSettings, *, resumes: bool) -> None:
-    check_installed()
-    check_sinks(settings)
-    check_run_dir(settings, resumes=resumes)
+async def probe_own_agent(prepared: PreparedRun) -> None:
+    """Asks the reward about one sample, before anything is opened; a shared agent is asked by `open_agent`."""
+    if not prepared.is_agent_shared:
+        await probe(prepared.settings, prepared.prompt_set[0], folder=prepared.folder)
 
 
-def check_installed() -> None:
-    """Whether what only training needs is there; nothing of it is imported."""
-    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InvalidInput(f"training needs {' and '.join(missing)}: pip install 'rewardflow[train]'")
-
-
-def check_run_dir(settings: RunSettings, *, resumes: bool = False) -> None:
-    if resumes:
-        store_of(settings)
-    if settings.run_dir is None:
-        return
-    holds_run = (Path(settings.run_dir) / RUN_FILE).exists()
-    if holds_run and not resumes:
-        raise InvalidInput(
-            f"run_dir must be a new directory, got {settings.run_dir}, which holds a run already (--resume goes on "
-            "with it)"
-        )
-    if holds_run:
-        RunDirectory.open(settings.run_dir)  # for its mistakes
-        refuse_if_in_use(Path(settings.run_dir))
-    else:
-        check_free_for_new_run(Path(settings.run_dir))
-
-
-def folder_of(settings: RunSettings) -> Path:
-    """Where relative paths of the reward's contents start."""
-    return Path.cwd() if settings.reward_folder is None else Path(settings.reward_folder)
+async def open_agent(prepared: PreparedRun, stack: contextlib.AsyncExitStack, *, probes: bool) -> None:
+    """Enters the agent, and checks that it fits the validation. `probes`: asks a shared agent about one sample."""
+    await stack.enter_async_context(prepared.agent)
+    if probes and prepared.is_agent_shared:
+        await probe_open(prepared.agent, prepared.prompt_set[0])
+    check_reward_fits(prepared.settings.validation, prepared.agent)
 
 
 def _make_parts(
-    settings: RunSettings,
-    prompts: PromptCursor,
-    agent: RunAgent,
-    machinery: Machinery,
-    validation: ValidationPlan | None,
+    prepared: PreparedRun, prompts: PromptCursor, machinery: Machinery, validation: ValidationPlan | None
 ) -> FlowParts:
     from rewardflow.algo.advantages import make_advantages
 
+    settings = prepared.settings
     return FlowParts(
         schedule=settings.schedule,
         prompts=prompts,
         generator=machinery.generator,
-        agent=agent,
+        agent=prepared.agent,
         trainer=machinery.trainer,
         advantages=make_advantages(settings.algorithm),
         group_size=settings.generation.group_size,
@@ -226,21 +214,14 @@ def _make_parts(
     )
 
 
-def _state_of(
-    settings: RunSettings,
-    machinery: Machinery,
-    parts: FlowParts,
-    prompts: PromptCursor,
-    prompt_sets: tuple[PromptSet, PromptSet | None],
-) -> RunState:
-    """The sets are those of training and of validation."""
+def _state_of(prepared: PreparedRun, machinery: Machinery, parts: FlowParts, prompts: PromptCursor) -> RunState:
     return RunState(
         weights=machinery.weights,
         prompts=prompts,
-        prompt_set=prompt_sets[0],
+        prompt_set=prepared.prompt_set,
         parts=parts,
-        validation_set=prompt_sets[1],
-        validation=settings.validation,
+        validation_set=prepared.validation_set,
+        validation=prepared.settings.validation,
     )
 
 

@@ -1,8 +1,8 @@
-"""All that can be known about a run before it starts: whether it would start, what it needs, what it will cost.
+"""Checks a run before it starts: whether it would start, what it needs, what it will cost.
 
-Always true: nothing is loaded, trained or written; one sample of the reward is asked for, outside of the run's journal
-and ledger. What would stop the run from starting is raised; what the reward said about the sample is reported, also
-where it failed.
+Always true: nothing is loaded, trained or written; the reward is asked about one sample, outside of the run's journal
+and ledger. A mistake that would stop the run from starting is raised; what the reward answers is reported, also if it
+fails.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.runtime.local import device_of, make_engine, rehearse, rehearse_validation
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
-from rewardflow.runtime.on_ray.ray_home import check_cluster, rehearsed_here
-from rewardflow.runtime.open_run import check_installed, check_run_dir, folder_of
+from rewardflow.runtime.on_ray.ray_runtime import check_cluster, rehearsed_here
+from rewardflow.runtime.open_run import runtime_of
+from rewardflow.runtime.prepare import RunStart, prepare
 from rewardflow.runtime.reward_probe import SampleVerdict, ask_about_sample
-from rewardflow.runtime.run_agent import build_agent
-from rewardflow.runtime.validation_setup import open_validation_set
 from rewardflow.settings.run_settings import RunSettings
-from rewardflow.train.backends import backend_of
 
 if TYPE_CHECKING:
     from rewardflow.policy.load_policy import Policy
@@ -104,26 +101,21 @@ class Preflight:
         }
 
 
-async def preflight(settings: RunSettings, *, folder: Path | None = None, resumes: bool = False) -> Preflight:
-    """The model is only outlined."""
-    check_installed()
-    check_run_dir(settings, resumes=resumes)
-    if settings.runtime.kind == "embedded":
-        backend_of(settings).check_one_process(settings)
-    folder = folder or folder_of(settings)
-    build_agent(settings, folder=folder, keeps=False)  # for its mistakes, which are told at once
-    prompt_set = open_prompts(settings.data, seed=settings.seed)
-    validation_set = open_validation_set(settings)
-    here = settings
+async def preflight(start: RunStart, *, folder: Path | None = None) -> Preflight:
+    """Checks a run that has passed `check_start`. The model is built without its weights."""
+    settings = here = start.settings
+    runtime_of(settings)  # raises if the settings do not fit where the run computes
+    prepared = prepare(start, folder=folder, writes=False)
+    prompt_set = prepared.prompt_set
     if settings.runtime.kind == "ray":
         check_cluster(settings)
         here = rehearsed_here(settings)
     with DeviceThread("check") as thread:
         policy = await thread.run(lambda: rehearse(here, prompt_set))
-        measured = await thread.run(lambda: rehearse_validation(here, policy, validation_set))
+        measured = await thread.run(lambda: rehearse_validation(here, policy, prepared.validation_set))
         prompts = await thread.run(lambda: _check_prompts(here, prompt_set, policy))
         memory = await thread.run(lambda: _memory(settings, policy))
-    sample = await ask_about_sample(settings, prompt_set[0], folder=folder, patience_s=PATIENCE_S)
+    sample = await ask_about_sample(settings, prompt_set[0], folder=prepared.folder, patience_s=PATIENCE_S)
     num_groups = num_validated(settings, len(measured))
     return Preflight(
         sample=sample,

@@ -50,6 +50,10 @@ class PreparedRun:
     def settings(self) -> RunSettings:
         return self.start.settings
 
+    @property
+    def is_agent_shared(self) -> bool:
+        return self.settings.shared_agent.name is not None
+
 
 def check_start(settings: RunSettings, *, resume: Checkpoint | bool = False) -> RunStart:
     """Checks what is installed, the metric sinks and `run_dir`, and finds the checkpoint if the run resumes.
@@ -86,8 +90,7 @@ def prepare(
 
 
 def prepare_evaluation(settings: RunSettings) -> PreparedRun:
-    """As `prepare`, for a run that only measures: it needs no prompts of training. The caller checks `run_dir`."""
-    check_installed()
+    """As `prepare`, for a run that only measures: it needs no prompts of training. The caller has checked the start."""
     folder = folder_of(settings)
     agent = agent_of_run(settings, folder=folder)
     prompt_set = open_validation_set(settings)

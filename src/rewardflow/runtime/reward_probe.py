@@ -1,8 +1,8 @@
-"""One call to the reward before a run starts: is the service there, does it take our key, what does a verdict cost?
+"""Asks the reward about one sample before a run starts: does the service answer, and what does a verdict cost?
 
-Always true: the run's journal, ledger and directory know nothing of it. A service that cannot be reached, refuses the
+Always true: the sample is not in the run's journal, ledger or directory. A service that cannot be reached, refuses the
 call or makes the reward raise is an error within seconds; one that is only slow, busy or unclear is not, because the
-agent has ways to deal with that.
+agent can handle that.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _QUICK: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleVerdict:
-    """What came of asking about a made-up answer. No rewards: there was none within the patience."""
+    """The reward's answer to a made-up response. No rewards: none came within the timeout."""
 
     rollouts: tuple[Rollout, ...]
     rewards: tuple[Reward, ...]
     num_calls: int  # those that were repeated, too
     elapsed_s: float
     cost_usd: float
-    is_priced: bool  # whether cost_usd is what a verdict costs; if not, nobody told
+    is_priced: bool  # whether cost_usd is what a verdict costs; if not, the price is unknown
     tokens: int
     units: tuple[str, ...]  # of the rewards that make the score: whether each judges a rollout or a whole group
     unreachable: str | None = None  # what no connection could be made to
@@ -64,7 +64,7 @@ class SampleVerdict:
 
 
 async def probe(settings: RunSettings, prompt: Prompt, *, folder: Path) -> None:
-    """Raise if the reward cannot be called; warn if it only failed this once."""
+    """Raises if the reward cannot be called; warns if it failed in a way that may pass."""
     sample = await ask_about_sample(settings, prompt, folder=folder, patience_s=PATIENCE_S)
     if sample.unreachable is not None:
         raise RewardLoadError(
@@ -74,7 +74,7 @@ async def probe(settings: RunSettings, prompt: Prompt, *, folder: Path) -> None:
 
 
 async def probe_open(agent: RunAgent, prompt: Prompt) -> None:
-    """As `probe`, of an agent that is open and may judge for other runs too: it is asked like by any of them."""
+    """As `probe`, for an open, possibly shared agent; submits as any run does."""
     rewards: tuple[Reward, ...] = ()
     with agent.open(source=_SAMPLE_SOURCE) as ticket:
         ticket.submit(_rollouts(prompt, _likely_answer(prompt), _SAMPLE_GROUP_SIZE))
@@ -101,11 +101,11 @@ def _judge(rewards: Sequence[Reward]) -> None:
 
 
 async def ask_about_sample(settings: RunSettings, prompt: Prompt, *, folder: Path, patience_s: float) -> SampleVerdict:
-    """The verdict on the prompt's own ground truth; on "?" where there is none, or where that needed no call."""
+    """Returns the verdict on the prompt's ground truth, or on "?" if it has none or judging it needed no call."""
     loop = asyncio.get_running_loop()
     quick = dataclasses.replace(settings, limits={**settings.limits, **_QUICK})
     async with build_agent(quick, folder=folder, keeps=False) as agent:
-        units = units_of(agent)
+        units = agent.units
         began_s = loop.time()
         rollouts: tuple[Rollout, ...] = ()
         rewards: tuple[Reward, ...] = ()
@@ -127,26 +127,15 @@ async def ask_about_sample(settings: RunSettings, prompt: Prompt, *, folder: Pat
             num_calls=statistics.calls,
             elapsed_s=loop.time() - began_s,
             cost_usd=statistics.ledger.spent_usd,
-            is_priced=statistics.ledger.spent_usd > 0 or (statistics.calls > 0 and _tell_their_price(agent)),
+            is_priced=statistics.ledger.spent_usd > 0 or (statistics.calls > 0 and agent.knows_prices),
             tokens=statistics.ledger.tokens,
             units=units,
             unreachable=unreachable,
         )
 
 
-def units_of(agent: RewardAgent) -> tuple[str, ...]:
-    """What each reward of an open agent judges at a time: `rollout` or `group`."""
-    return tuple(component.scorer.loaded.unit for component in agent._components)
-
-
-def _tell_their_price(agent: RewardAgent) -> bool:
-    """Whether every reward of an open agent knows what its calls cost, so that a cost of 0 means that they are free."""
-    hooks = [component.scorer.loaded.price_problem for component in agent._components]
-    return all(hook is not None and hook() is None for hook in hooks)
-
-
 def _rollouts(prompt: Prompt, answer: str, group_size: int) -> tuple[Rollout, ...]:
-    """A group needs something to compare, so its answers differ."""
+    """Makes a group of samples. Their answers differ, so that a reward has something to compare."""
     return tuple(
         Rollout(
             group_id=f"sample {answer}",
@@ -172,7 +161,7 @@ def _likely_answer(prompt: Prompt) -> str:
 
 
 async def _unreachable(agent: RewardAgent) -> str | None:
-    """An account none of whose addresses takes a connection; a service that is only slow takes one at once."""
+    """Returns why no address of some account takes a connection; a service that is only slow takes one at once."""
     proxies = EnvironmentProxies()
     for account in agent.statistics().accounts:
         names = [endpoint.name or "" for endpoint in account.governors.endpoints]
@@ -184,7 +173,7 @@ async def _unreachable(agent: RewardAgent) -> str | None:
 
 
 async def _connect(url: str) -> str | None:
-    """What keeps a connection from being made; None where one is."""
+    """Returns why no connection can be made; None if one can."""
     address = urllib.parse.urlsplit(url)
     port = address.port or (443 if address.scheme == "https" else 80)
     try:

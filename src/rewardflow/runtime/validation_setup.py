@@ -14,7 +14,6 @@ from rewardflow.flow.records import Prompt
 from rewardflow.flow.validation_plan import ValidationPlan
 from rewardflow.generate.samplings import validation_sampling
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.reward_probe import units_of
 from rewardflow.runtime.run_agent import RunAgent
 from rewardflow.settings.run_settings import RunSettings, ValidationSettings
 
@@ -45,7 +44,7 @@ def check_reward_fits(validation: ValidationSettings | None, agent: RunAgent) ->
     """The agent is open. What a shared one judges at a time is not known here."""
     if not isinstance(agent, RewardAgent):
         return
-    if validation is not None and validation.rollouts == 1 and "group" in units_of(agent):
+    if validation is not None and validation.rollouts == 1 and "group" in agent.units:
         raise InvalidInput(
             f"the reward {agent.name} compares the rollouts of a group, so validation.rollouts must be at least 2 "
             "(with a temperature above 0), got rollouts=1"

@@ -24,7 +24,7 @@ from rewardflow.mock_judge.marking import share_right
 from rewardflow.plan.named_schedules import SCHEDULES as NAMED_SCHEDULES
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
-from rewardflow.runtime.open_run import check_installed
+from rewardflow.runtime.prepare import check_installed
 from rewardflow.services.judges.llm_judge import LLMJudge
 from rewardflow.services.judges.rubric import Criterion
 from rewardflow.services.prices import Prices

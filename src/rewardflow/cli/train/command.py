@@ -19,12 +19,10 @@ from rewardflow.cli.train.closing_report import TrainOutcome, report_outcome, re
 from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import METRICS_FILE
-from rewardflow.runtime.homes import open_run
-from rewardflow.runtime.open_run import check_installed, check_run_dir
+from rewardflow.runtime.open_run import open_run
 from rewardflow.runtime.preflight import preflight
-from rewardflow.runtime.records.metrics_sinks import check_sinks
+from rewardflow.runtime.prepare import RunStart, check_start
 from rewardflow.runtime.records.validation_records import is_measuring
-from rewardflow.runtime.resuming import find_checkpoint
 from rewardflow.runtime.run_agent import spent_usd
 from rewardflow.settings.json_schema import json_schema
 from rewardflow.settings.run_file import load_run
@@ -64,21 +62,19 @@ def run(args: argparse.Namespace) -> int:
     if args.check and args.no_probe:
         raise InvalidInput("--no-probe is for a start; --check is there to ask about a sample, got both")
     settings = load_run(args.run_file, args.overrides)
-    check_installed()
-    check_sinks(settings)
-    check_run_dir(settings, resumes=args.resume)
-    checkpoint = find_checkpoint(settings) if args.resume else None
+    start = check_start(settings, resume=args.resume)
+    checkpoint = start.checkpoint
     if checkpoint is not None and checkpoint.step >= settings.steps and not is_measuring(settings, checkpoint):
         return _finished(checkpoint, settings, as_json=args.json)
     if args.check:
-        return check(settings, resumes=args.resume, as_json=args.json)
+        return check(start, as_json=args.json)
     if args.resume:
         stderr_console().print(_where_from(checkpoint, settings), soft_wrap=True)
-    return train(settings, resume=checkpoint or args.resume, probes=not args.no_probe, as_json=args.json)
+    return train(start, probes=not args.no_probe, as_json=args.json)
 
 
-def check(settings: RunSettings, *, resumes: bool, as_json: bool) -> int:
-    found = asyncio.run(preflight(settings, resumes=resumes))
+def check(start: RunStart, *, as_json: bool) -> int:
+    found = asyncio.run(preflight(start))
     report_preflight(found, as_json=as_json)
     if found.problem is None:
         return WELL
@@ -105,11 +101,11 @@ def _finished(checkpoint: Checkpoint, settings: RunSettings, *, as_json: bool) -
     return WELL
 
 
-def train(settings: RunSettings, *, resume: Checkpoint | bool = False, probes: bool, as_json: bool) -> int:
-    console = stderr_console()
+def train(start: RunStart, *, probes: bool, as_json: bool) -> int:
+    settings, console = start.settings, stderr_console()
     view = TrainView(settings.steps, console)
     try:
-        outcome = asyncio.run(_train(settings, view, console, probes=probes, resume=resume))
+        outcome = asyncio.run(_train(start, view, console, probes=probes))
     except BaseException:
         if view.totals.num_steps:
             kept = "" if settings.run_dir is None else f"; metrics are in {safe(str(_metrics(settings)))}"
@@ -127,9 +123,8 @@ def train(settings: RunSettings, *, resume: Checkpoint | bool = False, probes: b
     return WELL
 
 
-async def _train(
-    settings: RunSettings, view: TrainView, console: Console, *, probes: bool, resume: Checkpoint | bool
-) -> TrainOutcome:
+async def _train(start: RunStart, view: TrainView, console: Console, *, probes: bool) -> TrainOutcome:
+    settings = start.settings
     asking = "asking the reward about a sample, then " if probes else ""
     console.print(f"{asking}loading {safe(settings.policy.model)}", soft_wrap=True)
 
@@ -137,7 +132,7 @@ async def _train(
         console.print(safe(waits_for), soft_wrap=True)
 
     async with open_run(
-        settings, tell=tell, on_step=view.add, on_validation=view.add_validation, probes=probes, resume=resume
+        settings, tell=tell, on_step=view.add, on_validation=view.add_validation, probes=probes, start=start
     ) as run:
         async with view.shown(run):
             num_trained = await run.train()
@@ -150,7 +145,7 @@ async def _train(
         cost_usd=spent_usd(statistics),
         metrics=_metrics(settings),
         validations=tuple(sorted(view.validations, key=lambda report: report.version)),
-        is_resumed=resume is not False,
+        is_resumed=start.resumes,
     )
 
 

@@ -7,16 +7,18 @@ from pathlib import Path
 from tiny_run import settings_in
 
 from rewardflow.runtime.evaluate import find_model, settings_of
-from rewardflow.runtime.measuring import MeasuringHere, MeasuringOnRay, measuring_home
+from rewardflow.runtime.local import LocalRuntime
+from rewardflow.runtime.on_ray.ray_runtime import RayRuntime
+from rewardflow.runtime.open_run import runtime_of
 from rewardflow.settings.run_settings import DataSettings, RuntimeSettings, SharedAgentSettings, ValidationSettings
 
 
 def test_an_evaluation_generates_where_the_run_would(tmp_path: Path) -> None:
     validation = ValidationSettings(data=DataSettings(task="copy_digits", limit=2))
     here = settings_in(tmp_path, validation=validation)
-    assert isinstance(measuring_home(here), MeasuringHere)
+    assert isinstance(runtime_of(here, trains=False), LocalRuntime)
     on_ray = settings_in(tmp_path, validation=validation, runtime=RuntimeSettings(kind="ray", ranks=2))
-    assert isinstance(measuring_home(on_ray), MeasuringOnRay)
+    assert isinstance(runtime_of(on_ray, trains=False), RayRuntime)
 
 
 def test_a_shared_agent_takes_an_evaluation_for_a_run_of_its_own(tmp_path: Path) -> None:

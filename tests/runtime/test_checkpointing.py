@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rewardflow.runtime.time_budget import TimeBudget
+from rewardflow.runtime.checkpointing import TimeBudget
 
 
 def test_without_a_limit_time_is_never_up() -> None:

@@ -1,7 +1,7 @@
-"""A home for a run on a Ray cluster: this process keeps the loop, actors compute.
+"""The runtime on a Ray cluster: this process runs the loop, actors compute.
 
-Always true: a cluster that is too small is refused before anything is loaded; what we started is ended by us, and
-nothing else is: actors and their places when the run ends, a cluster only if it was started for this run.
+Always true: a cluster that is too small is refused before anything is loaded. A run ends what it started and nothing
+else: actors and their placement group when the run ends, a cluster only if it was started for this run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.generate.engines import engine_factory
 from rewardflow.runtime.local import rehearse, rehearse_validation
@@ -49,8 +51,8 @@ from rewardflow.train.backends import backend_of
 logger = logging.getLogger(__name__)
 
 
-class OnRay:
-    """A `Home`. `tell` is told what the start waits for."""
+class RayRuntime:
+    """A `Runtime`. It calls `tell` with what the start waits for."""
 
     def __init__(self, settings: RunSettings, *, tell: Callable[[str], None] | None = None) -> None:
         self._settings = settings
@@ -65,7 +67,7 @@ class OnRay:
 
     @property
     def _num_engines(self) -> int:
-        """That are actors of their own."""
+        """The number of engines that are separate actors."""
         return 0 if self._is_colocated else self._runtime.generators
 
     async def __aenter__(self) -> Self:
@@ -90,12 +92,12 @@ class OnRay:
         self._stack.close()
 
     def check_room(self) -> None:
-        """In the cluster that this process has joined."""
+        """Raises if the cluster that this process has joined is too small."""
         is_strict = self._runtime.spread == "strict_spread"
         check_room(self._need(), alive_nodes(), is_strictly_spread=is_strict)
 
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
-        """The ranks' devices are not here, so they are asked for theirs when they load."""
+        """Rehearses on the CPU: each rank checks its own device when it loads."""
         return await asyncio.to_thread(self._rehearse, prompt_set, validation_set)
 
     def _rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
@@ -126,6 +128,17 @@ class OnRay:
                 await ranks.all("meet_engines", lambda _: (settings, engines.actors))
             await machinery.generator.publish(0)
         return machinery
+
+    async def rehearse_evaluation(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
+        return await self.rehearse(prompt_set, prompt_set)
+
+    async def load_evaluation(self, checkpoint: Checkpoint | None, version: int) -> Generator:
+        """Loads ranks and generators as if the run resumed from the checkpoint: what can train it can measure it."""
+        machinery = await self.load()
+        if checkpoint is not None:
+            await machinery.weights.put_back(checkpoint.path)
+            await machinery.generator.publish(version)
+        return machinery.generator
 
     def _machinery(self, ranks: Crew, engines: Crew, places: list[RankPlace]) -> Machinery:
         settings = self._settings
@@ -183,7 +196,7 @@ class OnRay:
         return crew, others
 
     async def _check_run_dir_is_shared(self, ranks: Crew, places: list[RankPlace]) -> None:
-        """Every rank writes its part of a checkpoint there."""
+        """Raises if a rank does not see `run_dir`, where it must write its part of a checkpoint."""
         if self._settings.run_dir is None:
             return
         file = await asyncio.to_thread(_made_file, Path(self._settings.run_dir))
@@ -200,16 +213,16 @@ class OnRay:
 
 
 def check_cluster(settings: RunSettings) -> None:
-    """Whether the cluster that a run would join has room for it; one that it would start for itself is not started."""
+    """Raises if the cluster that a run would join has no room for it. Starts no cluster."""
     _check_installed()
     address = _address_of(settings.runtime)
     if address is not None:
         with joined(address):
-            OnRay(settings).check_room()
+            RayRuntime(settings).check_room()
 
 
 def rehearsed_here(settings: RunSettings) -> RunSettings:
-    """As the rehearsal in this process sees them, which may have none of the devices of the ranks."""
+    """Returns the settings for a rehearsal in this process, which may have none of the ranks' devices."""
     trainer = dataclasses.replace(settings.trainer, device="cpu")
     return engine_factory(settings).without_devices(dataclasses.replace(settings, trainer=trainer))
 
@@ -220,7 +233,7 @@ def _check_installed() -> None:
 
 
 def _address_of(runtime: RuntimeSettings) -> str | None:
-    """Of the cluster to join; None: one is started for the run."""
+    """Returns the address of the cluster to join; None: start one for the run."""
     return runtime.address or os.environ.get("RAY_ADDRESS") or None
 
 
@@ -240,7 +253,7 @@ def _actor(cls: type[Any], need: Need, group: Any, place: int, arguments: tuple[
 
 
 def _for_actors(settings: RunSettings) -> RunSettings:
-    """Without the reward, which may hold keys, and with paths that do not depend on where a process was started."""
+    """Returns the settings without the reward, which may hold keys, and with an absolute path of the model."""
     model = Path(settings.policy.model).expanduser()
     policy = dataclasses.replace(settings.policy, model=str(model.absolute())) if model.exists() else settings.policy
     return dataclasses.replace(settings, reward="elsewhere:reward", reward_kwargs={}, limits={}, policy=policy)
