@@ -8,6 +8,7 @@ import pytest
 from tiny_run import settings_in
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.run_directory import JOURNAL_FILE
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.prepare import check_start, prepare, prepare_evaluation
 from rewardflow.settings.run_settings import DataSettings, ValidationSettings
@@ -31,8 +32,7 @@ def test_an_agent_that_is_given_replaces_that_of_the_settings(tmp_path: Path) ->
 def test_a_check_has_an_agent_that_keeps_nothing(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, run_dir=tmp_path / "run")
     kept = [prepare(check_start(settings), writes=writes).agent.settings.journal for writes in (True, False)]
-    assert kept == [tmp_path / "run" / "journal.db", None] or kept[1] is None
-    assert kept[0] is not None
+    assert kept == [tmp_path / "run" / JOURNAL_FILE, None]
 
 
 def test_a_run_without_a_directory_cannot_resume(tmp_path: Path) -> None:
