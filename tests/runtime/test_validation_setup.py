@@ -19,7 +19,7 @@ from torch import Tensor
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.validation_report import Validated
+from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.runtime.local import embedded
 from rewardflow.runtime.prepare import store_of
 from rewardflow.settings.run_settings import (

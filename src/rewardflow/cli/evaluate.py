@@ -17,7 +17,7 @@ from rewardflow.cli.display import dollars, duration, stderr_console, stdout_con
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import write_json
 from rewardflow.cli.train.validation_text import number, share, under_way_text
-from rewardflow.flow.validation_report import Validated, ValidationFigures, ValidationReport
+from rewardflow.flow.validation.validation_report import Validated, ValidationFigures, ValidationReport
 from rewardflow.runtime.evaluate import (
     Evaluation,
     EvaluationStart,

@@ -12,7 +12,7 @@ from rewardflow.flow.device import Device
 from rewardflow.flow.protocols import Advantages, Generator, PromptSource, Rewards, Trainer, ValueEstimator
 from rewardflow.flow.records import Sampling
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.flow.validation.validation_plan import ValidationPlan
 from rewardflow.observe.events import EventSink
 
 _HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}  # orders `needs` and `stream` by size

@@ -25,7 +25,7 @@ from rewardflow.flow.records import Boundary, JudgedRollout, Prompt, SavedStep
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.step_record import StepRecord
 from rewardflow.flow.training import StepTraining
-from rewardflow.flow.validation import OnValidation, Validations, ValidationStatistics
+from rewardflow.flow.validation.measurement import OnValidation, Validations, ValidationStatistics
 from rewardflow.observe.events import EventSink
 
 

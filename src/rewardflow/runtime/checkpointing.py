@@ -24,7 +24,7 @@ from rewardflow.checkpoint.store import CheckpointStore
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
 from rewardflow.flow.reports import StepReport
-from rewardflow.flow.validation_report import Validated
+from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.runtime.records.flat_metrics import scalars
 from rewardflow.settings.run_settings import RunSettings
 

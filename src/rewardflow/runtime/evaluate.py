@@ -16,8 +16,8 @@ from pathlib import Path
 from rewardflow.checkpoint.manifest import MANIFEST_FILE, Checkpoint
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device import Device
-from rewardflow.flow.validation import Measurement
-from rewardflow.flow.validation_report import Validated
+from rewardflow.flow.validation.measurement import Measurement
+from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER, EVALUATIONS_FOLDER, METRICS_FILE
 from rewardflow.runtime.open_run import open_agent, probe_own_agent, runtime_of
 from rewardflow.runtime.prepare import check_installed, prepare_evaluation, store_of

@@ -25,8 +25,8 @@ from rewardflow.flow.protocols import Generator, Trainer, ValueEstimator
 from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
-from rewardflow.flow.validation import OnValidation
-from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.flow.validation.measurement import OnValidation
+from rewardflow.flow.validation.validation_plan import ValidationPlan
 from rewardflow.generate.samplings import training_sampling
 from rewardflow.runtime.checkpointing import Checkpointer, TimeBudget, TimeIsUp, saving_on_signal
 from rewardflow.runtime.prepare import PreparedRun, RunStart, check_start, prepare, store_of

@@ -11,7 +11,7 @@ from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
-from rewardflow.flow.validation_plan import ValidationPlan
+from rewardflow.flow.validation.validation_plan import ValidationPlan
 from rewardflow.generate.samplings import validation_sampling
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.run_agent import RunAgent

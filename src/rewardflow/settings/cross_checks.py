@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.validation_plan import VALIDATION_SOURCE
+from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE
 from rewardflow.settings.algorithm_needs import ADVANTAGES, STREAMS
 from rewardflow.settings.sections.algorithm import AlgorithmSettings, named
 from rewardflow.settings.sections.generation import ENGINES

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any
 
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.validation_plan import VALIDATION_SOURCE
+from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE
 from rewardflow.reward.settings import split_options
 from rewardflow.settings.cross_checks import check_across_sections
 from rewardflow.settings.reward_shape import check_reward

@@ -14,8 +14,8 @@ from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
-from rewardflow.flow.validation import ValidationStatistics
-from rewardflow.flow.validation_report import PassAt, Validated, ValidationFigures, ValidationReport
+from rewardflow.flow.validation.measurement import ValidationStatistics
+from rewardflow.flow.validation.validation_report import PassAt, Validated, ValidationFigures, ValidationReport
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
 
 WAITING = FlowStatistics(

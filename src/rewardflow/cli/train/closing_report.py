@@ -19,7 +19,7 @@ from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.live_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
 from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.cli.train.validation_text import number, validation_text
-from rewardflow.flow.validation_report import ValidationReport
+from rewardflow.flow.validation.validation_report import ValidationReport
 
 if TYPE_CHECKING:
     from rewardflow.runtime.memory_estimate import MemoryEstimate

@@ -20,7 +20,7 @@ from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.cli.train.validation_text import number, under_way_text, validation_text
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
-from rewardflow.flow.validation_report import Validated, ValidationReport
+from rewardflow.flow.validation.validation_report import Validated, ValidationReport
 from rewardflow.reward.agent import AgentStatistics
 from rewardflow.shared_agent.client_counts import ClientStatistics
 

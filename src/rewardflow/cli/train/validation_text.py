@@ -5,8 +5,8 @@ Always true: failed verdicts are told wherever there are any; names that come fr
 
 from __future__ import annotations
 
-from rewardflow.flow.validation import ValidationStatistics
-from rewardflow.flow.validation_report import ValidationFigures, ValidationReport
+from rewardflow.flow.validation.measurement import ValidationStatistics
+from rewardflow.flow.validation.validation_report import ValidationFigures, ValidationReport
 
 
 def validation_text(report: ValidationReport) -> str:

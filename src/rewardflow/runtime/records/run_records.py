@@ -18,8 +18,8 @@ from typing import Any
 
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.flow.reports import StepReport
-from rewardflow.flow.validation_plan import VALIDATION_SOURCE
-from rewardflow.flow.validation_report import Validated
+from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE
+from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.observe.events import EventSink
 from rewardflow.observe.line_file import LineFile, encode_line, read_lines
 from rewardflow.observe.run_directory import ROLLOUTS_FOLDER, SETTINGS_FILE, RunDirectory

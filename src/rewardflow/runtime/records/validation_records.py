@@ -16,7 +16,7 @@ from typing import Any
 
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.flow.records import num_sampled_tokens
-from rewardflow.flow.validation_report import Validated
+from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.observe.events import SCHEMA_VERSION
 from rewardflow.observe.line_file import LineFile, encode_line, read_lines
 from rewardflow.observe.run_directory import VALIDATION_FILE, VALIDATION_ROLLOUTS_FILE

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
-from rewardflow.flow.validation_plan import Occasions
-from rewardflow.flow.validation_report import names_of_figures
+from rewardflow.flow.validation.validation_plan import Occasions
+from rewardflow.flow.validation.validation_report import names_of_figures
 from rewardflow.settings.rules import at_least, check_seed, within
 from rewardflow.settings.sections.data import DataSettings
 

@@ -19,8 +19,8 @@ from rewardflow.flow.checked_generation import generate_checked
 from rewardflow.flow.device import Device
 from rewardflow.flow.protocols import Generator, Rewards
 from rewardflow.flow.records import GroupRequest, Precomputed, PreparedRollout, SavedStep
-from rewardflow.flow.validation_plan import VALIDATION_SOURCE, ValidationPlan
-from rewardflow.flow.validation_report import Validated, ValidationReport, by_data_source, figures_of_plan
+from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE, ValidationPlan
+from rewardflow.flow.validation.validation_report import Validated, ValidationReport, by_data_source, figures_of_plan
 from rewardflow.types import Rollout, ScoredGroup
 
 OnValidation = Callable[[Validated], None]

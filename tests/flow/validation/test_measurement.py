@@ -22,8 +22,8 @@ from rewardflow.flow.records import Boundary, GroupRequest, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.schedule import Schedule
-from rewardflow.flow.validation_plan import Occasions, ValidationPlan
-from rewardflow.flow.validation_report import Validated
+from rewardflow.flow.validation.validation_plan import Occasions, ValidationPlan
+from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.observe.events import DeviceWorked, EventList
 from rewardflow.observe.run_directory import read_steps
 from rewardflow.reward.agent import RewardAgent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewardflow.flow.records import Prompt, Sampling
-from rewardflow.flow.validation_plan import Occasions, ValidationPlan
+from rewardflow.flow.validation.validation_plan import Occasions, ValidationPlan
 
 PROMPTS = tuple(Prompt(uid=str(i), text=str(i)) for i in range(2))
 

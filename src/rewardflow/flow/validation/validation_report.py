@@ -16,7 +16,7 @@ from typing import Any
 
 from rewardflow.flow.records import num_sampled_tokens
 from rewardflow.flow.reports import mean_of
-from rewardflow.flow.validation_plan import VALIDATION_SOURCE, ValidationPlan
+from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE, ValidationPlan
 from rewardflow.observe.events import SCHEMA_VERSION
 from rewardflow.types import ScoredGroup
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow.flow.records import Prompt
-from rewardflow.flow.validation_plan import ValidationPlan
-from rewardflow.flow.validation_report import (
+from rewardflow.flow.validation.validation_plan import ValidationPlan
+from rewardflow.flow.validation.validation_report import (
     ValidationFigures,
     ValidationReport,
     by_data_source,
