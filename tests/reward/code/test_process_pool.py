@@ -152,6 +152,11 @@ def spend_and_fail():
     raise ValueError("unreadable answer")
 
 
+def report_free():
+    report_usage(cost_usd=0.0)
+    return 1.0
+
+
 def read_tenant():
     return tenant.get()
 
@@ -352,6 +357,19 @@ def test_usage_reported_before_an_exception_is_kept(samples: Any) -> None:
             with pytest.raises(ValueError, match="unreadable answer"):
                 await call_pool(workers, call)
         assert (call.cost_usd, call.tokens, call.headers) == (0.25, 12, {"x-ratelimit-remaining": "3"})
+
+    asyncio.run(main())
+
+
+def test_a_call_reported_as_free_is_free_in_a_process_too(samples: Any) -> None:
+    async def main() -> None:
+        free, silent = Call(()), Call(())
+        async with running(samples.Named("report_free")) as workers:
+            await call_pool(workers, free)
+        async with running(samples.Named("pid")) as workers:
+            await call_pool(workers, silent)
+        assert (free.cost_usd, free.is_cost_known) == (0.0, True)
+        assert not silent.is_cost_known
 
     asyncio.run(main())
 

@@ -120,7 +120,7 @@ def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context
 
 
 def _reply(value: bytes, type_name: str, failure: Failure | None, call: Call) -> Reply:
-    return Reply(value, type_name, failure, call.cost_usd, call.tokens, call.headers)
+    return Reply(value, type_name, failure, call.cost_usd, call.tokens, call.is_cost_known, call.headers)
 
 
 def _load_error(error: BaseException) -> RewardLoadError:

@@ -62,6 +62,7 @@ class Reply:
     failure: Failure | None
     cost_usd: float
     tokens: int
+    is_cost_known: bool
     headers: dict[str, str] | None
 
 
@@ -123,6 +124,7 @@ def pickle_source(source: FunctionSource, name: str) -> bytes:
 def open_reply(reply: Reply, call: Call) -> Any:
     """Copies what the call reported into `call`; returns the result, or raises the exception of the reward."""
     call.cost_usd, call.tokens = reply.cost_usd, reply.tokens
+    call.is_cost_known = reply.is_cost_known
     call.headers = reply.headers
     if reply.failure is not None:
         raise unpack_exception(reply.failure)
