@@ -1,4 +1,4 @@
-"""Files of answers in, files of verdicts out: JSONL and parquet.
+"""Reads files of answers and writes files of verdicts, as JSONL or parquet.
 
 rows = list(read_answers("answers.jsonl"))
 write_verdicts("verdicts.parquet", [JudgedAnswer(row, reward) for row, reward in ...])

@@ -1,6 +1,6 @@
-"""One row of a file of answers: what it may be called, what it must be, and what is wrong with it.
+"""Reads one row of a file of answers: the names of its columns, their rules, and its mistakes.
 
-Always true: a row is an `Answer` with a valid rollout or a `BadRow` that says why not; both keep the row's own columns,
+Always true: a row is an `Answer` with a valid rollout or a `BadRow` with the reason; both keep the row's own columns,
 so that a verdict can be written beside them.
 """
 
@@ -28,7 +28,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be judged, and why; without columns if they could not even be read."""
+    """A row that cannot be judged, and why. It has no columns if they could not be read."""
 
     line: int
     columns: Mapping[str, Any]
@@ -49,7 +49,7 @@ class JudgedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A row that has been read by itself; its place in a group depends on the other rows."""
+    """A row that was read alone; its place in a group depends on the other rows."""
 
     line: int
     columns: Mapping[str, Any]
@@ -127,7 +127,7 @@ def _last_content(name: str, value: Any) -> str:
 
 
 def _question(row: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """The prompt as text and as messages; verl keeps messages in a column named `prompt`."""
+    """Returns the prompt as text and as messages; verl keeps messages in a column named `prompt`."""
     prompt, messages = row.get("prompt"), row.get("messages")
     if prompt is None and messages is None:
         prompt = row.get("question")  # as in GSM8K's own files, where other columns are missing
@@ -147,7 +147,7 @@ def messages_of(name: str, value: Any, rule: str) -> Sequence[Mapping[str, Any]]
 
 
 def ground_truth_of(row: Mapping[str, Any]) -> Any:
-    """None where there is none: not every reward needs a reference."""
+    """Returns the reference answer; None if the row has none, because not every reward needs one."""
     model = row.get("reward_model")
     nested = model.get("ground_truth") if isinstance(model, Mapping) else None
     candidates = (row.get("ground_truth"), nested, row.get("reward_model.ground_truth"), row.get("answer"))
@@ -164,7 +164,7 @@ def typed_column(row: Mapping[str, Any], name: str, kind: type[Any], rule: str, 
 
 
 def _whole(row: Mapping[str, Any], name: str, *, at_least: int) -> int | None:
-    """A column with gaps comes out of pandas as floats, so 3.0 is taken for 3."""
+    """Reads a whole number. Takes 3.0 for 3: pandas turns a column with gaps into floats."""
     value = row.get(name)
     if value is None:
         return None

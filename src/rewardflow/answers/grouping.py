@@ -1,7 +1,7 @@
 """Puts rows into the groups that the agent judges and delivers.
 
-Always true: every group that comes out is whole: its indices are 0 to group_size - 1, each once. A row that contradicts
-its group is a `BadRow`; the rest of the group is judged without it, as a smaller group.
+Always true: every resulting group is complete: its indices are 0 to group_size - 1, each once. A row that contradicts
+its group becomes a `BadRow`; the agent judges the rest as a smaller group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def grouped(drafts: Sequence[Draft | BadRow]) -> Iterator[Answer | BadRow]:
-    """The same rows in the same order, each with its index and the size of its group."""
+    """Returns the same rows in the same order, each with its index and the size of its group."""
     members: defaultdict[tuple[int, str], list[Draft]] = defaultdict(list)
     for draft in drafts:
         if isinstance(draft, Draft):
@@ -70,7 +70,7 @@ def _fit(drafts: Sequence[Draft]) -> _Group:
             group.complaints[draft.line] = complaint or ""
         else:
             group.by_index[index] = draft
-    # Ranks, which are the indices themselves unless some are missing.
+    # Ranks: the indices themselves, unless some are missing.
     for rank, index in enumerate(sorted(group.by_index)):
         group.index_by_line[group.by_index[index].line] = rank
     return group

@@ -1,7 +1,7 @@
-"""Rows from and to parquet, through pyarrow, which is an extra.
+"""Reads and writes rows as parquet with pyarrow, an optional dependency.
 
-Always true: whatever a row holds can be written. A column keeps the type that it had in the source file, else gets the
-type that fits all of its values, else is written as JSON text.
+Always true: every row can be written. A column keeps its type of the source file, else gets the type that fits all of
+its values, else is written as JSON text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rewardflow.errors import InvalidInput
 
 _BATCH_ROWS = 1024
 
-# The columns of a verdict, as pyarrow spells their types, and two that it has no short name for.
+# The columns of a verdict with pyarrow's names of their types; two types have no short name.
 VERDICT_TYPES: Mapping[str, str] = {
     "score": "float64",
     "status": "string",
@@ -51,12 +51,12 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_rows(file: BinaryIO, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as they are; a column that a row lacks is null there."""
+    """Writes rows as they are; a column that a row lacks is null there."""
     _write(file, rows, known={}, spelled={})
 
 
 def write_verdict_rows(file: BinaryIO, rows: Sequence[Mapping[str, Any]], *, source: Path | None) -> None:
-    """Write rows, each with the same verdict columns and any others; `source` is the parquet file they came from."""
+    """Writes rows, each with the same verdict columns and any others; `source` is the parquet file they came from."""
     pyarrow, pq = _pyarrow()
     known = _verdict_types(pyarrow) | ({} if source is None else _types_of(pq, source))
     _write(file, rows, known=known, spelled=VERDICT_TYPES)
@@ -65,7 +65,7 @@ def write_verdict_rows(file: BinaryIO, rows: Sequence[Mapping[str, Any]], *, sou
 def _write(
     file: BinaryIO, rows: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any], spelled: Mapping[str, str]
 ) -> None:
-    """`known` are the types of columns; those in `spelled` are written even where no row has them."""
+    """Writes rows. `known` has types of columns; the columns in `spelled` are written even if no row has them."""
     pyarrow, pq = _pyarrow()
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row) | dict.fromkeys(spelled):
@@ -89,7 +89,7 @@ def _verdict_types(pyarrow: Any) -> dict[str, Any]:
 
 
 def _types_of(pq: Any, source: Path) -> dict[str, Any]:
-    """Of the source's own columns; those that a verdict's column displaces are under another name by now."""
+    """Returns the types of the source's columns, except columns that were renamed to make room for a verdict's."""
     return {field.name: field.type for field in pq.read_schema(source) if field.name not in VERDICT_TYPES}
 
 
@@ -110,12 +110,12 @@ def _as_json_text(pyarrow: Any, values: Sequence[Any]) -> Any:
 
 
 def _whole_text(text: str) -> str:
-    """Policies emit halves of surrogate pairs, which parquet cannot hold."""
+    """Replaces halves of surrogate pairs, which policies emit and parquet cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _has_empty_struct(pyarrow: Any, kind: Any) -> bool:
-    """Parquet has no form for an object without fields, as in a column of `{}`."""
+    """Returns whether a type has an object without fields, as in a column of `{}`, which parquet cannot hold."""
     if pyarrow.types.is_struct(kind) and kind.num_fields == 0:
         return True
     return any(_has_empty_struct(pyarrow, kind.field(i).type) for i in range(kind.num_fields))

@@ -1,7 +1,7 @@
-"""JSON for whatever a row holds.
+"""Writes any value of a row as JSON.
 
-Always true: `json_text` never refuses a value that was read from JSON or parquet, and gives valid JSON: NaN becomes
-null, and what JSON has no form for becomes its text.
+Always true: `json_text` accepts every value that was read from JSON or parquet and returns valid JSON: NaN becomes
+null, and a value that JSON cannot hold becomes its text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a file of answers, JSONL or parquet.
 
-Always true: every row of the file comes out once, in the file's order, as an `Answer` or a `BadRow`; a bad row stops
-nothing. Only a file that cannot be read at all is an error.
+Always true: every row of the file is returned once, in the file's order, as an `Answer` or a `BadRow`; a bad row does
+not stop the reading. Only a file that cannot be read at all is an error.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rewardflow.types import EMPTY
 
 
 def read_answers(path: str | PathLike[str]) -> Iterator[Answer | BadRow]:
-    """Every row of the file. All of it is read before the first row comes, because groups may lie anywhere in it."""
+    """Yields every row, after it has read the whole file: a group's rows may be anywhere in it."""
     yield from grouped([_draft(line, row) for line, row in read_rows(path)])
 
 
 def first_rows(rows: Sequence[Answer | BadRow], count: int) -> list[Answer | BadRow]:
-    """The first `count` rows, and of later ones those that complete their groups: half a group is another question."""
+    """Returns the first `count` rows and the later rows of their groups, because half a group may score otherwise."""
     if count < 1:
         raise InvalidInput(f"the number of rows must be at least 1, got {count}")
     started = {_place(row) for row in rows[:count] if isinstance(row, Answer)}

@@ -1,7 +1,7 @@
-"""Files of rows, JSONL and parquet, whatever the rows mean.
+"""Reads and writes files of rows, JSONL and parquet, whatever the rows mean.
 
-Always true: every row of a file comes out once, in the file's order, with its line; one that cannot be read is an
-`Unreadable` and stops nothing. A file that is written takes the old one's place as a whole or not at all.
+Always true: every row of a file is returned once, in the file's order, with its line; a row that cannot be read is an
+`Unreadable` and does not stop the reading. A new file replaces the old one as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """In place of a row that is no JSON."""
+    """Takes the place of a row that is not JSON."""
 
     why: str
 
 
 def check_format(path: str | PathLike[str]) -> Format:
-    """By the file's ending; also makes sure that what its format needs is installed."""
+    """Returns the format by the file's ending; raises if the package for that format is not installed."""
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
         raise InvalidInput(f"a file of rows must end in one of {', '.join(_FORMATS)}, got {path}")
@@ -48,14 +48,14 @@ def check_format(path: str | PathLike[str]) -> Format:
 
 
 def read_rows(path: str | PathLike[str]) -> Iterator[tuple[int, Any]]:
-    """Lines, counted from 1, with what stands there: JSON of any kind, or `Unreadable`. Rows of parquet are dicts."""
+    """Yields line numbers from 1 with their rows: any JSON value, or `Unreadable`. Rows of parquet are dicts."""
     if check_format(path) == "parquet":
         return enumerate(parquet.read_rows(Path(path)), start=1)
     return _read_jsonl(Path(path))
 
 
 def write_rows(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace the file by these rows as they are."""
+    """Replaces the file with these rows."""
     is_parquet = check_format(path) == "parquet"
     with replacing(Path(path)) as file:
         if is_parquet:
@@ -70,7 +70,7 @@ def write_json_lines(file: BinaryIO, rows: Iterable[Mapping[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file beside the old one that takes its place if the block ends well."""
+    """Opens a new file that replaces the old one if the block ends without an error."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with beside.open("xb") as file:
@@ -98,7 +98,7 @@ def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _parse(text: bytes) -> Any:
-    """Also what Python's own writer lets pass and JSON does not: NaN, and halves of surrogate pairs from policies."""
+    """Parses JSON, and also NaN and halves of surrogate pairs, which Python's json module writes."""
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -107,7 +107,7 @@ def _parse(text: bytes) -> Any:
         except (ValueError, RecursionError):
             raise error from None
     if _LONG_NUMBER.search(text):
-        # Beyond 64 bits orjson gives floats, and a reference answer that lost its last digits is another one.
-        with contextlib.suppress(ValueError, RecursionError):  # Python reads no number of thousands of digits
+        # orjson turns integers beyond 64 bits into floats; a reference answer must not lose its last digits.
+        with contextlib.suppress(ValueError, RecursionError):  # Python refuses numbers of thousands of digits
             return json.loads(text)
     return row

@@ -1,7 +1,7 @@
 """Writes verdicts beside the rows they belong to, as JSONL or parquet.
 
-Always true: one output row for each input row, in order; other programs see the old file or the new one, never half of
-it; a column of the input that has a verdict column's name is kept as `input_` and that name.
+Always true: the output has one row for each input row, in order; other programs see the old file or the new one, never
+half of it; an input column with the name of a verdict column is kept under `input_` and that name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rewardflow.answers.parquet import VERDICT_TYPES
 from rewardflow.answers.row_files import check_format, replacing, write_json_lines
 from rewardflow.types import Reward
 
-BAD_ROW = "bad_row"  # the kind of failure that no reward was asked about
+BAD_ROW = "bad_row"  # the kind of failure of a row that was never sent to a reward
 
 
 def write_verdicts(
     path: str | PathLike[str], judged: Iterable[JudgedAnswer], *, source: str | PathLike[str] | None = None
 ) -> None:
-    """Replace the file as a whole. `source`, the file that was read, lets parquet columns keep their types."""
+    """Replaces the file as a whole. `source`, the input file, lets parquet columns keep their types."""
     path = Path(path)
     rows = (output_row(one) for one in judged)
     with replacing(path) as file:

@@ -1,1 +1,1 @@
-"""Benchmarks: each compares with a bound that is computed, or with a yardstick that runs beside it."""
+"""Benchmarks: each compares a figure with a computed bound, or with a yardstick that runs on the same machine."""

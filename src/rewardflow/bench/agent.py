@@ -1,4 +1,4 @@
-"""What the reward agent costs and how close it comes to its bounds: `rewardflow bench agent`."""
+"""`rewardflow bench agent`: measures what the reward agent costs and how close it comes to its bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUPS, GROUP_SIZE = 1024, 5
 
 
 def run_agent_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
-    """Rows as they are measured; `quick` leaves out the repetitions that steady the figures."""
+    """Yields rows as they are measured; `quick` leaves out the repetitions that make figures steadier."""
     repeats = 1 if quick else 3
     yield from original_experiment(repeats=repeats)
     yield from throughput(repeats=repeats)
@@ -38,7 +38,7 @@ def run_agent_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
 
 
 def original_experiment(*, repeats: int = 3) -> Iterator[BenchmarkRow]:
-    """The best of some runs, of ours and of the yardstick: what a run adds to that comes from the machine."""
+    """Takes the best of several runs, of ours and of the yardstick: slower runs show noise of the machine."""
     rng = random.Random(0)
     delays_s = [rng.uniform(0.010, 0.400) for _ in range(GROUPS * GROUP_SIZE)]
 
@@ -102,7 +102,7 @@ async def _original(reward: Callable[..., Any], delays_s: list[float], slots: in
     loop = asyncio.get_running_loop()
     async with RewardAgent(reward, max_concurrency=slots) as agent:
         await _until_workers_are_up(agent, slots)
-        gc.collect()  # what earlier rows left behind is not this one's to clear away
+        gc.collect()  # so that this row does not pay for the garbage of earlier rows
         began_s = loop.time()
         ticket = agent.submit(rollouts)
         await ticket.take(GROUPS // 4)
@@ -112,7 +112,7 @@ async def _original(reward: Callable[..., Any], delays_s: list[float], slots: in
 
 
 async def _until_workers_are_up(agent: RewardAgent, slots: int) -> None:
-    """Training starts threads once, not once a step, so their start is not part of a step's time."""
+    """Starts the worker threads before the clock: training starts them once, not once a step."""
     while any(  # noqa: ASYNC110 (a benchmark may poll for what nobody else needs to be told)
         worker.started < slots for worker in agent.statistics().workers.values()
     ):
@@ -120,7 +120,7 @@ async def _until_workers_are_up(agent: RewardAgent, slots: int) -> None:
 
 
 async def _bare_tasks(reward: Callable[..., Any], delays_s: list[float]) -> float:
-    """The same calls of the same function, each in a task, and nothing else."""
+    """Makes the same calls of the same function, each in a task, and nothing else."""
     results: list[float] = []
 
     async def call(delay_s: float) -> None:
@@ -197,7 +197,7 @@ async def _verdicts_per_s(rollouts: list[Rollout], **options: Any) -> float:
 
 
 async def _bare_workers(rollouts: list[Rollout]) -> float:
-    """The least that any agent must do: workers that take a record, call, and keep the result."""
+    """Does the least that any agent must do: workers take a record, call the function, and keep the result."""
     queue = [(i, rollout) for i, rollout in enumerate(rollouts)]
     heapq.heapify(queue)
     results: list[float] = []
@@ -255,7 +255,7 @@ async def _many_in_flight(count: int) -> tuple[float, float, int]:
 
 
 class _Watch:
-    """Asks to be woken every 5 ms, and notes how late that was and what the process held."""
+    """Wakes up every 5 ms and records how late it woke and how much memory the process held."""
 
     def __init__(self) -> None:
         self.lags_s: list[float] = []
@@ -272,7 +272,7 @@ class _Watch:
 
 
 def _memory_mb() -> float:
-    """What the process holds now; the peak so far where that cannot be told."""
+    """Returns the memory that the process holds now, or the peak so far where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -284,7 +284,7 @@ def _memory_mb() -> float:
 
 
 def learnt_pace(minutes: float = 10.0) -> Iterator[BenchmarkRow]:
-    """Ten minutes against a service of 600 requests a minute, on the clock that jumps."""
+    """Simulates ten minutes with a service of 600 requests a minute, on the virtual clock."""
     for latency_s in (0.3, 20.0):
         for burst in (1, 60):
             service = clock.run(_drive_to_limit(burst, latency_s, minutes * 60))

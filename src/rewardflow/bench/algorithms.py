@@ -1,11 +1,11 @@
-"""Whether every algorithm learns: `rewardflow bench algorithms`.
+"""`rewardflow bench algorithms`: measures whether every algorithm learns.
 
 The tiny model, from random weights, learns to copy digits, once with each choice of advantage, loss, correction, KL and
-aggregation. What there is to choose is read from where it is defined, so that a new choice is a new row.
+aggregation. The benchmark reads the choices from their definitions, so that a new choice is a new row.
 
-Always true: a row is the common base with the changes that it names, and nothing else, and trains on as many rollouts a
-step as any other; a step has several updates, so that clips have something to clip, and rollouts are one step old, so
-that corrections have something to correct.
+Always true: a row is the common base with only the changes that it names, and trains on as many rollouts a step as any
+other row; a step has several updates, so that clipping has an effect, and rollouts are one step old, so that
+corrections have an effect.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ ROLLOUTS_PER_STEP = 512
 BAR = ">= 0.9"
 _NUM_DIGITS = 2
 _SCHEDULE = "one_step"
-# A bonus for entropy competes with the advantages. Divided by a spread these are about 1 in size, and the base's bonus
-# suits them; undivided they are as large as scores differ, which is by less.
+# An entropy bonus competes with the advantages. Advantages that are divided by a spread are about 1 in size, and the
+# base's bonus suits them; undivided ones are as small as the differences between scores.
 _UNDIVIDED_BONUS = 0.02
 _UNDIVIDED = frozenset(("rloo", "opo", "gpg", "remax"))
-# Without siblings or a critic an advantage says more about the prompt than about the answer: some prompts find their
-# digits late, and need what entropy is left by then.
+# Without siblings or a critic an advantage depends more on the prompt than on the answer: the policy learns the digits
+# of some prompts late, and still needs entropy then.
 _WHOLE_BATCH_BONUS = 0.2
 _WHOLE_BATCH = "reinforce_plus_plus"
-# Only one of a group pulls, and none once the best score is reached twice, while all have the bonus.
+# Only one answer of a group has an advantage, and none if two share the best score, while all have the bonus.
 _BEST_OF_GROUP_BONUS = 0.001
 _BEST_OF_GROUP = "grpo_passk"
-# What a step of four updates moves a token by while the policy learns fast; narrower, the tokens that have just become
-# likely are left out, and some prompts never learn theirs.
+# Four updates move a token's probability by about this much while the policy learns fast. A narrower range leaves out
+# the tokens that have just become likely, and some prompts never learn theirs.
 _KEPT_RATIOS = (0.2, 5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One row: what is set otherwise than in the base."""
+    """One row: the settings that differ from the base."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)  # of `algorithm`
 
@@ -87,26 +87,26 @@ class Variant:
 
     @property
     def group_size(self) -> int:
-        """Who is compared with the whole batch and no sibling learns more from another prompt than from siblings."""
+        """One response a prompt for advantages over the whole batch: other prompts teach more than siblings."""
         kind = self.algorithm.kind
         return GROUP_SIZE if kind.compares_group or kind.greedy else 1
 
     @property
     def schedule(self) -> str:
-        """Greedy responses beat most sampled ones, so that advantages against them are below 0 in the mean.
+        """On-policy for advantages against a greedy response, which beats most samples: their mean is below 0.
 
-        Under the policy that sampled, what they have in common cancels out; under a later one it pushes.
+        Under the policy that sampled, this common part cancels out; under a later policy it biases the update.
         """
         return "synchronous" if self.algorithm.kind.greedy else _SCHEDULE
 
     @property
     def patience(self) -> int:
-        """How many times the others' steps: one greedy response says less of a prompt than the mean of a group."""
+        """The factor on the number of steps: one greedy response is a noisier baseline than the mean of a group."""
         return 2 if self.algorithm.kind.greedy else 1
 
     @property
     def critic(self) -> CriticSettings:
-        """It starts from random weights as the policy does, and learns as fast; other runs have none."""
+        """A critic from random weights that learns as fast as the policy, if the row's advantage needs one."""
         is_used = self.algorithm.kind.critic
         return replace(CRITIC, lr=TRAINER.lr, lr_schedule=TRAINER.lr_schedule) if is_used else CRITIC
 
@@ -125,7 +125,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmFigures:
-    """How one run ended. `pass_at_k`: the share of prompts to which one answer of the group was right."""
+    """The results of one run. `pass_at_k` is the share of prompts with at least one right answer in the group."""
 
     name: str
     judged_by: JudgedBy
@@ -140,7 +140,7 @@ class AlgorithmFigures:
 
 
 def variants() -> Iterator[Variant]:
-    """The base first: `grpo` divided by the group's spread, with the loss `ppo`."""
+    """Yields the base first: `grpo` divided by the group's spread, with the loss `ppo`."""
     yield Variant()
     yield from _advantages()
     yield from _losses()
@@ -185,14 +185,14 @@ def _distances() -> Iterator[Variant]:
 
 
 def _others(choices: Any, setting: str) -> Sequence[str]:
-    """All but the one that the base has."""
+    """Returns all choices but the base's."""
     return [choice for choice in get_args(choices) if choice != getattr(AlgorithmSettings(), setting)]
 
 
 def run_algorithm_benchmarks(
     *, quick: bool = False, seeds: Sequence[int] = SEEDS, steps: int = STEPS
 ) -> Iterator[AlgorithmFigures]:
-    """Figures as they are measured. Quick: the base and every advantage."""
+    """Yields figures as they are measured; `quick` runs only the base and every advantage."""
     for variant in [Variant(), *_advantages()] if quick else variants():
         for seed in seeds:
             yield measure(variant, seed=seed, steps=steps * variant.patience)
@@ -215,14 +215,14 @@ def measure(variant: Variant, *, seed: int, steps: int, rollouts_per_step: int =
 
 
 class GradedRule:
-    """Scores at once, and remembers which sampled answers of which group of which step were right."""
+    """Scores without delay, and records for each step and group which sampled answers were right."""
 
     def __init__(self) -> None:
         self.grades: defaultdict[int, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
 
     async def compute_score(self, rollout: Rollout) -> Reward:
         reward = grade(rollout)
-        if not rollout.extra_info.get(GREEDY):  # others are compared with that one; nobody sampled it
+        if not rollout.extra_info.get(GREEDY):  # a baseline for the others, not a sample
             self.grades[rollout.step][rollout.group_id].append(reward.components["exact"] == 1.0)
         return reward
 
@@ -233,13 +233,13 @@ async def _train(settings: RunSettings, rule: GradedRule) -> None:
 
 
 def report_of(figures: Iterable[AlgorithmFigures]) -> dict[str, Any]:
-    """The whole benchmark as one JSON object."""
+    """Returns the whole benchmark as one JSON object."""
     every = list(figures)
     return {"algorithms": [one.to_json() for one in every], "rows": [row.to_json() for row in rows_of(every)]}
 
 
 def rows_of(figures: Iterable[AlgorithmFigures]) -> Iterator[BenchmarkRow]:
-    """Rows for the table, as the figures come."""
+    """Yields rows for the table as the figures come."""
     for one in figures:
         judged = {"exact": "right of the last", "pass_at_k": "prompts with a right answer, of the last"}[one.judged_by]
         yield BenchmarkRow(

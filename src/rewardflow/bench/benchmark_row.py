@@ -1,4 +1,4 @@
-"""What a benchmark says: a figure, what it is measured against, and the ratio of the two."""
+"""A row of a benchmark: a figure, its yardstick, and the ratio of the two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BenchmarkRow:
     unit: str
     yardstick: float | None = None
     yardstick_name: str = ""
-    bar: str = ""  # what is promised, as "<= 1.05" or ">= 30,000"
+    bar: str = ""  # the promise, such as "<= 1.05" or ">= 30,000"
     bar_on: Literal["value", "ratio"] = "value"
 
     @property

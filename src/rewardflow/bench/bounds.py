@@ -1,6 +1,6 @@
-"""How fast a list of calls with known delays can possibly be done with a number of slots.
+"""Computes how fast a list of calls with known delays can be done with a number of slots.
 
-Always true: these are the times of an ideal machine that starts the next call the moment a slot is free.
+Always true: the times are those of an ideal machine, which starts the next call the moment a slot is free.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def list_schedule(delays_s: Sequence[float], slots: int) -> list[float]:
-    """When each call ends if calls start in this order, each in the first slot that is free."""
+    """Returns when each call ends if calls start in this order, each in the first free slot."""
     free = [0.0] * min(slots, len(delays_s))
     ends = []
     for delay_s in delays_s:
@@ -21,6 +21,6 @@ def list_schedule(delays_s: Sequence[float], slots: int) -> list[float]:
 
 
 def time_of_groups(ends_s: Sequence[float], group_size: int, count: int) -> float:
-    """When the first `count` groups to complete are complete."""
+    """Returns the time by which `count` groups are complete."""
     groups = [max(ends_s[i : i + group_size]) for i in range(0, len(ends_s), group_size)]
     return sorted(groups)[count - 1]

@@ -1,8 +1,7 @@
-"""Another program in a process of its own, which computes in turns.
+"""Runs a contender, another training program, in its own process, which computes when it is its turn.
 
-Always true: one thread and no network for everybody; the package is found by itself, without the rest of this
-environment, so that a contender's libraries are those of its own; leaving the block ends the process. What it wrote to
-standard error explains a death.
+Always true: every contender has one thread and no network; it finds this package without the rest of this environment,
+so that it uses its own libraries; leaving the block ends the process. If it dies, the error quotes its standard error.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ import rewardflow
 from rewardflow.bench.contenders.turns import GO, Turn
 from rewardflow.errors import RewardflowError
 
-_END_S = 30.0  # for a process that has nothing left to do
+_END_S = 30.0  # to exit, once it has finished its work
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class ContenderFailed(RewardflowError):
-    """It could not take part, or not to the end."""
+    """A contender could not start or did not finish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`module` of `bench.contenders`, run by an interpreter that has its library."""
+    """A module of `bench.contenders` and the interpreter that runs it, which has the contender's library."""
 
     name: str
     module: str
@@ -41,7 +40,7 @@ class Program:
 
 
 class Contender:
-    """A running program. `prepare` comes before the first turn, because it is not measured."""
+    """A running program. Call `prepare` before the first turn: it is not measured."""
 
     def __init__(self, program: Program, process: subprocess.Popen[str], errors: IO[str]) -> None:
         self.program = program
@@ -50,7 +49,7 @@ class Contender:
         self.versions: Mapping[str, str] = {}
 
     def prepare(self) -> None:
-        """Wait until it has loaded everything and taken the steps that do not count."""
+        """Waits until the program has loaded everything and taken its warm-up steps."""
         word = self._hear()
         if "missing" in word:
             raise ContenderFailed(
@@ -64,7 +63,7 @@ class Contender:
 
     def _say(self, word: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # what became of it is heard next
+        with contextlib.suppress(BrokenPipeError):  # the next read reports the dead process
             self._process.stdin.write(word + "\n")
             self._process.stdin.flush()
 
@@ -84,7 +83,7 @@ class Contender:
 
 @contextlib.contextmanager
 def running(program: Program, folder: Path) -> Iterator[Contender]:
-    """`folder` holds the workload."""
+    """Starts a program on the workload in `folder`."""
     command = (program.python, "-m", f"rewardflow.bench.contenders.{program.module}", str(folder))
     with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         (Path(alone) / "rewardflow").symlink_to(Path(rewardflow.__file__).parent, target_is_directory=True)
@@ -111,7 +110,7 @@ def _process(command: Sequence[str], path: Path, errors: IO[str]) -> subprocess.
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """It ends by itself when it has taken its turns, or when nobody will tell it to go on."""
+    """Closes the process's standard input, which ends it, and waits for it; kills it after `_END_S`."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()

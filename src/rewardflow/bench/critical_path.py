@@ -1,9 +1,8 @@
-"""How soon steps could have been over: their parts' own durations, with no time lost between them.
+"""Computes how soon steps could have ended, from the durations of their parts with no time lost between them.
 
 Always true: this is arithmetic on durations that were measured elsewhere; it shares no code with the loop or the agent.
-Calls start in the first free slot, those of older steps first, then groups one after another in the order in which
-their first rollouts ended, then by index. The one device does one thing after another, in the only order that the
-schedule allows:
+Calls start in the first free slot: those of older steps first, then group after group in the order in which their first
+rollouts ended, then by index. The one device does one thing at a time, in the only order that the schedule allows:
 
     generate every step that may be generated, then for each step in turn:
     log-probs, micro-batches and updates, each as soon as the groups it needs are complete; publish; generate one more
@@ -22,7 +21,7 @@ from rewardflow.flow.schedule import Schedule, Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTimes:
-    """One reward call: when its rollout ended, from the start of its step's generation, and what it takes."""
+    """One reward call: when its rollout ended, from the start of its step's generation, and how long the call takes."""
 
     group: int
     index: int
@@ -44,7 +43,7 @@ class MiniBatchTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """What one step took, part by part. Calls are in the order in which their rollouts ended."""
+    """The durations of one step's parts. Calls are in the order in which their rollouts ended."""
 
     generate_s: float
     calls: tuple[CallTimes, ...]
@@ -54,20 +53,20 @@ class StepTimes:
 
     @property
     def compute_s(self) -> float:
-        """All that the device had to do."""
+        """The device's work in the step."""
         train_s = sum(sum(one.duration_s for one in each.micro_batches) + each.update_s for each in self.mini_batches)
         return self.generate_s + self.log_probs_s + train_s + self.publish_s
 
     @property
     def call_s(self) -> float:
-        """All that one slot alone would be busy with."""
+        """The time of all calls, one after another."""
         return sum(call.delay_s for call in self.calls)
 
 
 def critical_path(
     steps: Sequence[StepTimes], schedule: Schedule, slots: int, *, one_batch_at_a_time: bool = False
 ) -> list[float]:
-    """When each step is published, in seconds from the start.
+    """Returns when each step is published, in seconds from the start.
 
     `one_batch_at_a_time` lets no call of a step start before the last of the step before has ended.
     """
@@ -94,7 +93,7 @@ def critical_path(
 
 
 def _train(step: StepTimes, completions_s: Sequence[float], stream: Stream, now_s: float) -> float:
-    """When the step's last update is over, if the device is free at `now_s`."""
+    """Returns when the step's last update ends, if the device is free at `now_s`."""
     now_s += step.log_probs_s
     num_trained = 0
     for mini_batch in step.mini_batches:
@@ -109,14 +108,14 @@ def _train(step: StepTimes, completions_s: Sequence[float], stream: Stream, now_
 
 
 class _Service:
-    """Slots that calls run in. Steps are served in order, because no call of a later one goes first."""
+    """The slots that calls run in. Serves steps in order, because calls of older steps go first."""
 
     def __init__(self, slots: int, *, one_batch_at_a_time: bool) -> None:
         self._free_s = [0.0] * slots
         self._one_batch_at_a_time = one_batch_at_a_time
 
     def serve(self, calls: Sequence[CallTimes], started_s: float) -> list[float]:
-        """When the first group of the step is complete, the second, and so on; its generation starts at `started_s`."""
+        """Returns when one group of the step is complete, two are, and so on; its generation starts at `started_s`."""
         not_before_s = max(self._free_s) if self._one_batch_at_a_time else -math.inf
         completed_s: defaultdict[int, float] = defaultdict(float)
         for call, ended_s in self._ends(calls, started_s, not_before_s):

@@ -27,7 +27,7 @@ MEAN_S = (SHORTEST_S + LONGEST_S) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedReward:
-    """`RewardAgent(DelayedReward(...))`; with `scale=0` it answers at once."""
+    """A reward with delays: `RewardAgent(DelayedReward(...))`. With `scale=0` it answers at once."""
 
     seed: int
     scale: float

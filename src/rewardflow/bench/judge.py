@@ -1,9 +1,8 @@
-"""What a call to a judge costs, and how well a judge's limits are used: `rewardflow bench judge`.
+"""`rewardflow bench judge`: measures what a call to a judge costs, and how well the agent uses a judge's limits.
 
-The judge is the mock judge in a process of its own, so that what this process spends is the client's alone.
+The mock judge runs in another process, so that this process spends its CPU time only as the client.
 
-Always true: a figure of cost exists only if every call was scored; shares of a rate are what the judge counted, not
-what the agent believes.
+Always true: a cost is given only if every call was scored; shares of a rate are the judge's counts, not the agent's.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from rewardflow.types import Rollout
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 1024
-_LATENCY = "uniform:0.2,0.8"  # long enough that all of them are in flight at the judge, too
+_LATENCY = "uniform:0.2,0.8"  # long enough that all calls are in flight at the judge at the same time
 _ANSWER = "She sells 16 - 3 - 4 = 9 eggs a day, and 9 * 2 = 18 dollars. " * 8
 
 _RPM = 600
-# The judge's clock runs twice as fast: 600 requests in 30 s. The agent's does not: it searches, holds and sweeps in
-# seconds of the wall, so a much smaller scale would measure its search and not what the search has found.
+# The judge's clock runs twice as fast: 600 requests in 30 s. The agent's clock does not: it searches for a rate in
+# wall-clock seconds, so a much smaller scale would measure the search and not the rate that it finds.
 _SCALE = 0.5
 _MINUTE_S = 60.0 * _SCALE
 _REPLIES = (("fast", "constant:0.3"), ("slow", "constant:20"))
 
 
 def run_judge_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
-    """Rows as they are measured. `quick` asks a fifth of the calls, and stops before the rate is looked for again."""
+    """Yields rows as they are measured. `quick` makes a fifth of the calls, and stops before a second search."""
     yield from cost_of_a_call(count=4_000 if quick else 20_000, openai_count=1_000 if quick else 2_000)
     yield from pace_at_a_limit(duration_s=2.0 * _MINUTE_S if quick else 3.0 * _MINUTE_S)
 
@@ -52,7 +51,7 @@ def run_judge_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
 
 
 def cost_of_a_call(*, count: int, openai_count: int) -> Iterator[BenchmarkRow]:
-    """The yardstick gets prompts that are ready made and its answers are not read, which is in its favour."""
+    """Measures CPU a call. The yardstick gets finished prompts and nobody parses its answers, which favours it."""
     with judge_process(latency=_LATENCY) as process:
         ours_ms = asyncio.run(_agent_cpu_ms(process.base_url, count))
         peak = process.statistics().peak_in_flight
@@ -84,7 +83,7 @@ def cost_of_a_call(*, count: int, openai_count: int) -> Iterator[BenchmarkRow]:
 
 
 async def _agent_cpu_ms(base_url: str, count: int) -> float:
-    """From the prompt's making to the verdict's delivery, with the agent in between."""
+    """Measures from making the prompt to delivering the verdict, with the agent in between."""
     judge, rollouts = LLMJudge(model="mock-judge", base_urls=[base_url]), _rollouts(count)
     async with RewardAgent(judge, max_concurrency=IN_FLIGHT) as agent:
         gc.collect()
@@ -98,7 +97,7 @@ async def _agent_cpu_ms(base_url: str, count: int) -> float:
 
 
 def _openai_cpu_ms(base_url: str, count: int) -> float | None:
-    """None where the client is not installed or did not get through, which a warning tells."""
+    """Returns None if the client is not installed, or if it failed, which is logged as a warning."""
     if importlib.util.find_spec("openai") is None:
         return None
     try:
@@ -138,16 +137,16 @@ async def _openai_calls(base_url: str, count: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Account:
-    """One agent and the judge it asks, whose limit is its own."""
+    """One agent and its judge, with the judge's limit."""
 
     name: str
     judge: Mapping[str, Any]
-    rpm: float | None  # None: to be learnt
+    rpm: float | None  # None: the agent learns it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Used:
-    """What one judge counted: in all, and after the first of its minutes."""
+    """The counts of one judge: `num_refused` of the whole run, the shares after its first minute."""
 
     share: float
     refused_share: float
@@ -155,13 +154,13 @@ class _Used:
 
 
 def pace_at_a_limit(*, duration_s: float) -> Iterator[BenchmarkRow]:
-    """All accounts at once: they are as good as idle, and the minutes pass but once."""
+    """Runs all accounts at once: they use almost no CPU, and this takes the minutes only once."""
     limits = {"rpm": _RPM, "scale": _SCALE, "says_limits": False, "says_retry_after": False}
     accounts = [
         _Account(name=f"learnt pace, {speed} replies", judge={**limits, "latency": latency}, rpm=None)
         for speed, latency in _REPLIES
     ]
-    accounts += [  # whoever keeps a rate needs nothing saved up but a second's worth, for the network's jitter
+    accounts += [  # an agent that keeps a rate needs a burst of one second only, for the network's jitter
         _Account(name=f"set pace, {speed} replies", judge={**limits, "latency": latency, "burst_s": 1.0}, rpm=_RPM)
         for speed, latency in _REPLIES
     ]
@@ -197,7 +196,7 @@ async def _drive(account: _Account, duration_s: float) -> _Used:
     async with _judge_process(account.judge) as process:
         judge = LLMJudge(model="mock-judge", base_urls=[process.base_url])
         async with RewardAgent(judge, max_concurrency=IN_FLIGHT, rpm=rpm) as agent:
-            # More than can be accepted, with a minute's worth saved up and each refused call tried again.
+            # More than the judge can accept, with a minute's worth of burst and a retry of each refused call.
             ticket = agent.submit(_rollouts(int((duration_s + 2.0 * _MINUTE_S) * _RPM / _MINUTE_S)))
             await asyncio.sleep(_MINUTE_S)
             before, before_s = process.statistics(), loop.time()
@@ -213,7 +212,7 @@ async def _drive(account: _Account, duration_s: float) -> _Used:
 
 
 def _accepted(told: MockJudgeStatistics) -> int:
-    """When they were let in, not when they were answered: the limit counts the former."""
+    """Counts calls when they are admitted, not when they are answered, as the limit does."""
     return sum(told.admitted_again.values())
 
 

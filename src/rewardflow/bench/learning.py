@@ -1,10 +1,10 @@
-"""Whether overlapping costs learning: `rewardflow bench learning`.
+"""`rewardflow bench learning`: measures whether overlapping makes learning worse.
 
 A tiny model, from random weights, learns to copy three digits and to stop after them, once under each schedule and
 seed. The rule that scores it answers after a short delay, so that groups complete in another order than they were made.
 
-Always true: all runs have the same settings but for schedule and seed; `exact` and `final_reward` are means over the
-last steps of what was sampled for training at temperature 1, not of greedy decoding, which would be better.
+Always true: all runs have the same settings except schedule and seed; `exact` and `final_reward` are means over the
+samples of the last steps at temperature 1, not over greedy decoding, which would be better.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _LONGEST_DELAY_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningFigures:
-    """How one run ended."""
+    """The results of one run."""
 
     schedule: str
     seed: int
     steps: int
-    exact: float  # share of sampled answers that were right to the last character
+    exact: float  # share of sampled answers that were completely right
     final_reward: float
     seconds: float
 
@@ -56,14 +56,14 @@ class LearningFigures:
 
 
 def grade(rollout: Rollout) -> Reward:
-    """By the characters that are in their places; the component `exact` says whether all are, and no more."""
+    """Scores by the share of characters in their places; the component `exact` is 1 for a completely right answer."""
     answer, reference = rollout.response, str(rollout.ground_truth)
     return Reward(value=share_right(answer, reference), components={"exact": float(answer == reference)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedRule:
-    """Scores by the characters that are in their places, after a delay that the seed and the rollout's place fix."""
+    """Scores by the share of characters in their places, after a delay drawn from the seed and the rollout's place."""
 
     seed: int
 
@@ -89,7 +89,7 @@ def copying_settings(schedule: str, *, seed: int, steps: int, **options: Unpack[
 def run_learning_benchmarks(
     *, quick: bool = False, seeds: Sequence[int] = SEEDS, steps: int = STEPS
 ) -> Iterator[LearningFigures]:
-    """Figures as they are measured, schedule by schedule."""
+    """Yields figures as they are measured, schedule by schedule."""
     if not seeds:
         raise InvalidInput("at least one seed must be given, got none")
     for schedule in _QUICK_SCHEDULES if quick else SCHEDULES:
@@ -120,13 +120,13 @@ async def _train(settings: RunSettings, reports: list[StepReport]) -> None:
 
 
 def report_of(figures: Iterable[LearningFigures]) -> dict[str, Any]:
-    """The whole benchmark as one JSON object."""
+    """Returns the whole benchmark as one JSON object."""
     every = list(figures)
     return {"learning": [one.to_json() for one in every], "rows": [row.to_json() for row in rows_of(every)]}
 
 
 def rows_of(figures: Iterable[LearningFigures]) -> Iterator[BenchmarkRow]:
-    """Rows for the table, as the figures come; at the end what each schedule loses against the synchronous one."""
+    """Yields rows for the table as the figures come; at the end each schedule's loss against the synchronous one."""
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for one in figures:
         rewards[one.schedule].append(one.final_reward)

@@ -1,7 +1,7 @@
-"""Writes the directory of a long run that never was, for measuring what reading one costs.
+"""Writes the directory of a made-up long run, to measure what reading one costs.
 
 Always true: every line has the form that a real run writes, made by the same records; the numbers repeat after a few
-steps, because making up five million calls one by one would take longer than anything that is measured here.
+steps, because making five million calls one by one would take longer than the measurement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROWS_A_COMMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A line of an event with places for its step and times, because encoding it anew for each step would take long."""
+    """An encoded event with gaps for its step and times: encoding it again for each step would be slow."""
 
     line: bytes
     times_s: tuple[float, ...]
@@ -50,7 +50,7 @@ class _Template:
 
 @dataclass(frozen=True, slots=True)
 class _Prototype:
-    """One step, at time 0 and with the number 0."""
+    """The lines of step 0 at time 0."""
 
     totals: dict[str, Any]
     events: tuple[_Template, ...]

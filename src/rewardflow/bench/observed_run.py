@@ -1,7 +1,7 @@
-"""Runs the loop and notes what its parts took.
+"""Runs the loop and records the durations of its parts.
 
-Always true: what is measured is the loop as it is; its generator is looked at through a wrapper that changes nothing,
-and the device tells by itself what it was held for.
+Always true: the measured loop is the real one; a wrapper records the generator without changing it, and the device
+itself reports what it was used for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ObservedRun:
 
 
 async def observe(parts: FlowParts, *, steps: int, delay_of: DelayOf) -> ObservedRun:
-    """Train with these parts; `delay_of` says what a rollout's reward call takes."""
+    """Trains with these parts; `delay_of` returns how long a rollout's reward call takes."""
     generator = _ObservedGenerator(parts.generator)
     sink = EventList()
     reports: list[StepReport] = []
@@ -48,7 +48,7 @@ async def observe(parts: FlowParts, *, steps: int, delay_of: DelayOf) -> Observe
 
 
 class _ObservedGenerator:
-    """Notes when each rollout is handed over."""
+    """Records when each rollout is delivered."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
@@ -91,7 +91,7 @@ def _step_times(
 
 
 def _mini_batches(worked: Sequence[DeviceWorked], schedule: Schedule) -> list[MiniBatchTimes]:
-    """Each is as many micro-batches as the others, and an update; none was dropped from, so they hold what was cut."""
+    """Splits the step into mini-batches of equally many micro-batches and an update; no group was dropped here."""
     num_leases = len(worked) // schedule.mini_batches
     num_micro_batches = num_leases - 1
     counts = plan_micro_batches(schedule.groups_per_mini_batch, num_tokens=num_micro_batches, max_tokens=1)

@@ -1,11 +1,11 @@
-"""The planner against reality: `rewardflow bench plan`.
+"""`rewardflow bench plan`: compares the planner with real runs.
 
-The tiny model is trained for real with the original experiment's delays at a hundredth of their length, under three
-schedules. What the synchronous run's parts took, and how long its calls were, goes to the planner; its prediction of
-each run's step stands beside the measured one.
+The benchmark trains the tiny model under three schedules, with the original experiment's delays at a hundredth of their
+length. The planner gets the durations of the synchronous run's parts and calls, and predicts each run's step; the table
+shows the prediction beside the measurement.
 
-Always true: the planner is told nothing of the two overlapped runs; what a step takes is the mean over the same steps
-in both.
+Always true: the planner gets nothing from the two overlapped runs; a step's duration is the mean over the same steps in
+both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUM_QUANTILES: Final = 501
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSize:
-    """How much is trained."""
+    """The size of the training runs."""
 
     prompts: int = 1024
     responses: int = 5
@@ -56,7 +56,7 @@ QUICK: Final = CheckSize(prompts=256, steps=5, slots=64, micro_batch_tokens=1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFigures:
-    """One schedule: a step as it was measured, and as it was planned."""
+    """The measured and the planned step of one schedule."""
 
     schedule: str
     measured_s: float
@@ -80,7 +80,7 @@ class CheckFigures:
 def run_plan_benchmarks(
     *, quick: bool = False, seeds: Sequence[int] = SEEDS, size: CheckSize | None = None
 ) -> Iterator[CheckFigures]:
-    """Each schedule's figures, the means over the seeds."""
+    """Yields each schedule's figures, the means over the seeds."""
     size = size or (QUICK if quick else FULL)
     by_seed = [list(_check(size, seed)) for seed in seeds]
     for figures in zip(*by_seed, strict=True):
@@ -118,7 +118,7 @@ def report_of(figures: Iterable[CheckFigures]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A run, and what its calls took in the steps between the first and the last."""
+    """A run, and the durations of its calls in the steps between the first and the last."""
 
     run: ObservedRun
     latencies_s: Sequence[float]
@@ -141,7 +141,7 @@ def _check(size: CheckSize, seed: int) -> Iterator[CheckFigures]:
 
 
 def plan_of(run: ObservedRun, latencies_s: Sequence[float], size: CheckSize, seed: int) -> PlanSettings:
-    """What was measured of the steps between the first and the last, as a plan's settings."""
+    """Turns the measurements of the steps between the first and the last into a plan's settings."""
     steps = run.steps[1:-1]
     other_s = fmean(report.usage.idle_s.get("other", 0.0) for report in run.reports[1:-1])
     mini_batches = list(chain.from_iterable(step.mini_batches for step in steps))
@@ -174,7 +174,7 @@ def _quantiles(ordered: Sequence[float]) -> tuple[float, ...]:
 
 
 class _TimedReward:
-    """Notes what each call took, which is its delay and what the loop was late by."""
+    """Records how long each call took: its delay and the lateness of the loop."""
 
     def __init__(self, reward: DelayedReward) -> None:
         self._reward = reward
@@ -189,7 +189,7 @@ class _TimedReward:
 
 
 def _train(name: str, size: CheckSize, seed: int) -> _Measured:
-    gc.collect()  # what the run before left behind is not this one's to clear away
+    gc.collect()  # so that this run does not pay for the garbage of the one before
     return asyncio.run(_train_on_loop(name, size, seed))
 
 

@@ -1,7 +1,7 @@
-"""What reading a long run costs: `rewardflow bench report`.
+"""`rewardflow bench report`: measures what reading a long run costs.
 
-Always true: the run is written first, with all of its events, and not counted; a page is measured from the directory to
-the text of the page. The journal has fewer rows than there were calls, because a sample is taken by ids and costs the
+Always true: the run, with all of its events, is written before the clock starts; the time of a page is that from the
+directory to the text of the page. The journal has fewer rows than the run had calls, because sampling by id costs the
 same whatever their number.
 """
 
@@ -27,7 +27,7 @@ _JOURNAL_ROWS = 20_000
 
 
 def run_report_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
-    """`quick` writes a tenth of the steps. The whole run takes four gigabytes of the temporary folder, for a minute."""
+    """Yields rows. The run needs 4 GB of the temporary folder for a minute; `quick` writes a tenth of the steps."""
     steps = STEPS // 10 if quick else STEPS
     with tempfile.TemporaryDirectory(prefix="rewardflow-bench-") as folder:
         path = Path(folder) / "run"

@@ -1,6 +1,6 @@
-"""What the agent and training cost beyond one process, and whether they keep their promises there: `bench scale`.
+"""`rewardflow bench scale`: measures what the agent and training cost with several processes, against their bars.
 
-Always true: it runs on a Ray cluster of its own on this machine, which is gone afterwards.
+Always true: the benchmark starts its own Ray cluster on this machine and stops it afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def wait(extra_info: dict[str, Any]) -> float:
 
 
 def run_scale_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
-    """Rows as they are measured; `quick` leaves out the repetitions that steady the figures."""
+    """Yields rows as they are measured; `quick` leaves out the repetitions that make figures steadier."""
     repeats = 1 if quick else 3
     with private_cluster():
         yield from throughput(repeats=repeats)
@@ -53,7 +53,7 @@ def run_scale_benchmarks(*, quick: bool = False) -> Iterator[BenchmarkRow]:
 
 
 def throughput(*, repeats: int, count: int = 30_000) -> Iterator[BenchmarkRow]:
-    """The best of some runs, as in `bench agent`."""
+    """Takes the best of several runs, as in `bench agent`."""
     local = max(asyncio.run(_local_verdicts_per_s(count)) for _ in range(repeats))
     shared, scored = asyncio.run(_shared_verdicts_per_s(count, repeats))
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ async def _local_verdicts_per_s(count: int) -> float:
 
 
 async def _shared_verdicts_per_s(count: int, repeats: int, *, run_dir: Path | None = None) -> tuple[float, float]:
-    """By the batch, and one by one."""
+    """Measures submitting by the batch, and one by one."""
     spec = AgentSpec.of(f"{__name__}:noop", max_concurrency=SLOTS)
     by_batch, by_sample = [], []
     async with connect(spec, name="bench-noop", run="bench", run_dir=run_dir) as agent:
@@ -180,7 +180,7 @@ async def _original(delays_s: list[float], repeats: int) -> list[tuple[float, fl
 
 
 def fair_shares(*, seconds: float) -> Iterator[BenchmarkRow]:
-    """A service of 600 requests a minute, with the time 20 times as fast."""
+    """Measures two jobs' shares of a service of 600 requests a minute, with time 20 times as fast."""
     together, shares, alone = asyncio.run(_two_jobs(seconds))
     stop(name="bench-shares")
     limit_per_s = _RPM * _TIME_SCALE / 60
@@ -204,7 +204,7 @@ def fair_shares(*, seconds: float) -> Iterator[BenchmarkRow]:
 
 
 async def _two_jobs(seconds: float) -> tuple[float, tuple[float, float], float]:
-    """Calls a second of both, their shares of them, and calls a second of the one that stays."""
+    """Returns both jobs' calls a second, their shares, and the calls a second of the job that stays."""
     spec = AgentSpec.of(f"{__name__}:noop", rpm=_RPM * _TIME_SCALE, max_concurrency=SLOTS)
     async with connect(spec, name="bench-shares", run="stays") as one:
         async with connect(spec, name="bench-shares", run="ends") as other:
@@ -219,7 +219,7 @@ async def _two_jobs(seconds: float) -> tuple[float, tuple[float, float], float]:
 
 
 async def _counted(*agents: SharedAgent, seconds: float) -> list[float]:
-    """Verdicts a second of each."""
+    """Counts the verdicts a second of each job."""
     before = [agent.statistics().scored for agent in agents]
     began_s = time.perf_counter()
     await asyncio.sleep(seconds)

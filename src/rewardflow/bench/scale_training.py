@@ -1,8 +1,8 @@
-"""What a step of training takes on Ray's actors, beside the same step in one process: part of `rewardflow bench scale`.
+"""Measures a training step on Ray actors beside the same step in one process: part of `rewardflow bench scale`.
 
-Always true: all rows train the same model on the same rollouts with the same thread for each process, and a step's time
-is the median over the steps after the first and before the last; a machine with fewer cores than processes shares them,
-and the rows say how many there are.
+Always true: all rows train the same model on the same rollouts with one thread for each process, and a step's time is
+the median over the steps after the first and before the last; a machine with fewer cores than processes shares its
+cores, and the rows say how many it has.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def by_length(response: str) -> float:
 
 
 def training(*, steps: int = _STEPS, hidden: int = 256, groups: int = 16) -> Iterator[BenchmarkRow]:
-    """In the Ray cluster that this process has joined; no rows where training is not installed."""
+    """Trains in the Ray cluster that this process has joined; yields no rows if training is not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         return
     alone_s = _step_s(_settings(RuntimeSettings(), steps=steps, hidden=hidden, groups=groups))

@@ -1,6 +1,6 @@
-"""What was measured of one schedule, and how it is told: as JSON, and as rows beside their yardsticks.
+"""The measured figures of one schedule, as JSON and as rows beside their yardsticks.
 
-Always true: a ratio is of the means that stand beside it.
+Always true: a ratio is that of the means shown beside it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
 
-# Of the original's training time, against its own synchronous loop.
+# Published changes of the original's training time, against its own synchronous loop.
 PUBLISHED_CHANGES = {"synchronous": 0.0, "pipeline": -0.123, "one_step": -0.252, "pipeline_one_step": -0.309}
 
-# What is promised of the step over its floor, for a schedule and the place of its number of slots.
+# The bar on a step's time over its floor, by schedule and by the position of its number of slots.
 _FLOOR_BARS = {("pipeline_one_step", 0): "<= 1.05", ("stream_0", 1): "<= 1.10"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSchedule:
-    """Of one step, in the mean. `floor_s` is what no schedule can go below: all compute, or all calls in all slots."""
+    """Means over steps. No schedule can go below `floor_s`: all compute, or all calls with all slots in use."""
 
     schedule: str
     slots: int
     as_original: bool
     step_s: float
     critical_path_s: float
-    service_s: float  # the calls' delays over the slots
-    compute_s: float  # in this run, calls and all
-    undisturbed_compute_s: float  # in a run whose rewards answer at once
-    scale: float  # seconds here for one of the original experiment
+    service_s: float  # the sum of the calls' delays, divided by the slots
+    compute_s: float  # in this run, while calls use the CPU too
+    undisturbed_compute_s: float  # in a run without calls beside the compute
+    scale: float  # seconds here for one second of the original experiment
     exposed_s: float
     hidden_s: float
     final_reward: float
@@ -70,7 +70,7 @@ class MeasuredSchedule:
 
 
 def mean_of_seeds(figures: Sequence[MeasuredSchedule]) -> MeasuredSchedule:
-    """Of the same schedule, measured with several seeds."""
+    """Returns the means over the seeds of one schedule."""
     means: dict[str, Any] = {
         field.name: fmean(getattr(one, field.name) for one in figures)
         for field in fields(MeasuredSchedule)
@@ -80,7 +80,7 @@ def mean_of_seeds(figures: Sequence[MeasuredSchedule]) -> MeasuredSchedule:
 
 
 def report_of(figures: Iterable[MeasuredSchedule]) -> dict[str, Any]:
-    """The whole benchmark as one JSON object."""
+    """Returns the whole benchmark as one JSON object."""
     every = list(figures)
     return {
         "schedules": [one.to_json() for one in every if not one.as_original],
@@ -91,7 +91,7 @@ def report_of(figures: Iterable[MeasuredSchedule]) -> dict[str, Any]:
 
 
 def rows_of(figures: Iterable[MeasuredSchedule]) -> Iterator[BenchmarkRow]:
-    """Rows for the table, as the figures come."""
+    """Yields rows for the table as the figures come."""
     slots_seen: list[int] = []
     for one in figures:
         if one.slots not in slots_seen:

@@ -1,12 +1,12 @@
-"""What each schedule's step takes beside what it must take: `rewardflow bench schedules`.
+"""`rewardflow bench schedules`: measures the step of each schedule beside its floor.
 
-The tiny model is trained for real, once under each schedule, with a reward that is delayed as in the original
-experiment: 5120 calls of 1 to 40 s a step, which take 410 s with 256 at once, beside 177 s of compute. That is what was
-left of the original's synchronous step beside its calls, and so all compute but log-probs, which it took meanwhile. A
-synchronous run measures this machine's; the delays are scaled so that the two have the same ratio.
+The benchmark trains the tiny model once under each schedule, with delays as in the original experiment: 5120 calls of 1
+to 40 s a step, which take 410 s with 256 at once, beside 177 s of compute. These 177 s are the original's synchronous
+step without its calls: all compute but log-probs, which ran during the calls. A synchronous run measures this machine's
+compute; the delays are scaled so that calls and compute have the original's ratio.
 
-Always true: every schedule waits for the same calls and trains on the same prompts; what a step takes is the mean over
-the steps after the first and before the last, because those two fill and drain the pipeline.
+Always true: every schedule waits for the same calls and trains on the same prompts; a step's time is the mean over the
+steps after the first and before the last, because those two fill and drain the pipeline.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MIN_STEPS = 3  # one fills, one drains, and one is left
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSize:
-    """How much is trained. Slots keep the original's ratio to the calls of a step, also where both are fewer."""
+    """The size of the training runs. Smaller sizes keep the original's ratio of slots to the calls of a step."""
 
     groups_per_step: int = 1024
     group_size: int = 5
@@ -83,7 +83,7 @@ class _Variant:
 def run_schedule_benchmarks(
     *, quick: bool = False, seeds: Sequence[int] = SEEDS, size: BenchSize | None = None
 ) -> Iterator[MeasuredSchedule]:
-    """Figures as they are measured, each the mean over the seeds; `synchronous`, which others are held to, is first."""
+    """Yields figures as they are measured, means over the seeds; `synchronous`, the yardstick of others, is first."""
     size = size or (QUICK if quick else FULL)
     scales = {seed: _compute_of(size, seed, scale=0.0).scale for seed in seeds}
     scales = {seed: _compute_of(size, seed, scale=scales[seed]).scale for seed in seeds}
@@ -96,7 +96,7 @@ def run_schedule_benchmarks(
 def _measure_block(
     block: Sequence[_Variant], size: BenchSize, scales: Mapping[int, float]
 ) -> Iterator[MeasuredSchedule]:
-    """What is compared with each other, beside compute that was measured just before: the machine's speed drifts."""
+    """Measures the variants of one comparison right after measuring compute, because the machine's speed drifts."""
     undisturbed_s = {seed: _compute_of(size, seed, scale=scale).compute_s for seed, scale in scales.items()}
     synchronous_s: float | None = None
     for variant in block:
@@ -109,22 +109,22 @@ def _measure_block(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undisturbed:
-    """What the device has to do a step, when nothing is waited for."""
+    """The device's work in a step without calls beside it."""
 
     compute_s: float
     log_probs_s: float
 
     @property
     def scale(self) -> float:
-        """Seconds here for one of the original's."""
+        """Seconds here for one second of the original."""
         return (self.compute_s - self.log_probs_s) / ORIGINAL_COMPUTE_S
 
 
 def _compute_of(size: BenchSize, seed: int, *, scale: float) -> Undisturbed:
-    """In a synchronous run with delays nothing is trained while calls are out, so none of their work is beside it.
+    """Measures compute in a synchronous run, which with delays trains nothing while calls are out.
 
-    With `scale=0` rewards answer at once, all of a step's verdicts are worked on while it generates, and what is found
-    only says roughly how long delays are to be.
+    With `scale=0` rewards answer at once, the agent handles a step's verdicts while the step generates, and the result
+    is only a rough first estimate of the delays' scale.
     """
     steps = _train(_Variant(name="synchronous", slots=size.slots[0]), size, seed, scale=scale).steps[1:-1]
     return Undisturbed(
@@ -157,7 +157,7 @@ def _measure(
 
 
 def _train(variant: _Variant, size: BenchSize, seed: int, *, scale: float) -> ObservedRun:
-    gc.collect()  # what the run before left behind is not this one's to clear away
+    gc.collect()  # so that this run does not pay for the garbage of the one before
     return asyncio.run(_train_on_loop(variant, size, seed, scale))
 
 

@@ -1,10 +1,10 @@
-"""Tokens a second of generation and training beside TRL and verl: `rewardflow bench trainer`.
+"""`rewardflow bench trainer`: measures tokens a second of generation and training beside TRL and verl.
 
-Every contender trains the same model on the same prompts, with as many responses of the same length, in a process of
-its own. They take turns of a few steps, round after round, so that a busy moment of the machine is everybody's.
+Every contender trains the same model on the same prompts, with as many responses of the same length, in its own
+process. They take turns of a few steps, round after round, so that a busy moment of the machine affects all.
 
-Always true: one computes at a time; every figure is the median over the same rounds; what is not installed is said not
-to be measured, and nothing is put in its place.
+Always true: one contender computes at a time; every figure is the median over the same rounds; a contender that is not
+installed is reported as not measured, and nothing takes its place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REQUIREMENTS = Path(__file__).parent / "contenders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerFigures:
-    """What one contender took. Without turns it was not measured, and `why_not` says why."""
+    """The turns of one contender. Without turns it was not measured, and `why_not` says why."""
 
     name: str
     workload: Workload
@@ -51,12 +51,12 @@ class TrainerFigures:
 
     @property
     def train_s(self) -> float:
-        """Everything but generation: rewards, advantages, log-probs, loss, update and what is between them."""
+        """Everything but generation: rewards, advantages, log-probs, loss, update and the time between them."""
         return median((turn.wall_s - turn.spent.generate_s) / turn.steps for turn in self.turns)
 
     @property
     def update_s(self) -> float:
-        """Forward, backward and optimizer alone, where the contender tells them apart."""
+        """Forward, backward and optimizer alone, if the contender measures them separately."""
         return median(turn.spent.update_s / turn.steps for turn in self.turns)
 
     @property
@@ -85,7 +85,7 @@ class TrainerFigures:
 
 
 def programs(*, trl_python: str | None = None, verl_python: str | None = None) -> tuple[Program, ...]:
-    """Ours first. Others run in this environment unless another's interpreter is named."""
+    """Returns the contenders, ours first. Others run in this environment unless an interpreter is given."""
     return (
         Program(name=OURS, module="ours"),
         _other(TRL, "trl_grpo", trl_python),
@@ -104,7 +104,7 @@ def _other(name: str, module: str, python: str | None) -> Program:
 def run_trainer_benchmarks(
     contenders: Sequence[Program], *, quick: bool = False, workload: Workload | None = None
 ) -> list[TrainerFigures]:
-    """One for each contender, in order; the first must take part."""
+    """Yields the figures of each contender, in order; the first contender must run."""
     from rewardflow.bench.trainer_workload import write_workload
 
     workload = workload or (QUICK if quick else Workload())
@@ -120,7 +120,7 @@ def run_trainer_benchmarks(
 
 
 class _Race:
-    """Who takes part, and the turns so far."""
+    """The running contenders and their turns so far."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -130,7 +130,7 @@ class _Race:
         self._running: list[Contender] = []
 
     def enter(self, program: Program, folder: Path, stack: contextlib.ExitStack) -> None:
-        """Whoever cannot is left out with the reason; ours must. They warm up one after another, and then wait."""
+        """Starts a contender and warms it up. Leaves one out that cannot run, with the reason; ours must run."""
         try:
             contender = stack.enter_context(running(program, folder))
             contender.prepare()
@@ -142,7 +142,7 @@ class _Race:
             self._versions[program.name] = contender.versions
 
     def run_round(self) -> None:
-        """One turn each; who goes first changes from round to round."""
+        """Runs one turn of each contender; another one begins in each round."""
         self._running.append(self._running.pop(0))
         for contender in tuple(self._running):
             try:
@@ -171,7 +171,7 @@ class _Race:
 
 
 def report_of(figures: Sequence[TrainerFigures]) -> dict[str, Any]:
-    """The whole benchmark as one JSON object."""
+    """Returns the whole benchmark as one JSON object."""
     return {
         "workload": asdict(figures[0].workload),
         "trainer": [one.to_json() for one in figures],

@@ -1,7 +1,7 @@
 """Writes the folder that contenders train from: a model, and prompts of different lengths.
 
-Always true: the end token is one that the model cannot draw, so that every response has the same length for everybody
-and nobody pays for forbidding it.
+Always true: the model cannot sample the end token, so that every response has the same length for every contender, and
+no contender spends time on forbidding the token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write_workload(workload: Workload, folder: Path) -> int:
-    """The number of the model's weights."""
+    """Writes the folder and returns the number of the model's weights."""
     workload.write(folder)
     lines = [json.dumps({"prompt": prompt}) for prompt in _prompts(workload)]
     (folder / PROMPTS).write_text("\n".join(lines) + "\n", "utf-8")
@@ -29,7 +29,7 @@ def write_workload(workload: Workload, folder: Path) -> int:
 
 
 def _model(workload: Workload) -> PreTrainedModel:
-    """A Qwen2 of these sizes, with random weights."""
+    """Makes a Qwen2 of these sizes, with random weights."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -57,7 +57,7 @@ def _prompts(workload: Workload) -> list[str]:
 
 
 def _tokenizer(*, end_id: int) -> PreTrainedTokenizerBase:
-    """That of the tiny model, with another number for its end token."""
+    """Makes the tiny model's tokenizer, with another number for its end token."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 

@@ -3,7 +3,7 @@
 verl's `RewardLoopWorker` with its `naive` manager scores one batch as in training, but in this process and without
 Ray: a task for each rollout slices the batch, decodes the response in a thread and awaits the reward function.
 
-Always true: there is a figure only when verl scored every rollout; where it could not, a warning says why.
+Always true: the yardstick has a figure only if verl scored every rollout; otherwise a warning says why.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-RESPONSE = "an answer of the policy"  # short, in favour of verl, which has to decode it
+RESPONSE = "an answer of the policy"  # short, which favours verl: it has to decode it
 PROMPT_TOKENS = 16
-REPEATS = 3  # the best counts: a yardstick that had a bad moment would flatter what is held against it
+REPEATS = 3  # the best counts: a slow moment of the yardstick would flatter our figure
 
 
 def verl_verdicts_per_s(count: int) -> float | None:
-    """The most no-op verdicts a second that verl's `naive` reward manager gave, or None where verl cannot be used."""
+    """Returns the most no-op verdicts a second of verl's `naive` reward manager, or None if verl cannot be used."""
     if importlib.util.find_spec("verl") is None:
         return None
     try:
@@ -39,7 +39,7 @@ def verl_verdicts_per_s(count: int) -> float | None:
 
 
 async def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> float:
-    """Next to a no-op: 1.0 for a response that arrived whole. verl finds it by this file's path and its name."""
+    """Scores 1.0 for an intact response, almost a no-op. verl finds it by this file's path and its name."""
     return float(solution_str == RESPONSE)
 
 
@@ -61,7 +61,7 @@ async def _rate(worker: Any, batch: Any, count: int) -> float:
 
 
 def _save_tokenizer(folder: Path) -> list[int]:
-    """Put a tokenizer of a few words where the worker will load it, and give the response's tokens."""
+    """Saves a tokenizer of a few words where the worker loads it, and returns the response's tokens."""
     tokenizers, transformers = import_module("tokenizers"), import_module("transformers")
     vocabulary = {word: i for i, word in enumerate(["<unk>", "<eos>", *RESPONSE.split()])}
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -73,7 +73,7 @@ def _save_tokenizer(folder: Path) -> list[int]:
 
 
 def _batch(response_ids: list[int], count: int) -> Any:
-    """`count` rollouts in the columns that verl's trainer hands to its reward loop."""
+    """Makes `count` rollouts in the columns that verl's trainer passes to its reward loop."""
     np, torch, verl = import_module("numpy"), import_module("torch"), import_module("verl")
     prompts = torch.zeros(count, PROMPT_TOKENS, dtype=torch.long)
     responses = torch.tensor(response_ids).repeat(count, 1)
@@ -81,7 +81,7 @@ def _batch(response_ids: list[int], count: int) -> Any:
     columns = {
         "data_source": ["noop"] * count,
         "reward_model": [{"ground_truth": "", "style": "rule"} for _ in range(count)],
-        "extra_info": [{"index": i} for i in range(count)],  # one each: the manager writes into it
+        "extra_info": [{"index": i} for i in range(count)],  # one dict each, because the manager writes into it
         "uid": [str(i) for i in range(count)],
     }
     return verl.DataProto.from_dict(
@@ -97,7 +97,7 @@ def _batch(response_ids: list[int], count: int) -> Any:
 
 
 def _config(tokenizer_folder: Path) -> Any:
-    """The part of verl's configuration that its reward loop worker reads."""
+    """Returns the part of verl's configuration that its reward loop worker reads."""
     return import_module("omegaconf").OmegaConf.create(
         {
             "actor_rollout_ref": {"model": {"path": str(tokenizer_folder), "tokenizer_path": None}},

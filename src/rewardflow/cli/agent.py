@@ -1,7 +1,7 @@
-"""`rewardflow agent`: start, look at and stop the reward agent that several training runs share on a Ray cluster.
+"""`rewardflow agent`: starts, shows and stops the reward agent that several training runs share on a Ray cluster.
 
-Always true: what is shown holds no key: the actor reads them from its own environment, and settings of a reward are
-never shown.
+Always true: the output holds no key: the actor reads keys from its own environment, and the command never shows the
+settings of a reward.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         command.add_argument("--address", default="auto", metavar="ADDRESS", help="of the Ray cluster (auto)")
     for command in (start, status):
-        command.add_argument("--json", action="store_true", help="print everything that is known as one JSON object")
+        command.add_argument("--json", action="store_true", help="print all statistics as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,10 +91,10 @@ def _resources(settings: Sequence[str]) -> dict[str, float]:
 
 def _show(statistics: HostStatistics, args: argparse.Namespace) -> None:
     if args.json:
-        told = orjson.dumps(dataclasses.asdict(statistics), default=str, option=orjson.OPT_INDENT_2).decode()
+        text = orjson.dumps(dataclasses.asdict(statistics), default=str, option=orjson.OPT_INDENT_2).decode()
     else:
-        told = "\n".join(lines_of(statistics, args.name))
-    sys.stdout.write(told + "\n")
+        text = "\n".join(lines_of(statistics, args.name))
+    sys.stdout.write(text + "\n")
 
 
 def lines_of(statistics: HostStatistics, name: str) -> Iterator[str]:

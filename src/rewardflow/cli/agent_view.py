@@ -34,7 +34,7 @@ def limits_text(account: DispatchStatistics) -> str:
 
 
 def waiting_for(account: DispatchStatistics) -> str:
-    """The one thing that keeps the next verdict from being here."""
+    """Names the one thing that the next verdict waits for."""
     governors = account.governors
     if governors.endpoints and all(endpoint.breaker.state != "closed" for endpoint in governors.endpoints):
         return f"the service to come back ({safe(governors.endpoints[0].breaker.last_failure or 'it failed')})"
@@ -49,7 +49,7 @@ def waiting_for(account: DispatchStatistics) -> str:
 
 
 class AgentView:
-    """What an agent does, for people: a live picture on a terminal, a line every few seconds elsewhere."""
+    """Shows what an agent does until its block ends."""
 
     def __init__(self, agent: RewardAgent, total: int, console: Console) -> None:
         self._agent = agent
@@ -62,7 +62,7 @@ class AgentView:
 
     @contextlib.asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        """Shown for as long as the block lasts."""
+        """Shows the agent while the block runs."""
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch())
             try:
@@ -71,7 +71,7 @@ class AgentView:
                 watching.cancel()
 
     async def _watch(self) -> None:
-        """By the clock and not by events: thousands of verdicts a second would redraw the screen as often."""
+        """Redraws by the clock, not by events: thousands of verdicts a second would redraw the screen as often."""
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             while True:
                 await asyncio.sleep(PLAIN_EVERY_S)
@@ -92,12 +92,12 @@ class AgentView:
             self._next_second_s += 1.0
 
     def _rates(self) -> list[int]:
-        """Verdicts in each of the last seconds."""
+        """Returns the number of verdicts in each of the last seconds."""
         done = list(self._done_by_second)
         return [later - earlier for earlier, later in itertools.pairwise(done)]
 
     def _pace(self, statistics: AgentStatistics) -> tuple[str, str]:
-        """How fast verdicts come, and how long that leaves; those from the journal took no time and tell nothing."""
+        """Returns the rate of verdicts and the time left. Leaves out verdicts from the journal, which take no time."""
         done = _num_done(statistics)
         judged = done - statistics.verdicts.cached
         elapsed_s = self._loop.time() - self._began_s
@@ -177,17 +177,17 @@ class AgentView:
 
 
 def _busy(statistics: AgentStatistics) -> Sequence[DispatchStatistics]:
-    """The accounts that something is waited for; all of them where only retries are to come."""
+    """Returns the accounts with calls in flight or waiting; all accounts if only retries are left."""
     return [account for account in statistics.accounts if account.in_flight or account.waiting] or statistics.accounts
 
 
 def _of_account(account: DispatchStatistics, statistics: AgentStatistics, text: str) -> str:
-    """Said of which account, where there are several."""
+    """Adds the account's name to a text where the agent has several accounts."""
     return text if len(statistics.accounts) == 1 else f"{safe(account.account)}: {text}"
 
 
 def num_retries(statistics: AgentStatistics) -> int:
-    """Calls that ended in a fault which another call may repair; exact counts are in the run's events."""
+    """Estimates the retries from the calls that ended in a retryable fault; the run's events hold exact counts."""
     faults = ("rate_limited", "service", "timeout", "unparsable")
     ended = sum(account.outcomes.get(kind, 0) for account in statistics.accounts for kind in faults)
     return max(0, ended - sum(statistics.verdicts.failed.get(kind, 0) for kind in faults))

@@ -1,7 +1,7 @@
-"""`rewardflow bench`: measures, and shows each figure beside its yardstick and what was promised of it.
+"""`rewardflow bench`: runs a benchmark and shows each figure beside its yardstick and its bar.
 
-Always true: a figure is shown as soon as it is known; a promise that does not hold is marked and changes no exit code,
-because a benchmark is not a test.
+Always true: the table shows a figure as soon as it is measured; a bar that does not hold is marked and does not change
+the exit code, because a benchmark is not a test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _HEADINGS = ("benchmark", "value", "yardstick", "ratio", "promised", "holds")
-# Of all columns but the first, which takes what is left.
+# Of all columns but the first, which takes the rest of the line.
 _WIDTHS = (14, 30, 7, 16, 5)
 _NARROW_WIDTHS = (11, 18, 6, 9, 5)
 _WIDE = 100
@@ -40,7 +40,7 @@ _BAR = re.compile(r"(<=|>=) *([0-9][0-9,]*(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SeededBenchmark:
-    """One that trains, with each of several seeds, and has more to tell than its rows."""
+    """A benchmark that trains once with each seed and whose JSON report holds more than its rows."""
 
     measure: Callable[..., Iterator[Any]]
     rows_of: Callable[[Iterable[Any]], Iterator[BenchmarkRow]]
@@ -166,14 +166,14 @@ def _write(report: Mapping[str, Any]) -> None:
 
 
 def write_table(rows: Iterable[BenchmarkRow], console: Console) -> None:
-    """Line by line: a table that must know all of its rows first would keep people waiting for minutes."""
+    """Writes each row as it comes: a table that needs all of its rows first would show nothing for minutes."""
     console.print(_line(_HEADINGS, console.width, style="bold"))
     for row in rows:
         console.print(_line(_cells(row), console.width))
 
 
 def holds(row: BenchmarkRow) -> bool | None:
-    """Whether what was promised is kept; None where nothing was, or there is nothing to hold against it."""
+    """Returns whether a row keeps its bar; None if it has no bar or no figure to compare."""
     if not row.bar:
         return None
     bar = _BAR.fullmatch(row.bar)

@@ -1,6 +1,6 @@
-"""`rewardflow convert`: data sets as others publish them, in the layout that training reads.
+"""`rewardflow convert`: writes published data sets in the layout that training reads.
 
-Always true: the output is complete or was not touched.
+Always true: the command writes the whole output or leaves the old file as it was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`rewardflow eval`: what a model, a checkpoint or an exported folder is worth on validation data.
+"""`rewardflow eval`: measures a model, a checkpoint or an exported folder on validation data.
 
-Always true: a mistake is told before a model is loaded; with `--json` there is one JSON object on stdout and nothing
-else there; verdicts that failed are told beside every figure that leaves them out.
+Always true: the command reports a wrong setting before it loads a model; with `--json` stdout holds one JSON object and
+nothing else; every figure that leaves failed verdicts out is shown with their number.
 """
 
 from __future__ import annotations

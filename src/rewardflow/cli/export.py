@@ -1,6 +1,6 @@
-"""`rewardflow export`: the model of a run as a folder that transformers loads.
+"""`rewardflow export`: writes the model of a run as a folder that transformers loads.
 
-Always true: the folder is complete or was not touched.
+Always true: the command writes the whole folder or none of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`rewardflow journal`: look at the verdicts of a run, export them, and shrink the file.
+"""`rewardflow journal`: lists, shows and exports the verdicts of a run, and shrinks the file.
 
-Always true: what policies and judges wrote cannot steer the terminal: in `ls` and `show` every control character is
-escaped. `ls`, `show` and `export` open the journal read-only and work while a run writes to it.
+Always true: text from policies and judges cannot control the terminal: `ls` and `show` escape every control character.
+`ls`, `show` and `export` open the journal read-only and work while a run writes to it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _shown(name: str, value: object) -> str:
-    """Further lines of a text are indented, so that no text can pass for another field."""
+    """Indents all lines of a text but the first, so that no text can look like another field."""
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     first, *others = printable(text, keep="\n\t").split("\n")
     return f"{name}: {first}\n" + "".join(f"    {line}\n" for line in others)
@@ -145,7 +145,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _write_whole(path: Path, lines: Iterable[str]) -> int:
-    """Other programs see the old file or the new one, never half of it. As private as the journal: mode 0600."""
+    """Replaces the file at once, so that other programs never see half of it. Mode 0600, as private as the journal."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -211,10 +211,10 @@ def _summary(row: JournalRow) -> dict[str, Any]:
 
 
 def _record(row: JournalRow) -> dict[str, Any]:
-    """One flat record. Under `store: hash` the texts are missing and `digests` tells equal ones."""
+    """Returns one flat record. Under `store: hash` it has no texts; equal `digests` mean equal texts."""
     inputs, verdict = dict(row.rollout), dict(row.verdict)
     digests = {**inputs.pop("digests", {}), **verdict.pop("digests", {})}
-    del verdict["value"]  # it is the score
+    del verdict["value"]  # the summary has it as `score`
     record = {**_summary(row), "identity": row.identity, **inputs, **verdict}
     return {**record, "digests": digests} if digests else record
 

@@ -1,6 +1,6 @@
-"""`rewardflow mock-judge`: a judge on this machine that is slow, limited and faulty as asked, until it is interrupted.
+"""`rewardflow mock-judge`: serves a slow, limited and faulty judge on this machine until somebody interrupts it.
 
-Always true: the first line on stdout says where it listens, and is out before the first call can come in.
+Always true: the first line on stdout is the address, and is written before the first request can arrive.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ async def _serve(judge: MockJudge, *, as_json: bool) -> None:
         await asyncio.get_running_loop().create_future()
 
 
-def _write_json(told: dict[str, Any]) -> None:
-    sys.stdout.write(orjson.dumps(told).decode() + "\n")
+def _write_json(data: dict[str, Any]) -> None:
+    sys.stdout.write(orjson.dumps(data).decode() + "\n")
     sys.stdout.flush()
 
 

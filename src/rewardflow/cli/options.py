@@ -1,7 +1,7 @@
-"""The agent's settings as flags of a command.
+"""Turns the agent's settings into flags of a command.
 
-Always true: there is one flag for every setting, made from the records that hold them, so that a new setting needs no
-line here; what was not given is not in `options_of`, so that a file's choice or the default stands.
+Always true: every setting has one flag, made from the settings records, so that a new setting needs no line here;
+`options_of` returns only flags that the user gave, so that otherwise the file or the default decides.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, AgentSettings, LimitSettings, check_names
 
-_DEST = "agent_"  # `args.run` is the command's function, so that a setting of that name needs another place
+_DEST = "agent_"  # a prefix, because `args.run` is the command's function and `run` is also a setting
 _HINTS: Mapping[str, Any] = {**typing.get_type_hints(LimitSettings), **typing.get_type_hints(AgentSettings)}
 
 
 def add_agent_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...] = ()) -> None:
-    """Add a flag for every setting, except those that the command explains itself."""
+    """Adds a flag for every setting, except those that the command explains itself."""
     group = parser.add_argument_group(
         "agent settings", "each is explained in docs/settings.md; numbers, `auto` and `none` as it says there"
     )
@@ -36,7 +36,7 @@ def add_agent_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...]
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given, as keywords of `RewardAgent`."""
+    """Returns the settings that the user gave, as keywords of `RewardAgent`."""
     given: dict[str, str] = {}
     for setting in args.settings:
         name, equals, text = setting.partition("=")
@@ -50,7 +50,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse(name: str, text: str) -> Any:
-    """A setting's value from its text; whether it keeps the setting's rule is for the setting to say."""
+    """Parses the text of a setting; the settings record checks the value."""
     hints = typing.get_args(_HINTS[name]) or (_HINTS[name],)
     text = text.strip()
     if type(None) in hints and text.lower() in ("none", "null"):

@@ -1,6 +1,6 @@
-"""`rewardflow plan`: what each schedule would take, before anything is started.
+"""`rewardflow plan`: simulates how long each schedule would take, before a run starts.
 
-Always true: nothing is sent and no model is loaded; with `--json` stdout holds one JSON object and nothing else.
+Always true: the command sends nothing and loads no model; with `--json` stdout holds one JSON object and nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# The settings that people change most, as flags; every other one is KEY=VALUE.
+# Flags for the settings that people change most; all others are KEY=VALUE.
 _FLAGS: Final = {
     "prompts": ("prompts", "N", "prompts a step"),
     "responses": ("responses", "N", "responses a prompt"),
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_place(page: Path) -> None:
-    """Before minutes of simulation, not after them."""
+    """Checks the page's path before minutes of simulation, not after them."""
     if not page.parent.is_dir():
         raise InvalidInput(f"--html writes a file, and the folder must exist, got {page}")
     if page.is_dir():
@@ -101,7 +101,7 @@ def _check_place(page: Path) -> None:
 
 
 def _sorted_out(plan_file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Without a file the first word is an override already."""
+    """Separates the plan file from the overrides: without a file the first word is an override."""
     if plan_file is not None and "=" in plan_file and not Path(plan_file).exists():
         return None, [plan_file, *overrides]
     return plan_file, list(overrides)

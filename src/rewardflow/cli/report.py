@@ -1,6 +1,6 @@
-"""`rewardflow report`: a run's directory as one HTML page, two runs beside each other, or a trace.
+"""`rewardflow report`: writes an HTML page or a trace of a run, or compares two runs.
 
-Always true: the run is only read; a file that is written is whole or was not touched, and is its owner's alone.
+Always true: the command never changes the run; it writes a whole file or none, which only its owner may read.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _parse_steps(text: str) -> range:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """It may hold prompts and answers, so it is as private as the files it was made from."""
+    """Writes a file that only its owner may read: it may hold prompts and answers, as the run's own files do."""
     draft = path.with_name(f".{path.name}.tmp")
     try:
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,7 @@
-"""`rewardflow verl`: verl's own trainer, with rewardflow's agent and schedules in it.
+"""`rewardflow verl`: starts verl's own trainer with rewardflow's agent and schedules.
 
-Always true: what was made of the given settings is told before anything starts, and what nobody would honour stops it.
+Always true: before the start the command shows how it changed the given settings; a setting that verl and rewardflow
+would both ignore is an error.
 """
 
 from __future__ import annotations

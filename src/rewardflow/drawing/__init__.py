@@ -1,1 +1,1 @@
-"""Pages and pictures in files of their own: HTML and SVG without a framework and without the network."""
+"""Makes self-contained pages and pictures: HTML and SVG without a framework and without the network."""

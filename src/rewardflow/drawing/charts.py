@@ -1,7 +1,7 @@
 """Small charts as SVG: lines over steps, stacked columns, histograms, ranges.
 
-Always true: a chart is drawn from finite figures, gaps stay gaps, and what it shows is also in its `data-points`, from
-which the page's script reads the tooltip; colours are classes, which the page's style gives for light and dark.
+Always true: a chart has only finite figures, and a missing figure is a gap; `data-points` holds the chart's figures for
+the tooltips of the page's script; colours are CSS classes, which the page's style defines for light and dark.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LEFT, RIGHT, TOP, BOTTOM = 54.0, 12.0, 10.0, 24.0
 
 _MOST_X_LABELS = 6
 _VERY_DIFFERENT = 20.0
-_AXIS_UNITS = ("s", "$", "%")  # short enough to stand at every tick
+_AXIS_UNITS = ("s", "$", "%")  # short enough to write at every tick
 
 Numbers = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One figure at every x. `tone` is a class of the page's style."""
+    """A figure for every x. `tone` is a CSS class of the page's style."""
 
     name: str
     values: Numbers
@@ -37,18 +37,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What every chart has. `xs` are numbers on the axis, `x_name` what they count."""
+    """The common fields of every chart. `xs` are numbers on the axis, `x_name` is the name of their unit."""
 
     title: str
     xs: Sequence[float]
     series: Sequence[Series]
     unit: str = ""
     x_name: str = "step"
-    x_texts: Sequence[str] = ()  # what stands at each x, where that is not the number itself
+    x_texts: Sequence[str] = ()  # labels of the xs, if they are not the numbers themselves
     note: str = ""
     from_zero: bool = False
-    is_log: bool = False  # drawn so where all figures are positive and of very different size
-    has_dots: bool = False  # a dot at each figure, where there are few
+    is_log: bool = False  # used only if all figures are positive and differ much in size
+    has_dots: bool = False  # a dot at each figure, for charts with few
     width: float = WIDTH
     height: float = HEIGHT
 
@@ -67,7 +67,7 @@ def line_chart(chart: Chart) -> Markup:
 
 
 def column_chart(chart: Chart) -> Markup:
-    """Stacked: each series stands on the ones before it, and None counts as nothing."""
+    """Draws stacked columns: each series is on top of those before it, and None counts as 0."""
     heights = [sum(s.values[i] or 0.0 for s in chart.series) for i in range(len(chart.xs))]
     frame = _Frame.of(chart, (0.0, max(heights, default=0.0) * 1.04 or 1.0), is_columns=True)
     drawn: list[Child] = [frame.axes()]
@@ -80,7 +80,7 @@ def column_chart(chart: Chart) -> Markup:
 
 
 def range_chart(chart: Chart) -> Markup:
-    """For each x a bar from low to high and a dot at the value; several series stand side by side."""
+    """Draws for each x a bar from low to high and a dot at the value, with several series side by side."""
     bounds = _bounds([v for s in chart.series for v in (*s.values, *s.low, *s.high)], from_zero=True)
     frame = _Frame.of(chart, bounds, is_columns=True)
     drawn: list[Child] = [frame.axes()]
@@ -97,7 +97,7 @@ def range_chart(chart: Chart) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where things are inside one chart."""
+    """The coordinates inside one chart."""
 
     chart: Chart
     x: Scale
@@ -136,7 +136,7 @@ class _Frame:
         return [(value, figure(value)) for value in values if not is_whole or value == int(value)]
 
     def line(self, series: Series) -> Markup:
-        """One path with a gap wherever a figure is missing; a figure alone is a dot."""
+        """Draws one path with a gap at every missing figure; a single figure between gaps is a dot."""
         pieces = _pieces(
             [
                 None if value is None or not math.isfinite(value) else (self.x(x), self.y(value))
@@ -160,7 +160,7 @@ class _Frame:
         return tag("path", d=path, class_=f"band {series.tone}")
 
     def columns(self, base: Sequence[float], tops: Sequence[float]) -> str:
-        """One path for all columns: a thousand elements would be slow to draw."""
+        """Draws one path for all columns: a thousand elements would be slow."""
         gap = 1.0 if self.column_width > 5 else 0.0
         path = []
         for x, low, top in zip(self.chart.xs, base, tops, strict=True):
@@ -216,7 +216,7 @@ def _pitch(xs: Sequence[float]) -> float:
 
 
 def _pieces(points: Sequence[tuple[float, ...] | None]) -> list[list[tuple[float, ...]]]:
-    """Runs of points without a gap."""
+    """Splits the points at the gaps."""
     pieces: list[list[tuple[float, ...]]] = [[]]
     for point in points:
         if point is not None:

@@ -1,7 +1,7 @@
-"""One HTML file that holds all it needs and asks nobody for anything.
+"""Makes one HTML file that holds everything it needs and sends no request.
 
-Always true: the page's policy forbids every request, every form and every script but the one whose hash it names, so
-that even text which slipped through the escaping could not act; data for the script is JSON that cannot end its
+Always true: the page's content security policy forbids every request, every form and every script but the one whose
+hash it names, so that even text that escaped wrongly cannot run; data for the script is JSON that cannot close its
 element.
 """
 
@@ -17,12 +17,12 @@ import orjson
 from rewardflow.drawing.markup import Markup, joined, tag
 from rewardflow.observe.events import plain
 
-# What could end the element, open a comment or end a line of a script. JSON may write any character so.
+# Characters that could close the element, open a comment or end a line of a script; JSON can escape any character.
 _UNSAFE_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def page(*, title: str, body: Markup, css: str, script: str, data: Mapping[str, Any]) -> str:
-    """`css` and `script` are the project's own files; `data` may hold anything, and is in `#data` for the script."""
+    """Makes the page. `css` and `script` are the project's own files; the script reads `data` (any JSON) in `#data`."""
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -40,7 +40,7 @@ def page(*, title: str, body: Markup, css: str, script: str, data: Mapping[str, 
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
             tag("meta", name="referrer", content="no-referrer"),
-            # A page without an icon of its own makes browsers ask a server for one.
+            # Without an icon in the page, browsers request one from the server.
             tag("link", rel="icon", href="data:,"),
             tag("title", title),
             tag("style", Markup(css)),
@@ -60,7 +60,7 @@ def json_for_script(data: Mapping[str, Any]) -> Markup:
 
 
 def _encodable(value: Any) -> Any:
-    """Policies emit halves of surrogate pairs, which no encoding takes."""
+    """Replaces halves of surrogate pairs, which policies emit and no encoding can write."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""HTML and SVG that cannot be broken by the text in it.
+"""Builds HTML and SVG in which no text can become markup.
 
-Always true: text becomes markup only through `escaped`, so that a browser shows it and never obeys it; no element has
-an event handler or a style of its own, so that a strict content security policy can forbid both.
+Always true: text becomes markup only through `escaped`, so that a browser shows it and never runs it; no element has
+an event handler or a style attribute, so that a strict content security policy can forbid both.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TypeAlias
 from rewardflow.errors import InvalidInput
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
-# Characters that no HTML file may hold, or that make text look like other text than it is: controls but for tab and
-# line feed, and marks that turn the direction of writing.
+# Characters that HTML forbids or that disguise a text: control characters except tab and line feed, and marks that
+# change the direction of writing.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
 _VOID = frozenset({"meta", "br", "hr", "input", "link"})
 
 
 class Markup(str):
-    """Text that is markup already. Made by `tag` and `escaped`; whoever makes one by hand vouches for it."""
+    """Text that is markup. `tag` and `escaped` make it; code that makes one by hand must have escaped the text."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ def escaped(text: str) -> Markup:
 
 
 def visible(text: str) -> str:
-    """The text with a sign in place of every character that cannot be shown or would hide what is there."""
+    """Replaces every character that cannot be shown, or that hides others, with a visible sign."""
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -45,7 +45,7 @@ def joined(children: Iterable[Child]) -> Markup:
 
 
 def tag(name: str, /, *children: Child, **attributes: Value) -> Markup:
-    """`tag("a", "text", class_="x", data_step=3)`; None leaves an attribute out, True gives it no value."""
+    """Makes an element: `tag("a", "text", class_="x", data_step=3)`. None omits an attribute, True omits its value."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"the name of an element must be letters, digits and dashes, got {name!r}")
     opening = f"<{name}{''.join(_attribute(key, value) for key, value in attributes.items())}>"
@@ -74,7 +74,7 @@ def _attribute(key: str, value: Value) -> str:
 
 
 def number(value: float) -> str:
-    """For coordinates: a tenth of a thousandth of a pixel is as good as exact, and shorter."""
+    """Writes a coordinate with at most two decimals: exact enough for pixels, and shorter."""
     if not math.isfinite(value):
         raise InvalidInput(f"a coordinate must be finite, got {value!r}")
     text = f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,6 +1,6 @@
-"""From figures to places and words: axes with round numbers, quantities as people write them.
+"""Turns figures into coordinates and text: axes with round numbers, quantities as people write them.
 
-Always true: ticks lie within their range; every finite figure has a text of a few characters.
+Always true: ticks are within their range; every finite figure has a text of a few characters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Takes `low` to `start` and `high` to `end`, and what lies between to between."""
+    """Maps `low` to `start`, `high` to `end`, and the figures between them linearly."""
 
     low: float
     high: float
@@ -26,7 +26,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class LogScale:
-    """The same for positive figures of very different size."""
+    """A logarithmic scale, for positive figures of very different size."""
 
     low: float
     high: float
@@ -39,13 +39,13 @@ class LogScale:
 
 
 def powers_of_ten(low: float, high: float) -> list[float]:
-    """Those from low to high, both positive; every second one or fewer where there are many."""
+    """Returns the powers of ten from low to high, both positive; every second one or fewer if there are many."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     return [10.0**power for power in range(first, last + 1, max(0, last - first) // 5 + 1)]
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """About `count` round numbers from low to high."""
+    """Returns about `count` round numbers from low to high."""
     span = high - low
     if not math.isfinite(span) or span <= 0 or span < 1e-12 * max(abs(low), abs(high)):
         return [low]
@@ -58,13 +58,13 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
-    """The range with some air, and with a width even where all figures are the same."""
+    """Widens the range a little, and gives it a width even if all figures are the same."""
     air = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     return low - air, high + air
 
 
 def figure(value: float | None, unit: str = "") -> str:
-    """`12.3 s`, `$0.42`, `38 %`, `1,024`; a dash for what is not known."""
+    """Writes a figure as `12.3 s`, `$0.42`, `38 %` or `1,024`, and an unknown one as a dash."""
     if value is None or not math.isfinite(value):
         return "–"  # noqa: RUF001  a dash
     match unit:

@@ -1,7 +1,7 @@
-"""What devices did over a stretch of time, as SVG: a lane for each, and beneath them the calls that were in flight.
+"""Draws the work of devices over an interval as SVG: a lane for each device, and below them the calls in flight.
 
-Always true: everything is clipped to the stretch; what is shorter than a third of a pixel is not drawn by itself but
-with its neighbour of the same kind, so that a million pieces of work make no larger a picture than the screen.
+Always true: everything is clipped to the interval; a span shorter than a third of a pixel is merged with its neighbour
+of the same kind, so that the size of the picture is bounded even for a million spans.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEFT, RIGHT = 96.0, 12.0
 LANE, GAP, LOAD, AXIS = 26.0, 6.0, 92.0, 22.0
 _LEAST = 0.35
 
-# A kind of work or of waiting, as people read it. Its colour is the class `kind-<kind>` of the page's style.
+# The label of each kind of work or waiting. Its colour is the class `kind-<kind>` of the page's style.
 KINDS = {
     "generate": "generate",
     "log_probs": "log-probs",
@@ -36,7 +36,7 @@ IDLE_KINDS = ("reward", "generation", "validation", "checkpoint", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A device did one kind of thing from here to there. `detail` says more, as "step 3"."""
+    """One kind of work of a device, from start to end. `detail` is more text, such as "step 3"."""
 
     started_s: float
     ended_s: float
@@ -52,7 +52,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How many calls were in flight, on average, in each bin of equal width."""
+    """The mean number of calls in flight in each bin; all bins have the same width."""
 
     name: str
     started_s: float
@@ -62,7 +62,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A moment with a name: the end of a step."""
+    """A moment with a name, such as the end of a step."""
 
     at_s: float
     name: str
@@ -79,7 +79,7 @@ class Timeline:
 
 
 def timeline(picture: Timeline) -> Markup:
-    """The picture; times on its axis count from its start."""
+    """Draws the picture; times on its axis count from its start."""
     x = Scale(picture.started_s, picture.ended_s, LEFT, WIDTH - RIGHT)
     lanes_end = AXIS + len(picture.lanes) * (LANE + GAP)
     height = lanes_end + (LOAD + GAP if picture.loads else 0.0)
@@ -100,7 +100,7 @@ def timeline(picture: Timeline) -> Markup:
 
 
 def legend(kinds: Iterable[str]) -> Markup:
-    """What the colours mean, of the kinds that are there."""
+    """Explains the colours of the kinds that occur."""
     there = set(kinds)
     keys = [
         tag("span", tag("i", class_=f"swatch kind-{kind}"), name, class_="key")
@@ -140,7 +140,7 @@ def _lane(lane: Lane, x: Scale, top: float) -> Markup:
 
 
 def _drawable(spans: Sequence[Span], x: Scale) -> list[Span]:
-    """Within the stretch, and what is too thin to see joined with its neighbour of the same kind."""
+    """Clips spans to the interval, and merges spans that are too thin to see with neighbours of the same kind."""
     least_s = _LEAST * (x.high - x.low) / (x.end - x.start)
     kept: list[Span] = []
     for span in sorted(spans, key=lambda span: span.started_s):
@@ -157,7 +157,7 @@ def _drawable(spans: Sequence[Span], x: Scale) -> list[Span]:
 
 
 def _loads(picture: Timeline, x: Scale, top: float) -> Markup:
-    """Stacked: the calls of each step stand on those of the steps before."""
+    """Draws stacked areas: the calls of each step are on top of those of earlier steps."""
     edges = sorted(
         {
             min(max(load.started_s + i * load.width_s, picture.started_s), picture.ended_s)
@@ -190,7 +190,7 @@ def _calls_at(load: Load, at_s: float) -> float:
 
 
 def _stairs(edges: Sequence[float], base: Sequence[float], tops: Sequence[float], x: Scale, y: Scale) -> str:
-    """The outline of columns that touch: up along the tops, and back along the base."""
+    """Returns the outline of touching columns: along the tops, and back along the base."""
     if not tops:
         return ""
     there = [(x(edge), y(top)) for a, b, top in zip(edges, edges[1:], tops, strict=False) for edge in (a, b)]
@@ -199,7 +199,7 @@ def _stairs(edges: Sequence[float], base: Sequence[float], tops: Sequence[float]
 
 
 def _marks(picture: Timeline, x: Scale, height: float) -> Markup:
-    """Names stand left of their line, where the step was; where there is no room, the line must do."""
+    """Draws a line for each mark, with its name on the left, where the step was, if there is room."""
     drawn: list[Child] = []
     last = LEFT
     for mark in picture.marks:

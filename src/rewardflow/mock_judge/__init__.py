@@ -1,11 +1,11 @@
-"""A judge that is not there: an OpenAI-compatible server on this machine that is slow, limited and faulty as asked.
+"""A fake judge: an OpenAI-compatible server on this machine, as slow, limited and faulty as its settings say.
 
     with MockJudge(MockJudgeSettings(latency="uniform:1,40", scale=0.01, faults={"500": 0.03})) as judge:
         judge.base_url             # http://127.0.0.1:PORT/v1
-        judge.score_of(prompt)     # what it gives a prompt, without asking
+        judge.score_of(prompt)     # the score that it gives a prompt, without a request
         judge.statistics()
 
-Importing it is light; only starting a judge needs aiohttp.
+Importing this package is cheap; only starting a judge loads aiohttp.
 """
 
 from rewardflow.mock_judge.behaviour import PlannedReply

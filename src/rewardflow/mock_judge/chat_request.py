@@ -1,6 +1,6 @@
-"""A chat-completions request, as far as a judge needs it.
+"""Reads a chat-completions request, as far as a judge needs it.
 
-Always true: a request that exists has a last user message; what a judge could not honour is refused with a sentence
+Always true: a `ChatRequest` has a last user message; an option that the judge does not support is refused with an error
 that names the rule, as a provider does, and never ignored.
 """
 
@@ -20,7 +20,7 @@ MAX_TOP_LOG_PROBS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """`prompt` is the last user message, `instructions` the system's; `num_log_probs` is None if none are wanted."""
+    """`prompt` is the last user message, `instructions` the system's; `num_log_probs` None asks for no log-probs."""
 
     content: Any
     model: str | None
@@ -33,7 +33,7 @@ class ChatRequest:
 
 
 def read_chat_request(body: bytes, *, takes_schema: bool = True) -> ChatRequest:
-    """`InvalidInput` where a provider would answer 400."""
+    """Parses a request. Raises `InvalidInput` where a provider would answer 400."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -89,7 +89,7 @@ def _text(content: Any) -> str:
 
 
 def _schema(response_format: Any, takes_schema: bool) -> Mapping[str, Any] | None:
-    """OpenAI's form, and that of llama.cpp, which puts the schema beside `json_object`."""
+    """Finds the schema in OpenAI's form, or in llama.cpp's, which puts it beside `json_object`."""
     match response_format:
         case None | {"type": "text"}:
             return None

@@ -1,8 +1,8 @@
-"""A mock judge as an object: started by `with` or `async with`, asked for what it gives and what it counted.
+"""`MockJudge`: starts and stops the server, predicts its scores and returns its counts.
 
-Always true: it serves only inside its block, and everything it started has ended when the block has. Under `with` it
-has a thread and a loop of its own, so that blocking code can call it; under `async with` it runs in the caller's loop.
-Every block starts with counts at zero; what was counted can be read after the block, too.
+Always true: the judge serves only inside its block, and everything it started has ended when the block has. Under
+`with` it runs in its own thread and loop, so that blocking code can call it; under `async with` it runs in the caller's
+loop. Every block starts with counts at zero; the counts stay readable after the block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MockJudge:
-    """A judge with these settings; `settings.port` 0 takes any free port."""
+    """A judge with these settings; with `settings.port` 0 it listens on any free port."""
 
     def __init__(self, settings: MockJudgeSettings | None = None) -> None:
         self.settings = settings if settings is not None else MockJudgeSettings()
@@ -36,11 +36,11 @@ class MockJudge:
         self._thread: threading.Thread | None = None
         self._stop: Future[None] = Future()
 
-    # -- where it is --
+    # -- addresses --
 
     @property
     def url(self) -> str:
-        """The root, for `/stats`, `/health` and `/admin/...`."""
+        """The server's root, for `/stats`, `/health` and `/admin/...`."""
         if self._port is None:
             raise InvalidInput("a mock judge has an address only inside its `with` block")
         host = self.settings.host
@@ -48,18 +48,18 @@ class MockJudge:
 
     @property
     def base_url(self) -> str:
-        """What OpenAI's clients call the base URL."""
+        """The base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
-    # -- what it gives --
+    # -- predictions --
 
     def score_of(
         self, prompt: str, criterion: str = "score", low: float = 0.0, high: float = 1.0, *, whole: bool = False
     ) -> float:
-        """The score that a prompt (the last user message) gets for a criterion, in every call that goes well.
+        """Returns the score that a prompt (the last user message) gets for a criterion in every call without a fault.
 
-        `low`, `high` and `whole` are the schema's minimum, maximum and "integer"; a criterion inside another object or
-        list is named with dots, `scores.correctness` or `ranking.0`.
+        `low`, `high` and `whole` are the schema's minimum, maximum and "integer". Name a criterion inside another
+        object or list with dots: `scores.correctness` or `ranking.0`.
         """
         share = share_of(self.settings, prompt)
         if share is not None:
@@ -67,21 +67,21 @@ class MockJudge:
         return score_at(draw(self.settings.seed, prompt, criterion), low, high, whole=whole)
 
     def verdict_of(self, prompt: str, schema: Mapping[str, Any]) -> Any:
-        """The whole answer that a prompt gets under a schema, in every call that goes well."""
+        """Returns the whole answer that a prompt gets under a schema in every call without a fault."""
         return MockVerdict(schema, prompt, self.settings.seed, share=share_of(self.settings, prompt)).answer
 
     def plan_of(self, request: Mapping[str, Any], times_before: int = 0) -> PlannedReply:
-        """Delay and fault of this request when it was admitted so often before."""
+        """Returns delay and fault of this request if the judge admitted it `times_before` times before."""
         return self._behaviour.plan(self._behaviour.key_of(request), times_before)
 
-    # -- what it does --
+    # -- state and counts --
 
     @property
     def is_down(self) -> bool:
         return self._counts.is_down
 
     def go_down(self) -> None:
-        """Answer 503 from now on, also to the calls that are in flight."""
+        """Answers 503 from now on, also to calls in flight."""
         self._counts.is_down = True
 
     def come_up(self) -> None:
@@ -91,7 +91,7 @@ class MockJudge:
         return self._counts.statistics()
 
     def times_admitted(self, request: Mapping[str, Any]) -> int:
-        """How often this request got past the limits."""
+        """Returns how often this request passed the limits."""
         return self._counts.times_admitted(self._behaviour.key_of(request))
 
     # -- lifetime --
@@ -146,7 +146,7 @@ class MockJudge:
 
 
 async def _serve(server: Server, port: Future[int], stop: Future[None]) -> None:
-    """The life of the judge's own thread. What goes wrong at the start is the caller's to see."""
+    """Runs in the judge's own thread. Passes an error at the start to the caller."""
     try:
         port.set_result(await server.start())
     except BaseException as error:

@@ -1,10 +1,10 @@
-"""Limits as a provider enforces them: calls at once, requests a minute, tokens a minute.
+"""Enforces limits as a provider does: calls at once, requests a minute, tokens a minute.
 
-Always true: a call is admitted only if all three limits have room for it, and takes from none of them otherwise; what
-the headers say is true of the clock on the wall, so that a client needs to know nothing of `scale`.
+Always true: a call is admitted only if all three limits have room for it, and otherwise takes from none of them; the
+headers hold wall-clock rates and times, so that a client need not know `scale`.
 
-Rates are buckets that fill steadily and hold `burst_s` seconds' worth. A call that needs more tokens than a full
-bucket holds is let in when the bucket is full, and the next ones wait until its debt is paid.
+A rate is a token bucket that fills steadily and holds `burst_s` seconds' worth. A call that needs more tokens than a
+full bucket holds is admitted when the bucket is full, and later calls wait until the bucket is above zero again.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Literal
 
 from rewardflow.mock_judge.settings import MockJudgeSettings
 
-_ROUNDING = 1e-6  # a client that waits as long as it was told comes at the right time, on a float clock
+_ROUNDING = 1e-6  # of float times: a client that waits exactly as long as Retry-After says must be admitted
 
 LimitName = Literal["concurrency", "requests", "tokens"]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Which limit had no room, and for how long. Nobody knows when a call ends, so concurrency does not say."""
+    """The limit that had no room, and for how long. None for concurrency: nobody knows when a call ends."""
 
     limit: LimitName
     retry_after_s: float | None
 
 
 class Bucket:
-    """`limit` units in `period_s`, of which `burst_s` seconds' worth can be saved up; at least one unit."""
+    """A token bucket: `limit` units in `period_s`; holds `burst_s` seconds' worth, at least one unit."""
 
     def __init__(self, limit: float, *, period_s: float, burst_s: float) -> None:
         self.per_s = limit / period_s
@@ -38,12 +38,12 @@ class Bucket:
         self._level_at_s = -math.inf
 
     def wait_s(self, now_s: float, amount: float) -> float:
-        """How long until so much can be taken; 0 if it can be now."""
+        """Returns the seconds until this amount can be taken; 0 if it can be taken now."""
         missing = min(amount, self.capacity) - self.level(now_s)
         return 0.0 if missing <= _ROUNDING else missing / self.per_s
 
     def take(self, now_s: float, amount: float) -> None:
-        """Also of a bucket that does not hold so much. A negative amount gives back."""
+        """Takes an amount, even if the bucket holds less. A negative amount gives back."""
         self._level = min(self.capacity, self.level(now_s) - amount)
 
     def level(self, now_s: float) -> float:
@@ -55,7 +55,7 @@ class Bucket:
 
 
 class Limits:
-    """The limits of one account. Times are those of the loop's clock."""
+    """The limits of one account. Times are the event loop's."""
 
     def __init__(self, settings: MockJudgeSettings) -> None:
         period_s, burst_s = 60.0 * settings.scale, settings.burst_s * settings.scale
@@ -67,7 +67,7 @@ class Limits:
         self._tokens = _bucket(settings.tpm, period_s, burst_s)
 
     def admit(self, now_s: float, tokens: int) -> Refusal | None:
-        """Let a call in that may use so many tokens, or say why not. Whoever is let in must `leave`."""
+        """Admits a call that may use this many tokens, or returns the refusal. An admitted call must `leave`."""
         if self._max_concurrency is not None and self._num_admitted >= self._max_concurrency:
             return Refusal("concurrency", None)
         if self._requests is not None and (wait_s := self._requests.wait_s(now_s, 1)):
@@ -87,7 +87,7 @@ class Limits:
             self._tokens.take(now_s, -tokens_unused)
 
     def headers(self, now_s: float) -> dict[str, str]:
-        """What a provider tells with every response."""
+        """Returns the `x-ratelimit-*` headers that a provider sends with every response."""
         if not self._says_limits:
             return {}
         told: dict[str, str] = {}

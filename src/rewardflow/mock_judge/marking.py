@@ -1,7 +1,7 @@
-"""How right an answer is: compared with the reference, both as a judge's prompt shows them.
+"""Scores an answer by comparing it with the reference in the judge's prompt.
 
-Always true: what is compared is what `LLMJudge` puts between its marker lines, and nothing else of the prompt; a prompt
-without a reference or an answer is refused, because there is nothing to compare.
+Always true: only the texts between the marker lines of `LLMJudge` are compared; a prompt without a reference or an
+answer is refused, because the judge has nothing to compare.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FENCED = re.compile(r"^<<<(REFERENCE|ANSWER) (\w+)>>>\n(.*?)\n<<<END \1 \2>>>$"
 
 
 def share_of(settings: MockJudgeSettings, prompt: str) -> float | None:
-    """What an answer is worth from 0 to 1; None where scores are made up."""
+    """Returns the answer's score as a share from 0 to 1; None where scores are made up."""
     if settings.scores == "made_up":
         return None
     fenced = {found[1]: found[3] for found in _FENCED.finditer(prompt)}
@@ -30,7 +30,7 @@ def share_of(settings: MockJudgeSettings, prompt: str) -> float | None:
 
 
 def share_right(answer: str, reference: str) -> float:
-    """Of the places of the longer text, those where both have the same character: too long is wrong, too."""
+    """Returns the share of equal characters, by position, of the longer text: an answer that is too long loses, too."""
     num_places = max(len(answer), len(reference))
     if num_places == 0:
         return 1.0

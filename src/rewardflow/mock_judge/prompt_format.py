@@ -1,10 +1,10 @@
-"""The answer's form as a prompt asks for it in words: for judges that send no schema.
+"""Finds the form of the answer that a prompt asks for in words, for clients that send no schema.
 
-Always true: what is found is a JSON schema of numbers and one-line texts, so that an answer is made in one way only,
-whoever asked for it. Finding nothing is not an error: then one `score` and a `reason` are asked for.
+Always true: the result is a JSON schema of numbers and one-line texts, so that all answers are made in the same way.
+If no form is found, the schema has one `score` and a `reason`.
 
-Instructions are looked through before the prompt, and there the last form counts, because what stands before it may be
-the text that is to be judged.
+The system's instructions are searched before the prompt. In the prompt the last form counts, because an earlier one may
+be part of the text to be judged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_RANGE: Final = (0.0, 1.0)
 
 
 def schema_in_prompt(instructions: str, prompt: str) -> dict[str, Any]:
-    """The schema of the answer that this prompt asks for."""
+    """Returns the schema of the answer that this prompt asks for."""
     whole = f"{instructions}\n{prompt}"
     for text in (instructions, prompt):
         for form in reversed(_FORM.findall(text)):
@@ -44,7 +44,7 @@ def _properties(form: str, whole: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _number(name: str, hint: str, whole: str) -> dict[str, Any]:
-    """The range beside the field, or else that in a line which names it."""
+    """Takes the range beside the field, or else the range in a line that names the field."""
     lines = (line for line in whole.splitlines() if re.search(rf"\b{re.escape(name)}\b", line, re.IGNORECASE))
     found = next((match for text in (hint, *lines) if (match := _RANGE.search(text))), None)
     low, high = (float(found[1]), float(found[2])) if found else _NO_RANGE

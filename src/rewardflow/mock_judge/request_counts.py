@@ -1,7 +1,7 @@
-"""What a mock judge counts.
+"""Counts the calls of a mock judge.
 
-Always true: every call that came is in flight or has one outcome, so calls = in_flight + the sum of the outcomes. Only
-the judge's own thread counts; any thread may look.
+Always true: every call is in flight or has one outcome, so calls = in_flight + the sum of the outcomes. Only the
+judge's own thread counts; any thread may read the counts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 class MockJudgeStatistics:
     """The counts at one moment.
 
-    `outcomes` by name: `answered`, each fault, `down`, `limited_concurrency`, `limited_requests`, `limited_tokens`,
-    `bad_request`, `disconnected` (the client went away first). `admitted_again[n]`: how many requests were admitted
-    for the (n + 1)th time, so that [0] is how many different ones there were.
+    `outcomes` are by name: `answered`, each fault, `down`, `limited_concurrency`, `limited_requests`, `limited_tokens`,
+    `bad_request`, `disconnected` (the client went away first). `admitted_again[n]` is how many requests were admitted
+    for the (n + 1)th time; [0] is the number of different requests.
     """
 
     calls: int
@@ -50,12 +50,12 @@ class MockJudgeStatistics:
 
 
 class CallRecord:
-    """How one call went, to be filled in while it lasts."""
+    """The outcome of one call; the server fills it in while the call runs."""
 
     __slots__ = ("outcome",)
 
     def __init__(self) -> None:
-        self.outcome = "disconnected"  # unless somebody says otherwise before the call ends
+        self.outcome = "disconnected"  # unless the server sets another outcome before the call ends
 
 
 class Counts:
@@ -85,7 +85,7 @@ class Counts:
             self._in_flight -= 1
 
     def admit(self, key: bytes) -> int:
-        """How often this request was admitted before; counts it."""
+        """Counts an admitted request and returns how often it was admitted before."""
         times_before = self._times_admitted.get(key, 0)
         self._times_admitted[key] = times_before + 1
         self._admitted_again[times_before] += 1
@@ -102,7 +102,7 @@ class Counts:
         self._completion_tokens += completion
 
     def statistics(self) -> MockJudgeStatistics:
-        # Copying a dict is one step for other threads; walking through it is not.
+        # Copying a dict is atomic for other threads; iterating over it is not.
         return MockJudgeStatistics(
             calls=self._calls,
             in_flight=self._in_flight,

@@ -1,6 +1,6 @@
-"""The bodies that a judge sends: completions and errors, as OpenAI writes them.
+"""Builds the bodies that a judge sends: completions and errors, as OpenAI writes them.
 
-Always true: usage is that of the text in the body; a body is bytes of JSON unless its fault is to be none.
+Always true: `usage` counts the text in the body; a body is valid JSON in bytes, unless its fault is to be malformed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _WRONG_SCHEMA = [Token('{"verdict":"good","details":[1,2,3]}')]
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """One answer, before it is put into an envelope."""
+class ChatCompletion:
+    """One answer, before it is put into a response body."""
 
     tokens: Sequence[Token]
     finish_reason: str
@@ -35,13 +35,13 @@ class Completion:
         return "".join(token.text for token in self.tokens)
 
 
-def complete(chat: ChatRequest, plan: PlannedReply, seed: int, share: float | None) -> Completion:
-    """What the judge says to this, with the fault that the plan has for what it says; `share` as in `MockVerdict`."""
+def complete(chat: ChatRequest, plan: PlannedReply, seed: int, share: float | None) -> ChatCompletion:
+    """Makes the judge's answer, with the plan's fault if that is a fault of the text; `share` as in `MockVerdict`."""
     tokens = list(_verdict_tokens(chat, plan, seed, share))
     if plan.fault == "malformed_verdict":
         tokens = tokens[: max(1, len(tokens) * 2 // 3)]
     is_cut = chat.max_tokens is not None and len(tokens) > chat.max_tokens
-    return Completion(tokens[: chat.max_tokens], "length" if is_cut else "stop", chat.prompt_tokens)
+    return ChatCompletion(tokens[: chat.max_tokens], "length" if is_cut else "stop", chat.prompt_tokens)
 
 
 def _verdict_tokens(
@@ -69,12 +69,12 @@ def _below(score: Score) -> float:
     return score.low - max(1, score.high - score.low)
 
 
-def completion_body(completion: Completion, *, call_id: str, model: str, num_log_probs: int | None) -> bytes:
+def completion_body(completion: ChatCompletion, *, call_id: str, model: str, num_log_probs: int | None) -> bytes:
     return orjson.dumps(_envelope(completion, completion.text, call_id, model, num_log_probs))
 
 
-def huge_body(completion: Completion, *, call_id: str, model: str, num_bytes: int) -> Iterator[bytes]:
-    """The right answer, followed by so many spaces, in blocks: valid JSON that nobody should want to hold."""
+def huge_body(completion: ChatCompletion, *, call_id: str, model: str, num_bytes: int) -> Iterator[bytes]:
+    """Yields the right answer followed by `num_bytes` of spaces: valid JSON that a client should refuse to hold."""
     whole = orjson.dumps(_envelope(completion, completion.text + "\0", call_id, model, None))
     before, after = whole.rsplit(b"\\u0000", 1)
     yield before
@@ -93,7 +93,9 @@ def models_body(model: str) -> bytes:
     return orjson.dumps({"object": "list", "data": [listed]})
 
 
-def _envelope(completion: Completion, text: str, call_id: str, model: str, num_log_probs: int | None) -> dict[str, Any]:
+def _envelope(
+    completion: ChatCompletion, text: str, call_id: str, model: str, num_log_probs: int | None
+) -> dict[str, Any]:
     log_probs = None
     if num_log_probs is not None:
         log_probs = {"content": [_token_entry(token, num_log_probs) for token in completion.tokens], "refusal": None}

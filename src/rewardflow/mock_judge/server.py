@@ -1,8 +1,8 @@
-"""The judge's HTTP: one handler for each path, on one event loop.
+"""The judge's HTTP server: one handler for each path, on one event loop.
 
-Always true: a call that is refused by a limit or while the judge is down is not counted against its request, because
-when that happens depends on the others; everything else about a call is in its plan. A client that goes away ends its
-call. Closing ends all calls, those that hang too, and takes a fraction of a second.
+Always true: a call that a limit or an outage refuses does not count as an attempt of its request, because such refusals
+depend on other calls; everything else about a call follows from its plan. A client that disconnects ends its call.
+Closing ends all calls, also those that hang, within a fraction of a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rewardflow.mock_judge.marking import share_of
 from rewardflow.mock_judge.request_counts import CallRecord, Counts
 from rewardflow.mock_judge.response_bodies import (
     BAD_GATEWAY_PAGE,
-    Completion,
+    ChatCompletion,
     complete,
     completion_body,
     error_body,
@@ -36,7 +36,7 @@ from rewardflow.mock_judge.settings import MockJudgeSettings
 
 _JSON: Final = "application/json"
 _MAX_REQUEST_BYTES: Final = 64 * 2**20
-_BACKLOG: Final = 4096  # thousands of clients may connect in the same moment
+_BACKLOG: Final = 4096  # thousands of clients may connect at once
 _CLOSE_S: Final = 0.1
 _DRIPS: Final = 20
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -63,7 +63,7 @@ class Server:
         self._paths = {path for _, path in self._handlers}
 
     async def start(self) -> int:
-        """Listen; the port."""
+        """Starts to listen and returns the port."""
         self._loop = asyncio.get_running_loop()
         self._web_server = web.Server(
             self._handle, request_factory=self._make_request, handler_cancellation=True, access_log=None
@@ -85,7 +85,7 @@ class Server:
     def _make_request(
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
     ) -> web.BaseRequest:
-        """As aiohttp does, but for the size: a judge's prompt may well be larger than 1 MiB."""
+        """Does what aiohttp does, but allows larger requests: a judge's prompt may be larger than 1 MiB."""
         return web.BaseRequest(message, payload, protocol, writer, task, self._loop, client_max_size=_MAX_REQUEST_BYTES)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -102,10 +102,10 @@ class Server:
         return web.Response(body=models_body(self._settings.model), content_type=_JSON)
 
     async def _stats(self, request: web.BaseRequest) -> web.Response:
-        told = self._counts.statistics().to_json()
+        counts = self._counts.statistics().to_json()
         if "requests" in request.query:
-            told["requests"] = self._counts.times_by_request()
-        return web.Response(body=orjson.dumps(told), content_type=_JSON)
+            counts["requests"] = self._counts.times_by_request()
+        return web.Response(body=orjson.dumps(counts), content_type=_JSON)
 
     async def _health(self, _: web.BaseRequest) -> web.Response:
         return _down() if self._counts.is_down else web.Response(body=b'{"status":"ok"}', content_type=_JSON)
@@ -137,7 +137,7 @@ class Server:
     async def _limited(
         self, request: web.BaseRequest, chat: ChatRequest, share: float | None, record: CallRecord
     ) -> web.StreamResponse:
-        """The answer, if the limits let the call in. What it may use is held back until it is known what it did."""
+        """Answers if the limits admit the call. Reserves the tokens that it may use until its real use is known."""
         key = self._behaviour.key_of(chat.content)
         held = chat.prompt_tokens + (chat.max_tokens or 0)
         refusal = self._limits.admit(self._loop.time(), held)
@@ -167,7 +167,7 @@ class Server:
             return _reset(call.request)
         if call.plan.delay_s > 0:
             await asyncio.sleep(call.plan.delay_s)
-        if self._counts.is_down:  # it went down while the call was being answered
+        if self._counts.is_down:  # the judge went down during this call
             call.record.outcome = "down"
             return _down()
         match fault:
@@ -180,7 +180,7 @@ class Server:
         return await self._answer(call)
 
     async def _answer(self, call: _Call) -> web.StreamResponse:
-        """A response that begins well, however it goes on."""
+        """Sends a response with status 200, with the plan's fault in its body."""
         fault, settings = call.plan.fault, self._settings
         self._counts.add_tokens(call.completion.prompt_tokens, len(call.completion.tokens))
         headers = self._limits.headers(self._loop.time())
@@ -211,14 +211,14 @@ class Server:
         return _error(429, message, "rate_limit_error", headers)
 
     def _seconds(self, seconds: float) -> str:
-        """HTTP knows whole seconds only, but on a clock that runs a hundred times as fast they say too little."""
+        """Writes whole seconds, as HTTP wants, or decimals on a scaled clock, where whole seconds are too coarse."""
         if self._settings.scale == 1:
             return str(math.ceil(seconds))
         return f"{math.ceil(seconds * 1000) / 1000:.3f}"
 
 
 class _Call:
-    """One admitted call on its way through the server."""
+    """One admitted call while the server handles it."""
 
     __slots__ = ("call_id", "completion", "num_log_probs", "plan", "record", "request")
 
@@ -227,7 +227,7 @@ class _Call:
         request: web.BaseRequest,
         record: CallRecord,
         plan: PlannedReply,
-        completion: Completion,
+        completion: ChatCompletion,
         call_id: str,
         num_log_probs: int | None,
     ) -> None:
@@ -275,12 +275,12 @@ async def _truncated(request: web.BaseRequest, headers: Mapping[str, str], body:
     response = await _begin(request, headers, len(body))
     await response.write(body[: len(body) // 2])
     if request.transport is not None:
-        request.transport.close()  # after what was written
+        request.transport.close()  # flushes what was written first
     return response
 
 
 def _reset(request: web.BaseRequest) -> web.Response:
-    """Break the connection as a crash does. The response is for aiohttp; nobody gets it."""
+    """Breaks the connection as a crash does. aiohttp needs the returned response, but no client receives it."""
     if request.transport is not None:
         connection = request.transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

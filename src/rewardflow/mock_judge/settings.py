@@ -1,7 +1,7 @@
-"""Every setting of the mock judge, once: its name, its default, its rule.
+"""The settings of the mock judge, with their defaults and rules.
 
-Always true: a settings record that exists is valid. Times and limits are given as the service one has in mind would
-have them; `scale` alone says how fast its clock runs.
+Always true: a settings record that exists is valid. Times and limits are those of the simulated service; only `scale`
+says how fast its clock runs.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.latency import Latency, parse_latency
 
 Fault = Literal[
-    "429",  # too many requests, not saying for how long
+    "429",  # too many requests, without Retry-After
     "429_retry_after",  # the same with Retry-After
     "500",  # an error in JSON
     "502",  # a proxy's page in HTML
-    "hang",  # nothing comes
+    "hang",  # no response
     "reset",  # the connection is reset
-    "slow_body",  # right, but it drips in
+    "slow_body",  # a right answer that arrives slowly
     "truncated",  # the body ends before its length
-    "malformed_body",  # the response is no JSON
-    "malformed_verdict",  # the response is, the verdict in it is cut off
+    "malformed_body",  # the response is not JSON
+    "malformed_verdict",  # the response is JSON, but the verdict in it is cut off
     "wrong_schema",  # the verdict is JSON of another shape
     "nan",  # every score is NaN
     "out_of_range",  # every score is outside its scale
-    "huge_body",  # right, but with a reason of `huge_body_bytes`
+    "huge_body",  # a right answer, followed by `huge_body_bytes` of spaces
 ]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 
 Scores = Literal[
     "made_up",  # drawn from the seed and the prompt
-    "exact",  # all for an answer that equals the reference, nothing for others
-    "graded",  # as much of the scale as characters are in their places
+    "exact",  # the high end for an answer that equals the reference, the low end for others
+    "graded",  # the share of characters in their places, on the scale
 ]
 SCORES: Final[tuple[Scores, ...]] = get_args(Scores)
 
-_ROUNDING = 1e-9  # 0.1 ten times is a little more than 1
+_ROUNDING = 1e-9  # ten times 0.1 may add up to a little more than 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MockJudgeSettings:
-    """What kind of service the judge is. `docs/mock_judge.md` explains each."""
+    """The simulated service. `docs/mock_judge.md` explains each setting."""
 
     seed: int = 0
     scores: Scores = "made_up"
@@ -89,7 +89,7 @@ class MockJudgeSettings:
 
 
 def parse_faults(text: str) -> dict[str, float]:
-    """`429=0.05,hang=0.01` as shares by fault."""
+    """Parses text such as `429=0.05,hang=0.01` into shares by fault."""
     shares: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, share = part.partition("=")

@@ -1,10 +1,10 @@
-"""The verdict that a prompt gets: an object that fits a JSON schema, token by token.
+"""Makes the verdict on a prompt: an object that fits a JSON schema, token by token.
 
-Always true: what a prompt gets is a function of the seed, the prompt and the place in the answer, never of the call. So
-every answer to a prompt, first or fifth, gives the same scores, and `score_of` knows them beforehand.
+Always true: a verdict is a function of the seed, the prompt and the place in the answer, never of the call. So every
+answer to a prompt, first or fifth, has the same scores, and `score_of` knows them beforehand.
 
-A number is a score on the scale that its schema gives (0 to 10 for integers and 0 to 1 for others without one): drawn,
-or the given share of the scale. A text is a remark. Lists are as short as their schema allows, or one item long.
+A number is a score on its schema's scale (without one, 0 to 10 for integers and 0 to 1 for other numbers): drawn at
+random, or the given share of the scale. A text is a remark. A list is as short as its schema allows, or one item long.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import orjson
 _TWO_TO_64 = 2.0**64
 _MAX_DEPTH: Final = 20
 _DECIMALS: Final = 2
-_NEIGHBOURS: Final = 10  # how far from the score another one is still thinkable
-_FALL_OFF: Final = 4.0  # a score one further away is so many times less likely
+_NEIGHBOURS: Final = 10  # scores farther away than this have no probability
+_FALL_OFF: Final = 4.0  # a score one farther away is this many times less likely
 _NOT_A_CHOICE: Final = "none of these"
 _WORDS = re.compile(r" ?\w+|.", re.DOTALL)
 _REMARKS: Final = (
@@ -46,7 +46,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the answer's text, and for a score how probable each other piece was at its place."""
+    """A piece of the answer's text; for a score also the probability of each alternative."""
 
     text: str
     probabilities: Mapping[str, float] | None = None
@@ -56,13 +56,13 @@ Spoil = Callable[[Score], float]
 
 
 def draw(seed: int, prompt: str, place: str) -> float:
-    """A number in [0, 1) for one place of the answer to a prompt."""
+    """Draws a number in [0, 1) for one place of the answer to a prompt."""
     text = f"{seed}\0{place}\0{prompt}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") / _TWO_TO_64
 
 
 def score_at(luck: float, low: float, high: float, *, whole: bool) -> float:
-    """The score on a scale; `whole` gives one of its integers, all equally likely."""
+    """Turns a drawn number into a score on a scale; `whole` gives one of its integers, all equally likely."""
     if whole:
         first, last = math.ceil(low), math.floor(high)
         return min(first + math.floor(luck * (last - first + 1)), max(first, last))
@@ -70,7 +70,7 @@ def score_at(luck: float, low: float, high: float, *, whole: bool) -> float:
 
 
 def share_at(share: float, low: float, high: float, *, whole: bool) -> float:
-    """The score that is this share of the way from the low end of a scale to its high end."""
+    """Returns the score at this share of the way from the low end of a scale to its high end."""
     score = low + share * (high - low)
     return min(max(round(score, None if whole else _DECIMALS), math.ceil(low) if whole else low), high)
 
@@ -78,8 +78,8 @@ def share_at(share: float, low: float, high: float, *, whole: bool) -> float:
 class MockVerdict:
     """The answer to one prompt under one schema.
 
-    `spoil` replaces every score, for judges that go wrong; `share` is what every score is to be of its scale, for
-    judges that look at what they judge.
+    `spoil` replaces every score, for faults; `share` sets every score to this share of its scale, for judges that
+    compare the answer with the reference.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class MockVerdict:
         ]
 
     def _resolve(self, schema: Any) -> Mapping[str, Any]:
-        """Follow references, and take the first alternative that says something."""
+        """Follows references, and takes the first alternative that is not empty."""
         for _ in range(_MAX_DEPTH):
             match schema:
                 case {"$ref": str(reference)}:
@@ -206,7 +206,7 @@ class MockVerdict:
 
 
 def score_probabilities(score: Score) -> dict[str, float]:
-    """How probable each whole score is where this one was given; the given one most."""
+    """Returns the probability of each whole score near the given one, which is the most probable."""
     given = math.floor(score.value) if score.value >= 0 else math.ceil(score.value)
     first = max(math.ceil(score.low), given - _NEIGHBOURS)
     last = min(math.floor(score.high), given + _NEIGHBOURS)
@@ -216,7 +216,7 @@ def score_probabilities(score: Score) -> dict[str, float]:
 
 
 def _bounds(schema: Mapping[str, Any], *, whole: bool) -> tuple[float, float]:
-    """The scale that a schema gives; of one that gives half of it, the other half is made up."""
+    """Returns the scale of a schema; makes up an end that the schema does not give."""
     margin, span = (1.0, 10.0) if whole else (10.0**-_DECIMALS, 1.0)
     low = _bound(schema, "minimum", "exclusiveMinimum", margin)
     high = _bound(schema, "maximum", "exclusiveMaximum", -margin)
@@ -243,7 +243,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def _choices(item: Mapping[str, Any]) -> list[Any]:
-    """The different items that a list of such items can hold, where they can be counted."""
+    """Lists the different items that a list of such items can hold, if they can be counted."""
     if isinstance(item.get("enum"), list):
         return list(item["enum"])
     if item.get("type") == "integer" and _is_number(item.get("minimum")) and _is_number(item.get("maximum")):

@@ -1,1 +1,1 @@
-"""What a run was like, from the files of its directory: one HTML page, a comparison of two runs, a trace."""
+"""Reports on a run from the files of its directory: one HTML page, a comparison of two runs, or a trace."""

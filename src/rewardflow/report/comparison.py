@@ -1,6 +1,6 @@
-"""Two runs in one table: each figure of both, and how far the second is from the first.
+"""Compares two runs in one table: each figure of both, and the change from the first to the second.
 
-Always true: a change is told where both figures are known and the first is above zero.
+Always true: a row shows a change only if both figures are known and the first is above zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rewardflow.report.run_figures import RunFigures, binding_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """`less_is_better` None: neither is."""
+    """One figure of both runs. `less_is_better` is None if neither direction is better."""
 
     name: str
     of: Callable[[RunFigures], float | None]
@@ -65,7 +65,7 @@ def _change(row: ComparisonRow, one: float | None, other: float | None) -> Marku
     tone = "" if row.less_is_better is None or abs(change) < 0.005 else "worse"
     if tone and (change < 0) == row.less_is_better:
         tone = "better"
-    # Adding 0.0 takes the sign from a zero.
+    # Adding 0.0 turns -0.0 into 0.0.
     return tag("span", f"{round(100 * change, 1) + 0.0:+.1f} %", class_=tone or None)
 
 

@@ -1,7 +1,7 @@
-"""Which figures of a run are drawn over its steps.
+"""Lists the figures of a run that are drawn over its steps.
 
-Always true: figures that this release does not know are drawn too, after those it does, so that another trainer's or a
-later release's are not lost.
+Always true: figures that this release does not know are drawn too, after the known ones, so that those of another
+trainer or a later release are not lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Name = TypeVar("Name")
 
 
 def named(name: str) -> Figure:
-    """A figure of metrics.jsonl by its name."""
+    """Returns a function that reads a figure of metrics.jsonl by its name."""
     return lambda row: row.figure(name)
 
 
@@ -26,7 +26,7 @@ def judged(of: Callable[[StepJudging], float | None]) -> Figure:
 
 
 def _line(name: str, figure: str) -> CurveLine:
-    """A curve of the step's figure of that name."""
+    """Makes one line of a curve from the figure of that name."""
     return CurveLine(name=name, of=named(figure))
 
 
@@ -102,7 +102,7 @@ def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
     ]
 
 
-# Drawn elsewhere, or not worth a chart.
+# Figures that are drawn elsewhere or need no chart.
 _KNOWN = frozenset(
     {
         *("v", "step", "version", "ended_s", "duration_s", "exposed_s", "hidden_s", "num_updates", "score_mean"),
@@ -115,7 +115,7 @@ _KNOWN = frozenset(
 
 
 def other_curves(steps: Sequence[StepRow]) -> list[Curve]:
-    """Whatever else metrics.jsonl has: of this release, of another, or of another trainer."""
+    """Makes curves of all other figures in metrics.jsonl: of this release, of another, or of another trainer."""
     names = _names(row.trained.figures for row in steps if row.trained is not None)
     return [_one(name, name, unit="s" if name.endswith("_s") else "") for name in names if name not in _KNOWN]
 
@@ -191,7 +191,7 @@ def _limit_line(account: str, held: Mapping[int, LimitRange]) -> CurveLine:
 
 
 def _held(steps: Sequence[StepRow], account: str, governor: str) -> dict[int, LimitRange]:
-    """A limit stays where it was while it does not move."""
+    """Repeats a limit's last value until it changes."""
     held: dict[int, LimitRange] = {}
     last: LimitRange | None = None
     for row in steps:
@@ -284,5 +284,5 @@ def _component(name: str) -> CurveLine:
 
 
 def _names(mappings: Iterable[Mapping[Name, object]]) -> list[Name]:
-    """Every name once, in the order of its first use."""
+    """Returns every name once, in the order of its first use."""
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))

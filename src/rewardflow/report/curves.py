@@ -1,7 +1,7 @@
-"""A figure over steps as a chart, of one run or of several.
+"""Draws a figure over steps as a chart, of one run or of several.
 
-Always true: a chart is made only where there is something to show; a run of more steps than a chart can show is drawn
-as means over equal numbers of steps.
+Always true: a chart is made only if it has something to show; a run with more steps than a chart can show is drawn as
+means over equal numbers of steps.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Curve:
     note: str = ""
     from_zero: bool = False
     is_log: bool = False
-    hides_zeros: bool = False  # no chart where nothing ever happened
-    is_sparse: bool = False  # measured only now and then: a line from one to the next
+    hides_zeros: bool = False  # no chart if all figures are zero
+    is_sparse: bool = False  # measured only at some steps: a line connects them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSteps:
-    """A run's steps. The name is shown where there are several runs."""
+    """A run's steps. The chart shows the name if it has several runs."""
 
     name: str
     steps: Sequence[StepRow]
 
 
 def in_parts(curve: Curve) -> list[Curve]:
-    """A curve of more lines than colours, as several."""
+    """Splits a curve with more lines than colours into several curves."""
     lines = curve.lines
     parts = [lines[first : first + MAX_LINES] for first in range(0, len(lines), MAX_LINES)]
     if len(parts) < 2:
@@ -56,7 +56,7 @@ def in_parts(curve: Curve) -> list[Curve]:
 
 
 def chart_of(curve: Curve, runs: Sequence[NamedSteps]) -> Chart | None:
-    """Lines of one run differ in colour; of two runs, the second's are dashed."""
+    """Draws the chart. Lines of one run differ in colour; the lines of a second run are dashed."""
     numbers = [row.step for run in runs for row in run.steps]
     if not numbers:
         return None
@@ -87,7 +87,7 @@ def chart_of(curve: Curve, runs: Sequence[NamedSteps]) -> Chart | None:
 
 
 def _shown(series: Sequence[Series], *, is_sparse: bool) -> Sequence[int]:
-    """Places with a figure, and those between them: the two ends of a run may have figures of another kind alone."""
+    """Returns the places from the first figure to the last; of a sparse curve only those with a figure."""
     there = [place for place in range(len(series[0].values)) if any(each.values[place] is not None for each in series)]
     return there if is_sparse else range(there[0], there[-1] + 1)
 

@@ -1,7 +1,7 @@
-"""Stretches of a run that are shown moment by moment: its beginning, its slowest step, its latest steps.
+"""Chooses the parts of a run that are shown as timelines: its beginning, its slowest step, its latest steps.
 
-Always true: a stretch is some steps in a row, from the end of the step before the first to the end of the last; calls
-are beneath the devices only where both were timed by one clock.
+Always true: a stretch is some consecutive steps, from the end of the step before the first to the end of the last;
+calls are shown below the devices only if one clock timed both.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rewardflow.report.steps import StepRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Some steps in a row, and why they are shown."""
+    """Some consecutive steps, and the reason to show them."""
 
     name: str
     rows: Sequence[StepRow]
 
 
 def stretches_of(steps: Sequence[StepRow]) -> list[Stretch]:
-    """Of the steps that are timed: those that were trained, or where nothing trains, those that were judged."""
+    """Chooses among the timed steps: the trained ones, or the judged ones if the run trains nothing."""
     rows = [row for row in steps if row.trained is not None] or [row for row in steps if _is_timed(row)]
     if not rows:
         return []
@@ -78,7 +78,7 @@ def _end_s(load: Load) -> float:
 
 
 def _summary_lane(rows: Sequence[StepRow]) -> Lane:
-    """Where nobody wrote down each piece of work: the seconds of each kind, one after another, as they add up."""
+    """Makes a lane from totals if the run has no device log: the seconds of each kind of work, one after another."""
     spans = []
     for row in rows:
         if row.trained is None:

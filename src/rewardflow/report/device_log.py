@@ -1,7 +1,7 @@
-"""What devices did during a few steps, from devices.jsonl.
+"""Reads the devices' work during a few steps from devices.jsonl.
 
-Always true: what is returned happened in one session, the last that has the steps' work: a resumed run may have
-another clock, and does again what was done after its checkpoint.
+Always true: all returned pieces are of one session, the last one with work of these steps: a resumed run may have
+another clock, and repeats the work after its checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CLOCK_WENT_BACK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One piece of work, or one time of waiting, which is of no step."""
+    """One piece of work, or one time of waiting, which belongs to no step."""
 
     device: str
     kind: str
@@ -29,7 +29,7 @@ class Piece:
 
 
 def read_device_log(path: Path, steps: Collection[int], *, open_together: int) -> list[Piece]:
-    """Of these steps and those that were open beside them."""
+    """Returns the pieces of these steps and of the steps that were open at the same time."""
     near = range(min(steps) - 1, max(steps) + open_together + 1) if steps else range(0)
     found = lines_of_steps(path, near, open_together=open_together, also=b'"DeviceIdled"')
     sessions: list[list[Piece]] = [[]]
@@ -47,7 +47,7 @@ def read_device_log(path: Path, steps: Collection[int], *, open_together: int) -
 
 
 def lanes_between(pieces: Sequence[Piece], started_s: float, ended_s: float) -> tuple[Lane, ...]:
-    """A lane for each device that did something then."""
+    """Returns a lane for each device that worked in this interval."""
     by_device: dict[str, list[Span]] = {}
     for piece in pieces:
         if piece.started_s < ended_s and piece.ended_s > started_s:

@@ -1,6 +1,6 @@
-"""Reading lines that others wrote: what is missing has a default, what is of the wrong kind is an error with its place.
+"""Reads the fields of JSON lines: a missing field has a default, a field of the wrong type is an error with its place.
 
-Always true: a number that comes out of here is finite, so that everything computed from it can be drawn.
+Always true: every number that is returned is finite, so that everything computed from it can be drawn.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rewardflow.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One JSON object, and where it was read."""
+    """One JSON object, and the file and line that it came from."""
 
     data: Mapping[str, Any]
     where: str
 
     def number(self, name: str) -> float | None:
-        """None where there is none; the files write null for what is not finite."""
+        """Returns a number, or None if it is missing or null; the files write null for a number that is not finite."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -52,12 +52,12 @@ class Fields:
         return Fields(value, f"{self.where}, {name}")
 
     def all_inner(self, name: str) -> list[Fields]:
-        """Of a list of objects, each."""
+        """Returns the objects of a list."""
         listed = self._members(name)
         return [listed.inner(key) for key in listed.data]
 
     def by_name(self) -> dict[str, float]:
-        """Every member that is a number."""
+        """Returns every member that is a number."""
         found = {str(name): value for name, value in self.data.items() if isinstance(value, int | float)}
         return {n: float(v) for n, v in found.items() if not isinstance(v, bool) and math.isfinite(v)}
 
@@ -70,7 +70,7 @@ class Fields:
         return values
 
     def _members(self, name: str) -> Fields:
-        """Of a list, each by its place."""
+        """Returns the items of a list, each with its place."""
         return Fields(dict(enumerate_names(self._list(name))), f"{self.where}, {name}")
 
     def _wrong(self, name: str, rule: str, value: object) -> InvalidInput:

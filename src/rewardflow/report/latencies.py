@@ -1,4 +1,4 @@
-"""A distribution of latencies as a few bars on a logarithmic axis, the same for every run that is compared.
+"""Turns a distribution of latencies into a few bars on a logarithmic axis, which all compared runs share.
 
 Always true: the bars of a run add up to 1; a bar's text is the latency at its middle.
 """
@@ -23,7 +23,7 @@ class LatencyShares:
 
 
 def latency_shares(histograms: Sequence[Histogram]) -> LatencyShares | None:
-    """None where nothing was timed."""
+    """Returns the bars; None if no call was timed."""
     there = [one for one in histograms if one.count and one.max]
     if not there:
         return None

@@ -1,6 +1,6 @@
-"""Files of lines in which the last line of a step counts, read without decoding the others.
+"""Reads files in which the last line of each step counts, without decoding the others.
 
-Always true: what is decoded is the last whole line of each step and source; a last line that is still being written is
+Always true: only the last complete line of each step and source is decoded; a last line that is still being written is
 skipped; any other line that is damaged, or of a later schema, is an error that names the file and the line.
 """
 
@@ -17,13 +17,13 @@ from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import SCHEMA_VERSION
 from rewardflow.report.fields import Fields
 
-# As the project's own writers begin a line. One that begins otherwise is decoded to see whose it is.
+# The beginning of a line as the project's own writers make it. Any other line is decoded to find its step.
 _BEGINNING = re.compile(rb'\{"v":(\d{1,9}),"step":(-?\d{1,18}),"source":"(\w+)"')
 _TAIL_BYTES = 1 << 20
 
 
 def last_lines(path: Path, source: str) -> dict[int, Fields]:
-    """By step, in order. A file that is not there has no lines."""
+    """Returns the last line of each step, in order of the steps. A missing file has no lines."""
     kept: dict[int, tuple[int, bytes]] = {}
     for number, line in _whole_lines(path):
         found = _BEGINNING.match(line)
@@ -42,7 +42,7 @@ def last_lines(path: Path, source: str) -> dict[int, Fields]:
 
 
 def last_line(path: Path) -> dict[str, Any] | None:
-    """The last whole line of a file of any size."""
+    """Returns the last complete line of a file of any size."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -1,8 +1,8 @@
-"""The lines of a few steps out of a file of millions, found by looking at a few hundred places of it.
+"""Finds the lines of a few steps in a file of millions of lines by probing a few hundred places.
 
-Always true: what is read is bounded, whatever the file's size; where lines of the wanted steps were left out for that,
-`is_whole` says so. Steps grow along the file but for those that are open together, and for a resumed run, which goes
-back; both are allowed for.
+Always true: the amount read is bounded, whatever the file's size; `is_whole` is false if lines of the wanted steps were
+left out for that. Steps grow along the file, except for steps that are open together and for a resumed run, which goes
+back; the search allows for both.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, BinaryIO
 
 import orjson
 
-_PROBE_LINES = 64  # not every line is of a step
+_PROBE_LINES = 64  # not every line belongs to a step
 
 _STEP = re.compile(rb'"step":(-?\d{1,18})[,}]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is read: a small file as a whole, another at so many places first, and never more than so much."""
+    """The bounds of a search: the size of a file to read as a whole, the number of probes, and the most to read."""
 
     num_probes: int = 512
     small_bytes: int = 8 << 20
@@ -41,7 +41,7 @@ class FoundLines:
 def lines_of_steps(
     path: Path, steps: Collection[int], *, open_together: int, also: bytes = b"", effort: Effort = DEFAULT_EFFORT
 ) -> FoundLines:
-    """Those of these steps, and of the same stretches of the file those without a step that have `also` in them."""
+    """Returns the lines of these steps, and nearby lines without a step that contain `also`."""
     if not steps or not path.exists():
         return FoundLines([], is_whole=True)
     lines: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def lines_of_steps(
 
 
 def _stretches(file: BinaryIO, first: int, last: int, slack: int, effort: Effort) -> list[tuple[int, int]]:
-    """The parts of the file that may hold steps from first to last, joined where they touch."""
+    """Returns the parts of the file that may hold steps from first to last; joins parts that touch."""
     size = file.seek(0, 2)
     if size <= effort.small_bytes:
         return [(0, size)]
@@ -66,7 +66,7 @@ def _stretches(file: BinaryIO, first: int, last: int, slack: int, effort: Effort
     for place, (start, here) in enumerate(probes):
         end, there = probes[place + 1] if place + 1 < len(probes) else (size, None)
         known = [step for step in (here, there) if step is not None]
-        # Between two probes lie their steps and what is open beside them; an end that is not known could be any.
+        # Between two probes are their steps and those open at the same time; an unknown end could be any step.
         may_be_here = not known or (min(known) - slack <= last and max(known) + slack >= first)
         if may_be_here and stretches and stretches[-1][1] == start:
             stretches[-1] = (stretches[-1][0], end)
@@ -88,7 +88,7 @@ def _step_at(file: BinaryIO, at: int) -> int | None:
 def _lines_between(
     file: BinaryIO, start: int, end: int, steps: Collection[int], also: bytes
 ) -> Iterator[dict[str, Any]]:
-    """A line belongs to the stretch that it begins in."""
+    """Yields the lines that begin in this part of the file."""
     file.seek(max(0, start - 1))
     if start:
         file.readline()

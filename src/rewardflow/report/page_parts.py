@@ -1,4 +1,4 @@
-"""What sections are made of: tables, grids of charts, cards."""
+"""Builds the parts of sections: tables, grids of charts, cards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def card(title: str, value: str, note: str, *, tone: str = "") -> Markup:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Child]]) -> Markup:
-    """The first column is text, the others are figures."""
+    """Makes a table whose first column is text and whose others are figures."""
     rows = list(rows)
     head = tag("tr", [tag("th", heading, scope="col") for heading in headings])
     body = [tag("tr", tag("th", row[0], scope="row"), [tag("td", cell) for cell in row[1:]]) for row in rows]
@@ -38,12 +38,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Child]]) -> Markup:
 
 
 def charts(curves: Iterable[Curve], runs: Sequence[NamedSteps], *, beside: Markup | None = None) -> Markup | None:
-    """Those that have something to show, after what stands beside them."""
+    """Makes a grid of `beside` and the charts that have something to show."""
     parts = [part for curve in curves for part in in_parts(curve)]
     drawn = [line_chart(chart) for part in parts if (chart := chart_of(part, runs)) is not None]
     return tag("div", beside, drawn, class_="charts") if drawn or beside else None
 
 
 def wide(child: Child) -> Markup:
-    """On a narrow screen it scrolls sideways, instead of shrinking until nobody can read it."""
+    """Lets a part scroll sideways on a narrow screen, instead of shrinking until it is unreadable."""
     return tag("div", tag("div", child, class_="wide-inner"), class_="wide", tabindex=0, role="group")

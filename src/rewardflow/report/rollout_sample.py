@@ -1,7 +1,7 @@
-"""A sample of rollouts with what the judge was asked and said: from rollouts/step_*.parquet, else from the journal.
+"""Samples rollouts with the judge's queries and answers, from rollouts/step_*.parquet or else from the journal.
 
-Always true: what is read is bounded, however long the run; the sample is the same for the same files; every text is cut
-to a length that a page can hold, and says how much is missing. Nothing here is trusted: it is text, for showing.
+Always true: the amount read is bounded, however long the run; the same files give the same sample; a text that is too
+long for a page is cut and says how much is missing. No text here is trusted; the page only shows it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROWS_FOR_FAILURES = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledRollout:
-    """As the page shows it: texts, numbers and None."""
+    """A rollout as the page shows it: texts, numbers and None."""
 
     step: int
     group_id: str
@@ -47,13 +47,13 @@ class SampledRollout:
     components: Mapping[str, float | None]
     query: str
     explanation: str
-    facts: Mapping[str, str | float | None]  # what else is known: latency, cost, staleness
+    facts: Mapping[str, str | float | None]  # other figures: latency, cost, staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSample:
     rollouts: tuple[SampledRollout, ...]
-    origin: str  # a sentence
+    origin: str  # a sentence for the page
 
 
 def sample_rollouts(run: RunData, *, at_most: int = MAX_ROLLOUTS) -> RolloutSample:
@@ -72,9 +72,9 @@ def sample_rollouts(run: RunData, *, at_most: int = MAX_ROLLOUTS) -> RolloutSamp
 
 
 def _journal_of(run: RunData) -> Path | None:
-    """In the run directory, which may have moved; else where the agent was told to keep it."""
-    told = run.agent_settings.get("journal")
-    places = [run.directory.path / JOURNAL_FILE, *([Path(told)] if isinstance(told, str) else [])]
+    """Finds the journal in the run directory, which may have moved, or else at the path in the run's settings."""
+    configured = run.agent_settings.get("journal")
+    places = [run.directory.path / JOURNAL_FILE, *([Path(configured)] if isinstance(configured, str) else [])]
     return next((place for place in places if place.is_file()), None)
 
 
@@ -100,7 +100,7 @@ def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
     for path in chosen:
         try:
             table = parquet.read_table(path)
-        except (OSError, ValueError):  # ArrowInvalid is a ValueError; a page about a run does without one of its steps
+        except (OSError, ValueError):  # ArrowInvalid is a ValueError; a page can do without one of the steps
             damaged.append(path.name)
             continue
         _check_version(table.schema.metadata or {}, path)
@@ -121,7 +121,7 @@ def _check_version(metadata: Mapping[bytes, bytes], path: Path) -> None:
 
 
 def _telling(scores: Sequence[float | None], count: int) -> list[int]:
-    """Places of one step's rollouts: some that failed, the lowest, the highest, and the rest by chance."""
+    """Chooses rollouts of one step: some that failed, the lowest, the highest, and the rest at random."""
     failed = [place for place, score in enumerate(scores) if score is None]
     ranked = sorted((score, place) for place, score in enumerate(scores) if score is not None)
     scored = [place for _, place in ranked]
@@ -157,7 +157,7 @@ def _of_row(row: Mapping[str, Any]) -> SampledRollout:
 
 
 def _from_journal(reader: JournalReader, run: str | None, at_most: int) -> RolloutSample:
-    """Blocks of rows that lie side by side, so that all components of a rollout are likely among them."""
+    """Reads blocks of adjacent rows, so that they probably hold all components of a rollout."""
     last_id = reader.last_id()
     rows = {
         row.id: row for row in reader.between(max(1, last_id - _ROWS_FOR_FAILURES), last_id, failed_only=True)[-24:]
@@ -177,7 +177,7 @@ def _from_journal(reader: JournalReader, run: str | None, at_most: int) -> Rollo
 
 
 def _of_parts(parts: Sequence[JournalRow]) -> SampledRollout:
-    """One rollout: a row for each reward that scored it. The last row of a reward counts."""
+    """Makes one rollout from its rows, one for each reward. The last row of a reward counts."""
     by_reward = {part.reward: part for part in parts}
     first = next(iter(by_reward.values()))
     rollout = first.rollout
@@ -220,7 +220,7 @@ def _hidden(rollout: Mapping[str, Any]) -> str:
 
 
 def _question(prompt: object) -> str:
-    """A prompt, or a conversation with a line for each who speaks."""
+    """Returns a prompt as text; of a conversation, a line for each message."""
     if isinstance(prompt, str) and prompt.lstrip().startswith("["):
         try:
             prompt = json.loads(prompt)
@@ -243,7 +243,7 @@ def _text(value: object) -> str:
 
 
 def _components(value: object) -> dict[str, float | None]:
-    """A mapping, or as parquet has one: pairs, or JSON."""
+    """Reads components from a mapping, or from parquet's forms of one: pairs, or JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -264,7 +264,7 @@ def _fact(value: object) -> str | float | None:
 
 
 def _spread(items: Sequence[Any], count: int) -> list[Any]:
-    """So many of them, evenly, with the first and the last."""
+    """Returns `count` evenly spaced items, with the first and the last."""
     if len(items) <= count or count < 2:
         return list(items[: max(count, 0)])
     return [items[round(place * (len(items) - 1) / (count - 1))] for place in range(count)]

@@ -1,7 +1,7 @@
-"""A run as its directory tells it, as far as it has come.
+"""Reads a run from its directory, also while the run is still going.
 
-Always true: what is read grows with the number of steps, never with that of calls; a directory that is no run's, or of
-a later schema, is an error before anything else is read.
+Always true: the amount read grows with the number of steps, never with the number of calls; a directory without a run,
+or of a later schema, is an error before anything else is read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class RunData:
     steps: tuple[StepRow, ...]
     settings: Mapping[str, Any]  # of the training run; empty for an agent's
     agent_settings: Mapping[str, Any]
-    state: State  # "open": it goes on, or it was killed
-    last_written_at: float | None  # since 1970
+    state: State  # "open": it is running, or it was killed
+    last_written_at: float | None  # Unix time
 
     @property
     def name(self) -> str:
@@ -40,13 +40,13 @@ class RunData:
 
     @property
     def is_incomplete(self) -> bool:
-        """Fewer steps were trained than it was to have."""
+        """Whether the run trained fewer steps than its settings say."""
         planned = self.planned_steps
         return planned is not None and sum(row.trained is not None for row in self.steps) < planned
 
     @property
     def open_together(self) -> int:
-        """How many steps may be open at once: what is of a step may lie that far from the rest of it."""
+        """How many steps may be open at once: lines of one step may be this many steps apart in a file."""
         schedule = self.settings.get("schedule")
         staleness = schedule.get("max_staleness") if isinstance(schedule, Mapping) else None
         return 2 + (staleness if isinstance(staleness, int) else 1)

@@ -1,7 +1,7 @@
-"""A run in a few figures, and what kept it from being faster.
+"""Summarises a run in a few figures and names what kept it from being faster.
 
-Always true: time is the trainer's, money and calls are the agent's, who counts what failed calls cost, too; shares are
-of the time of the steps that were trained. What binds is said only where the figures say it.
+Always true: times come from the trainer, costs and calls from the agent, which also counts the cost of failed calls;
+shares are of the time of the trained steps. A bottleneck is named only if the figures show it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rewardflow.drawing.scales import figure
 from rewardflow.observe.histogram import Histogram
 from rewardflow.report.steps import StepJudging, StepRow, Trained
 
-HIDDEN_WELL = 0.05  # a share of exposed time that nobody would work on
-_SLOW_QUEUE = 0.5  # waiting for a slot, against the call itself
+HIDDEN_WELL = 0.05  # a share of exposed time that is not worth reducing
+_SLOW_QUEUE = 0.5  # wait for a slot, relative to the call's own time
 _MANY_REFUSALS = 0.01
-_RATE_IS_USED = 0.6  # of a learnt rate: calls that come at more than that wait for it
+_RATE_IS_USED = 0.6  # of a learnt rate: above this share, calls wait for the rate limit
 _LONG_TAIL = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What the run waited for most, and the figures that say so."""
+    """What the run waited for most, and the figures that show it."""
 
     name: str
     reason: str
@@ -52,7 +52,7 @@ class RunFigures:
     retries: int
     hedges: int
     outcomes: Mapping[str, float]
-    cost_usd: float  # with that of validations
+    cost_usd: float  # including validations
     tokens: int
     validation_cost_usd: float
     validation_calls: int
@@ -63,7 +63,7 @@ class RunFigures:
     outages: int
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: the same figures as on the page."""
+        """Returns the page's figures for programs."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
             **own,
@@ -141,13 +141,13 @@ def figures_of(steps: Sequence[StepRow]) -> RunFigures:
 
 
 def score_of(row: StepRow) -> float | None:
-    """The trainer's mean where there is one: the agent's also has the rollouts that were not trained."""
+    """Prefers the trainer's mean: the agent's also has rollouts that were not trained."""
     mean = row.figure("score_mean")
     return mean if mean is not None or row.judged is None else row.judged.score_mean
 
 
 def binding_of(figures: RunFigures) -> Binding:
-    """The largest share of the device's time that was not work, and why; or the work itself."""
+    """Names what the device waited for most, or its work if it waited for nothing longer than `HIDDEN_WELL`."""
     if not figures.total_s:
         return _binding_of_calls(figures)
     idle = {kind: figures.seconds_by_kind.get(kind, 0.0) / figures.total_s for kind in _WAITS}
@@ -201,7 +201,7 @@ def _cost_usd(trained: Sequence[Trained], judged: Sequence[StepJudging]) -> floa
 
 
 def _learnt_rpm(judged: Sequence[StepJudging]) -> float | None:
-    """The median of where each account's rate stood after the steps in which it moved."""
+    """Returns the median of each account's rate at the end of the steps in which it changed."""
     rates: defaultdict[str, list[float]] = defaultdict(list)
     for one in judged:
         for (account, governor), limit in one.limits.items():

@@ -1,7 +1,7 @@
-"""The page of a run, and of two runs beside each other.
+"""Makes the HTML page of a run, and the page that compares two runs.
 
-Always true: the page is one file that asks nobody for anything; every text that a model or a judge wrote reaches it
-through `drawing.markup` or as JSON, and is shown, never obeyed.
+Always true: the page is one file that sends no request; every text of a model or a judge reaches it through
+`drawing.markup` or as JSON, so that a browser shows it and never runs it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _state_text(run: RunData) -> str:
 
 
 def _schedule_text(run: RunData) -> str:
-    """In the words of its settings."""
+    """Describes the schedule with the names of its settings."""
     schedule = run.settings.get("schedule")
     if not isinstance(schedule, dict):
         return ""
@@ -132,7 +132,7 @@ def _empty_section(run: RunData) -> Markup | None:
 
 
 def _rollouts_section(sample: RolloutSample) -> Markup:
-    """The script fills it: from data, with nothing but text."""
+    """Makes an empty section; the page's script fills it from the data, as text only."""
     if not sample.rollouts:
         return section("rollouts", "Rollouts", lead=sample.origin)
     filters = [
@@ -164,7 +164,7 @@ def _rollouts_section(sample: RolloutSample) -> Markup:
 
 
 def _told_apart(runs: Sequence[RunData]) -> list[str]:
-    """Names, or paths where the names are the same."""
+    """Returns the runs' names, or their paths if the names are the same."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.directory.path) for run in runs]
 

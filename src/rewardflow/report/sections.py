@@ -1,4 +1,4 @@
-"""The sections of a run's page: each takes the run and gives its markup, or None where the run has nothing for it."""
+"""The sections of a run's page: each function takes the run and returns markup, or None if it has nothing to show."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def learning_section(runs: Sequence[NamedSteps]) -> Markup | None:
 
 
 def _apart(curves: Sequence[Curve], runs: Sequence[NamedSteps]) -> list[Curve]:
-    """Where runs are compared, a curve of many lines is one chart for each: otherwise nobody could tell them apart."""
+    """Splits a curve of many lines into one chart for each line if runs are compared, to keep it readable."""
     if len(runs) == 1:
         return list(curves)
     return [
@@ -195,7 +195,7 @@ def validation_section(runs: Sequence[NamedSteps]) -> Markup | None:
 
 
 def warnings_section(runs: Sequence[NamedSteps]) -> Markup | None:
-    """Each text once, with the steps that it was told after."""
+    """Shows each warning once, with the steps after which it came."""
     told: dict[tuple[str, str], list[int]] = {}
     for run in runs:
         for row in run.steps:
@@ -342,7 +342,7 @@ def cost_section(runs: Sequence[NamedSteps], figures: Sequence[RunFigures]) -> M
     by_run = [cost_curves(run.steps) for run in runs]
     if len(runs) == 1:
         return section("cost", "Cost", charts(by_run[0], runs))
-    # The running total is a table of each run's own.
+    # The running total has a table for each run.
     drawn = charts(by_run[0][1:], runs)
     return section("cost", "Cost", drawn)
 

@@ -1,7 +1,7 @@
-"""What the report knows of each step: how it was trained, from metrics.jsonl, and how it was judged, from steps.jsonl.
+"""Reads each step's figures: of training from metrics.jsonl, of judging from steps.jsonl.
 
-Always true: a run without a trainer has no trained steps and one without an agent no judged ones, and everything else
-is there all the same; steps are in order.
+Always true: a run without a trainer has no trained steps, a run without an agent has no judged ones, and either can be
+reported; steps are in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rewardflow.report.fields import Fields
 from rewardflow.report.line_reading import last_lines
 from rewardflow.types import EMPTY
 
-VALIDATION = "validation"  # the source of lines about versions that were measured; their figures' names begin so
+VALIDATION = "validation"  # the source of lines about validations; the names of their figures begin with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A line of metrics.jsonl. `figures` holds all its numbers by name, those too that this release does not know."""
+    """A line of metrics.jsonl. `figures` holds all its numbers by name, also those that this release does not know."""
 
     ended_s: float
     duration_s: float
@@ -50,7 +50,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRange:
-    """Where a learnt limit moved during a step, and where it stood at its end."""
+    """The range of a learnt limit during a step, and its value at the end."""
 
     low: float | None
     high: float | None
@@ -83,7 +83,7 @@ class StepJudging:
     in_flight: Load | None
     limits: Mapping[tuple[str, str], LimitRange]  # by account and governor
     breakers_opened: int
-    breakers_open: int  # at the step's end, of those that moved
+    breakers_open: int  # at the step's end, of the breakers that changed
     outages: int
 
 
@@ -121,7 +121,7 @@ def read_step_rows(directory: RunDirectory) -> tuple[StepRow, ...]:
 
 
 def _measured(fields: Fields) -> dict[str, float]:
-    """Figures that say of themselves that they are of validation: the line has others about itself."""
+    """Returns the figures whose names begin with `validation`: the line also has figures about itself."""
     prefix = f"{VALIDATION}/"
     return {name.removeprefix(prefix): value for name, value in fields.by_name().items() if name.startswith(prefix)}
 

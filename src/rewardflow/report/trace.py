@@ -1,7 +1,8 @@
-"""A run as a trace that chrome://tracing and Perfetto open: devices, steps, every call of the latest steps.
+"""Writes a run as a trace for chrome://tracing and Perfetto: devices, steps, every call of the latest steps.
 
-Always true: times count from the first thing shown, in microseconds, as the format wants them; calls that overlap lie
-on different rows, as many as were ever out at once; what is written is bounded, and `Trace.steps` says which steps.
+Always true: times count from the first event, in microseconds, as the format requires; overlapping calls are on
+different rows, as many as were ever in flight at once; the trace's size is bounded, and `Trace.steps` says which steps
+it holds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rewardflow.report.steps import StepRow
 
 MAX_CALLS = 100_000
 _DEVICES, _STEPS, _CALLS = 1, 2, 3
-_SLACK_S = 120.0  # calls may outlive their step: hedges that lost, calls that were cancelled
+_SLACK_S = 120.0  # calls may outlive their step: lost hedges, cancelled calls
 
 Json = dict[str, Any]
 
@@ -47,7 +48,7 @@ class _Call:
 
 
 def trace_of(run: RunData, steps: range | None = None) -> Trace:
-    """Of these steps, or of the latest that have no more than `MAX_CALLS` calls together."""
+    """Makes the trace of these steps, or of the latest that have at most `MAX_CALLS` calls together."""
     rows = [row for row in run.steps if bounds_of(row) is not None and (steps is None or row.step in steps)]
     rows = _latest(rows)
     if not rows:
@@ -147,7 +148,7 @@ def _calls(run: RunData, steps: Sequence[int], began_s: float, ended_s: float) -
 
 
 def _call_events(calls: Iterable[_Call], began_s: float) -> Iterator[Json]:
-    """Each on the first row that is free when it starts."""
+    """Puts each call on the first row that is free when it starts."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     num_rows = 0

@@ -1,7 +1,7 @@
-"""Which figures of validations are drawn, and how.
+"""Lists the figures of validations that are drawn, and how.
 
-Always true: a figure that this release does not know is drawn too, after those it does; figures of several data sources
-are drawn apart, those of all together first.
+Always true: a figure that this release does not know is drawn too, after the known ones; each data source has its own
+charts, after the chart of all sources together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PASS: Final = re.compile(r"pass@\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """Figures that are drawn together: one by its whole name, or all that begin alike."""
+    """Figures that are drawn together: one by its whole name, or all with the same prefix."""
 
     title: str
     unit: str = ""
@@ -47,10 +47,10 @@ _SAID_ELSEWHERE: Final = frozenset({"cost_usd"})  # under cost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """A figure's whole name, taken apart. Data sources and components may have slashes in their names."""
+    """The parts of a figure's whole name. Data sources and components may have slashes in their names."""
 
     name: str
-    source: str  # empty: of all
+    source: str  # empty for all sources together
     family: _Family | None
     line: str
 
@@ -75,7 +75,7 @@ def validation_curves(steps: Sequence[StepRow]) -> list[Curve]:
 
 
 def other_validation_curves(steps: Sequence[StepRow]) -> list[Curve]:
-    """Counts, and what else was measured."""
+    """Makes curves of counts and of all other figures."""
     return [
         Curve(title=one.name, lines=[_line(one)], is_sparse=True)
         for one in _all_measured(steps)
@@ -102,6 +102,6 @@ def _taken_apart(name: str) -> _Measured:
 
 
 def _line(one: _Measured) -> CurveLine:
-    """A kind of failure is told only where it happened: elsewhere there was none."""
+    """Reads a figure; a missing kind of failure is 0, because only kinds that happened are written."""
     absent = 0.0 if one.family is _FAILED else None
     return CurveLine(name=one.line, of=lambda row: row.measured.get(one.name, absent) if row.measured else None)

@@ -1,5 +1,5 @@
-"""Programs that train the same workload, each in a process of its own: ours, TRL and verl.
+"""Programs that train the same workload, each in its own process: ours, TRL and verl.
 
-Always true: another's program imports nothing of ours but this package, so that it runs in any environment that has its
-library and orjson.
+Always true: the programs of TRL and verl import nothing of rewardflow but this package, so that they run in any
+environment that has their library and orjson.
 """

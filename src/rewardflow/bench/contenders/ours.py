@@ -22,7 +22,7 @@ from rewardflow.types import Rollout
 
 
 async def compute_score(rollout: Rollout) -> float:
-    """Free, and different within a group, so that every response has an advantage."""
+    """Scores without cost, and differently within a group, so that every response has an advantage."""
     return float(rollout.index)
 
 

@@ -1,7 +1,7 @@
 """TRL's `GRPOTrainer` with its defaults: generation by transformers, one update a step, no reference model.
 
-Set otherwise: one device batch for the whole step, float32, no gradient checkpointing and no logging, all of which are
-in its favour here.
+These settings differ, all in its favour here: one device batch for the whole step, float32, no gradient checkpointing
+and no logging.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def train(workload: Workload, folder: Path, turns: Turns) -> None:
 
 
 class _Timed:
-    """Calls a function, and adds up the seconds."""
+    """Calls a function and adds up the seconds of its calls."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -47,13 +47,13 @@ class _Timed:
             self._total_s += time.perf_counter() - began_s
 
     def take_s(self) -> float:
-        """Since it was last asked."""
+        """Returns the seconds spent in the function since this method was last called."""
         total_s, self._total_s = self._total_s, 0.0
         return total_s
 
 
 def _score(completions: list[str], **columns: Any) -> list[float]:
-    """Free, and different within a group, so that every response has an advantage."""
+    """Scores without cost, and differently within a group, so that every response has an advantage."""
     return [float(index % 8) for index in range(len(completions))]
 
 

@@ -1,9 +1,9 @@
-"""The contender's side of taking turns: it computes when it is told to, and says what that took.
+"""The contender's side of the protocol of turns: it computes on "go" and reports how long that took.
 
-Always true: time counts from the word to go on to the end of the round's last step, and nothing else is measured then;
-what libraries print goes to standard error, so that standard output has one JSON object a line and nothing else.
+Always true: time counts from "go" to the end of the round's last step, and nothing else is measured then; output of
+libraries goes to standard error, so that standard output has one JSON object a line and nothing else.
 
-    contender                         whoever holds the race
+    contender                         `bench.trainer`
     {"missing": "a package"}    ->                              and it ends; or
     {"ready": {...}}            ->                              after the steps that do not count
                                 <-    go
@@ -31,7 +31,7 @@ GO = "go"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Seconds of one step by what they went to, as far as the contender can tell; the rest is everything else."""
+    """Seconds of one step by kind of work, as far as the contender can measure; the rest is everything else."""
 
     generate_s: float = 0.0
     log_probs_s: float = 0.0
@@ -47,7 +47,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One round: all of its steps together. `cpu_s` and `peak_mb` are the process's own, the peak since its start."""
+    """One round: all of its steps together. `cpu_s` and `peak_mb` are the process's; the peak is since its start."""
 
     steps: int
     wall_s: float
@@ -62,7 +62,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Turns:
-    """`stepped` is called after every step, and comes back when the next may begin."""
+    """Waits for turns. The contender calls `stepped` after every step; it returns when the next step may begin."""
 
     workload: Workload
     words: IO[str]
@@ -96,7 +96,7 @@ class Turns:
 
     def _wait_to_go(self) -> None:
         if self.told.readline().strip() != GO:
-            sys.exit(0)  # whoever held the race has left
+            sys.exit(0)  # the benchmark has ended
         self._spent = Spent()
         self._since_s, self._cpu_since_s = time.perf_counter(), time.process_time()
 
@@ -106,7 +106,7 @@ class Turns:
 
 
 def take_part(train: Callable[[Workload, Path, Turns], None], packages: Sequence[str]) -> None:
-    """The main function of a contender, which is given the workload's folder as its only argument."""
+    """The main function of a contender; its only command-line argument is the workload's folder."""
     (folder,) = map(Path, sys.argv[1:])
     workload = Workload.read(folder)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as words:

@@ -1,4 +1,4 @@
-"""What verl 0.9 lacks to run its FSDP engine on a CPU: a platform, and the engine under that platform's name.
+"""Adds what verl 0.9 lacks to run its FSDP engine on a CPU: a platform, and the engine under that platform's name.
 
 Always true: no file of verl is changed; the engine is the one that verl registers for GPUs.
 """
@@ -15,7 +15,7 @@ _NO_COUNT = frozenset(("memory_allocated", "memory_reserved", "max_memory_alloca
 
 
 def register_cpu() -> None:
-    """verl looks for VERL_PLATFORM=cpu among the platforms that were registered."""
+    """Registers the platform `cpu`, which verl looks up for VERL_PLATFORM=cpu."""
     base = import_module("verl.plugin.platform.platform_base").PlatformBase
     registry = import_module("verl.plugin.platform.platform_manager").PlatformRegistry
     registry.register(platform="cpu")(type("PlatformCPU", (base,), _platform_members()))
@@ -25,7 +25,7 @@ def register_cpu() -> None:
 
 
 class _DeviceModule(types.ModuleType):
-    """torch.cpu, with an answer to everything that verl asks torch.cuda."""
+    """torch.cpu with every attribute of torch.cuda that verl uses."""
 
     def __getattr__(self, name: str) -> Any:
         torch = import_module("torch")
@@ -56,7 +56,7 @@ def _platform_members() -> dict[str, Any]:
         yield
 
     def nothing(self: Any, *args: Any) -> None:
-        """A CPU has nothing to do here."""
+        """Does nothing: a CPU has no such operation."""
 
     def answering(value: Any) -> Any:
         return lambda self, *args, **kwargs: value

@@ -24,7 +24,7 @@ def train(workload: Workload, folder: Path, turns: Turns) -> None:
     torch, distributed = import_module("torch"), import_module("torch.distributed")
     torch.set_num_threads(1)
     torch.manual_seed(workload.seed)
-    # verl wants an address; the one rank speaks to nobody, and a store in memory opens no port.
+    # verl needs an address; the only rank has no peers, and a store in memory opens no port.
     os.environ.update(
         VERL_PLATFORM="cpu", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
     )
@@ -90,7 +90,7 @@ def _prompt_ids(folder: Path) -> list[list[int]]:
 
 
 def _batch(workload: Workload, prompts: list[list[int]]) -> Any:
-    """Rollouts in verl's columns: prompts padded on the left, responses drawn at random, advantages as in a group."""
+    """Makes rollouts in verl's columns: prompts padded on the left, random responses, advantages as in a group."""
     torch, verl = import_module("torch"), import_module("verl")
     width = workload.longest_prompt
     left = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts]).repeat_interleave(workload.group_size, 0)

@@ -1,6 +1,6 @@
-"""What every contender trains on: one folder with the model, the prompts and the sizes.
+"""The workload of every contender: one folder with the model, the prompts and the sizes.
 
-Always true: whoever reads the folder has the same weights, prompts and lengths; no response ends before its last token.
+Always true: every contender gets the same weights, prompts and lengths; no response ends before its last token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Workload:
     prompts_per_step: int = 16
     group_size: int = 8
     response_tokens: int = 32
-    shortest_prompt: int = 9  # characters, of which each is a token
+    shortest_prompt: int = 9  # characters; each is a token
     longest_prompt: int = 16
     hidden: int = 64
     feed_forward: int = 128
@@ -31,7 +31,7 @@ class Workload:
     vocabulary: int = 259
     lr: float = 1e-4
     seed: int = 0
-    warmup_steps: int = 3  # nobody's first steps count: libraries load what they need, memory is asked for
+    warmup_steps: int = 3  # not measured: libraries load modules and allocate memory in the first steps
     rounds: int = 7
     steps_per_round: int = 4
 
@@ -46,7 +46,7 @@ class Workload:
 
     @property
     def tokens_per_step(self) -> int:
-        """Sampled ones: what is generated and trained, prompts left out."""
+        """The sampled tokens, which are generated and trained; without prompts."""
         return self.prompts_per_step * self.group_size * self.response_tokens
 
     @classmethod
@@ -58,5 +58,5 @@ class Workload:
 
 
 def read_prompts(folder: Path) -> list[str]:
-    """One for each place of each step, in order."""
+    """Returns a prompt for each place of each step, in order."""
     return [json.loads(line)["prompt"] for line in (folder / PROMPTS).read_text("utf-8").splitlines()]

@@ -1,1 +1,1 @@
-"""`rewardflow demo`: the command, the judge it asks and its closing report."""
+"""`rewardflow demo`: training with a slow judge, and `demo agent`, the reward agent alone."""

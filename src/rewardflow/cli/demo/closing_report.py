@@ -1,6 +1,6 @@
-"""What the demo says when it is done: the two runs side by side, and what was saved.
+"""Reports the end of the demo: the two runs side by side, and the time saved.
 
-Always true: the floor is what no schedule can go below: all of a step's compute, or all of its calls in all slots.
+Always true: no schedule can go below the floor: the larger of a step's compute and its calls with all slots in use.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 LAST_STEPS = 10
 GOOD_REWARD = 0.9
 CURVE_WIDTH = 30
-_BUSY = 1.5  # times as long as before, for the same work
+_BUSY = 1.5  # the same work took this many times as long: other programs used the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """One of the two runs. `durations_s` are those of its steps; the other times are of a step, in the mean."""
+    """One of the two runs. `durations_s` has one entry for each step; the other times are means over the steps."""
 
     name: str
     totals: TrainTotals
@@ -55,7 +55,7 @@ class DemoRun:
         return fmean(self.totals.scores[-LAST_STEPS:])
 
     def reached_s(self, reward: float) -> float | None:
-        """When a step first had this reward, from the start of the run."""
+        """Returns the seconds from the start of the run to the first step with this reward; None if no step had it."""
         ends_s = itertools.accumulate(self.durations_s)
         return next((end_s for end_s, score in zip(ends_s, self.totals.scores, strict=True) if score >= reward), None)
 
@@ -75,7 +75,7 @@ class DemoRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """All that the demo found out. `service_s` is what the judge needs for a step's calls, with every slot in use."""
+    """The demo's results. `service_s` is the judge's time for a step's calls with every slot in use."""
 
     synchronous: DemoRun
     overlapped: DemoRun
@@ -185,5 +185,5 @@ def _when_good(run: DemoRun) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Steps here take a fraction of a second, and the runs are told apart by hundredths."""
+    """Shows hundredths: steps here take a fraction of a second, and the runs differ by hundredths."""
     return f"{seconds:.2f} s" if seconds < 9.995 else duration(seconds)

@@ -1,10 +1,10 @@
-"""`rewardflow demo`: a tiny model learns from a slow judge, first waiting for it, then without waiting.
+"""`rewardflow demo`: trains a tiny model with a slow judge, first waiting for the judge, then without waiting.
 
-Always true: both runs have the same prompts, weights, judge and number of steps, and differ in their schedule alone;
-the judge is a server in a process of its own, and every verdict comes over HTTP.
+Always true: both runs have the same prompts, weights, judge and number of steps, and differ only in their schedule;
+the judge is a server in another process, and every verdict comes over HTTP.
 
-The judge takes 1 to 40 s a call, as in the experiment that this project started from, where it needed 2.3 times as long
-for a step as the device did. Its clock is sped up so that this holds for this machine, too.
+The judge takes 1 to 40 s a call, as in the original experiment. There the judge's part of a step took 2.3 times as long
+as the device's. The demo speeds the judge's clock up so that this ratio holds on any machine.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _settings(schedule: str, *, seed: int, steps: int) -> RunSettings:
 
 
 def _measure_compute_s(seed: int, console: Console) -> float:
-    """What the device has to do a step, when nothing else is done: what else this machine does can only add to it."""
+    """Measures the device's work in a step without a judge. Takes the minimum: other programs only add to it."""
     console.print("measuring what a step of training computes on this machine", soft_wrap=True)
     return min(step.usage.total_busy_s for step in asyncio.run(_train_undelayed(seed)))
 
@@ -107,7 +107,7 @@ async def _train_undelayed(seed: int) -> list[StepReport]:
 
 
 async def _grade(solution_str: str, ground_truth: str) -> float:
-    """As the judge does, at once."""
+    """Scores as the judge does, without delay."""
     return share_right(solution_str, ground_truth)
 
 

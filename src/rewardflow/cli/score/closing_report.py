@@ -1,6 +1,6 @@
-"""What `rewardflow score` tells at its end: how the scores lie, what failed and why, what it took and what was saved.
+"""The closing report of `rewardflow score`: distribution of scores, failures and their reasons, time, cost and savings.
 
-Always true: the numbers are counted from the verdicts that were written, so that the table and the output agree.
+Always true: the report counts the verdicts that were written, so that the table and the output file agree.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.5, 0.9, 0.99)
 MAX_BINS = 10
-MAX_DISTINCT = 11  # scores of 0 to 10 are shown one by one
+MAX_DISTINCT = 11  # scores of 0 to 10 get one bar each
 BAR_WIDTH = 40
 REASONS_SHOWN = 2
 REASON_CHARS = 80
 
 
-# ---- how scores lie -----------------------------------------------------------------------------------------------
+# ---- distribution of scores -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Scores from `low` to `high`, both of them included where they are equal or the bin is the last."""
+    """Counts scores from `low` up to `high`. Includes `high` if it equals `low` or the bin is the last."""
 
     low: float
     high: float
@@ -68,7 +68,7 @@ class Distribution:
 
 
 def _bins(values: Sequence[float]) -> Iterator[Bin]:
-    """One for each score if they are few; else of equal width, over 0 to 1 where all scores lie there."""
+    """Yields one bin for each distinct score, or equal bins if there are many: over 0 to 1 if all scores fit."""
     distinct = Counter(values)
     if len(distinct) <= MAX_DISTINCT:
         yield from (Bin(value, value, count) for value, count in sorted(distinct.items()))
@@ -76,7 +76,7 @@ def _bins(values: Sequence[float]) -> Iterator[Bin]:
     low, high = min(values), max(values)
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    # In parts, because the difference of two large numbers may be beyond a float.
+    # A weighted sum, because the difference of two large numbers may overflow a float.
     edges = [low * (1 - i / MAX_BINS) + high * (i / MAX_BINS) for i in range(MAX_BINS + 1)]
     counts = [0] * MAX_BINS
     for value in values:
@@ -89,7 +89,7 @@ def _bins(values: Sequence[float]) -> Iterator[Bin]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreOutcome:
-    """All that is told."""
+    """The figures of the closing report."""
 
     rows: int
     scored: int
@@ -176,7 +176,7 @@ def _failures(judged: Sequence[JudgedAnswer]) -> dict[str, Counter[str]]:
 
 
 def _reason(reward: rf.Reward) -> str:
-    """Without the digits of measured times, by which equal reasons would differ."""
+    """Shortens the measured times in a reason, because otherwise equal reasons would differ in their digits."""
     return re.sub(r"(\d+\.\d)\d+", r"\1", reward.error or "")
 
 
@@ -213,7 +213,7 @@ def show(outcome: ScoreOutcome, console: Console) -> None:
 
 
 def _score_rows(outcome: ScoreOutcome, *, ascii_only: bool) -> Iterator[tuple[str, str, str]]:
-    """The score in full; of each component one line, because judges may have many criteria."""
+    """Yields a bar chart of the score and one line for each component, because judges may have many criteria."""
     for name, distribution in outcome.scores.items():
         if name == "score":
             most = max(one.count for one in distribution.bins)

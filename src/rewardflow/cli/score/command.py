@@ -1,8 +1,9 @@
-"""`rewardflow score`: judges a file of answers with the whole agent behind it, and writes a file of verdicts.
+"""`rewardflow score`: judges a file of answers with a reward agent and writes a file of verdicts.
 
-Always true: whatever happens to the calls, the output has one row for each input row, in order, and none of them a
-made-up number; a verdict that was paid for is in the journal, so that the same command, started again, goes on where
-the last one stopped. An interrupt leaves the output as it was; an outage or a spent budget writes what was reached.
+Always true: whatever happens to the calls, the output has one row for each input row, in order, and no failure has a
+score; every paid verdict is in the journal, so that the same command, started again, continues where the last one
+stopped. An interrupt leaves the output file as it was; after an outage or a spent budget the command writes the
+verdicts that it has.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     judged = _judged(rows, scoring)
     write_verdicts(out, judged, source=answers_path)
-    _tell_problems(scoring, journal, console)
+    _report_problems(scoring, journal, console)
     outcome = summarise(judged, scoring, out=out, journal=journal)
     report(outcome, as_json=args.json)
     return ALL_SCORED if outcome.scored == len(rows) else SOME_FAILED
@@ -80,20 +81,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_agent(args: argparse.Namespace, out: Path) -> tuple[rf.RewardAgent, Path | None]:
-    """The agent that the arguments describe, and where its journal is. A flag goes before the file's own choice."""
+    """Returns the agent that the arguments describe, and its journal's path. A flag overrides the reward file."""
     reward: Any = args.reward
     options: dict[str, Any] = {}
     if args.reward.endswith((".yaml", ".yml")):
         loaded = load_reward_file(args.reward)
         reward, options = loaded.parts, loaded.options
-    # Running again is how people repair failures: a wrong key, a judge that was down.
+    # People run the command again to repair failures, such as a wrong key or a judge that was down.
     options = {"journal": f"{out}.journal.db", "replay_failures": False, **options, **options_of(args)}
     agent = rf.RewardAgent(reward, **cast("Any", options))
     return agent, None if options["journal"] is None else Path(options["journal"])
 
 
 def _check_paths(answers_path: Path, out: Path) -> None:
-    """What would only show when everything was paid for."""
+    """Refuses wrong paths now, before any verdict is paid for."""
     check_format(answers_path)
     check_format(out)
     if not out.absolute().parent.is_dir():
@@ -129,7 +130,7 @@ def _judged(rows: Sequence[Answer | BadRow], scoring: Scoring) -> list[JudgedAns
     ]
 
 
-def _tell_problems(scoring: Scoring, journal: Path | None, console: Console) -> None:
+def _report_problems(scoring: Scoring, journal: Path | None, console: Console) -> None:
     if scoring.journal_problem is not None:
         console.print(
             f"the output is complete, but the journal is not: {safe(scoring.journal_problem)}", soft_wrap=True

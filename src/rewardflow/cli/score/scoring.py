@@ -1,6 +1,6 @@
-"""The calls of `rewardflow score`: answers go to the agent, verdicts come back, people watch.
+"""Runs the calls of `rewardflow score` and shows their progress.
 
-Always true: unless it is interrupted, every answer has a verdict at the end, also when the agent had to stop early.
+Always true: unless somebody interrupts it, every answer has a verdict at the end, also if the agent stopped early.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Place = tuple[int, str, int]
 
 @dataclass(slots=True)
 class Scoring:
-    """What came of the calls."""
+    """The verdicts and the statistics of the calls."""
 
     statistics: rf.AgentStatistics
     rewards: dict[Place, rf.Reward] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Scoring:
 
 
 async def score_all(agent: rf.RewardAgent, answers: Sequence[Answer], console: Console) -> Scoring:
-    """Every answer's verdict; an agent that had to stop is no error here, because what it reached counts."""
+    """Returns every answer's verdict. An agent that stops early raises nothing here: its verdicts still count."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     try:
@@ -55,7 +55,7 @@ async def score_all(agent: rf.RewardAgent, answers: Sequence[Answer], console: C
                     scoring.halted = halted
             scoring.elapsed_s = loop.time() - began_s
             scoring.statistics = agent.statistics()
-    except JournalWriteFailed as error:  # delivered all the same: the output has them
+    except JournalWriteFailed as error:  # the agent delivered the verdicts, so the output has them
         scoring.journal_problem = str(error)
     return scoring
 

@@ -1,7 +1,7 @@
-"""What `rewardflow train` says when it is done: how a run went, or what `--check` found out.
+"""The closing report of `rewardflow train`: the figures of a run, or the findings of `--check`.
 
-Always true: with `--json` there is one JSON object on stdout and nothing else there; texts that come from elsewhere
-cannot steer the terminal.
+Always true: with `--json` stdout holds one JSON object and nothing else; text from models and files cannot control the
+terminal.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TrainOutcome:
     """A run that has ended."""
 
     totals: TrainTotals
-    num_steps: int  # that it was to have
-    num_trained: int  # of them, also before it was resumed
+    num_steps: int  # of the whole run, as its settings say
+    num_trained: int  # of these, with those before it was resumed
     calls: int  # of this session
     cost_usd: float  # of the run, in all of its sessions
     metrics: Path | None

@@ -1,8 +1,8 @@
-"""`rewardflow train`: a run from one file of settings, watched in the terminal.
+"""`rewardflow train`: trains as one file of settings says and shows the progress.
 
-Always true: a mistake in the settings is told before torch is imported; Ctrl-C and SIGTERM end the run in order, with
-everything about the steps so far in its directory and no call left out; `--check` starts nothing. Where a run ended
-before its time and can go on, the way to do so is told.
+Always true: a mistake in the settings is reported before torch is imported; Ctrl-C and SIGTERM end the run in order,
+with everything about the finished steps in its directory and no call still running; `--check` starts nothing. If a run
+ends early and can be resumed, the command says how.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def _where_from(checkpoint: Checkpoint | None, settings: RunSettings) -> str:
 
 def _finished(checkpoint: Checkpoint, settings: RunSettings, *, as_json: bool) -> int:
     wanted = "steps are" if checkpoint.step > settings.steps else f"of {settings.steps:,} steps are"
-    told = (
+    message = (
         f"the run in {safe(str(settings.run_dir))} is finished: {checkpoint.step:,} {wanted} "
         f"trained, and the model is in {safe(str(checkpoint.path))} (rewardflow export writes it for transformers)"
     )
-    stderr_console().print(told, soft_wrap=True)
+    stderr_console().print(message, soft_wrap=True)
     if as_json:
         write_json({"steps": 0, "trained": checkpoint.step})
     return WELL
@@ -110,8 +110,8 @@ def train(start: RunStart, *, probes: bool, as_json: bool) -> int:
         if view.totals.num_steps:
             kept = "" if settings.run_dir is None else f"; metrics are in {safe(str(_metrics(settings)))}"
             goes_on = "" if settings.run_dir is None else "; --resume goes on with the run"
-            told = f"stopped after {view.num_trained:,} of {settings.steps:,} steps{kept}{goes_on}"
-            console.print(told, soft_wrap=True)
+            message = f"stopped after {view.num_trained:,} of {settings.steps:,} steps{kept}{goes_on}"
+            console.print(message, soft_wrap=True)
         raise
     report_outcome(outcome, as_json=as_json)
     if outcome.num_trained < settings.steps:

@@ -1,7 +1,7 @@
-"""A training run, for people: a live picture on a terminal, elsewhere a line for each step.
+"""Shows a training run: a live picture on a terminal, elsewhere a line for each step.
 
-Always true: progress goes to stderr; what is shown is read from `statistics()` and from the steps' reports; lines come
-at most every few seconds and, when steps are long, at least every half minute.
+Always true: progress goes to stderr; every figure comes from `statistics()` or from a step's report; lines come at most
+every few seconds and, if steps are long, at least every half minute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 30.0
 CURVE_WIDTH = 60
-WARNINGS_SHOWN = 2  # the latest; all are in the log and in metrics.jsonl
+WARNINGS_SHOWN = 2  # the latest ones; the log and metrics.jsonl have all
 SHOWN_FROM_S = 0.0005  # less would be shown as 0 ms
 WORK_SHOWN = {
     "generate": "generating",
@@ -51,15 +51,15 @@ CAUSE_SHOWN = {
 
 
 class TrainView:
-    """`add` takes the reports; `shown` shows them while its block lasts."""
+    """Collects reports through `add` and shows them while the block of `shown` runs."""
 
     def __init__(self, num_steps: int, console: Console) -> None:
         self.totals = TrainTotals()
-        self.validations: list[ValidationReport] = []  # as they came
+        self.validations: list[ValidationReport] = []  # in order of arrival
         self._num_steps = num_steps
         self._console = console
         self._run: OpenRun | None = None
-        self._first_step = 0  # of this process, where the run was resumed
+        self._first_step = 0  # of this process, if it resumed the run
         self._last_line_s = -math.inf
 
     def add(self, report: StepReport) -> None:
@@ -68,7 +68,7 @@ class TrainView:
             self._print_line(self._run, at_least_after_s=PLAIN_EVERY_S)
 
     def add_validation(self, validated: Validated) -> None:
-        """They are few, so each has its line, on a terminal too."""
+        """Prints a line for each validation, also on a terminal: they are few."""
         self.validations.append(validated.report)
         self._console.print(f"validation: {validation_text(validated.report)}", soft_wrap=True)
 
@@ -92,7 +92,7 @@ class TrainView:
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     async def _watch(self, run: OpenRun) -> None:
-        """By the clock: verdicts come by the thousand, and steps may take minutes."""
+        """Redraws by the clock: verdicts come by the thousand, and steps may take minutes."""
         while not self._is_live:
             await asyncio.sleep(HEARTBEAT_S)
             self._print_line(run, at_least_after_s=HEARTBEAT_S)
@@ -186,7 +186,7 @@ class TrainView:
 
 
 def reward_curve(scores: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """The scores over the steps, from the lowest to the highest; several steps share a place where there are many."""
+    """Draws the scores over the steps, scaled from the lowest to the highest; several steps may share a character."""
     num_places = min(len(scores), width)
     starts = [place * len(scores) // num_places for place in range(num_places + 1)]
     means = [sum(scores[start:stop]) / (stop - start) for start, stop in itertools.pairwise(starts)]
@@ -205,7 +205,7 @@ def _style(flow: FlowStatistics) -> str:
 
 
 def _split(report: StepReport) -> str:
-    """What the device did in the step, without what took no time."""
+    """Lists the device's work in the step, without work that took no time."""
     names = {"generate": "generate", "log_probs": "log-probs", "update": "update", "publish": "publish"}
     busy_s = report.usage.busy_s.items()
     parts = [f"{names.get(work, work)} {duration(spent_s)}" for work, spent_s in busy_s if spent_s >= SHOWN_FROM_S]
@@ -226,7 +226,7 @@ def _lost(failed: Mapping[str, int], dropped: Mapping[str, int]) -> str:
 
 
 def _agent_parts(agent: AgentStatistics | ClientStatistics) -> list[str]:
-    """Of a shared agent only what it does for this run; its limits are those of all runs."""
+    """Describes the agent. Of a shared agent shows only this run's calls: its limits apply to all runs."""
     if isinstance(agent, ClientStatistics):
         return [f"{agent.out:,} out at the shared agent", dollars(agent.cost_usd)]
     names = [f"{safe(account.account)}: " if len(agent.accounts) > 1 else "" for account in agent.accounts]

@@ -1,6 +1,6 @@
-"""The steps of a run added up, for its display and for what is said at its end.
+"""Adds up the steps of a run, for its live view and its closing report.
 
-Always true: a step is counted once; what is kept does not grow with the run but for one score a step.
+Always true: a step is counted once; of each step only its score and its warnings are kept.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _RECENT_STEPS = 20
 
 @dataclass(slots=True)
 class TrainTotals:
-    """Fed with every report; asked at any time."""
+    """Totals over the reports that `add` took so far."""
 
     num_steps: int = 0
     duration_s: float = 0.0
     busy_s: Counter[str] = field(default_factory=Counter)
     idle_s: Counter[str] = field(default_factory=Counter)
     hidden_s: float = 0.0
-    scores: list[float] = field(default_factory=list)  # of the steps that have one
+    scores: list[float] = field(default_factory=list)  # of the steps with a score
     num_scored: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     staleness_max: int | None = None
     last: StepReport | None = None
-    warnings: list[str] = field(default_factory=list)  # each was told once
+    warnings: list[str] = field(default_factory=list)  # of all steps, in order
     _recent_s: list[float] = field(default_factory=list)
 
     def add(self, report: StepReport) -> None:
@@ -62,7 +62,7 @@ class TrainTotals:
         return self.idle_s["reward"]
 
     def left_s(self, num_steps: int) -> float | None:
-        """How long so many more steps will take if they are like the latest."""
+        """Estimates how long this many more steps will take, if they are like the latest."""
         return num_steps * sum(self._recent_s) / len(self._recent_s) if self._recent_s else None
 
     def to_json(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""A validation in a few words, for displays.
+"""Describes a validation in a few words, for displays.
 
-Always true: failed verdicts are told wherever there are any; names that come from the data cannot steer the terminal.
+Always true: a text names the number of failed verdicts if there are any; names from the data cannot control the
+terminal.
 """
 
 from __future__ import annotations
