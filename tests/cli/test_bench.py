@@ -88,7 +88,7 @@ def test_json_is_one_object_with_every_row(capsys: pytest.CaptureFixture[str]) -
 
 def test_seeds_are_refused_where_nothing_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "agent", "--seeds", "1"]) == 2
-    assert "--seeds is for what is trained" in capsys.readouterr().err
+    assert "--seeds is for benchmarks that train" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seeds", ["", "1,", "1;2", "-1", "one"])

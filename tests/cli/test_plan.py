@@ -63,7 +63,7 @@ def test_a_file_comes_first_and_flags_go_before_it(capsys: pytest.CaptureFixture
         ([], "prompts, device must be given"),
         ([*SMALL, "--processes", "0"], "--processes must be at least 1"),
         ([*SMALL, "--html", "/nowhere/plan.html"], "the folder must exist, got /nowhere/plan.html"),
-        ([*SMALL, "--html", "/"], "--html writes a file, got the folder /"),
+        ([*SMALL, "--html", "/"], "--html must name a file, got the folder /"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -61,7 +61,7 @@ def test_figures_are_printed_for_programs_and_nothing_is_written(
         (["run", "--trace", "t.json", "--steps", "2:1"], "must be A:B with A not above B"),
         (["--compare", "run", "run", "--trace", "t.json"], "--trace is of one run"),
         (["nowhere"], "needs a readable run.json"),
-        (["run", "--out", "no/such/folder/x.html"], "must be in a folder that takes it"),
+        (["run", "--out", "no/such/folder/x.html"], "must be in a writable folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -113,7 +113,7 @@ async def _original(reward: Callable[..., Any], delays_s: list[float], slots: in
 
 async def _until_workers_are_up(agent: RewardAgent, slots: int) -> None:
     """Starts the worker threads before the clock: training starts them once, not once a step."""
-    while any(  # noqa: ASYNC110 (a benchmark may poll for what nobody else needs to be told)
+    while any(  # noqa: ASYNC110 (a benchmark may poll for a state that nothing else reports)
         worker.started < slots for worker in agent.statistics().workers.values()
     ):
         await asyncio.sleep(0.01)
@@ -280,7 +280,7 @@ def _memory_mb() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-# -- a rate that nobody told us --------------------------------------------------------------------------------------
+# -- a rate that the agent must learn ---------------------------------------------------------------------------------
 
 
 def learnt_pace(minutes: float = 10.0) -> Iterator[BenchmarkRow]:

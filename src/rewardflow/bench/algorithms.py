@@ -72,14 +72,14 @@ class Variant:
 
     @property
     def name(self) -> str:
-        told = dict(self.changes)
+        changes = dict(self.changes)
         if self.group_size != GROUP_SIZE:
-            told["group_size"] = self.group_size
+            changes["group_size"] = self.group_size
         if self.schedule != _SCHEDULE:
-            told["schedule"] = self.schedule
+            changes["schedule"] = self.schedule
         if self.critic != CRITIC:
-            told["critic.lr"] = self.critic.lr
-        return ", ".join(f"{key}={value}" for key, value in told.items()) or "base"
+            changes["critic.lr"] = self.critic.lr
+        return ", ".join(f"{key}={value}" for key, value in changes.items()) or "base"
 
     @property
     def algorithm(self) -> AlgorithmSettings:

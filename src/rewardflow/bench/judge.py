@@ -103,7 +103,7 @@ def _openai_cpu_ms(base_url: str, count: int) -> float | None:
     try:
         return asyncio.run(_openai_calls(base_url, count))
     except Exception as error:  # another release may fail in any way, and the other benchmarks must go on
-        logger.warning("the openai client did not get through: %s: %s", type(error).__name__, error)
+        logger.warning("the openai client failed: %s: %s", type(error).__name__, error)
         return None
 
 
@@ -211,13 +211,13 @@ async def _drive(account: _Account, duration_s: float) -> _Used:
     )
 
 
-def _accepted(told: MockJudgeStatistics) -> int:
+def _accepted(statistics: MockJudgeStatistics) -> int:
     """Counts calls when they are admitted, not when they are answered, as the limit does."""
-    return sum(told.admitted_again.values())
+    return sum(statistics.admitted_again.values())
 
 
-def _refused(told: MockJudgeStatistics) -> int:
-    return told.outcomes.get("limited_requests", 0)
+def _refused(statistics: MockJudgeStatistics) -> int:
+    return statistics.outcomes.get("limited_requests", 0)
 
 
 # -- the judge -------------------------------------------------------------------------------------------------------

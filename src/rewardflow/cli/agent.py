@@ -29,7 +29,7 @@ NOT_THERE = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="agent_command", required=True, metavar="COMMAND")
-    start = commands.add_parser("start", help="start it, or find it if it runs with the same settings")
+    start = commands.add_parser("start", help="start the agent, or find it if it runs with the same settings")
     start.add_argument("reward", metavar="REWARD", help="file.py:name, package.module:name or a YAML file")
     start.add_argument(
         "--env", action="append", default=[], metavar="NAME", help="an environment variable to pass on, such as a key's"
@@ -38,14 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resource", action="append", default=[], metavar="NAME=X", help="a Ray resource its node must have"
     )
     add_agent_flags(start, without=("run", "run_dir"))
-    status = commands.add_parser("status", help="what it does, for whom, and what that has cost")
-    stop = commands.add_parser("stop", help="end it for good, its journal in order")
+    status = commands.add_parser("status", help="show the agent's calls, clients and costs")
+    stop = commands.add_parser("stop", help="stop the agent for good and close its journal")
     for command in (start, status, stop):
-        command.add_argument("--name", default=ray_actor.NAME, metavar="NAME", help=f"its name ({ray_actor.NAME})")
         command.add_argument(
-            "--namespace", default=ray_actor.NAMESPACE, metavar="NAME", help=f"of Ray ({ray_actor.NAMESPACE})"
+            "--name", default=ray_actor.NAME, metavar="NAME", help=f"the agent's name ({ray_actor.NAME})"
         )
-        command.add_argument("--address", default="auto", metavar="ADDRESS", help="of the Ray cluster (auto)")
+        command.add_argument(
+            "--namespace",
+            default=ray_actor.NAMESPACE,
+            metavar="NAME",
+            help=f"the namespace in Ray ({ray_actor.NAMESPACE})",
+        )
+        command.add_argument(
+            "--address", default="auto", metavar="ADDRESS", help="the address of the Ray cluster (auto)"
+        )
     for command in (start, status):
         command.add_argument("--json", action="store_true", help="print all statistics as one JSON object")
 
@@ -74,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 def _environment(names: Sequence[str]) -> dict[str, str]:
     missing = [name for name in names if name not in os.environ]
     if missing:
-        raise InvalidInput(f"--env names a variable that is set here, got {', '.join(missing)}")
+        raise InvalidInput(f"--env must name variables that are set here, got {', '.join(missing)}")
     return {name: os.environ[name] for name in names}
 
 

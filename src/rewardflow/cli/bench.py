@@ -84,29 +84,29 @@ _TRAINER = "trainer"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Measures on this machine. Leave it alone meanwhile: a busy machine gives worse figures."
+    parser.description = "Measures on this machine. Run nothing else meanwhile: a busy machine gives worse figures."
     parser.add_argument(
         "what",
         choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS, _TRAINER],
         metavar="WHAT",
-        help="what to measure: agent (what it costs by itself), judge (over HTTP, against the mock judge), "
-        "scale (what several processes share, on Ray), "
-        "report (the page of a run of 5 million calls), schedules (a step of training under each, 10 minutes), "
-        "plan (what `rewardflow plan` says of three real runs, 2 minutes), "
-        "learning (what overlapping does to it, 10 minutes), algorithms (whether each learns, 25 minutes), "
+        help="what to measure: agent (its own cost), judge (calls over HTTP to the mock judge), "
+        "scale (several processes on Ray), "
+        "report (the page of a run of 5 million calls), schedules (a training step under each, 10 minutes), "
+        "plan (`rewardflow plan` against three real runs, 2 minutes), "
+        "learning (whether overlapping makes it worse, 10 minutes), algorithms (whether each learns, 25 minutes), "
         "trainer (tokens a second beside TRL and verl, 2 minutes)",
     )
-    parser.add_argument("--quick", action="store_true", help="leave out what only steadies the figures")
+    parser.add_argument("--quick", action="store_true", help="leave out repetitions that only make figures steadier")
     parser.add_argument(
         "--seeds",
         metavar="N,...",
-        help="of what is trained: one run with each (schedules, plan, algorithms: 0, learning: 0,1,2)",
+        help="the seeds of benchmarks that train: one run with each (schedules, plan, algorithms: 0, learning: 0,1,2)",
     )
     for name in (trainer.TRL, trainer.VERL):
         parser.add_argument(
             f"--{name}-python",
             metavar="PYTHON",
-            help=f"trainer: the interpreter of an environment that has {name}; this one's unless given",
+            help=f"trainer: the interpreter of an environment that has {name} (this one)",
         )
     parser.add_argument("--json", action="store_true", help="print all rows as one JSON object at the end")
 
@@ -134,7 +134,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     if args.seeds is not None and args.what not in _SEEDED_BENCHMARKS:
-        raise InvalidInput(f"--seeds is for what is trained ({', '.join(_SEEDED_BENCHMARKS)}), got bench {args.what}")
+        raise InvalidInput(
+            f"--seeds is for benchmarks that train ({', '.join(_SEEDED_BENCHMARKS)}), got bench {args.what}"
+        )
     for name in (trainer.TRL, trainer.VERL):
         if getattr(args, f"{name}_python") is not None and args.what != _TRAINER:
             raise InvalidInput(f"--{name}-python is for bench {_TRAINER}, got bench {args.what}")

@@ -40,7 +40,7 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 def exit_code_of(error: BaseException, *, shows_traceback: bool = False) -> int:
-    """Writes what went wrong to stderr and returns the exit code. Raises again what is a bug of ours."""
+    """Writes what went wrong to stderr and returns the exit code. Raises the error again if it is a bug of ours."""
     cause = _cause_of(error)
     match cause:
         case BrokenPipeError():

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gsm8k = datasets.add_parser("gsm8k", help="GSM8K's own JSONL, with `question` and `answer`")
     gsm8k.add_argument("source", metavar="SOURCE", help="train.jsonl or test.jsonl")
     gsm8k.add_argument("target", metavar="TARGET", help="the file to write, .jsonl or .parquet")
-    gsm8k.add_argument("--split", metavar="NAME", help="what extra_info.split says (the name of SOURCE)")
+    gsm8k.add_argument("--split", metavar="NAME", help="the value of extra_info.split (the name of SOURCE)")
 
 
 def run(args: argparse.Namespace) -> int:

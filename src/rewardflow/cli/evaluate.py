@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         metavar="WHICH",
-        help="latest or best of the file's run_dir, or the path of a checkpoint, of a run, or of an exported model; "
-        "without it, the file's policy.model as it is",
+        help="`latest` or `best` of the file's run_dir, or the path of a checkpoint, of a run, or of an exported model "
+        "(the file's policy.model, untrained)",
     )
-    parser.add_argument("--out", metavar="DIR", help="where figures and verdicts go (RUN_DIR/eval/NAME)")
+    parser.add_argument("--out", metavar="DIR", help="the folder for figures and verdicts (RUN_DIR/eval/NAME)")
     parser.add_argument("--no-probe", action="store_true", help="start without asking the reward about a sample")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 

@@ -22,8 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("source", metavar="RUN_DIR|CHECKPOINT", help="a run's directory, or one of its checkpoints")
     parser.add_argument("target", metavar="OUT", help="the folder to write, which must be new or empty")
-    parser.add_argument("--best", action="store_true", help="the best by checkpoint.keep_best_by, not the latest")
-    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="of the weights (float32)")
+    parser.add_argument(
+        "--best", action="store_true", help="export the best checkpoint by checkpoint.keep_best_by, not the latest"
+    )
+    parser.add_argument(
+        "--dtype", choices=get_args(Dtype), default="float32", help="the dtype of the weights (float32)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

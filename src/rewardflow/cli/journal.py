@@ -29,24 +29,26 @@ MAX_CELL = 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="journal_command", required=True, metavar="COMMAND")
 
-    ls = commands.add_parser("ls", help="one line per verdict, the newest last")
+    ls = commands.add_parser("ls", help="list verdicts, one line each, the newest last")
     ls.add_argument("path", metavar="PATH")
     ls.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
     ls.add_argument("--failed", action="store_true", help="only failed verdicts")
     ls.add_argument("--limit", type=int, default=50, metavar="N", help="at most the newest N (50)")
     ls.add_argument("--json", action="store_true", help="one JSON object per line")
 
-    show = commands.add_parser("show", help="everything about one verdict")
+    show = commands.add_parser("show", help="show everything about one verdict")
     show.add_argument("path", metavar="PATH")
     show.add_argument("id", type=int, metavar="ID", help="as `ls` shows it")
 
-    export = commands.add_parser("export", help="verdicts with their inputs as JSON lines, to train or evaluate on")
+    export = commands.add_parser(
+        "export", help="write verdicts with their inputs as JSON lines, to train or evaluate on"
+    )
     export.add_argument("path", metavar="PATH")
-    export.add_argument("--out", required=True, metavar="FILE.jsonl", help="replaced as a whole; - for standard output")
+    export.add_argument("--out", required=True, metavar="FILE.jsonl", help="the file to replace; - for standard output")
     export.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
     export.add_argument("--scored-only", action="store_true", help="leave failed verdicts out")
 
-    shrink = commands.add_parser("vacuum", help="delete what the options name, then give free space back")
+    shrink = commands.add_parser("vacuum", help="delete the verdicts that the options name, and shrink the file")
     shrink.add_argument("path", metavar="PATH")
     shrink.add_argument("--keep-runs", nargs="+", default=[], metavar="R", help="delete no verdict of these runs")
     shrink.add_argument("--older-than", type=float, metavar="DAYS", help="delete only verdicts older than this")

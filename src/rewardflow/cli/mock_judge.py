@@ -28,47 +28,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_service_options(parser)
     _add_limit_options(parser)
-    parser.add_argument("--host", default=_DEFAULTS.host, help=f"where to listen ({_DEFAULTS.host})")
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"0 takes any free one ({PORT})")
-    parser.add_argument("--json", action="store_true", help="say where it listens, and at the end the counts, as JSON")
+    parser.add_argument("--host", default=_DEFAULTS.host, help=f"the address to listen on ({_DEFAULTS.host})")
+    parser.add_argument(
+        "--port", type=int, default=PORT, metavar="N", help=f"the port to listen on; 0 takes any free port ({PORT})"
+    )
+    parser.add_argument("--json", action="store_true", help="print the address and, at the end, the counts as JSON")
 
 
 def _add_service_options(parser: argparse.ArgumentParser) -> None:
     service = parser.add_argument_group("the service")
     service.add_argument(
-        "--seed", type=int, default=_DEFAULTS.seed, metavar="N", help="of scores, delays and faults (0)"
+        "--seed", type=int, default=_DEFAULTS.seed, metavar="N", help="the seed of scores, delays and faults (0)"
     )
     service.add_argument(
         "--scores",
         choices=SCORES,
         default=_DEFAULTS.scores,
-        help="made up, or by comparing the answer with the reference in the prompt (made_up)",
+        help="make scores up, or compare the answer with the reference in the prompt (made_up)",
     )
     service.add_argument(
         "--latency",
         default=_DEFAULTS.latency,
         metavar="DIST",
-        help="in seconds: constant:2, uniform:1,40, lognormal:5,1 (median, sigma), exponential:5 (mean), "
+        help="seconds a call: constant:2, uniform:1,40, lognormal:5,1 (median, sigma), exponential:5 (mean), "
         "bimodal:1,30,0.1 (fast, slow, share of slow), bimodal (the same), quantiles:50=4,99=30, "
         f"journal:PATH ({_DEFAULTS.latency})",
     )
     service.add_argument(
-        "--scale", type=float, default=_DEFAULTS.scale, metavar="X", help="of all times, the limits' minute too (1.0)"
+        "--scale",
+        type=float,
+        default=_DEFAULTS.scale,
+        metavar="X",
+        help="multiply all times by this, also the limits' minute (1.0)",
     )
     service.add_argument(
-        "--faults", default="", metavar="NAME=SHARE,...", help=f"shares of calls; names: {', '.join(FAULTS)}"
+        "--faults", default="", metavar="NAME=SHARE,...", help=f"shares of calls that fail; names: {', '.join(FAULTS)}"
     )
     for name, unit, meaning in (
-        ("retry_after_s", "S", "what 429_retry_after says"),
+        ("retry_after_s", "S", "the Retry-After of 429_retry_after"),
         ("hang_s", "S", "how long a hang lasts"),
         ("slow_body_s", "S", "how long a slow body takes"),
     ):
         default = getattr(_DEFAULTS, name)
         service.add_argument(_flag(name), type=float, default=default, metavar=unit, help=f"{meaning} ({default:g})")
     service.add_argument(
-        "--huge-body-bytes", type=int, default=_DEFAULTS.huge_body_bytes, metavar="N", help="of a huge body (64 MiB)"
+        "--huge-body-bytes",
+        type=int,
+        default=_DEFAULTS.huge_body_bytes,
+        metavar="N",
+        help="the size of a huge body (64 MiB)",
     )
-    service.add_argument("--model", default=_DEFAULTS.model, metavar="NAME", help=f"its name ({_DEFAULTS.model})")
+    service.add_argument(
+        "--model", default=_DEFAULTS.model, metavar="NAME", help=f"the model's name ({_DEFAULTS.model})"
+    )
     service.add_argument(
         "--no-schema", dest="takes_schema", action="store_false", help="answer 400 to a JSON schema, as some servers do"
     )
@@ -78,7 +90,7 @@ def _add_service_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limit_options(parser: argparse.ArgumentParser) -> None:
-    limits = parser.add_argument_group("limits; what passes them is answered 429")
+    limits = parser.add_argument_group("limits; calls above them are answered 429")
     limits.add_argument("--max-concurrency", type=int, metavar="N", help="calls at once (no limit)")
     limits.add_argument("--rpm", type=float, metavar="N", help="requests a minute (no limit)")
     limits.add_argument("--tpm", type=float, metavar="N", help="tokens a minute (no limit)")
@@ -87,10 +99,10 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_DEFAULTS.burst_s,
         metavar="S",
-        help=f"how many seconds' worth of a rate can be saved up ({_DEFAULTS.burst_s:g})",
+        help=f"a burst may use this many seconds' worth of a rate ({_DEFAULTS.burst_s:g})",
     )
     limits.add_argument(
-        "--no-retry-after", dest="says_retry_after", action="store_false", help="do not say when to come again"
+        "--no-retry-after", dest="says_retry_after", action="store_false", help="send no Retry-After with a refusal"
     )
     limits.add_argument(
         "--no-limit-headers", dest="says_limits", action="store_false", help="do not send x-ratelimit-* headers"

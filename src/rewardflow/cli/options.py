@@ -21,9 +21,7 @@ _HINTS: Mapping[str, Any] = {**typing.get_type_hints(LimitSettings), **typing.ge
 
 def add_agent_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...] = ()) -> None:
     """Adds a flag for every setting, except those that the command explains itself."""
-    group = parser.add_argument_group(
-        "agent settings", "each is explained in docs/settings.md; numbers, `auto` and `none` as it says there"
-    )
+    group = parser.add_argument_group("agent settings", "docs/settings.md explains each setting and its values")
     for record in (LimitSettings, AgentSettings):
         for field in dataclasses.fields(record):
             if field.name not in without:
@@ -31,7 +29,7 @@ def add_agent_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...]
                 flag = f"--{field.name.replace('_', '-')}"
                 group.add_argument(flag, dest=_DEST + field.name, metavar="X", help=f"default: {default}")
     group.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="NAME=X", help="the same by a setting's name"
+        "--set", dest="settings", action="append", default=[], metavar="NAME=X", help="set a setting by its name"
     )
 
 

@@ -39,19 +39,19 @@ _FLAGS: Final = {
     "prompts": ("prompts", "N", "prompts a step"),
     "responses": ("responses", "N", "responses a prompt"),
     "mini-batches": ("mini_batches", "N", "mini-batches a step"),
-    "generation-s": ("device.generation_s", "S", "generation of a step"),
-    "log-probs-s": ("device.log_probs_s", "S", "log-probs of a step"),
-    "update-s": ("device.update_s", "S", "forward and backward of a step"),
+    "generation-s": ("device.generation_s", "S", "seconds of generation a step"),
+    "log-probs-s": ("device.log_probs_s", "S", "seconds of log-probs a step"),
+    "update-s": ("device.update_s", "S", "seconds of forward and backward a step"),
     "slots": ("service.slots", "N", "calls at once"),
     "rpm": ("service.rpm", "X", "requests a minute"),
     "latency": (
         "service.latency",
         "DIST",
-        "of a call: uniform:1,40, lognormal:5,1, journal:PATH, ...",
+        "seconds a call: uniform:1,40, lognormal:5,1, journal:PATH, ...",
     ),
-    "failures": ("service.failures", "SHARE", "of calls that fail and may be retried"),
-    "price-usd": ("service.price_usd", "X", "of a call"),
-    "steps": ("steps", "N", "of the run whose time and money are told"),
+    "failures": ("service.failures", "SHARE", "the share of calls that fail and may be retried"),
+    "price-usd": ("service.price_usd", "X", "the price of a call"),
+    "steps": ("steps", "N", "steps of the run, for its total time and cost"),
 }
 
 
@@ -62,13 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "command line, each going before the one before; docs/planning.md explains them."
     )
     parser.add_argument("plan_file", nargs="?", metavar="PLAN", help="the settings, a .yaml file")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="such as service.slots=512")
-    parser.add_argument("--from", dest="measured", metavar="PATH", help="a run directory or a journal to measure")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="a setting to change, such as service.slots=512"
+    )
+    parser.add_argument(
+        "--from", dest="measured", metavar="PATH", help="a run directory or a journal to take measured values from"
+    )
     for flag, (_, metavar, text) in _FLAGS.items():
         parser.add_argument(f"--{flag}", metavar=metavar, help=text)
-    parser.add_argument("--as-original", action="store_true", help="also behave as the original experiment did")
+    parser.add_argument(
+        "--as-original", action="store_true", help="also simulate the behaviour of the original experiment"
+    )
     parser.add_argument("--html", metavar="FILE", help="write a page with the timelines of two steps of each schedule")
-    parser.add_argument("--processes", type=int, metavar="N", help="simulate in so many (one for each core)")
+    parser.add_argument("--processes", type=int, metavar="N", help="simulate in N processes (one for each core)")
     parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
 
 
@@ -93,11 +99,11 @@ def run(args: argparse.Namespace) -> int:
 def _check_place(page: Path) -> None:
     """Checks the page's path before minutes of simulation, not after them."""
     if not page.parent.is_dir():
-        raise InvalidInput(f"--html writes a file, and the folder must exist, got {page}")
+        raise InvalidInput(f"--html must name a file in a folder that exists, got {page}")
     if page.is_dir():
-        raise InvalidInput(f"--html writes a file, got the folder {page}")
+        raise InvalidInput(f"--html must name a file, got the folder {page}")
     if not os.access(page if page.exists() else page.parent, os.W_OK):
-        raise InvalidInput(f"--html writes a file, which must be allowed, got {page}")
+        raise InvalidInput(f"--html must name a file that can be written, got {page}")
 
 
 def _sorted_out(plan_file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:

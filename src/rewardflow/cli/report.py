@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "shown as far as it has come."
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", help="the run's directory")
-    parser.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help="two runs beside each other instead")
+    parser.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help="compare two runs instead")
     parser.add_argument(
         "--out", metavar="FILE", help="the page to write (RUN_DIR/report.html; comparison.html for two runs)"
     )
     parser.add_argument("--no-rollouts", action="store_true", help="leave out all texts of models and judges")
-    parser.add_argument("--trace", metavar="FILE", help="write a trace for chrome://tracing or Perfetto as well")
+    parser.add_argument("--trace", metavar="FILE", help="also write a trace for chrome://tracing or Perfetto")
     parser.add_argument("--steps", metavar="A:B", help="the trace's steps, from A to B (the latest that fit)")
     parser.add_argument("--json", action="store_true", help="print the run's figures as one JSON object; write no page")
 
@@ -62,7 +62,7 @@ def _compare(args: argparse.Namespace) -> int:
     from rewardflow.report.run_page import comparison_page
 
     if args.trace is not None:
-        raise InvalidInput("--trace is of one run: give a RUN_DIR in place of --compare")
+        raise InvalidInput("--trace is of one run: give a RUN_DIR instead of --compare")
     one, other = (read_run(path) for path in args.compare)
     if args.json:
         _print_figures([one, other])
@@ -98,8 +98,8 @@ def _write_trace(data: RunData, wanted: range | None, args: argparse.Namespace) 
 def _print_figures(runs: list[RunData]) -> None:
     from rewardflow.report.run_figures import figures_of
 
-    told = [{"name": one.name, "state": one.state, **figures_of(one.steps).to_json()} for one in runs]
-    report = told[0] if len(told) == 1 else {"runs": told}
+    figures = [{"name": one.name, "state": one.state, **figures_of(one.steps).to_json()} for one in runs]
+    report = figures[0] if len(figures) == 1 else {"runs": figures}
     sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
@@ -120,4 +120,4 @@ def _write(path: Path, data: bytes) -> None:
         os.replace(draft, path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise InvalidInput(f"the file to write must be in a folder that takes it, got {path}: {error}") from error
+        raise InvalidInput(f"the file to write must be in a writable folder, got {path}: {error}") from error

@@ -26,8 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="verl's settings; rewardflow's are rewardflow.*"
     )
-    parser.add_argument("--config-path", metavar="FOLDER", help="configurations of your own, instead of verl's")
-    parser.add_argument("--config-name", metavar="NAME", help="which of them (ppo_trainer)")
+    parser.add_argument(
+        "--config-path", metavar="FOLDER", help="a folder of your own configurations, instead of verl's"
+    )
+    parser.add_argument("--config-name", metavar="NAME", help="the configuration in that folder (ppo_trainer)")
     parser.add_argument(
         "--dry-run", action="store_true", help="show how the run differs from verl's defaults, and stop"
     )

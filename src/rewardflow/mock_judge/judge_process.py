@@ -26,8 +26,8 @@ class JudgeProcess:
 
     def statistics(self) -> MockJudgeStatistics:
         self._pipe.send("statistics")
-        told: MockJudgeStatistics = self._pipe.recv()
-        return told
+        statistics: MockJudgeStatistics = self._pipe.recv()
+        return statistics
 
 
 @contextlib.contextmanager

@@ -90,14 +90,14 @@ class Limits:
         """Returns the `x-ratelimit-*` headers that a provider sends with every response."""
         if not self._says_limits:
             return {}
-        told: dict[str, str] = {}
+        headers: dict[str, str] = {}
         for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is not None:
                 level = bucket.level(now_s)
-                told[f"x-ratelimit-limit-{name}"] = f"{bucket.per_s * 60:.0f}"
-                told[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(level)))
-                told[f"x-ratelimit-reset-{name}"] = f"{(bucket.capacity - level) / bucket.per_s:.3f}s"
-        return told
+                headers[f"x-ratelimit-limit-{name}"] = f"{bucket.per_s * 60:.0f}"
+                headers[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(level)))
+                headers[f"x-ratelimit-reset-{name}"] = f"{(bucket.capacity - level) / bucket.per_s:.3f}s"
+        return headers
 
 
 def _bucket(limit: float | None, period_s: float, burst_s: float) -> Bucket | None:

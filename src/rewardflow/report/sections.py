@@ -196,16 +196,16 @@ def validation_section(runs: Sequence[NamedSteps]) -> Markup | None:
 
 def warnings_section(runs: Sequence[NamedSteps]) -> Markup | None:
     """Shows each warning once, with the steps after which it came."""
-    told: dict[tuple[str, str], list[int]] = {}
+    steps_of: dict[tuple[str, str], list[int]] = {}
     for run in runs:
         for row in run.steps:
             for warning in row.trained.warnings if row.trained is not None else ():
-                told.setdefault(("" if len(runs) == 1 else f"{run.name}: ", warning), []).append(row.step)
-    if not told:
+                steps_of.setdefault(("" if len(runs) == 1 else f"{run.name}: ", warning), []).append(row.step)
+    if not steps_of:
         return None
     items = [
         tag("li", f"{run}step {steps[0]}{f' and {len(steps) - 1:,} more' if len(steps) > 1 else ''}: {warning}")
-        for (run, warning), steps in told.items()
+        for (run, warning), steps in steps_of.items()
     ]
     return section("warnings", "Warnings", tag("ul", items, class_="warnings"))
 

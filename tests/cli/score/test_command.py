@@ -136,7 +136,7 @@ def test_an_imputed_score_is_the_users_choice_counts_as_scored_and_is_told_apart
     assert run_score(reward="reward.py:Lenient") == 0
     shown = capsys.readouterr().out
     assert "3 rows: 3 scored (2 of them imputed), 0 failed" in shown
-    assert "2  scores stand for failures" in shown
+    assert "2  scores replace failures" in shown
 
 
 def test_bad_rows_are_named_written_as_failed_and_stop_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,7 @@ def test_a_check_that_may_not_ask_about_a_sample_is_refused_and_asks_nothing(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "run.yaml", "--check", "--no-probe"]) == 2
-    assert "--no-probe is for a start" in capsys.readouterr().err
+    assert "--no-probe cannot go with --check" in capsys.readouterr().err
     assert calls_in(here) == []
 
 
@@ -227,7 +227,7 @@ def test_check_says_what_is_free_and_what_has_no_price(here: Path, capsys: pytes
     assert main(["train", "run.yaml", "--check", "reward=rewards.py:Free"]) == 0
     assert "$0.00  by the reward's own prices" in capsys.readouterr().out
     assert main(["train", "run.yaml", "--check", "reward=rewards.py:silent"]) == 0
-    assert "unknown  the reward told no price" in capsys.readouterr().out
+    assert "unknown  no price is known" in capsys.readouterr().out
 
 
 def test_check_for_programs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

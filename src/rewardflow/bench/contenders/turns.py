@@ -66,7 +66,7 @@ class Turns:
 
     workload: Workload
     words: IO[str]
-    told: IO[str]
+    commands: IO[str]
     packages: Sequence[str]
     _num_steps: int = 0
     _since_s: float = 0.0
@@ -95,7 +95,7 @@ class Turns:
             self._wait_to_go()
 
     def _wait_to_go(self) -> None:
-        if self.told.readline().strip() != GO:
+        if self.commands.readline().strip() != GO:
             sys.exit(0)  # the benchmark has ended
         self._spent = Spent()
         self._since_s, self._cpu_since_s = time.perf_counter(), time.process_time()

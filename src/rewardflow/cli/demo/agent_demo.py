@@ -65,11 +65,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--seconds-scale", type=float, default=1.0, metavar="X", help="stretch the judge's times by this factor (1.0)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the answers and the faults (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of the answers and the faults (0)")
     parser.add_argument(
         "--run-dir",
         metavar="DIR",
-        help="where to keep the run (a new temporary directory); with that of an interrupted demo, goes on with it",
+        help="the folder to keep the run in (a new temporary one); give an interrupted demo's to continue it",
     )
     parser.add_argument("--json", action="store_true", help="print the summary of `rewardflow score` as JSON")
     parser.set_defaults(run=run)
@@ -192,10 +192,10 @@ def make_answers(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _response(result: int, rng: random.Random) -> str:
-    luck = rng.random()
-    if luck < 0.55:
+    drawn = rng.random()
+    if drawn < 0.55:
         return str(result)
-    return str(result + rng.choice((-10, 10) if luck < 0.75 else (-101, -7, -1, 1, 3, 50)))
+    return str(result + rng.choice((-10, 10) if drawn < 0.75 else (-101, -7, -1, 1, 3, 50)))
 
 
 def truth_of(answer: Mapping[str, Any]) -> float | None:

@@ -51,8 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Takes about three minutes on two cores. `rewardflow demo agent` shows the reward agent alone."
     )
     parser.epilog = "examples:\n  rewardflow demo --steps 40\n  rewardflow demo agent --answers 1000"
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"of each of the two runs ({STEPS})")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, prompts, sampling and delays (0)")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, metavar="N", help=f"steps of each of the two runs ({STEPS})"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="the seed of weights, prompts, sampling and delays (0)"
+    )
     parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     agent_demo.add_parser(parser.add_subparsers(title="other demos", dest="demo", metavar="agent"))
 

@@ -226,7 +226,7 @@ def _score_rows(outcome: ScoreOutcome, *, ascii_only: bool) -> Iterator[tuple[st
             ends = distribution.bins[0].low, distribution.bins[-1].high
             yield safe(name), f"mean {distribution.mean:.3g}", f"{ends[0]:.3g} {spark} {ends[1]:.3g}"
     if outcome.imputed:
-        yield "imputed", f"{outcome.imputed:,}", "scores stand for failures, by the reward's own post_process_scores"
+        yield "imputed", f"{outcome.imputed:,}", "scores replace failures, by the reward's own post_process_scores"
 
 
 def _failure_rows(outcome: ScoreOutcome) -> Iterator[tuple[str, str, str]]:
@@ -244,7 +244,7 @@ def _rest(outcome: ScoreOutcome) -> Iterator[tuple[str, str, str]]:
     if outcome.cached:
         yield "saved", f"{outcome.cached:,}", "verdicts came from the journal and were not paid for again"
     if outcome.saved_by_cascade:
-        yield "saved", f"{outcome.saved_by_cascade:,}", "answers were decided by a rule, so that no judge was asked"
+        yield "saved", f"{outcome.saved_by_cascade:,}", "answers were decided by a rule, without asking a judge"
     before_usd = outcome.run_cost_usd - outcome.cost_usd
     earlier = f"; {dollars(outcome.run_cost_usd)} with what this run had spent before" if before_usd > 0 else ""
     yield "cost", dollars(outcome.cost_usd), f"{outcome.tokens:,} tokens, retries included{earlier}"

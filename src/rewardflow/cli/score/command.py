@@ -34,13 +34,15 @@ BAD_ROWS_NAMED = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Judges every row of a JSONL or parquet file and writes one output row for each, in order. Ctrl-C ends in\n"
-        "order, and the same command goes on where it stopped. Exit code 0 if all were scored, 3 if some failed,\n"
-        "2 for bad usage, 130 if interrupted."
+        "Judges every row of a JSONL or parquet file and writes one output row for each, in order. After Ctrl-C the\n"
+        "same command continues where it stopped. Exit code 0 if all rows were scored, 3 if some failed, 2 for bad\n"
+        "usage, 130 if interrupted."
     )
     parser.add_argument("answers", metavar="ANSWERS", help="the file of answers, .jsonl or .parquet")
     parser.add_argument("--reward", required=True, metavar="R", help="judge.yaml, file.py:name or package.module:name")
-    parser.add_argument("--out", required=True, metavar="FILE", help="where verdicts go, .jsonl or .parquet")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="the file of verdicts to write, .jsonl or .parquet"
+    )
     parser.add_argument(
         "--journal",
         dest="agent_journal",

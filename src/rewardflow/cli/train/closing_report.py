@@ -136,7 +136,7 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
     if preflight.cost is None and preflight.problem is not None:
         yield "cost", "unknown", "the sample has no score"
     elif preflight.cost is None:
-        yield "cost", "unknown", "the reward told no price: it reports none, and limits.call_cost_usd is not set"
+        yield "cost", "unknown", "no price is known: the reward reports none, and limits.call_cost_usd is not set"
     elif preflight.cost.a_verdict_usd == 0:
         yield "cost", dollars(0), "by the reward's own prices"
     else:

@@ -38,8 +38,8 @@ SAMPLE_FAILED = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Reads the settings of a run (docs/configuration.md) and trains. KEY=VALUE changes a setting of the file,\n"
-        "such as trainer.lr=1e-5. Before anything is loaded the reward is asked about one sample, so that a judge\n"
-        "that is down is told in seconds. --resume goes on with a run that was killed (docs/resume.md); SIGUSR1\n"
+        "such as trainer.lr=1e-5. The command asks the reward about one sample before it loads anything, so that a\n"
+        "judge that is down shows in seconds. --resume goes on with a run that was killed (docs/resume.md); SIGUSR1\n"
         "makes a run save itself after the step that is under way. Exit code 0 when done or when the\n"
         "checkpoint.max_hours are up, 2 for a mistake, 3 if the sample of --check has no score, 130 if\n"
         "interrupted."
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.run_file is None:
         raise InvalidInput("train needs a file of settings, as in `rewardflow train run.yaml`, got none")
     if args.check and args.no_probe:
-        raise InvalidInput("--no-probe is for a start; --check is there to ask about a sample, got both")
+        raise InvalidInput("--no-probe cannot go with --check, which asks the reward about a sample")
     settings = load_run(args.run_file, args.overrides)
     start = check_start(settings, resume=args.resume)
     checkpoint = start.checkpoint

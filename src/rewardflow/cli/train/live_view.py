@@ -170,10 +170,10 @@ class TrainView:
             usage = last.usage
             yield "reward time", Text(f"{duration(usage.exposed_s)} exposed   {duration(usage.hidden_s)} hidden")
             yield "staleness", Text(_staleness(last))
-        told = [validation_text(report) for report in self.validations[-1:]]
-        told += [under_way_text(one) for one in flow.validations]
-        if told:
-            yield "validation", Text("   ".join(told), no_wrap=True, overflow="ellipsis")
+        texts = [validation_text(report) for report in self.validations[-1:]]
+        texts += [under_way_text(one) for one in flow.validations]
+        if texts:
+            yield "validation", Text("   ".join(texts), no_wrap=True, overflow="ellipsis")
         totals = self.totals
         lost = _lost(totals.failed, totals.dropped)
         yield "lost", Text(lost or "nothing", "red" if lost else "")
@@ -219,8 +219,8 @@ def _staleness(report: StepReport) -> str:
 
 
 def _lost(failed: Mapping[str, int], dropped: Mapping[str, int]) -> str:
-    told = [f"{count:,} {safe(kind)}" for kind, count in sorted(failed.items())]
-    parts = [f"{sum(failed.values()):,} verdicts failed ({', '.join(told)})"] if told else []
+    kinds = [f"{count:,} {safe(kind)}" for kind, count in sorted(failed.items())]
+    parts = [f"{sum(failed.values()):,} verdicts failed ({', '.join(kinds)})"] if kinds else []
     parts += [f"{count:,} groups dropped ({reason.replace('_', ' ')})" for reason, count in sorted(dropped.items())]
     return ", ".join(parts)
 
