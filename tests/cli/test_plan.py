@@ -62,7 +62,7 @@ def test_a_file_comes_first_and_flags_go_before_it(capsys: pytest.CaptureFixture
         (["nothing.yaml"], "nothing.yaml: the file must exist"),
         ([], "prompts, device must be given"),
         ([*SMALL, "--processes", "0"], "--processes must be at least 1"),
-        ([*SMALL, "--html", "/nowhere/plan.html"], "the folder must exist, got /nowhere/plan.html"),
+        ([*SMALL, "--html", "/nowhere/plan.html"], "in a folder that exists, got /nowhere/plan.html"),
         ([*SMALL, "--html", "/"], "--html must name a file, got the folder /"),
     ],
 )
