@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ def one_node(*, num_cpus: int, **options: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def growing_cluster(*, num_cpus: int) -> Iterator[Cluster]:
     """Has one node, and this process has joined it."""
+    os.makedirs("/tmp/ray", exist_ok=True)  # where Ray notes the newest cluster, whatever its own folder is
     with _folder() as folder:
         head = {
             "num_cpus": num_cpus,
