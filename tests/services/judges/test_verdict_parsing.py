@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -174,6 +175,36 @@ def test_the_message_shows_a_short_excerpt_without_keys() -> None:
 def test_a_tangle_is_given_up_in_time_linear_in_its_length(text: str) -> None:
     with pytest.raises(Unparsable):  # after minutes, if every brace were tried to the end
         read(text)
+
+
+def cpu_s(said: str, shown: str = "", *, is_whole: bool = False) -> float:
+    """The least CPU time of three attempts to read an answer."""
+    spent = []
+    for _ in range(3):
+        start = time.thread_time()
+        with contextlib.suppress(Unparsable):
+            find_verdict(said, RUBRIC.keys, RUBRIC.read, [shown], is_whole=is_whole)
+        spent.append(time.thread_time() - start)
+    return min(spent)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *(("", f"x{OWN}"), (OWN, "x"), (f"{OWN}\n```", "x"), ("```json", f"x{OWN}")),
+        *((f"{OWN[:-1]} ", "x}"), ("<think>", f"x{OWN}"), ('{"a', f"x{OWN}")),
+    ],
+)
+@pytest.mark.parametrize("blank", ["\n", " ", "\n\t", "\u2003"])
+def test_the_time_to_read_a_verdict_grows_no_faster_than_the_blanks_in_it(before: str, after: str, blank: str) -> None:
+    small, large = (cpu_s(f"{before}{blank * num}{after}", is_whole=True) for num in (1_000, 16_000))
+    assert large < 60 * max(small, 1e-4)  # 16 times as many blanks: 256 times, if each were tried as every beginning
+
+
+def test_reasons_inside_reasons_of_what_was_judged_are_read_once() -> None:
+    leaf = f'"{"x" * 50_000}"'
+    flat, nested = (cpu_s(OWN, '{"reason":' * depth + leaf + "}" * depth) for depth in (1, 600))
+    assert nested < 60 * max(flat, 1e-4)
 
 
 def test_an_answer_beyond_all_bounds_is_unparsable() -> None:

@@ -27,8 +27,9 @@ T = TypeVar("T")
 MAX_ANSWER_CHARS = 200_000
 _MAX_EXCERPT_CHARS = 200
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)  # some servers leave reasoning in the text
-_END = re.compile(r"\s*(?:`{3,}|~{3,})?\s*")  # the only text allowed after a verdict
-_FENCE_OPEN = re.compile(r"\s*(?:(?:`{3,}|~{3,})\w*)?\s*")
+# Possessive (`*+`): two repetitions that can match the same blanks would try every way to divide them.
+_END = re.compile(r"\s*+(?:`{3,}+|~{3,}+)?+\s*+")  # the only text allowed after a verdict
+_FENCE_OPEN = re.compile(r"\s*+(?:(?:`{3,}+|~{3,}+)\w*+)?+\s*+")
 _OBJECT_START = re.compile(r'\{\s*"')
 _WINDOW_CHARS = 4096
 _CHARS_PER_FAILURE = 100  # the fixed cost of a failed attempt at parsing
@@ -198,7 +199,8 @@ def _with_inner(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _bare(text: Any) -> str:
-    return " ".join(str(text).split()).casefold()
+    """Returns the words of a text in one form. A reason that is not a text has none, however deeply it is nested."""
+    return " ".join(text.split()).casefold() if isinstance(text, str) else ""
 
 
 @lru_cache(maxsize=64)
