@@ -7,7 +7,6 @@ what only running the code can show, when it opens.
 from __future__ import annotations
 
 import ast
-import difflib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.source import split_name
 from rewardflow.services.reward_file import load_reward_contents
 from rewardflow.settings.reward_shape import is_named
+from rewardflow.settings.rules import did_you_mean
 
 
 def check_reward(settings: VerlSettings) -> None:
@@ -46,9 +46,10 @@ def _check_defines(file: Path, name: str) -> None:
     names = set(_names(module))
     if name in names or "*" in names:
         return
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise InvalidInput(f"the reward must be defined in its file, got {file}, which has no {name!r}{hint}")
+    hint = did_you_mean(name, names, otherwise="")
+    raise InvalidInput(
+        f"the reward must be defined in its file, got {file}, which has no {name!r}{'; ' if hint else ''}{hint}"
+    )
 
 
 def _names(tree: ast.AST) -> Iterator[str]:

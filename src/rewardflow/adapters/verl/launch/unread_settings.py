@@ -6,7 +6,6 @@ there is one. A setting with its default value is never refused.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from rewardflow.adapters.verl.config_checks import check_manager
 from rewardflow.adapters.verl.launch.overrides import VerlOverride
 from rewardflow.adapters.verl.settings import SECTION
 from rewardflow.errors import InvalidInput
+from rewardflow.settings.rules import did_you_mean
 
 # Settings that verl's configuration still has and its v1 trainer does not read, and what to do instead.
 _UNREAD_BY_TRAINER: Mapping[str, str] = {
@@ -89,9 +89,10 @@ def _refuse_unknown_sections(known: Sequence[str], words: Sequence[str]) -> None
         section = re.split(r"[.@/]", override.key, maxsplit=1)[0]
         is_referred_to = any(f"${{{section}" in (other.value or "") for other in overrides)
         if override.mark in ("+", "++") and section not in known and not is_referred_to:
-            nearest = difflib.get_close_matches(section, known, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise InvalidInput(f"verl takes {override.key} and nothing reads it, got {override}{hint}")
+            hint = did_you_mean(section, known, otherwise="")
+            raise InvalidInput(
+                f"verl takes {override.key} and nothing reads it, got {override}{'; ' if hint else ''}{hint}"
+            )
 
 
 def _refuse_a_cap_without_its_loss(config: Mapping[str, Any]) -> None:
