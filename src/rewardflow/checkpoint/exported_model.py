@@ -1,4 +1,4 @@
-"""The policy of a checkpoint as a folder that transformers loads: weights, configuration and tokenizer.
+"""Writes the policy of a checkpoint to a folder that transformers loads: weights, configuration and tokenizer.
 
 Always true: the folder is complete or not there; nothing that exists is overwritten.
 """
@@ -23,7 +23,7 @@ _POLICY = "policy."
 
 
 def find_checkpoint(source: Path, *, wants_best: bool = False) -> Checkpoint:
-    """A checkpoint's own directory, or the latest or best one of a run's."""
+    """Returns the checkpoint in this directory, or the latest or best one of the run in it."""
     if (source / MANIFEST_FILE).is_file():
         checkpoint = read_manifest(source)
         if (problem := checkpoint.problem()) is not None:
@@ -38,7 +38,7 @@ def find_checkpoint(source: Path, *, wants_best: bool = False) -> Checkpoint:
 
 
 def policy_settings_of(checkpoint: Checkpoint) -> PolicySettings:
-    """Of the run that wrote it."""
+    """Returns the policy settings of the run that wrote the checkpoint."""
     settings = checkpoint.settings
     return PolicySettings(
         **{name.removeprefix(_POLICY): value for name, value in settings.items() if name.startswith(_POLICY)}
@@ -46,7 +46,7 @@ def policy_settings_of(checkpoint: Checkpoint) -> PolicySettings:
 
 
 def export_policy(checkpoint: Checkpoint, target: Path, *, dtype: Dtype = "float32") -> None:
-    """The model is built as the run built it, so what its settings name must be there."""
+    """Builds the model as the run built it, so the files that the run's settings name must exist."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidInput(f"a directory to export to must be new or empty, got {target}")
     policy = load_policy(policy_settings_of(checkpoint), seed=checkpoint.settings["seed"])

@@ -1,8 +1,8 @@
-"""The settings that make two runs the same run: only with the same ones may a checkpoint be gone on from.
+"""The settings that a checkpoint depends on: a run may resume only with the same ones.
 
-Always true: what changes the numbers of a run by more than rounding is in the fingerprint; what changes only how fast,
-how long, where, in how much memory, or at what cost it runs is not. A setting that did not exist when a checkpoint was
-written had its default then.
+Always true: a setting that changes the numbers of a run by more than rounding is in the fingerprint; one that changes
+only its speed, length, place, memory or cost is not. A setting that did not exist when a checkpoint was written had its
+default then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GONE = "not a setting"
 
 
 def fingerprint(settings: RunSettings) -> dict[str, Any]:
-    """By dotted name, as plain JSON."""
+    """Returns the settings by dotted name, as plain JSON."""
     found: dict[str, Any] = {"seed": settings.seed}
     for section in _SECTIONS:
         record = getattr(settings, section)
@@ -42,7 +42,7 @@ def fingerprint(settings: RunSettings) -> dict[str, Any]:
 
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], *, where: str) -> None:
-    """`InvalidInput` that says what differs."""
+    """Raises `InvalidInput` that names the settings that differ."""
     changes = []
     for name in {**now, **then}.keys() - _FREE:  # which earlier versions may have written down
         before, today = then.get(name, _default(name)), now.get(name, _GONE)

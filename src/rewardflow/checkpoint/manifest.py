@@ -1,7 +1,7 @@
-"""The file that makes a directory a checkpoint: what it is of, and what must be in it.
+"""The file that makes a directory a checkpoint: it describes the checkpoint and lists its files.
 
 Always true: `checkpoint.json` is written last, when everything it names is on disk; a checkpoint without a `problem`
-has every file as it was written, to the byte. Only the score may change later, in one piece.
+has every file as it was written, to the byte. Only the score may change later, atomically.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SavedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A directory whose manifest can be read. `step` is the next to be trained, so that many were."""
+    """A directory whose manifest can be read. `step` steps were trained, so it is also the next to train."""
 
     path: Path
     step: int
@@ -43,11 +43,11 @@ class Checkpoint:
 
     @property
     def has_validations(self) -> bool:
-        """Whether versions were being measured when it was written."""
+        """Whether validations were under way when the checkpoint was written."""
         return any(name.startswith(f"{VALIDATION_FOLDER}/") for name in self.files)
 
     def problem(self) -> str | None:
-        """What is wrong with the files; None if they are what was written. Reads all of them."""
+        """Returns what is wrong with the files; None if they are as written. Reads all of them."""
         for name, saved in self.files.items():
             try:
                 found = _saved(self.path / name)
@@ -63,7 +63,7 @@ class Checkpoint:
 def write_manifest(
     folder: Path, *, step: int, settings: Mapping[str, Any], score: float | None, score_by: str | None = None
 ) -> None:
-    """Everything else is in the folder; with this it is a checkpoint."""
+    """Writes the manifest, which turns the folder into a checkpoint; all other files are there already."""
     files = list(files_in(folder))
     for file in files:
         sync(file)
@@ -86,7 +86,7 @@ def write_manifest(
 
 
 def read_manifest(folder: Path) -> Checkpoint:
-    """`CheckpointError` if there is none that can be read; `InvalidInput` if a later rewardflow wrote it."""
+    """Raises `CheckpointError` if no manifest can be read, `InvalidInput` if a later rewardflow wrote it."""
     path = folder / MANIFEST_FILE
     try:
         manifest = json.loads(path.read_bytes())
@@ -115,7 +115,7 @@ def read_manifest(folder: Path) -> Checkpoint:
 
 
 def write_score(folder: Path, score: float | None, score_by: str | None = None) -> None:
-    """For a number that was not known when the checkpoint was written."""
+    """Adds a score that was not known when the checkpoint was written."""
     path = folder / MANIFEST_FILE
     draft = folder / f".{MANIFEST_FILE}.tmp"
     try:
@@ -133,7 +133,7 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """What was written to this file, or the names in this directory, survive a power cut."""
+    """Makes the contents of this file, or the names in this directory, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,11 +1,11 @@
-"""Weights and optimizer state on disk, through torch.distributed.checkpoint.
+"""Writes and reads weights and optimizer state, through torch.distributed.checkpoint.
 
-Always true: what is read back is what was written, bit for bit, whatever the number of ranks then and now; saving
-changes nothing. The names are the model's own, so that a checkpoint of another model is told by the names and shapes
+Always true: reading gives what was written, bit for bit, whatever the number of ranks then and now; saving changes
+nothing. The names are the model's own, so an error about a checkpoint of another model names the weights and shapes
 that differ.
 
-The state is put together here and not by torch's `get_optimizer_state_dict`, which lets an optimizer that has not
-stepped yet step once to learn what its state looks like: a run that was saved would differ from one that was not.
+The state is assembled here and not by torch's `get_optimizer_state_dict`, which lets an optimizer that has not stepped
+yet step once to learn what its state looks like: a run that was saved would differ from one that was not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_TOLD = 5
 
 
 def state_of(model: nn.Module, optimizer: Optimizer, *, owner: str = "") -> State:
-    """The tensors themselves, by name; on several ranks each has its shards. `owner` tells several models apart."""
+    """Returns the tensors themselves by name; each rank has its shards. `owner` tells several models apart."""
     names = _names(model)
     state = {f"{owner}{_MODEL}{name}": tensor for name, tensor in _weights(model).items()}
     for weight, remembered in optimizer.state.items():
@@ -46,19 +46,19 @@ def state_of(model: nn.Module, optimizer: Optimizer, *, owner: str = "") -> Stat
 
 
 def copied(state: State) -> State:
-    """In host memory, so that training may go on while it is written."""
+    """Copies the state to host memory, so that training may continue while it is written."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
 def write_state(state: State, folder: Path, *, group: dist.ProcessGroup | None = None) -> None:
-    """On several ranks all of them call this. `CheckpointError` if the disk does not take it."""
+    """Writes the state; all ranks call it together. Raises `CheckpointError` if the disk fails."""
     with _explained(f"{folder} could not be written"):
         writer = FileSystemWriter(folder)
         save(dict(state), storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
 
 
 class SavedState:
-    """What `write_state` wrote into a folder: names and shapes, and tensors for whoever has room for them."""
+    """The names and shapes that `write_state` wrote into a folder; `fill` reads the tensors."""
 
     def __init__(self, folder: Path, *, owner: str = "", group: dist.ProcessGroup | None = None) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class SavedState:
         return self.entries.keys()
 
     def check_model(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Whether it is of a model with these weights, by their names in it."""
+        """Raises `InvalidInput` if the state is not of a model with weights of these names and shapes."""
         then = {name: tuple(entry.size) for name, entry in self.entries.items() if name.startswith(_MODEL)}
         now = {_MODEL + name: shape for name, shape in shapes.items()}
         odd = [name for name in {**then, **now} if then.get(name) != now.get(name)]
@@ -89,7 +89,7 @@ class SavedState:
             raise InvalidInput(f"a checkpoint must be of the same model, but in {self._folder} {', '.join(told)}{more}")
 
     def fill(self, wanted: State) -> None:
-        """In place. On several ranks all of them call this, each with the parts it has."""
+        """Reads into the given tensors, in place. All ranks call it together, each with its parts."""
         named = {self._owner + name: tensor for name, tensor in wanted.items()}
         with _explained(f"{self._folder} could not be read"):
             load(named, storage_reader=self._reader, process_group=self._group, no_dist=not dist.is_initialized())
@@ -103,7 +103,7 @@ def read_state(
     owner: str = "",
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Into the model, and into the optimizer if there is one. On several ranks all of them call this."""
+    """Reads into the model, and into the optimizer if given. All ranks call it together."""
     saved = SavedState(folder, owner=owner, group=group)
     weights = _weights(model)
     saved.check_model({name: tuple(tensor.shape) for name, tensor in weights.items()})
@@ -118,7 +118,7 @@ def read_state(
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, each once: weights that are tied have one name."""
+    """Returns parameters and persistent buffers, each once: tied weights have one name."""
     once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return {name: tensor for name, tensor in model.state_dict().items() if name in once}
 
@@ -128,7 +128,7 @@ def _names(model: nn.Module) -> dict[Tensor, str]:
 
 
 def _optimizer_places(saved: Mapping[str, TensorStorageMetadata], model: nn.Module) -> dict[Tensor, dict[str, Tensor]]:
-    """Room for what the optimizer remembered of each weight: spread like it if it has its shape."""
+    """Allocates the optimizer's state of each weight, sharded like the weight if it has its shape."""
     weights = dict(model.named_parameters())
     places: dict[Tensor, dict[str, Tensor]] = {}
     for name, entry in saved.items():
@@ -147,7 +147,7 @@ def _optimizer_places(saved: Mapping[str, TensorStorageMetadata], model: nn.Modu
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """torch tells all that goes wrong by an exception that nobody catches, and warns where there is one rank."""
+    """Turns torch's `CheckpointException`, and errors of the disk, into `CheckpointError`; hides a warning."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)

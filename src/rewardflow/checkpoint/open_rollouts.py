@@ -1,11 +1,11 @@
-"""Steps that were generated and not trained, on disk: what they say as lines of JSON, their numbers as tensors.
+"""Writes and reads steps that were generated and not trained: texts as lines of JSON, numbers as tensors.
 
     rollouts.jsonl         a line for each request, then one for each rollout
     rollouts.safetensors   token ids, masks, log-probs and versions of all rollouts, one after another
 
-Always true: a step comes back as it was, every number bit for bit, and so its verdicts are found in the journal; no
-file is ever executed. Prompts are not written: they come from the data, whose fingerprint must be the same, so that a
-reward is given the very objects it would have been given.
+Always true: a step is read back as it was, every number bit for bit, so its verdicts are found in the journal; no file
+is ever executed. Prompts are not written: they come from the data, whose fingerprint must be the same, so that a reward
+gets the same objects as before.
 
 JSON is the standard library's, because NaN, half surrogate pairs and large integers must come back as they were.
 """
@@ -75,7 +75,7 @@ def _request_to_json(request: GroupRequest) -> dict[str, Any]:
 
 
 def _rollout_to_json(rollout: Rollout, prompt: Prompt) -> dict[str, Any]:
-    """What the prompt does not say by itself."""
+    """Returns the fields that the prompt does not give."""
     record: dict[str, Any] = {name: getattr(rollout, name) for name in _PLAIN}
     for name, source in _FROM_PROMPT.items():
         if not _are_same(getattr(rollout, name), getattr(prompt, source)):
@@ -103,13 +103,13 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 class _NumberWriter:
-    """Puts the numbers of all rollouts one after another, by field and type."""
+    """Concatenates the numbers of all rollouts, by field and type."""
 
     def __init__(self) -> None:
         self._parts: defaultdict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, one: PreparedRollout) -> dict[str, Any]:
-        """By field the name of the tensor and how many of its entries; a field that is None is not there."""
+        """Returns, by field, the name of the tensor and the number of entries; leaves out a field that is None."""
         found = {}
         for name in _SEQUENCES:
             values = getattr(one.rollout, name)
@@ -131,7 +131,7 @@ class _NumberWriter:
 
 
 def _tensor_of(values: Sequence[Any]) -> tuple[str, Tensor]:
-    """An array keeps its type; any other sequence is one of Python's own integers or floats."""
+    """Keeps the type of an array; any other sequence holds Python's integers or floats."""
     if not isinstance(values, array):
         values = array("q" if all(isinstance(value, int) for value in values) else "d", values)
     if not values:
@@ -149,7 +149,7 @@ def _checked(name: str, values: Any) -> Tensor:
 
 
 def read_rollouts(folder: Path, prompt_of: Callable[[str], Prompt]) -> tuple[SavedStep, ...]:
-    """`prompt_of` gives the prompt of a uid."""
+    """Reads the steps back. `prompt_of` gives the prompt of a uid."""
     requests: defaultdict[int, list[GroupRequest]] = defaultdict(list)
     rollouts: defaultdict[int, list[PreparedRollout]] = defaultdict(list)
     prompts: dict[str, Prompt] = {}
@@ -179,7 +179,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _request_from_json(record: Mapping[str, Any], prompt_of: Callable[[str], Prompt]) -> GroupRequest:
-    """Leaves out how it was sampled: its rollouts are here, so no engine samples them again."""
+    """Leaves out how the request was sampled: its rollouts exist, so no engine samples them again."""
     return GroupRequest(
         number=record["number"],
         step=record["step"],

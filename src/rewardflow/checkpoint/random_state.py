@@ -1,7 +1,7 @@
-"""The random numbers of torch: where its generators stand, on the CPU and on one device.
+"""Saves and restores torch's random number generators, on the CPU and on one device.
 
-Always true: after `put_back`, torch draws what it would have drawn after `taken`. Nothing else of a run draws from a
-generator that has a state: sampling and the order of prompts are functions of the seed.
+Always true: after `put_back`, torch draws what it would have drawn after `taken`. Nothing else in a run draws from a
+generator with a state: sampling and the order of prompts are functions of the seed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def taken(device: torch.device) -> dict[str, Tensor]:
 
 
 def put_back(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """A device of another kind than the one before keeps its own."""
+    """Restores the generators. A device of another kind than the saved one keeps its own state."""
     torch.set_rng_state(states[_CPU])
     if device.type != _CPU and device.type in states:
         torch.get_device_module(device).set_rng_state(states[device.type], device)

@@ -1,12 +1,12 @@
-"""The checkpoints of a run: a directory for each, named by its step.
+"""The checkpoints of a run: one directory each, named by its step.
 
-    checkpoints/step_000012/     whole, because it was renamed to this when it was
-    checkpoints/.step_000014     being written or deleted, or what a crash left of that
+    checkpoints/step_000012/     complete: it gets this name when it is
+    checkpoints/.step_000014     being written or deleted, or left over from a crash
 
-Always true: a checkpoint that was whole stays so until a newer one is: a save that fails, for a full disk or a kill,
-changes nothing but what it was writing; one that is torn or damaged is never given out. The latest `keep` stay, and the
-best, and those whose score is still awaited, because each of them may be it. What lies beyond the step that the run
-stands at is damaged, or the run would have gone on from there: it is none of the latest, and stays until replaced.
+Always true: a complete checkpoint stays until a newer one is complete: a save that fails, for a full disk or a kill,
+changes only what it was writing; a torn or damaged checkpoint is never returned. The store keeps the latest `keep`, the
+best, and those that wait for a score, because each of them may be the best. A checkpoint beyond the run's present step
+is damaged, or the run would have resumed from it: it does not count as one of the latest, and stays until replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _NAME = re.compile(r"step_\d{6,}")
 
 
 class CheckpointStore:
-    """The folder is made when the first checkpoint is. One writer a folder. Scores that are given are of `score_by`."""
+    """Reads and writes the checkpoints in a folder, with one writer. Scores are of `score_by`.
+
+    The first save creates the folder.
+    """
 
     def __init__(self, folder: Path, *, keep: int = 2, score_by: str | None = None) -> None:
         self.folder = folder
@@ -40,7 +43,7 @@ class CheckpointStore:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def all(self) -> list[Checkpoint]:
-        """Those with a manifest, the oldest first. Their files may be damaged all the same."""
+        """Returns those with a manifest, the oldest first. Their files may still be damaged."""
         found = []
         for path in self._directories():
             try:
@@ -50,11 +53,11 @@ class CheckpointStore:
         return sorted(found, key=lambda one: one.step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest that is intact. Reads all of its files, and those of newer ones that are not."""
+        """Returns the newest intact checkpoint. Reads all of its files, and those of newer damaged ones."""
         return _first_intact(reversed(self.all()))
 
     def best(self) -> Checkpoint | None:
-        """The intact one with the highest score, of equal ones the newest; None if none has a score."""
+        """Returns the intact one with the highest score, the newest of equals; None if none has a score."""
         return _first_intact(_best_first(self.all()))
 
     def _directories(self) -> list[Path]:
@@ -67,7 +70,7 @@ class CheckpointStore:
     def save(
         self, step: int, fill: Callable[[Path], None], *, settings: Mapping[str, Any], score: float | None = None
     ) -> Checkpoint:
-        """`fill` writes the contents into a directory. `CheckpointError` if the disk does not take them."""
+        """Saves a checkpoint whose contents `fill` writes. Raises `CheckpointError` if the disk fails."""
         target = self._path(step)
         draft = _hidden(target)
         try:
@@ -92,15 +95,15 @@ class CheckpointStore:
         return saved
 
     def stand_at(self, step: int) -> None:
-        """The run has trained so many steps: it was saved here, or goes on from here."""
+        """Notes the number of steps that the run has trained when it is saved or resumes."""
         self._stands_at = step
 
     def await_score(self, step: int) -> None:
-        """The checkpoint of this step, which is or will be written, stays until it has its score."""
+        """Keeps the checkpoint of this step, also if not yet written, until it has its score."""
         self._awaited.add(step)
 
     def rate(self, step: int, score: float | None) -> None:
-        """Give a checkpoint the score that was awaited; None: it has none after all."""
+        """Gives a checkpoint the score it waits for; None: it gets none."""
         self._awaited.discard(step)
         path = self._path(step)
         if path.is_dir():
@@ -111,7 +114,7 @@ class CheckpointStore:
         return self.folder / f"step_{step:06d}"
 
     def _thin_out(self) -> None:
-        """What cannot be deleted today will be after the next save."""
+        """Deletes old checkpoints; retries after the next save what cannot be deleted now."""
         known = [one for one in self.all() if self._stands_at is None or one.step <= self._stands_at]
         best = next(iter(_best_first(known)), None)
         try:
@@ -133,7 +136,7 @@ def _hidden(path: Path) -> Path:
 
 
 def _best_first(known: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Those with a score of the kind that the newest has: a score of something else cannot be compared with it."""
+    """Sorts by score, with the scores of the newest's kind alone: others cannot be compared with it."""
     scored = [(one.score, one) for one in known if one.score is not None]
     alike = [(score, one) for score, one in scored if one.score_by == scored[-1][1].score_by]
     return [one for _, one in sorted(alike, key=lambda pair: (pair[0], pair[1].step), reverse=True)]

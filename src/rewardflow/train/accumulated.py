@@ -1,7 +1,7 @@
-"""What has accumulated since the last update, besides the gradient itself.
+"""Sums of everything but the gradient since the last update.
 
-Always true: everything here is a sum or a maximum in float64, so it does not matter how an update was cut into passes
-and ranks; nothing waits for the device until the sums are asked for.
+Always true: everything here is a sum or a maximum in float64, so the cut of an update into passes and ranks does not
+matter; nothing waits for the device until the sums are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rewardflow.train.staleness_sums import loss_measures, off_policy_measures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSums:
-    """Over all passes and ranks. `metrics` are divided already, and empty if nothing went through the model."""
+    """Sums over all passes and ranks. `metrics` are divided already, and empty if no row went through the model."""
 
     denominator: float
     num_sequences: int
@@ -34,7 +34,7 @@ class UpdateSums:
 
 @dataclass(slots=True)
 class Accumulated:
-    """Of one rank, for one update."""
+    """The sums of one rank for one update."""
 
     denominator: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     num_sequences: int = 0
@@ -42,7 +42,7 @@ class Accumulated:
     passes: list[PassSums] = field(default_factory=list)
 
     def count(self, scored: Sequence[TokenRow], rule: Aggregation, max_response_tokens: int) -> None:
-        """Every scored row has its share of the denominator, whether or not it needs a pass."""
+        """Adds every scored row to the denominator, whether or not it needs a pass."""
         mask_BT = left_mask(torch.tensor([len(row.sampled) for row in scored], dtype=torch.long))
         is_scored_B = torch.ones(len(scored), dtype=torch.bool)
         self.denominator += aggregation.denominator(rule, mask_BT, is_scored_B, max_response_tokens)
@@ -50,7 +50,7 @@ class Accumulated:
         self.num_tokens += int(mask_BT.sum())
 
     def add(self, sums: PassSums) -> None:
-        """One pass. All ranks make the same number of them, so all have the same names in the same order."""
+        """Adds one pass. All ranks make the same number of passes, with the same names in the same order."""
         self.passes.append(sums)
 
     def summed(self, ranks: Ranks) -> UpdateSums:
@@ -76,14 +76,14 @@ class Accumulated:
         return [(kind, name) for kind in kinds for name in getattr(self.passes[0], kind)]
 
     def _pass_sums(self, names: Sequence[tuple[str, str]]) -> Tensor:
-        """The sum over passes for each name, in one transfer from the device."""
+        """Sums over passes for each name, in one transfer from the device."""
         if not names:
             return torch.empty(0, dtype=torch.float64)
         by_pass = [torch.stack([getattr(sums, kind)[name] for kind, name in names]) for sums in self.passes]
         return torch.stack(by_pass).sum(0).cpu()
 
     def _tables(self, ranks: Ranks) -> _Tables:
-        """What is known apart for each staleness. A rank has rows of its own, so all agree on how many lines there are.
+        """Returns sums by staleness. Ranks have different rows, so they agree on the number of table rows.
 
         Names are those of any pass: they follow from the settings.
         """
@@ -108,7 +108,7 @@ class Accumulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tables:
-    """Sums and maxima by name, a line for each staleness from 0 on."""
+    """Sums and maxima by name, a row for each staleness from 0 on."""
 
     sums: Sequence[Mapping[str, float]] = ()
     maxima: Sequence[Mapping[str, float]] = ()
@@ -130,7 +130,7 @@ class _Tables:
 
 
 def _divided(sums: Mapping[tuple[str, str], float], denominator: float) -> dict[str, float]:
-    """Terms of the loss as the loss divides them, the rest as means over the tokens that went through the model."""
+    """Divides terms of the loss as the loss does, the rest by the tokens that went through the model."""
     trained_tokens = sums.get(("counted", "tokens"), 0.0)
     metrics = {"trained_tokens": trained_tokens}
     for (kind, name), total in sums.items():

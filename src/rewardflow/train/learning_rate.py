@@ -1,7 +1,7 @@
-"""The learning rate of a step, as a share of the one that was set.
+"""The learning rate of a step, as a share of the one in the settings.
 
 Always true: it is a function of the step's number, so neither the number of mini-batches nor a resumed run changes it;
-no step is wasted on a rate of 0 unless `min_lr_share` ends there after the last step.
+no step has a rate of 0, unless `min_lr_share` reaches it after the last step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from rewardflow.settings.run_settings import OptimizerSettings
 
 
 def share(step: int, total_steps: int, settings: OptimizerSettings) -> float:
-    """In steps from 0: rising over `warmup_steps`, then constant or falling towards `min_lr_share`."""
+    """Returns the share for a step, counted from 0: it rises over `warmup_steps`, then stays or falls to
+    `min_lr_share`.
+    """
     if step < settings.warmup_steps:
         return (step + 1) / (settings.warmup_steps + 1)
     progress = min(1.0, (step - settings.warmup_steps) / max(1, total_steps - settings.warmup_steps))

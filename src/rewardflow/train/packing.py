@@ -1,8 +1,8 @@
-"""Which rows go through the model together, and the tensors they become.
+"""Chooses which rows go through the model together, and turns them into tensors.
 
-Always true: how rows are split is a function of their lengths alone; rows times the longest of them stays within the
-budget, unless one row alone exceeds it. Rows are padded on the right, where causal attention cannot see, so valid
-tokens need no attention mask and have positions 0 to n - 1.
+Always true: the split depends on the lengths of the rows alone; the number of rows times the longest of them stays
+within the budget, unless one row alone exceeds it. Rows are padded on the right, where causal attention cannot see, so
+valid tokens need no attention mask and have positions 0 to n - 1.
 
 Shapes: B rows, L tokens of the longest, T sampled tokens of the longest response, N sampled tokens of all rows.
 """
@@ -55,7 +55,7 @@ IDLE_ROW = TokenRow(token_ids=(0, 0), sampled=(1,))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows:
-    """Rows as one forward pass takes them. `row_N` and `position_N` say where each sampled token is, row by row."""
+    """Rows as one forward pass takes them. `row_N` and `position_N` locate each sampled token, row by row."""
 
     input_ids_BL: Tensor
     row_N: Tensor
@@ -73,7 +73,7 @@ class PackedRows:
 
 
 def split_passes(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """The rows of each forward pass, by index: longest first, so that rows of one pass are about as long."""
+    """Returns the rows of each pass, by index: longest first, so that rows of one pass are about as long."""
     passes: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         if passes and lengths[passes[-1][0]] * (len(passes[-1]) + 1) <= token_budget:
@@ -99,11 +99,11 @@ def pack(rows: Sequence[TokenRow], device: torch.device) -> PackedRows:
 
 
 def left_mask(counts_B: Tensor) -> Tensor:
-    """[B, T], True for the first `count` entries of each row."""
+    """Returns [B, T], True for the first `count` entries of each row."""
     longest = int(counts_B.max()) if len(counts_B) else 0
     return torch.arange(longest) < counts_B[:, None]
 
 
 def rollout_name(rollout: Rollout) -> str:
-    """As errors call it."""
+    """Returns the rollout's name in error messages."""
     return f"rollout {rollout.index} of group {rollout.group_id!r} in step {rollout.step}"

@@ -1,7 +1,7 @@
-"""The passes that ranks make together, each over rows of its own.
+"""The passes that ranks make together, each over its own rows.
 
-Always true: every rank makes the same number of passes, those with nothing left an idle one; what is found is put
-back in the order of the rows.
+Always true: every rank makes the same number of passes, and makes idle ones when it has no rows left; results come in
+the order of the rows.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rewardflow.train.packing import TokenRow, split_passes
 
 
 def even_passes(rows: Sequence[TokenRow], token_budget: int, ranks: Ranks) -> list[list[int]]:
-    """The rows of each pass, by index; none of them where other ranks have more passes to make."""
+    """Returns the rows of each pass, by index; no rows for passes that only other ranks need."""
     passes = split_passes([row.num_tokens for row in rows], token_budget)
     return passes + [[] for _ in range(ranks.most(len(passes)) - len(passes))]
 
 
 def by_row(found: Sequence[Tensor], passes: Sequence[Sequence[int]], rows: Sequence[TokenRow]) -> list[Tensor]:
-    """What each pass found for its sampled tokens, as one tensor on the CPU for each row; an idle one's is nobody's."""
+    """Returns a tensor on the CPU for each row, from the results of the passes. Discards results of idle passes."""
     columns = [torch.empty(0)] * len(rows)
     for found_N, indices in zip(found, passes, strict=True):
         sizes = [len(rows[index].sampled) for index in indices]

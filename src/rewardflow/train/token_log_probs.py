@@ -21,7 +21,7 @@ from rewardflow.train.packing import PackedRows
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Of every sampled token, row by row."""
+    """Scores of every sampled token, row by row."""
 
     log_probs_N: Tensor
     entropy_N: Tensor | None
@@ -37,7 +37,7 @@ def token_log_probs(
     autocast: torch.dtype | None = None,
     logits_at_a_time: int | None = None,
 ) -> TokenScores:
-    """One forward pass."""
+    """Makes one forward pass."""
     logits_NV, hidden_ND = _logits(model, packed, autocast)
     log_probs_N, entropy_N = token_softmax(
         logits_NV,
@@ -50,7 +50,7 @@ def token_log_probs(
 
 
 def _logits(model: nn.Module, packed: PackedRows, autocast: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    """Logits of the sampled tokens alone, and the head's input: each is predicted at the position before its own."""
+    """Returns logits of the sampled tokens alone, and the head's input, at the position before each token."""
     kept: list[Tensor] = []
 
     def keep_sampled(_head: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor]:

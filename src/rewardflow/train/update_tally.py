@@ -1,7 +1,7 @@
-"""What every trainer counts between two updates, and how an update is told.
+"""Counts what every trainer counts between two updates, and reports the update.
 
-Always true: a sample that is scored has its share of the denominator whether or not it goes through the model; an
-update that leaves the weights as they are says why.
+Always true: a scored sample has its share of the denominator whether or not it goes through the model; an update that
+leaves the weights unchanged says why.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerStatistics:
-    """Since the trainer was made, on this rank."""
+    """Counts of this rank since the trainer was built."""
 
     num_updates: int = 0  # that changed the weights
     num_empty_updates: int = 0  # left out because nothing was scored
@@ -34,7 +34,7 @@ class TrainerStatistics:
 
 
 class UpdateTally:
-    """Of one rank: `take` a micro-batch, `add` its passes, `close` the update, `told` what became of it."""
+    """One rank's counts: `take` a micro-batch, `add` its passes, `close` the update, `told` its report."""
 
     def __init__(self, aggregation: Aggregation, max_response_tokens: int) -> None:
         self._aggregation = aggregation
@@ -46,7 +46,7 @@ class UpdateTally:
         return self._statistics
 
     def take(self, batch: MicroBatch) -> list[tuple[Sample, TokenRow]]:
-        """The samples that are scored, counted; among them those without a sampled token, which no pass is for."""
+        """Counts and returns the scored samples, also those without a sampled token, which need no pass."""
         scored = [(sample, TokenRow.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
         self._accumulated.count([row for _, row in scored], self._aggregation, self._max_response_tokens)
         return scored
@@ -61,16 +61,16 @@ class UpdateTally:
         self._accumulated.add(sums)
 
     def forget(self) -> None:
-        """What was not stepped on."""
+        """Discards what was counted since the last update."""
         self._accumulated = Accumulated()
 
     def close(self, ranks: Ranks) -> UpdateSums:
-        """Over all ranks, of everything since the last update."""
+        """Returns the sums over all ranks since the last update."""
         accumulated, self._accumulated = self._accumulated, Accumulated()
         return accumulated.summed(ranks)
 
     def told(self, sums: UpdateSums, *, grad_norm: float | None, lr: float, step: int) -> UpdateReport:
-        """`grad_norm` is None if nothing was to change; the update was left out if its gradient is not finite."""
+        """Reports the update. `grad_norm` is None if nothing was to change; a non-finite one skipped the update."""
         is_empty = sums.denominator == 0
         is_nonfinite = grad_norm is not None and not math.isfinite(grad_norm)
         if is_nonfinite:

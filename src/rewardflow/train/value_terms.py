@@ -1,6 +1,6 @@
-"""The critic's part of the loss: the numerator of one pass, and what is told about values.
+"""The critic's part of the loss: the numerator of one pass, and metrics of the values.
 
-Always true: the numerator is weighed as the policy's is, so one denominator divides both; sums are float64 and add up
+Always true: the numerator is weighted as the policy's, so one denominator divides both; sums are float64 and add up
 over passes and ranks.
 """
 
@@ -29,7 +29,7 @@ NUM_SUMS = len(_SUMS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueNumerator:
-    """`value` is what to differentiate; `sums_S` has no gradient."""
+    """`value` is the scalar to differentiate; `sums_S` has no gradient."""
 
     value: Tensor
     sums_S: Tensor
@@ -73,7 +73,7 @@ class ValueTerms:
 
 
 def value_metrics(sums_S: Tensor, denominator: float) -> dict[str, float]:
-    """The loss as the policy's is divided, the rest over tokens. Values are those before the step's first update."""
+    """Divides the loss as the policy's, the rest by tokens. Values are those before the step's first update."""
     sums = dict(zip(_SUMS, sums_S.tolist(), strict=True))
     num_tokens = sums["tokens"]
     if not num_tokens:

@@ -1,8 +1,8 @@
-"""The critic beside the policy: its model, its optimizer, and what has accumulated for its next update.
+"""The critic beside the policy: its model, its optimizer, and the sums for its next update.
 
-Always true: it learns in the passes and updates of the trainer it belongs to, from the same rows and by the same
-denominator; its optimizer has all weights of the value model and none of the policy's. A head on the policy's trunk
-learns with its own optimizer and rate, while the trunk, which stays the policy's, gets `trunk_weight` of its gradient.
+Always true: the critic learns in the passes and updates of its trainer, from the same rows and by the same denominator;
+its optimizer has all weights of the value model and none of the policy's. A head on the policy's trunk learns with its
+own optimizer and rate, while the trunk, which stays the policy's, gets `trunk_weight` of the head's gradient.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticPart:
-    """What a trainer is given to have a critic: a whole value model, equal on every rank, on the policy's device."""
+    """What a trainer needs for a critic: a whole value model, equal on every rank, on the policy's device."""
 
     model: ValueModel
     settings: CriticSettings
 
 
 class Critic:
-    """All of it runs on the trainer's thread."""
+    """A value model in training. All of it runs on the trainer's thread."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Critic:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether nothing has accumulated since the ranks last added up their gradients."""
+        """Whether no gradient has accumulated since the ranks last reduced theirs."""
         return self._is_reduced
 
     # -- a step ------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Critic:
         self._sums = []
 
     def rest(self) -> None:
-        """As between two steps: with `offload` it is off the device, because nobody generates with it."""
+        """With `offload`, moves the critic off the device, because no engine generates with it."""
         if self._leaves_device:
             self.model.to(CPU)
             move_state(self.optimizer, CPU)
@@ -102,7 +102,7 @@ class Critic:
     # -- passes ------------------------------------------------------------------------------------------------------
 
     def values(self, packed: PackedRows) -> Tensor:
-        """Of every sampled token, by a trunk of its own: a value is known at the position before its token."""
+        """Returns a value for every sampled token from the critic's own trunk, at the position before the token."""
         trunk = self.model.trunk
         assert trunk is not None
         autocast = None if is_sharded(trunk) else self._compute  # FSDP2 casts by itself
@@ -111,13 +111,13 @@ class Critic:
         return self.model.of_hidden(hidden_BLD[packed.row_N, packed.position_N - 1])
 
     def shared_values(self, hidden_ND: Tensor) -> Tensor:
-        """The same from the policy's trunk, which gets `trunk_weight` of the gradient that the head does."""
+        """As `values`, from the policy's trunk, which gets `trunk_weight` of the head's gradient."""
         weight = self.settings.trunk_weight
         fixed_ND = hidden_ND.detach()
         return self.model.of_hidden(fixed_ND if weight == 0 else fixed_ND + weight * (hidden_ND - fixed_ND))
 
     def numerator(self, rows: Sequence[TrainingRow], packed: PackedRows, values_N: Tensor, *, reduce: bool) -> Tensor:
-        """What to differentiate in this pass; its sums are kept."""
+        """Returns the scalar to differentiate in this pass, and keeps its sums."""
         for part in (self.model.trunk, self.model.head):
             if part is not None:
                 reduce_gradients_in_next_backward(part, reduce)
@@ -129,7 +129,7 @@ class Critic:
     # -- an update ---------------------------------------------------------------------------------------------------
 
     def update(self, denominator: float) -> dict[str, float]:
-        """One optimizer step, unless the denominator is 0 or the gradient not finite; what it was like."""
+        """Takes one optimizer step, unless the denominator is 0 or the gradient not finite; returns its metrics."""
         sums_S = torch.stack(self._sums).sum(0).cpu() if self._sums else torch.zeros(NUM_SUMS, dtype=torch.float64)
         num_passes, self._sums = len(self._sums), []
         sums_S = self._ranks.sum(sums_S)

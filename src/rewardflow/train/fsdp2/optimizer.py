@@ -1,7 +1,7 @@
-"""From the accumulated gradient to new weights: rescale, then clip, then step.
+"""Turns the accumulated gradient into new weights: rescale, then clip, then step.
 
-Always true: the norm is that of the gradient the loss has, whatever was accumulated; a gradient that is not finite
-changes neither weights nor optimizer state; gradients are gone afterwards.
+Always true: the reported norm is that of the loss's gradient, however it was accumulated; a gradient that is not finite
+changes neither weights nor optimizer state; gradients are cleared afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FUSED = frozenset(("cpu", "cuda", "xpu", "mps"))
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """Over the trainable weights, which must be float32: an update is too small for anything less to notice."""
+    """Builds AdamW over the trainable weights, which must be float32: less would round updates away."""
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not trainable:
         raise InvalidInput("a model to train needs weights that require gradients, got none")
@@ -49,7 +49,7 @@ def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
 
 
 def update(optimizer: Optimizer, *, scale: float, max_grad_norm: float | None) -> float:
-    """Multiply the gradient, clip it, take the step; the norm before clipping. No step if that is not finite."""
+    """Scales the gradient, clips it and takes the step, unless its norm is not finite; returns the unclipped norm."""
     grads = [weight.grad for weight in _weights(optimizer) if weight.grad is not None]
     for grad in grads:
         grad.mul_(scale)
@@ -64,13 +64,13 @@ def update(optimizer: Optimizer, *, scale: float, max_grad_norm: float | None) -
 
 
 def fill_with_zeros(optimizer: Optimizer) -> None:
-    """The gradient of an update in which nothing needed a pass: momentum goes on as if passes had been made."""
+    """Sets a zero gradient for an update without passes: momentum decays as if passes had been made."""
     for weight in _weights(optimizer):
         weight.grad = torch.zeros_like(weight)
 
 
 def move_state(optimizer: Optimizer, device: torch.device | None) -> None:
-    """What the optimizer remembers goes to a device, or with None back to each weight's own."""
+    """Moves the optimizer's state to a device, or with None to the device of each weight."""
     for weight, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.ndim:  # counters are numbers on the CPU anyway

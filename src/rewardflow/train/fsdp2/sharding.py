@@ -1,6 +1,6 @@
-"""Several ranks, one model: weights, gradients and optimizer state are spread over them by FSDP2.
+"""Spreads weights, gradients and optimizer state of one model over several ranks, by FSDP2.
 
-Always true: one rank runs the plain module, which is up to twice as fast as a sharded one; gradients accumulate in
+Always true: a single rank runs the plain module, which is up to twice as fast as a sharded one; gradients accumulate in
 float32 on each rank and are reduced once for an update; every rank takes part in every collective.
 """
 
@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The processes that train one model together. Without a group there is one."""
+    """The processes that train one model together; without a group, one process."""
 
     device: torch.device
     group: dist.ProcessGroup | None = None
@@ -34,15 +34,15 @@ class Ranks:
         return 1 if self.group is None else self.group.size()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, the same on each."""
+        """Returns the sum over all ranks, the same on each."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
     def maximum(self, values: Tensor) -> Tensor:
-        """The largest over all ranks, entry by entry, the same on each."""
+        """Returns the largest over all ranks, entry by entry, the same on each."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def most(self, count: int) -> int:
-        """The largest of the ranks' counts."""
+        """Returns the largest of the ranks' counts."""
         return int(self._reduce(torch.tensor(count), dist.ReduceOp.MAX)) if self.size > 1 else count
 
     def _reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
@@ -54,7 +54,7 @@ class Ranks:
 
 
 def shard(model: nn.Module, ranks: Ranks, *, compute: torch.dtype | None, offload: bool) -> None:
-    """Spread a model that is whole and equal on every rank, block by block; in place."""
+    """Spreads a model that is whole and equal on every rank, block by block; in place."""
     if ranks.group is None or ranks.size == 1:
         return
     mesh = DeviceMesh.from_group(ranks.group, ranks.device.type)
@@ -75,12 +75,12 @@ def reduce_gradients_in_next_backward(model: nn.Module, wanted: bool) -> None:
 
 
 def settle(model: nn.Module) -> None:
-    """Let go of weights in one piece that a forward pass left, so that the model's weights are its shards again."""
+    """Frees the whole weights that a forward pass left, so that the model's weights are its shards again."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def whole(value: Tensor) -> Tensor:
-    """What is spread over the ranks, in one piece on each."""
+    """Gathers a sharded tensor into one piece on each rank; returns any other tensor as it is."""
     return value.full_tensor() if isinstance(value, DTensor) else value
