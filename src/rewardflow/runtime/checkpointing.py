@@ -1,8 +1,8 @@
 """Saves a run at the boundaries between its steps, and ends it there when its time is up.
 
-Always true: the device waits for the copy to memory, and for the disk only at the end of the run or when the save
-before is not done; a save that fails is a warning, and the run goes on with the checkpoints it had. Where a validation
-says which checkpoint is the best, every version that is measured is saved, and stays until it has been compared.
+Always true: the device waits for the copy to memory, and for the disk only at the end of the run or while the save
+before is unfinished; a save that fails is a warning, and the run continues with the checkpoints it had. Where a
+validation decides which checkpoint is the best, every measured version is saved, and stays until it was compared.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TimeIsUp(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointerStatistics:
-    """Since the start of this process."""
+    """Counts since the start of this process."""
 
     num_saved: int = 0
     num_failed: int = 0
@@ -82,7 +82,7 @@ class CheckpointerStatistics:
 
 
 class Checkpointer:
-    """The `at_boundary` of a flow. `take` copies the run's state; `flush` writes what a saved step has told."""
+    """The `at_boundary` of a flow. `take` copies the run's state; `flush` writes the records of saved steps."""
 
     def __init__(
         self,
@@ -112,31 +112,31 @@ class Checkpointer:
         return self._statistics
 
     def ask(self) -> None:
-        """Save at the next boundary, whatever the settings say."""
+        """Asks for a save at the next boundary, whatever the settings say."""
         self._is_asked = True
 
     def stepped(self, report: StepReport) -> None:
-        """Told of each step, before its boundary."""
+        """Receives the report of each step, before its boundary."""
         self._budget.stepped(report.duration_s)
         if self._settings.checkpoint.keep_best_by is not None and not self._settings.is_best_by_validation:
             self._score = self._number_in(scalars(report.to_json()), f"step {report.step}")
 
     def go_on(self, start: Boundary) -> None:
-        """Told of where a run goes on: the scores of what is still being measured will come."""
+        """Notes where a run resumes: scores of open validations will still come."""
         self._store.stand_at(start.next_step)
         if self._settings.is_best_by_validation:
             for version in (start.next_step, *(saved.step for saved in start.validations)):
                 self._await_score(version)
 
     def validated(self, validated: Validated) -> None:
-        """Told of each version that was measured, whenever its last verdict came."""
+        """Receives each measured version, when its last verdict has come."""
         if self._settings.is_best_by_validation:
             version = validated.report.version
             score = self._number_in(scalars(validated.report.metrics), f"the validation of version {version}")
             self._rating = self._writer.submit(self._rate, version, score)
 
     def _number_in(self, figures: Mapping[str, float], whose: str) -> float | None:
-        """None where the figure is missing, which is told once, or says nothing: NaN is neither best nor worst."""
+        """Returns the figure; None if it is missing, which is logged once, or NaN, which cannot be compared."""
         name = str(self._settings.checkpoint.keep_best_by)
         if name not in figures and not self._has_complained:
             self._has_complained = True
@@ -165,7 +165,7 @@ class Checkpointer:
             raise TimeIsUp(boundary.next_step)
 
     async def settle(self) -> None:
-        """Wait for the save that is under way."""
+        """Waits for the save that is under way."""
         for writing in (self._writing, self._rating):
             if writing is not None:
                 await asyncio.wrap_future(writing)
@@ -215,7 +215,7 @@ class Checkpointer:
 
 @contextlib.contextmanager
 def saving_on_signal(checkpointer: Checkpointer) -> Iterator[None]:
-    """SIGUSR1 asks for a save, where the system has it and this is the main thread."""
+    """Makes SIGUSR1 ask for a save, where the system has it and this is the main thread."""
     loop = asyncio.get_running_loop()
     try:
         loop.add_signal_handler(signal.SIGUSR1, checkpointer.ask)

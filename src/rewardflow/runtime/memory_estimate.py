@@ -1,7 +1,7 @@
-"""How much memory a run will need on its device, worked out from the shapes of the model and the settings.
+"""Estimates how much memory a run needs on its device, from the shapes of the model and the settings.
 
 Always true: nothing is loaded, and what can be counted is counted at its largest: every response as long as it may be.
-Activations cannot be counted from here and come on top; the library's own workspace does, too.
+Activations and the library's own workspace cannot be counted here and come on top.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """In bytes. What is kept off the device between its uses (`trainer.offload`) counts while it is used."""
+    """An estimate in bytes. What `trainer.offload` keeps off the device counts as if it were there."""
 
     device: str
     device_bytes: int | None  # that the device has, where that is known
@@ -40,9 +40,10 @@ class MemoryEstimate:
 
     @property
     def at_once(self) -> int:
-        """The most at one time: gradients and logits are gone while responses are generated, and the other way round.
+        """The most at one time: gradients and logits do not exist while responses are generated, nor keys and values
+        while training.
 
-        The copy of the generator counts here, because on one machine it shares the memory, if not the device.
+        The generator's copy counts, because on one machine it shares the memory, if not the device.
         """
         always = self.weights + self.optimizer + self.reference + self.critic + self.generator_copy
         return always + max(self.key_values, self.gradients + self.critic_gradients + self.logits)
@@ -56,7 +57,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> MemoryEstimate:
-    """`policy` may be an outline without weights."""
+    """Estimates a run in one process. `policy` may be an outline without weights."""
     weights = list(policy.model.parameters())
     weight_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
     trainable = [weight for weight in weights if weight.requires_grad]
@@ -80,7 +81,7 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
 
 
 def estimate_rank_memory(settings: RunSettings, policy: Policy) -> MemoryEstimate:
-    """Of one rank of several on a cluster, whose devices are not here; each has its part of what is trained."""
+    """Estimates one rank of a cluster, whose device is not here; each has its part of what is trained."""
     import torch
 
     whole = estimate_memory(settings, policy, torch.device("cpu"))
@@ -103,7 +104,7 @@ def estimate_rank_memory(settings: RunSettings, policy: Policy) -> MemoryEstimat
 
 
 def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
-    """Of the value model's weights."""
+    """Returns the size of the value model's weights."""
     from rewardflow.policy.value_model import build_value_model
 
     if not settings.algorithm.kind.critic:
@@ -113,7 +114,7 @@ def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
 
 
 def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
-    """The block grows by half when it is full, so half as much again may be reserved."""
+    """Counts half as much again, because the block grows by half when it is full."""
     num_slots = max(_num_slots(settings), _num_validation_slots(settings))
     num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -122,7 +123,7 @@ def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> 
 
 
 def _num_slots(settings: RunSettings) -> int:
-    """Tokens of the rows that are decoded together."""
+    """Returns the tokens of the rows that are decoded together."""
     generation, schedule = settings.generation, settings.schedule
     num_rollouts = (schedule.groups_per_step + schedule.refill) * settings.rollouts_per_group
     num_rows = min(generation.max_sequences, num_rollouts)
@@ -130,7 +131,7 @@ def _num_slots(settings: RunSettings) -> int:
 
 
 def _num_validation_slots(settings: RunSettings) -> int:
-    """The same while a version is measured; how many prompts there are is not known here, so all places are filled."""
+    """As `_num_slots`, during a validation; assumes a full batch, as the number of prompts is unknown here."""
     generation, validation = settings.generation, settings.validation
     if validation is None:
         return 0
@@ -142,7 +143,7 @@ def _num_validation_slots(settings: RunSettings) -> int:
 
 
 def _logits_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
-    """Logits are computed for sampled tokens alone. Each has a gradient; the softmax is taken piece by piece."""
+    """Counts logits of sampled tokens, each with a gradient, and the softmax, which is taken piece by piece."""
     from rewardflow.algo.token_softmax import LOGITS_AT_A_TIME
 
     generation, schedule = settings.generation, settings.schedule

@@ -1,8 +1,8 @@
-"""Lets a process that trains keep the memory it frees, and not look for garbage among what lasts as long as the run.
+"""Lets a process that trains keep the memory it frees, and keeps the garbage collector off long-lived objects.
 
-Always true: what a step frees is there for the next, so that its activations cost no page faults; memory that is mapped
-for itself (32 MiB and more) still goes back at once. Only glibc is told; elsewhere nothing happens. What was there when
-a run had loaded is looked through again when it is over.
+Always true: memory that a step frees is there for the next, so its activations cost no page faults; blocks of 32 MiB
+and more, which are mapped separately, still go back at once. This needs glibc; elsewhere nothing happens. When a run is
+over, the garbage collector looks at its objects again.
 
 Measured with a tiny model: by itself glibc makes 3,000 to 11,000 page faults a step, a tenth of the step's time; and
 the garbage collector stops every thread for 0.3 s a step, mostly to look through 360,000 objects of torch and
@@ -34,7 +34,7 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def without_what_lasts() -> Iterator[None]:
-    """The garbage collector leaves alone what exists now, for as long as the block lasts."""
+    """Makes the garbage collector ignore all present objects during the block."""
     is_ours = gc.get_freeze_count() == 0  # what somebody else put aside stays there
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""How much memory a run has used at the most."""
+"""Measures the most memory that a run has used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def peak_memory_bytes(device: Any) -> int | None:
-    """Since the process began: what torch held on a GPU, or on the CPU the resident set of the process."""
+    """Returns the peak since the process began: of torch on a GPU, of the resident set on the CPU."""
     if device.type == "cuda":
         import torch
 

@@ -31,7 +31,7 @@ _MAX_SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCheck:
-    """`num_prompts` is None for tasks that are generated without end."""
+    """How many prompts were read and are too long. `num_prompts` is None for tasks that are generated endlessly."""
 
     num_prompts: int | None
     num_read: int
@@ -40,9 +40,9 @@ class PromptCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPlan:
-    """Calls to the reward. `most` counts the reserve groups (`schedule.refill`) as if all of them were needed.
+    """Calls to the reward. `most` counts all reserve groups (`schedule.refill`) as needed.
 
-    Those of all validations are in those of the run.
+    The run's calls include those of all validations.
     """
 
     a_step: int
@@ -54,7 +54,7 @@ class CallPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostPlan:
-    """What verdicts cost if each costs what the sample did."""
+    """What verdicts cost if each costs as much as the sample."""
 
     a_verdict_usd: float
     a_step_usd: float
@@ -63,7 +63,7 @@ class CostPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What was found out. `cost` is None where nobody told a price; a price of 0 is one."""
+    """The findings. `cost` is None where the price is unknown; a price of 0 is known."""
 
     sample: SampleVerdict
     prompts: PromptCheck
@@ -73,7 +73,7 @@ class Preflight:
 
     @property
     def problem(self) -> str | None:
-        """Why the sample has no score; None where it has."""
+        """Why the sample has no score; None if it has one."""
         failure = self.sample.failure
         if self.sample.unreachable is not None:
             return f"no connection to {self.sample.unreachable}"
@@ -133,7 +133,7 @@ def _memory(settings: RunSettings, policy: Policy) -> MemoryEstimate:
 
 
 def plan_calls(settings: RunSettings, units: tuple[str, ...], num_validated: int = 0) -> CallPlan:
-    """`units` are those of the rewards that make the score: a group is one call to a reward that judges groups."""
+    """Plans calls. `units` are of the rewards in the score: a reward that judges groups takes one call for each."""
     schedule = settings.schedule
     a_group = sum(1 if unit == "group" else settings.rollouts_per_group for unit in units)
     a_step = schedule.groups_per_step * a_group
@@ -150,7 +150,7 @@ def plan_calls(settings: RunSettings, units: tuple[str, ...], num_validated: int
 
 
 def num_validated(settings: RunSettings, num_prompts: int) -> int:
-    """Groups that all validations of the run have together, of so many prompts each."""
+    """Returns the number of groups of all validations together, with `num_prompts` prompts each."""
     validation = settings.validation
     return 0 if validation is None else num_prompts * len(validation.occasions.versions(settings.steps))
 
@@ -167,7 +167,7 @@ def plan_cost(settings: RunSettings, sample: SampleVerdict, num_validated: int =
 
 
 def _check_prompts(settings: RunSettings, prompt_set: PromptSet, policy: Policy) -> PromptCheck:
-    """Whether prompts fit; one that does not is an error where the settings say so."""
+    """Counts prompts that are too long; raises for one if the settings say so."""
     num_read = 1 if prompt_set.size is None else min(prompt_set.size, MAX_PROMPTS_READ)
     encoder = make_engine(settings, policy, DeviceThread("prompts")).encoder
     fitting = encoder.fit([prompt_set[number] for number in range(num_read)])

@@ -1,4 +1,4 @@
-"""The reward agent that a run's settings describe: its own, or a client of one that several runs share.
+"""Builds the reward agent that a run's settings describe: its own, or a client of one that several runs share.
 
 Always true: nothing is sent and no model is loaded here; a reward that cannot be found, built or called is refused.
 """
@@ -26,7 +26,7 @@ RunAgent = RewardAgent | SharedAgent
 
 
 def agent_of_run(settings: RunSettings, *, folder: Path) -> RunAgent:
-    """To be entered inside of `shared_cluster`. `folder` is where relative paths in the settings start."""
+    """Builds the agent; enter it inside `shared_cluster`. `folder` is where relative paths in the settings start."""
     shared = settings.shared_agent
     if shared.name is None:
         return build_agent(settings, folder=folder)
@@ -48,23 +48,26 @@ def agent_of_run(settings: RunSettings, *, folder: Path) -> RunAgent:
 
 
 def shared_cluster(settings: RunSettings) -> AbstractContextManager[None]:
-    """In the Ray cluster of the shared agent, if there is one: the run's own, if that is on Ray."""
+    """Joins the Ray cluster of the shared agent, if there is one; for a run on Ray that is the run's own."""
     return nullcontext() if settings.shared_agent.name is None else joined(settings.shared_agent.address)
 
 
 def spent_usd(statistics: AgentStatistics | ClientStatistics) -> float:
-    """For this run."""
+    """Returns what this run has spent."""
     return statistics.cost_usd if isinstance(statistics, ClientStatistics) else statistics.ledger.spent_usd
 
 
 def keeps_texts(agent: RunAgent, settings: RunSettings, *, folder: Path) -> bool:
-    """Whether the run may write texts of prompts, responses and verdicts: whether its journal does (`limits.store`)."""
+    """Whether the run may write texts of prompts, responses and verdicts, as its journal may (`limits.store`)."""
     own = agent if isinstance(agent, RewardAgent) else build_agent(settings, folder=folder, keeps=False)
     return own.settings.store != "hash"
 
 
 def build_agent(settings: RunSettings, *, folder: Path, keeps: bool = True) -> RewardAgent:
-    """`folder` is where relative paths in the settings start; `keeps` says whether it writes to the run directory."""
+    """Builds an own agent. `keeps=False`: it has no journal and writes nothing to the run directory.
+
+    `folder` is where relative paths in the settings start.
+    """
     reward: Any = settings.reward
     options: dict[str, Any] = {}
     if isinstance(reward, Mapping):

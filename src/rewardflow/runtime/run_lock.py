@@ -1,7 +1,7 @@
-"""One process at a time trains in a run directory.
+"""Locks a run directory, so that one process at a time trains in it.
 
-Always true: between two that ask at once one is refused, before it has written anything; the claim ends with the
-process, however that ends. Where the file system knows no locks there is no claim, and the run goes on without.
+Always true: of two processes that start at once one is refused, before it has written anything; the lock ends with the
+process, however that ends. Where the file system has no locks, the run continues without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rewardflow.observe.run_directory import RUN_FILE
 
 @contextlib.contextmanager
 def sole_use(run_dir: Path) -> Iterator[None]:
-    """Of a directory that holds a run."""
+    """Holds the lock of a directory that has a run."""
     file = os.open(run_dir / RUN_FILE, os.O_RDWR | os.O_CLOEXEC)  # for writing: locks of NFS want it
     try:
         _lock(file, run_dir)
@@ -28,7 +28,7 @@ def sole_use(run_dir: Path) -> Iterator[None]:
 
 
 def refuse_if_in_use(run_dir: Path) -> None:
-    """Told now, because the claim itself comes after what costs time and money."""
+    """Raises early if the directory is locked: the run itself locks it after steps that cost time and money."""
     with sole_use(run_dir):
         pass
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def open_validation_set(settings: RunSettings) -> PromptSet | None:
-    """None: nothing is measured."""
+    """Opens the prompts of the validation; None: nothing is measured."""
     validation = settings.validation
     return None if validation is None else open_prompts(validation.data, seed=validation.seed)
 
@@ -41,7 +41,7 @@ def fitting_prompts(prompt_set: PromptSet, encoder: PromptEncoder) -> tuple[Prom
 
 
 def check_reward_fits(validation: ValidationSettings | None, agent: RunAgent) -> None:
-    """The agent is open. What a shared one judges at a time is not known here."""
+    """Raises if an open agent compares rollouts of a group, and the validation has one. Skips shared agents."""
     if not isinstance(agent, RewardAgent):
         return
     if validation is not None and validation.rollouts == 1 and "group" in agent.units:
@@ -52,7 +52,7 @@ def check_reward_fits(validation: ValidationSettings | None, agent: RunAgent) ->
 
 
 def make_plan(settings: RunSettings, prompts: tuple[Prompt, ...]) -> ValidationPlan | None:
-    """None: nothing is measured."""
+    """Builds the plan of the validation; None: nothing is measured."""
     validation = settings.validation
     if validation is None:
         return None

@@ -1,6 +1,6 @@
-"""Actors that do the same work together, as the loop sees them: called all at once, heard together.
+"""Calls several actors that do the same work, all at once, and waits for all of them.
 
-Always true: a call returns when all of them have answered, or raises when one has failed, with the cause: of an actor
+Always true: a call returns when all actors have answered, or raises when one has failed, with the cause: of an actor
 that died and of those that lost their partner by it, the one that died is named.
 """
 
@@ -22,7 +22,7 @@ ArgumentsOf = Callable[[int], tuple[Any, ...]]
 
 
 class Crew:
-    """`kind` is what one of them is called in messages. `places` are filled in as they become known."""
+    """The actors of one kind. `kind` is their name in messages; `places` are filled in as they become known."""
 
     def __init__(self, kind: str, actors: Sequence[Any]) -> None:
         self.kind = kind
@@ -33,11 +33,11 @@ class Crew:
         return len(self.actors)
 
     async def all(self, method: str, arguments_of: ArgumentsOf = lambda _: ()) -> list[Any]:
-        """What each of them answers, in order."""
+        """Returns the answers of all actors, in order."""
         return await self.answered(self.ask(method, arguments_of))
 
     def ask(self, method: str, arguments_of: ArgumentsOf = lambda _: (), *, num_returns: int = 1) -> list[Any]:
-        """Ray's references to the answers; to so many parts of each, if they have several."""
+        """Returns Ray's references to the answers; `num_returns` for each if an answer has several parts."""
         calls = [getattr(actor, method).options(num_returns=num_returns) for actor in self.actors]
         return [call.remote(*arguments_of(i)) for i, call in enumerate(calls)]
 
@@ -54,7 +54,7 @@ class Crew:
         raise self.told(*min(failures, key=lambda failure: _importance(failure[1])))
 
     async def stream(self, number: int, method: str, *arguments: Any) -> AsyncGenerator[Any]:
-        """What one of them yields. Close it to stop the actor's work on it."""
+        """Yields what one actor yields. Close it to stop the actor's work on it."""
         import ray
 
         call = getattr(self.actors[number], method).options(num_returns="streaming")
@@ -69,7 +69,7 @@ class Crew:
             raise
 
     def wait_for(self, answers: Sequence[Any]) -> None:
-        """The same for a thread that may block."""
+        """As `answered`, for a thread that may block."""
         import ray
 
         for number, answer in enumerate(answers):
@@ -79,7 +79,7 @@ class Crew:
                 raise self.told(number, error) from None
 
     def told(self, number: int, error: BaseException) -> BaseException:
-        """What to raise for what an actor's call raised here."""
+        """Returns the error to raise for an exception of an actor's call."""
         from ray.exceptions import RayError, RayTaskError
 
         who = f"{self.kind} {number} of {len(self)}{self.places[number]}"
@@ -109,7 +109,7 @@ def _failure(future: asyncio.Future[Any]) -> BaseException | None:
 
 
 def _explains(future: asyncio.Future[Any]) -> bool:
-    """Whether it failed, and nothing else can be behind that."""
+    """Whether the actor failed by itself, so that no other failure can be the cause."""
     error = _failure(future)
     return error is not None and _importance(error) < _MAY_BE_AN_EFFECT
 
@@ -123,7 +123,7 @@ def _importance(error: BaseException) -> int:
 
 
 def _shortened(error: BaseException | None) -> str:
-    """Without what Ray advises to look at."""
+    """Removes Ray's advice from a message."""
     lines: Iterator[str] = (line.strip() for line in str(error).splitlines())
     first = next((line for line in lines if line), type(error).__name__)
     return first[:_SHOWN_CHARS] if first.endswith(".") else f"{first[:_SHOWN_CHARS]}."

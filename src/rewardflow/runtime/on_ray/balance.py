@@ -1,6 +1,6 @@
-"""Who gets which samples: shares of about as many tokens, the same whenever the lengths are the same.
+"""Splits samples into shares with about as many tokens, the same for the same lengths.
 
-Always true: everything is in one share, once, and each share keeps the order; no two shares differ by more than the
+Always true: every sample is in one share, once, and each share keeps the order; no two shares differ by more than the
 longest sample.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def split_evenly(loads: Sequence[int], num_shares: int) -> list[list[int]]:
-    """The places in each share: the heaviest first, each to the share that has least."""
+    """Returns the indices in each share: the longest sample first, each to the share with the fewest tokens."""
     totals = [0] * num_shares
     shares: list[list[int]] = [[] for _ in range(num_shares)]
     for place in sorted(range(len(loads)), key=lambda place: (-loads[place], place)):

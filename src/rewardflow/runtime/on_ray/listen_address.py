@@ -1,6 +1,6 @@
-"""Where torch.distributed listens: on the address that Ray knows the node by, and where that is local, on no other.
+"""Makes torch.distributed listen on the address that Ray knows the node by, and on no other if that is local.
 
-Always true: ranks of a cluster that lives on 127.0.0.1 cannot be reached from other machines.
+Always true: other machines cannot reach the ranks of a cluster on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # by which these lib
 
 
 def listener_on(host: str) -> socket.socket:
-    """Listening on a free port of this address alone."""
+    """Listens on a free port of this address alone."""
     return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def stay_on(host: str) -> None:
-    """Keep this process's collectives on the loopback interface if its node is; what the user has set stays.
+    """Keeps this process's collectives on the loopback interface if its node is there; keeps the user's own setting.
 
-    By itself gloo takes the address that the machine's name stands for, which others can reach.
+    By default gloo takes the address of the machine's name, which others can reach.
     """
     if ipaddress.ip_address(host).is_loopback:
         loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))

@@ -1,7 +1,7 @@
-"""Room for a run's processes in a cluster.
+"""Reserves room for a run's processes in a cluster.
 
-Always true: a cluster that could never hold the run is refused at once, with what is needed and what is there; one that
-is only busy is waited for, and whoever waits is told for what.
+Always true: a cluster that could never hold the run is refused at once, with what is needed and what is there; a run
+waits for a cluster that is only busy, and says what it waits for.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Need:
 
 
 def check_room(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bool = False) -> None:
-    """`nodes` are those that are alive, with all that they have, used or not."""
+    """Raises if the processes could never fit. `nodes` are the live ones, with all resources, used or not."""
     held = _number_that_fit(need, nodes, is_strictly_spread=is_strictly_spread)
     if held < need.count:
         there = "; ".join(_shown(node) or "nothing" for node in nodes) or "none"
@@ -87,7 +87,7 @@ def neighbours_together(nodes: Mapping[int, str]) -> list[int]:
 
 
 def nodes_of(group: Any) -> dict[int, str]:
-    """Of the places of a placement group that is there."""
+    """Returns the node of each place of a placement group."""
     import ray
 
     nodes: dict[int, str] = ray.util.placement_group_table(group)["bundles_to_node_id"]
@@ -101,7 +101,7 @@ def alive_nodes() -> list[dict[str, float]]:
 
 
 async def reserved(need: Need, runtime: RuntimeSettings, tell: Callable[[str], None]) -> Any:
-    """A placement group of Ray with a place for each process."""
+    """Reserves a placement group of Ray with a place for each process."""
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -125,7 +125,7 @@ async def reserved(need: Need, runtime: RuntimeSettings, tell: Callable[[str], N
 
 
 def _number_that_fit(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bool) -> int:
-    """Those that need most first, each on the first node that has room for it."""
+    """Counts the processes that fit: the largest first, each on the first node with room."""
     left = [dict(node) for node in nodes]
     held = 0
     for bundle in sorted(need.bundles, key=lambda one: -one.get("GPU", 0.0)):

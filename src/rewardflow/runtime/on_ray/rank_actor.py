@@ -1,9 +1,9 @@
-"""What runs in an actor that trains: one rank, and where generation shares its device, an engine.
+"""The actor that trains: one rank, and an engine where generation shares its device.
 
-Always true: whoever calls does so on all ranks, in the same order; what a rank computes it computes on one thread.
-An FSDP2 rank alone generates with the very weights it trains. One of several, whose weights are spread, and one of
-Megatron's, which has them in another form, keeps a whole copy for its engine, which publishing fills weight by weight:
-no rank ever has more than that copy and one weight in one piece.
+Always true: callers call all ranks, in the same order; a rank computes on one thread. A single FSDP2 rank generates
+with the very weights it trains. One of several ranks, whose weights are spread, and a rank of Megatron, which has them
+in another form, keep a whole copy for their engine, which publishing fills weight by weight: no rank ever has more than
+that copy and one whole weight.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeetingPoint:
-    """Where the ranks find each other: a store of torch.distributed in the first one."""
+    """The address of the first rank's torch.distributed store, where the ranks find each other."""
 
     host: str
     port: int
@@ -53,7 +53,7 @@ class MeetingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Which samples a rank is given, whether it tells what is found for them, and where it is."""
+    """Which samples a rank is given, whether its results are used, and where it runs."""
 
     replica: int
     num_replicas: int
@@ -63,7 +63,7 @@ class RankPlace:
 
 
 class Rank(GeneratingActor):
-    """Calls come one by one, in order, except that a checkpoint is written while the others go on."""
+    """Answers calls one by one, in order, except that it writes a checkpoint while others go on."""
 
     def __init__(self, number: int, num_ranks: int) -> None:
         self._number = number
@@ -84,7 +84,7 @@ class Rank(GeneratingActor):
 
     @telling
     async def meeting_point(self) -> MeetingPoint:
-        """Of the first rank only."""
+        """Opens the store; called on the first rank only."""
         import ray
         import torch.distributed as dist
 
@@ -103,7 +103,7 @@ class Rank(GeneratingActor):
 
     @telling
     async def open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> RankPlace:
-        """Load the policy, and meet the other ranks if there are any."""
+        """Loads the policy, and connects with the other ranks if there are any."""
         engine = await self._thread.run(lambda: self._open(settings, meeting_point, generates))
         if engine is not None:
             self._engine = await engine.__aenter__()  # it is left with the process
@@ -173,14 +173,14 @@ class Rank(GeneratingActor):
 
     @telling
     async def end_step(self) -> int | None:
-        """The most memory that this rank has used so far."""
+        """Ends the step; returns the most memory that this rank has used so far."""
         assert self._step is not None
         await self._step.__aexit__(None, None, None)
         return peak_memory_bytes(self._device)
 
     @telling
     async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
-        """Nothing from a rank that does not speak for its replica."""
+        """Returns nothing from a rank that does not speak for its replica."""
         found = await self._opened.log_probs(rollouts, of)
         return found if self._opened.role.speaks else ()
 
@@ -200,7 +200,7 @@ class Rank(GeneratingActor):
 
     @telling
     async def next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
-        """For engines elsewhere: the next few weights that this rank hands on, which alone it has in one piece."""
+        """Returns the next weights for engines in other actors; empty on ranks that only help to gather."""
         return await self._thread.run(lambda: self._next_weights(is_first))
 
     def _next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
@@ -236,7 +236,7 @@ class Rank(GeneratingActor):
 
     @telling
     async def write(self, folder: Path) -> None:
-        """What was taken. Not on the device's thread: it goes on."""
+        """Writes what was taken, not on the device's thread, which goes on."""
         taken = self._taken
         if taken is None:
             raise CheckpointError("weights must be taken before they are written, got none")

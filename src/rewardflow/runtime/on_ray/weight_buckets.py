@@ -1,7 +1,7 @@
-"""Weights on their way from ranks to engines elsewhere, as many at a time as travel well together.
+"""Collects weights into buckets, which travel from ranks to engines in other actors.
 
-Always true: every weight is in one bucket, in the order it was given; a bucket is closed by the weight that fills it,
-so whoever sends holds less than `max_bytes` and one weight.
+Always true: every weight is in one bucket, in the order given; the weight that fills a bucket closes it, so a sender
+holds less than `max_bytes` and one weight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WeightBucket:
 
 @dataclass(frozen=True, slots=True)
 class BucketNote:
-    """What whoever passes a bucket on needs to know of it, so that it need not travel there itself."""
+    """What the process that forwards a bucket must know, so that the bucket itself need not pass through it."""
 
     is_empty: bool
     is_last: bool
@@ -34,7 +34,7 @@ class BucketNote:
 def next_bucket(
     weights: Iterator[tuple[str, Tensor]], *, keeps: bool, max_bytes: int = MAX_BYTES
 ) -> tuple[WeightBucket, BucketNote]:
-    """`keeps`: False for who only helps to gather the weights; its buckets close with the others' and are empty."""
+    """Fills the next bucket. With `keeps=False` a rank only helps to gather: its bucket is empty, but closes alike."""
     bucket: dict[str, Tensor] = {}
     num_bytes = 0
     for name, weight in weights:

@@ -1,7 +1,8 @@
 """Causal attention for Megatron's own layers, by torch's kernels, also over sequences that several ranks share.
 
-Always true: scores are never held as a whole unless the context is cut; a query sees the keys up to its own position.
-Cut sequences: each rank has its queries, and the keys and values of all ranks, whose gradients go back to their owners.
+Always true: the whole table of scores is never held, unless the context is cut; a query sees the keys up to its own
+position. Cut sequences: each rank has its queries and gathers the keys and values of all ranks, whose gradients go back
+to their owners.
 
 Shapes: S tokens of this rank, B rows, H heads of this rank, D a head's width.
 """
@@ -20,7 +21,7 @@ from rewardflow.train.megatron.context import positions_of
 
 
 class CausalAttention(nn.Module):
-    """In the place of Megatron's core attention, which holds all scores and knows no cut sequences."""
+    """Replaces Megatron's core attention, which holds all scores and does not support cut sequences."""
 
     def __init__(self, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, **_others: Any):
         super().__init__()

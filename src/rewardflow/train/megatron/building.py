@@ -1,4 +1,4 @@
-"""The part of a model that one rank holds, as Megatron's GPT.
+"""Builds the part of a model that one rank holds, as Megatron's GPT.
 
 Always true: layers are TransformerEngine's where it is installed and there is a GPU, else Megatron's own with torch's
 attention; the rotary frequencies are transformers' own; a vocabulary that the tensor axis does not divide is padded.
@@ -33,7 +33,7 @@ from rewardflow.train.megatron.weight_names import hf_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPart:
-    """What a rank holds: `gpt` has the weights, `module` is what to call, another one where it computes in 16 bit."""
+    """The part of a rank: `gpt` has the weights; call `module`, which differs where it computes in 16 bit."""
 
     gpt: nn.Module
     module: nn.Module
@@ -47,7 +47,7 @@ class ModelPart:
 
     @property
     def length_multiple(self) -> int:
-        """What the length of a batch must be a multiple of."""
+        """The number that the length of a batch must be a multiple of."""
         context = self.layout.context.size
         parts = self.layout.tensor.size if self.config.sequence_parallel else 1
         return parts * (2 * context if context > 1 else 1)
@@ -60,7 +60,7 @@ def uses_transformer_engine(device: torch.device) -> bool:
 def build_part(
     config: Any, settings: MegatronSettings, layout: Layout, *, compute: torch.dtype, recompute: bool = False
 ) -> ModelPart:
-    """From a configuration of transformers; weights are not set. `recompute`: activations, in the backward pass."""
+    """Builds from a configuration of transformers, without weights. `recompute`: activations, when going backward."""
     shape = ModelShape.of(config)
     check_fits(shape, settings)
     megatron = _megatron_config(shape, settings, compute, layout.device, recompute)
@@ -87,7 +87,7 @@ def build_part(
 
 
 def _mark_cut(gpt: nn.Module, shape: ModelShape) -> None:
-    """Megatron marks what the tensor axis cuts only where it initializes; unmarked, the norm has one rank's alone."""
+    """Marks weights that the tensor axis cuts. Megatron does so only where it initializes; the norm needs it."""
     for name, parameter in gpt.named_parameters():
         cut = hf_weights(name, shape)[0].cut
         if cut is not None and not hasattr(parameter, "tensor_model_parallel"):
@@ -95,7 +95,7 @@ def _mark_cut(gpt: nn.Module, shape: ModelShape) -> None:
 
 
 def _without_padding(padding: int, layout: Layout, _module: nn.Module, args: tuple[Any, ...], found: Tensor) -> Tensor:
-    """As in transformers, where no gradient reaches the embedding of the padding token, also if it was sampled."""
+    """Stops the gradient to the embedding of the padding token, also if sampled, as transformers does."""
     is_padding = args[0] == padding
     if found.shape[:2] != is_padding.shape:  # with sequence parallelism [tokens of this rank, rows]
         is_padding = is_padding.T.chunk(layout.tensor.size)[layout.tensor.rank]

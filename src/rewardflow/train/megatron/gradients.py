@@ -1,10 +1,10 @@
-"""From accumulated gradients to new weights on Megatron's distributed optimizer, and what it remembers.
+"""Turns accumulated gradients into new weights with Megatron's distributed optimizer, and gives its state.
 
 Always true: gradients add up in float32 on each rank and are reduced once for an update, never by the schedule that
-computes them; the norm is that of the gradient the loss has; a gradient that is not finite changes nothing.
+computes them; the reported norm is that of the loss's gradient; a gradient that is not finite changes nothing.
 
-`Remembered` is put together here and not by Megatron's own checkpointing: without TransformerEngine or Apex its
-optimizer is torch's, whose state has a counter of steps that Megatron's loading does not restore.
+`Remembered` is assembled here and not by Megatron's own checkpointing: without TransformerEngine or Apex its optimizer
+is torch's, whose state has a counter of steps that Megatron's loading does not restore.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEP = "step"  # how many updates they have seen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """Of one weight, in this rank's shape and in float32. `moments` are missing before the first update."""
+    """Weight and optimizer state in this rank's shape, in float32. `moments` are empty before the first update."""
 
     weight: Tensor
     moments: Mapping[str, Tensor]
@@ -40,7 +40,7 @@ class Remembered:
 
 
 class DistributedGradients:
-    """The gradients of a rank's part, and the optimizer whose state is spread over the ranks that hold that part."""
+    """The gradients of a rank's part, and an optimizer whose state is spread over the ranks with that part."""
 
     def __init__(self, part: ModelPart, settings: TrainerSettings) -> None:
         self._part = part
@@ -77,7 +77,7 @@ class DistributedGradients:
         set_learning_rate(self._optimizer.optimizer, lr)
 
     def move_state(self, device: torch.device | None) -> None:
-        """With None back to where the weights are."""
+        """Moves the optimizer's state; with None back to where the weights are."""
         move_state(self._optimizer.optimizer, device)
 
     def clear(self) -> None:
@@ -85,7 +85,7 @@ class DistributedGradients:
         self._optimizer.zero_grad()
 
     def update(self, scale: float) -> float:
-        """Reduce the gradient, multiply it, clip it, take the step; the norm before clipping."""
+        """Reduces the gradient, scales it, clips it and takes the step; returns the unclipped norm."""
         finalize_model_grads([self.module])
         self.module.scale_gradients(scale)
         self._optimizer.prepare_grads()
@@ -101,13 +101,13 @@ class DistributedGradients:
     # -- what is remembered ------------------------------------------------------------------------------------------
 
     def steps_taken(self) -> float:
-        """The same on all ranks that hold this part, of which some may have nothing to update."""
+        """Returns the count, the same on all ranks that hold this part, also those with nothing to update."""
         own = max((float(self._step_of(weight)) for weight in self._weights()), default=0.0)
         steps = torch.tensor(own, dtype=torch.float64)
         return float(Ranks(self._part.layout.device, self._part.layout.holders.group).maximum(steps))
 
     def recall(self, parameter: nn.Parameter, steps: float) -> Remembered:
-        """All ranks that hold this part take part; each has a run of the weight's entries."""
+        """Gathers a weight's state; all ranks that hold this part call it, each has a run of entries."""
         moments = {name: self._joined(parameter, name) for name in MOMENTS} if steps else {}
         return Remembered(weight=self._joined(parameter, None), moments=moments, step=steps)
 

@@ -1,4 +1,4 @@
-"""Where a rank stands: which part of the model it holds, and with whom it computes.
+"""The layout of ranks: which part of the model a rank holds, and with which ranks it computes.
 
 Always true: ranks of one replica (tensor, pipeline and context) are given the same samples, replicas different ones;
 megatron-core keeps its groups in globals, so a process is in one layout at a time, and leaves it as it entered.
@@ -24,7 +24,7 @@ _SEED = 1  # of generators that only dropout would draw from, and there is none
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One kind of parallelism: the ranks that differ in it alone, and this one's place among them."""
+    """One kind of parallelism: the ranks that differ in it alone, and this rank's number among them."""
 
     group: dist.ProcessGroup
     rank: int
@@ -41,7 +41,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A rank's place. `data` are the replicas; `holders` are all ranks with the same part of the model as this one."""
+    """A rank's position. `data` has the replicas, `holders` all ranks with the same part of the model as this one."""
 
     device: torch.device
     tensor: Axis
@@ -56,18 +56,18 @@ class Layout:
 
     @property
     def is_leader(self) -> bool:
-        """Of those that hold the same part of the model, counted over the tensor axis too."""
+        """Whether this is the first of the ranks with the same pipeline stage."""
         return self.holders.rank == 0 and self.tensor.rank == 0
 
     def layers_of(self, shape: ModelShape) -> range:
-        """The layers of this rank's pipeline stage."""
+        """Returns the layers of this rank's pipeline stage."""
         count = shape.num_layers // self.pipeline.size
         return range(self.pipeline.rank * count, (self.pipeline.rank + 1) * count)
 
 
 @contextmanager
 def entered_layout(settings: MegatronSettings, device: torch.device) -> Iterator[Layout]:
-    """Over all processes of torch.distributed, which is up already."""
+    """Enters a layout over all processes of torch.distributed, which is initialized already."""
     if not dist.is_initialized():
         raise InvalidInput("Megatron's ranks need torch.distributed: call init_process_group first, got no group")
     check_world(settings, dist.get_world_size())

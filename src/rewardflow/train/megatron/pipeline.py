@@ -1,7 +1,7 @@
-"""Passes through a model whose layers are on several ranks, by Megatron's schedule.
+"""Makes passes through a model whose layers are on several ranks, by Megatron's schedule.
 
-Always true: all ranks of a replica make the same passes over the same rows; what is found is found on the last stage,
-for sampled tokens alone; gradients are left where they accumulate, for the update to reduce.
+Always true: all ranks of a replica make the same passes over the same rows; the last stage has the results, for sampled
+tokens alone; gradients stay where they accumulate, for the update to reduce.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UseScores = Callable[[int, TokenScores], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """`module` is what to call: the part itself, or what counts its gradients."""
+    """Makes passes. `module` is the module to call: the part itself, or the wrapper that counts its gradients."""
 
     part: ModelPart
     module: nn.Module
@@ -39,7 +39,7 @@ class Pipeline:
     def run(
         self, passes: Sequence[PackedRows], use: UseScores, *, entropy: Entropy = "none", backward: bool = False
     ) -> None:
-        """All of them; `use` is called on the ranks of the last stage."""
+        """Makes all passes; calls `use` on the ranks of the last stage."""
         if not passes:
             return
         numbered = iter(enumerate(passes))
@@ -119,7 +119,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Which sampled tokens this rank predicts, and at which of its own places in the sequence it does."""
+    """Which sampled tokens this rank predicts, and at which of its positions."""
 
     index_N: Tensor
     place_N: Tensor

@@ -1,8 +1,8 @@
-"""Weights and optimizer state under the names they have in transformers, for torch.distributed.checkpoint.
+"""Weights and optimizer state under their names in transformers, for torch.distributed.checkpoint.
 
-Always true: the names, shapes and numbers are those of a trainer that holds the whole model, so what one layout wrote
-another reads, and the other backend too; the weights are float32, whatever the model computes in. A weight that the
-tensor axis cuts is a DTensor, so each rank writes and reads its own part.
+Always true: the names, shapes and numbers are those of a trainer that holds the whole model, so any layout, and the
+other back end, can read what one layout wrote; the weights are float32, whatever the model computes in. A weight that
+the tensor axis cuts is a DTensor, so each rank writes and reads its own part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODEL, OPTIMIZER = "model.", "optimizer."
 
 
 def state_of(part: ModelPart, gradients: DistributedGradients) -> dict[str, Tensor]:
-    """What this rank answers for; nothing on ranks that only repeat another's. All ranks call this together."""
+    """Returns what this rank saves; nothing on ranks that only repeat another's. All ranks call it together."""
     rooms = _Rooms.of(part.layout)
     steps = gradients.steps_taken()
     state: dict[str, Tensor] = {}
@@ -59,7 +59,7 @@ def _named_state(weight: PartWeight, remembered: Remembered, part: ModelPart, ro
 
 
 def read_state(part: ModelPart, gradients: DistributedGradients, saved: SavedState) -> None:
-    """Into weights and optimizer. All ranks call this together."""
+    """Reads weights and optimizer state. All ranks call it together."""
     saved.check_model(whole_model(part.shape))
     rooms = _Rooms.of(part.layout)
     fields = MOMENTS if any(name.startswith(OPTIMIZER) for name in saved.names) else ()
@@ -92,7 +92,7 @@ def _remembered(
 
 
 def put_weights(part: ModelPart, gradients: DistributedGradients, source: WeightSource) -> None:
-    """The float32 weights that the optimizer updates, where the model's own are less."""
+    """Sets the float32 weights that the optimizer updates, where the model's own have fewer bits."""
     for weight in part_weights(part):
         value = local_weight(weight, source, part)
         gradients.put_back(weight.parameter, Remembered(weight=value.to(part.layout.device), moments={}))
@@ -100,7 +100,7 @@ def put_weights(part: ModelPart, gradients: DistributedGradients, source: Weight
 
 @dataclass(frozen=True, slots=True)
 class _Rooms:
-    """Tensors that stand for a whole weight, of which this rank has its part."""
+    """Makes tensors that describe a whole weight, of which this rank has its part."""
 
     layout: Layout
     mesh: DeviceMesh | None

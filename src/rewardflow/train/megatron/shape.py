@@ -1,7 +1,7 @@
 """What Megatron needs to know of a model, read from its Hugging Face configuration.
 
-Always true: a shape that exists is of a family whose weights `conversion` knows, and whose computation is the one
-transformers makes; anything else is refused by name, before a weight is read.
+Always true: a shape belongs to a family whose weights `weight_names` knows, and whose computation is the one that
+transformers makes; any other model is refused by name, before a weight is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What the families do not share. `rotary` is where transformers computes the frequencies."""
+    """What differs between the families. `rotary` is the class in which transformers computes the frequencies."""
 
     rotary: str
     qkv_bias: bool = False
@@ -36,7 +36,7 @@ _ROPE_TYPES = ("default", "linear", "llama3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A decoder of one of the families, by its sizes."""
+    """The sizes of a decoder of one of the families."""
 
     family: str
     num_layers: int
@@ -54,7 +54,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Any) -> ModelShape:
-        """From a configuration of transformers."""
+        """Reads a configuration of transformers."""
         name = str(config.model_type)
         family = _FAMILIES.get(name)
         if family is None:
@@ -81,7 +81,7 @@ class ModelShape:
 
 
 def check_fits(shape: ModelShape, settings: MegatronSettings) -> None:
-    """Whether the model can be cut like that; the same on a machine without megatron-core."""
+    """Raises if the model cannot be cut like that; works without megatron-core."""
     for name, value, parts in (
         ("num_attention_heads", shape.num_heads, "tensor_parallel"),
         ("num_key_value_heads", shape.num_kv_heads, "tensor_parallel"),
@@ -96,7 +96,7 @@ def check_fits(shape: ModelShape, settings: MegatronSettings) -> None:
 
 
 def rotary_frequencies(config: Any) -> Tensor:
-    """As transformers computes them, so that a scaling of theirs need not be known here."""
+    """Lets transformers compute the frequencies, so that this code need not know its scalings."""
     from importlib import import_module
 
     name = str(config.model_type)
@@ -106,7 +106,7 @@ def rotary_frequencies(config: Any) -> Tensor:
 
 
 def _check_plain(config: Any, family: str) -> None:
-    """Settings of a family that change what is computed, each with the one value that Megatron's layers compute."""
+    """Refuses settings of a family whose computation Megatron's layers do not make."""
     rope = getattr(config, "rope_parameters", None) or {}
     rules: dict[str, tuple[object, object]] = {
         "hidden_act": (config.hidden_act, "silu"),

@@ -1,7 +1,7 @@
 """Log-probs and entropy of tokens whose logits are spread over ranks, each with some of the vocabulary.
 
 Always true: no rank sees another's logits, only sums over them; the softmax is taken in float32, a bounded number of
-logits at a time, and again in the backward pass instead of being kept; words the vocabulary is padded with have no
+logits at a time, and again in the backward pass instead of being kept; words that pad the vocabulary have no
 probability; all ranks of the axis have the same result.
 
 Shapes: N tokens, C of them at a time, W words of this rank.
@@ -24,7 +24,7 @@ from rewardflow.train.token_log_probs import TokenScores
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Which words of the vocabulary a rank's logits are for: `count` from `first` on, then padding."""
+    """The words that a rank's logits are for: `count` from `first` on, then padding."""
 
     axis: Axis
     first: int
@@ -44,7 +44,7 @@ def vocabulary_log_probs(
     entropy: Entropy = "none",
     logits_at_a_time: int = LOGITS_AT_A_TIME,
 ) -> TokenScores:
-    """Of every token, under logits divided by the temperature."""
+    """Returns the scores of every token, under logits divided by the temperature."""
     chunk = max(1, logits_at_a_time // logits_NW.shape[-1])
     pieces = [
         _Softmax.apply(logits_CW, token_ids_C, words, temperature)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""The weights of a rank's part, from and to those of transformers.
+"""Converts the weights of a rank's part from and to those of transformers.
 
 Always true: weights come and go by their names in transformers, one at a time, so that no rank ever holds more of the
-model than its part and one weight; a weight that several stages hold is given by the first of them alone.
+model than its part and one weight; of several stages that hold a weight, the first gives it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WeightSource = Callable[[str], Tensor]  # a whole weight, by its name in transfo
 
 @dataclass(frozen=True, slots=True)
 class PartWeight:
-    """A weight of Megatron's that this rank has, and what it is made of."""
+    """A weight of Megatron's on this rank, and the weights of transformers that it holds."""
 
     name: str
     parameter: nn.Parameter
@@ -42,19 +42,19 @@ def part_weights(part: ModelPart) -> list[PartWeight]:
 
 
 def given_weights(part: ModelPart) -> list[PartWeight]:
-    """Those that this stage answers for: a tied output layer of a later stage is the first one's embedding."""
+    """Returns the weights that this stage gives: a later stage's tied output layer is the first one's embedding."""
     weights = part_weights(part)
     is_copy = part.shape.is_tied and part.layout.pipeline.rank > 0
     return [weight for weight in weights if not (is_copy and weight.name == "output_layer.weight")]
 
 
 def weights_of(model: nn.Module) -> WeightSource:
-    """Of a model of transformers that is loaded."""
+    """Returns the weights of a loaded model of transformers."""
     return named(model.state_dict())
 
 
 def weights_in(folder: Path) -> WeightSource:
-    """Of a folder that transformers loads, each read when it is asked for; a folder must have safetensors."""
+    """Returns the weights of a folder with safetensors, each read when asked for."""
     from safetensors import safe_open
 
     files: dict[str, Path] = {}
@@ -84,7 +84,7 @@ def named(weights: Mapping[str, Tensor]) -> WeightSource:
 
 
 def local_weight(weight: PartWeight, source: WeightSource, part: ModelPart) -> Tensor:
-    """What this rank is to hold of it, as the source has it."""
+    """Returns this rank's part of a weight, as the source has it."""
     axis = part.layout.tensor
     pieces = [one.part(source(one.name), axis.rank, axis.size) for one in weight.holds]
     return from_hf(weight.name, pieces, part.shape, weight.parameter.shape)
@@ -92,16 +92,16 @@ def local_weight(weight: PartWeight, source: WeightSource, part: ModelPart) -> T
 
 @torch.no_grad()
 def fill(part: ModelPart, source: WeightSource) -> None:
-    """Every weight of this rank's part."""
+    """Sets every weight of this rank's part."""
     for weight in part_weights(part):
         weight.parameter.copy_(local_weight(weight, source, part))
 
 
 @torch.no_grad()
 def stage_weights(part: ModelPart) -> Iterator[tuple[str, Tensor]]:
-    """The whole weights of this rank's pipeline stage, by their names in transformers, one at a time.
+    """Yields the whole weights of this rank's pipeline stage, by their names in transformers, one at a time.
 
-    All ranks of the stage take part: each weight is gathered over the tensor axis when it is asked for.
+    All ranks of the stage iterate together: each weight is gathered over the tensor axis when it is asked for.
     """
     for weight in given_weights(part):
         pieces = to_hf(weight.name, weight.parameter.detach(), part.shape, weight.part_shapes(part.layout))
@@ -111,7 +111,7 @@ def stage_weights(part: ModelPart) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def all_weights(part: ModelPart) -> Iterator[tuple[str, Tensor]]:
-    """The whole weights of all stages, on every rank, one at a time: each stage sends its own to the others."""
+    """Yields the whole weights of all stages, on every rank, one at a time: each stage sends its own to the others."""
     layout = part.layout
     own = stage_weights(part)
     dtype = next(part.gpt.parameters()).dtype
@@ -133,7 +133,7 @@ def _names_by_stage(part: ModelPart) -> list[list[tuple[str, tuple[int, ...]]]]:
 
 
 def _gathered(weight: HFWeight, piece: Tensor, layout: Layout) -> Tensor:
-    """From the parts of the tensor axis, of which the last may be shorter."""
+    """Joins the parts of the tensor axis, of which the last may be shorter."""
     axis = layout.tensor
     if weight.cut is None or axis.size == 1:
         return piece

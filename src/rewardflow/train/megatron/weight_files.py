@@ -1,4 +1,4 @@
-"""The weights of all ranks as files that transformers and generators load.
+"""Writes the weights of all ranks as files that transformers and generators load.
 
 Always true: each pipeline stage writes the weights it has, gathered one at a time, so the whole model is never in one
 place; a file holds at most `max_bytes`, unless one weight alone is more.
@@ -24,7 +24,7 @@ MAX_BYTES = 5 << 30
 def write_weights(
     part: ModelPart, folder: Path, *, dtype: torch.dtype = torch.float32, max_bytes: int = MAX_BYTES
 ) -> None:
-    """Into a folder that is there, on a disk that all ranks see; all of them call this, on their device threads."""
+    """Writes into an existing folder that all ranks see; all of them call it, on their device threads."""
     from safetensors.torch import save_file
 
     layout = part.layout
@@ -47,7 +47,7 @@ def write_weights(
 
 
 def _files(part: ModelPart, dtype: torch.dtype, max_bytes: int) -> Iterator[dict[str, Tensor]]:
-    """The weights of each file. All ranks of the stage gather them, and only the leader needs room for a file."""
+    """Yields the weights of each file. All ranks of the stage gather them; only the leader keeps them."""
     weights: dict[str, Tensor] = {}
     size = 0
     for name, weight in stage_weights(part):

@@ -1,8 +1,8 @@
-"""Weights under their names in transformers and in Megatron, in both directions.
+"""Maps weights between their names in transformers and in Megatron.
 
-Always true: what one rank of the tensor axis holds of a weight is one run of rows or columns of the transformers
-weight, the same share of it for each rank; so conversion needs no other rank, and round trips are exact. It holds for
-anything shaped like the weights: an optimizer's moments convert like them.
+Always true: a rank of the tensor axis holds one run of rows or columns of the transformers weight, the same share for
+each rank; so conversion needs no other rank, and round trips are exact. The same holds for anything shaped like the
+weights: an optimizer's moments convert like them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class HFWeight:
-    """A weight of transformers: its whole shape, and the dimension that the tensor axis cuts; None: all have it all."""
+    """A weight of transformers: its whole shape, and the dimension that the tensor axis cuts (None: all ranks have
+    all).
+    """
 
     name: str
     shape: tuple[int, ...]
     cut: int | None = None
 
     def part(self, whole: Tensor, rank: int, size: int) -> Tensor:
-        """What one of `size` ranks holds of it. The last may hold less, if it does not divide."""
+        """Returns what one of `size` ranks holds of the weight. The last may hold less."""
         if whole.shape != self.shape:
             raise InvalidInput(
                 f"a weight must have the shape its configuration says: {self.name} is {tuple(whole.shape)}, "
@@ -48,14 +50,14 @@ class HFWeight:
 
 
 def part_of(length: int, rank: int, size: int) -> tuple[int, int]:
-    """Where a rank's part starts and how long it is: equal ones, the last ones shorter or empty."""
+    """Returns the start and length of a rank's part: equal parts, the last ones shorter or empty."""
     each = -(-length // size)
     start = min(rank * each, length)
     return start, min(each, length - start)
 
 
 def hf_weights(name: str, shape: ModelShape, first_layer: int = 0) -> tuple[HFWeight, ...]:
-    """What a Megatron weight holds, in the order in which it does. Layers are counted from the stage's first."""
+    """Returns what a Megatron weight holds, in order. Layers are counted from the stage's first."""
     found = _LAYER.fullmatch(name)
     if found is None:
         weights = _outer_weights(shape).get(name)
@@ -69,7 +71,7 @@ def hf_weights(name: str, shape: ModelShape, first_layer: int = 0) -> tuple[HFWe
 
 
 def whole_model(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight that transformers has, by name; weights that are tied have one."""
+    """Returns the shape of every weight in transformers, by name; tied weights have one name."""
     layers = [
         HFWeight(f"model.layers.{number}.{one.name}", one.shape)
         for number in range(shape.num_layers)
@@ -81,7 +83,7 @@ def whole_model(shape: ModelShape) -> dict[str, tuple[int, ...]]:
 
 
 def to_hf(name: str, local: Tensor, shape: ModelShape, parts: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """A rank's Megatron weight as its parts of the transformers weights, whose shapes are given."""
+    """Converts a rank's Megatron weight to its parts of the transformers weights, whose shapes are given."""
     if ".linear_qkv." in name and len(parts) == 3:
         per_group = (shape.num_heads // shape.num_kv_heads + 2) * shape.head_dim
         groups = local.view(-1, per_group, *local.shape[1:])
@@ -93,7 +95,7 @@ def to_hf(name: str, local: Tensor, shape: ModelShape, parts: Sequence[tuple[int
 
 
 def from_hf(name: str, parts: Sequence[Tensor], shape: ModelShape, local_shape: torch.Size) -> Tensor:
-    """The inverse; rows that a vocabulary is padded with are 0."""
+    """Inverts `to_hf`; rows that pad the vocabulary are 0."""
     if ".linear_qkv." in name and len(parts) == 3:
         rest = parts[0].shape[1:]
         num_groups = parts[1].shape[0] // shape.head_dim
