@@ -32,7 +32,7 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
 from rewardflow.generate.engines import engine_factory
 from rewardflow.policy.load_policy import Policy, load_policy
-from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.actor_group import ActorGroup
 from rewardflow.runtime.on_ray.engine_actor import EngineActor
 from rewardflow.runtime.on_ray.remote_parts import EngineGenerator
 from rewardflow.runtime.on_ray.weight_buckets import WeightBucket
@@ -70,9 +70,9 @@ class GivenEngine:
     """An actor that generates, and what it was given last."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self.crew = Crew("generator", [ray.remote(EngineActor).remote(0, 1)])
-        (self.place,) = asyncio.run(self.crew.all("open", lambda _: (settings,)))
-        self.generator = EngineGenerator(self.crew, engine_factory(settings).routing(settings.generation))
+        self.actors = ActorGroup("generator", [ray.remote(EngineActor).remote(0, 1)])
+        (self.place,) = asyncio.run(self.actors.all("open", lambda _: (settings,)))
+        self.generator = EngineGenerator(self.actors, engine_factory(settings).routing(settings.generation))
         self.policies: dict[int, Policy] = {}
 
     async def give(self, seed: int) -> int:
@@ -82,7 +82,7 @@ class GivenEngine:
         weights = list((*policy.model.named_parameters(), *policy.model.named_buffers()))[::-1]
         for start in range(0, len(weights), 5):
             piece = {name: weight.detach() for name, weight in weights[start : start + 5]}
-            await self.crew.all("receive", lambda _, piece=piece: (WeightBucket(piece),))
+            await self.actors.all("receive", lambda _, piece=piece: (WeightBucket(piece),))
         await self.generator.publish(version)
         self.policies[version] = policy
         return version
@@ -94,7 +94,7 @@ class GivenEngine:
         return asyncio.run(run())
 
     def num_rollouts(self) -> int:
-        return int(asyncio.run(self.crew.all("statistics"))[0].num_rollouts)
+        return int(asyncio.run(self.actors.all("statistics"))[0].num_rollouts)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GivenEngine]:
     yield given
     processes = descendants_of(given.place.pid)
     assert processes
-    given.crew.kill()
+    given.actors.kill()
     assert wait_until_gone(processes) == []
 
 
@@ -168,7 +168,7 @@ def test_weights_that_are_not_all_there_are_no_version(engine: GivenEngine) -> N
     piece = {"model.norm.weight": torch.ones(HIDDEN)}
 
     async def run() -> None:
-        await engine.crew.all("receive", lambda _: (WeightBucket(piece),))
+        await engine.actors.all("receive", lambda _: (WeightBucket(piece),))
         await engine.generator.publish(99)
 
     with pytest.raises(Exception, match=r"published weights must be all of the policy's, got none for lm_head"):

@@ -17,7 +17,7 @@ from ray_here import LOOPBACK, STORE_BYTES
 from rewardflow.errors import ClusterError, InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
-from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.actor_group import ActorGroup
 from rewardflow.runtime.on_ray.rank_actor import Rank
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
@@ -129,10 +129,10 @@ def test_a_cluster_that_others_fill_is_refused_when_the_wait_is_over(tmp_path: P
 
 
 def test_an_error_in_an_actor_is_told_with_its_traceback_in_the_first_lines(cluster: Cluster) -> None:
-    crew = Crew("rank", [ray.remote(Rank).remote(0, 1)])
+    actors = ActorGroup("rank", [ray.remote(Rank).remote(0, 1)])
     with pytest.raises(ClusterError) as caught:
-        asyncio.run(crew.all("optim_step"))
-    crew.kill()
+        asyncio.run(actors.all("optim_step"))
+    actors.kill()
     lines = str(caught.value).splitlines()
     assert lines[0] == "rank 0 of 1 failed: AssertionError: a rank must be opened first"
     assert lines[1] == "Traceback (most recent call last):"

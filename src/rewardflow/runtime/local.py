@@ -90,7 +90,6 @@ class LocalRuntime:
             generator=engine,
             trainer=self.trainer,
             critic=self.trainer if settings.algorithm.kind.critic else None,
-            weights=self.trainer,
             fits=lambda prompt: bool(engine.encoder.fit([prompt]).kept),
             peak_memory_bytes=partial(peak_memory_bytes, device_of(settings)),
         )

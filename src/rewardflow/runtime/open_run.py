@@ -21,7 +21,7 @@ from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.flow_parts import FlowParts
-from rewardflow.flow.protocols import Generator, Trainer, ValueEstimator
+from rewardflow.flow.protocols import Generator, ValueEstimator
 from rewardflow.flow.records import Boundary, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
@@ -34,7 +34,7 @@ from rewardflow.runtime.records.run_records import RunRecords, open_records
 from rewardflow.runtime.records.step_checks import StepChecks
 from rewardflow.runtime.reward_probe import probe, probe_open
 from rewardflow.runtime.run_agent import RunAgent, keeps_texts, shared_cluster
-from rewardflow.runtime.run_state import RunState, WeightKeeper
+from rewardflow.runtime.run_state import CheckpointedTrainer, RunState
 from rewardflow.runtime.validation_setup import check_reward_fits, make_plan
 from rewardflow.settings.run_settings import RunSettings
 
@@ -48,9 +48,8 @@ class Machinery:
     """The parts that compute in a run."""
 
     generator: Generator
-    trainer: Trainer
+    trainer: CheckpointedTrainer
     critic: ValueEstimator | None
-    weights: WeightKeeper
     fits: Callable[[Prompt], bool]  # whether a prompt can be generated from
     peak_memory_bytes: Callable[[], int | None]
     num_replicas: int = 1  # that share the samples of a micro-batch
@@ -216,7 +215,7 @@ def _make_parts(
 
 def _state_of(prepared: PreparedRun, machinery: Machinery, parts: FlowParts, prompts: PromptCursor) -> RunState:
     return RunState(
-        weights=machinery.weights,
+        trainer=machinery.trainer,
         prompts=prompts,
         prompt_set=prepared.prompt_set,
         parts=parts,

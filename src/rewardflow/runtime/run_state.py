@@ -16,6 +16,7 @@ from rewardflow.checkpoint.manifest import VALIDATION_FOLDER, Checkpoint
 from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.flow_parts import FlowParts
+from rewardflow.flow.protocols import Trainer
 from rewardflow.flow.records import Boundary, SavedStep
 from rewardflow.settings.run_settings import ValidationSettings
 
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 _SAMPLING = ("rollouts", "temperature", "top_p", "top_k", "max_response_tokens")  # of a validation
 
 
-class WeightKeeper(Protocol):
-    """Holds weights, optimizer state and random numbers: a trainer in this process, or ranks in others."""
+class CheckpointedTrainer(Trainer, Protocol):
+    """A trainer whose weights, optimizer state and random numbers can be saved: in this process, or on ranks."""
 
     async def take(self) -> Writable:
         """Copies the state. Any thread may call the copy's `write`."""
@@ -41,7 +42,7 @@ class WeightKeeper(Protocol):
 class RunState:
     """The parts of a run that have state."""
 
-    weights: WeightKeeper
+    trainer: CheckpointedTrainer
     prompts: PromptCursor
     prompt_set: PromptSet
     parts: FlowParts
@@ -52,7 +53,7 @@ class RunState:
         from rewardflow.checkpoint.snapshot import Snapshot
 
         progress = self._progress()
-        return Snapshot(boundary=boundary, progress=progress, weights=await self.weights.take())
+        return Snapshot(boundary=boundary, progress=progress, weights=await self.trainer.take())
 
     async def put_back(self, checkpoint: Checkpoint) -> Boundary:
         """Loads the checkpoint, and returns the boundary at which the flow starts."""
@@ -61,7 +62,7 @@ class RunState:
 
         progress = read_progress(checkpoint.path)
         self._set_progress(progress)
-        await self.weights.put_back(checkpoint.path)
+        await self.trainer.put_back(checkpoint.path)
         open_steps = await asyncio.to_thread(
             lambda: read_rollouts(checkpoint.path, lambda uid: self.prompt_set[int(uid)])
         )

@@ -21,7 +21,7 @@ _MAY_BE_AN_EFFECT = 2  # the importance of an error that the death of a partner 
 ArgumentsOf = Callable[[int], tuple[Any, ...]]
 
 
-class Crew:
+class ActorGroup:
     """The actors of one kind. `kind` is their name in messages; `places` are filled in as they become known."""
 
     def __init__(self, kind: str, actors: Sequence[Any]) -> None:

@@ -25,7 +25,7 @@ from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.generate.engines import engine_factory
 from rewardflow.runtime.local import rehearse, rehearse_validation
-from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.actor_group import ActorGroup
 from rewardflow.runtime.on_ray.engine_actor import EngineActor
 from rewardflow.runtime.on_ray.placement import (
     Need,
@@ -40,7 +40,6 @@ from rewardflow.runtime.on_ray.remote_parts import (
     DirectGenerator,
     EngineGenerator,
     RankTrainer,
-    RankWeights,
     SeparateGenerator,
 )
 from rewardflow.runtime.open_run import Machinery
@@ -136,11 +135,11 @@ class RayRuntime:
         """Loads ranks and generators as if the run resumed from the checkpoint: what can train it can measure it."""
         machinery = await self.load()
         if checkpoint is not None:
-            await machinery.weights.put_back(checkpoint.path)
+            await machinery.trainer.put_back(checkpoint.path)
             await machinery.generator.publish(version)
         return machinery.generator
 
-    def _machinery(self, ranks: Crew, engines: Crew, places: list[RankPlace]) -> Machinery:
+    def _machinery(self, ranks: ActorGroup, engines: ActorGroup, places: list[RankPlace]) -> Machinery:
         settings = self._settings
         trainer = RankTrainer(ranks, places)
         assert self._fits is not None
@@ -148,13 +147,12 @@ class RayRuntime:
             generator=self._generator(ranks, engines),
             trainer=trainer,
             critic=trainer if settings.algorithm.kind.critic else None,
-            weights=RankWeights(ranks),
             fits=self._fits,
             peak_memory_bytes=lambda: trainer.peak_memory_bytes,
             num_replicas=places[0].num_replicas,
         )
 
-    def _generator(self, ranks: Crew, engines: Crew) -> EngineGenerator:
+    def _generator(self, ranks: ActorGroup, engines: ActorGroup) -> EngineGenerator:
         factory = engine_factory(self._settings)
         routing = factory.routing(self._settings.generation)
         if self._is_colocated:
@@ -175,7 +173,7 @@ class RayRuntime:
             why=backend_of(self._settings).describe_ranks(self._settings),
         )
 
-    async def _start_actors(self) -> tuple[Crew, Crew]:
+    async def _start_actors(self) -> tuple[ActorGroup, ActorGroup]:
         from ray.util.placement_group import remove_placement_group
 
         need = self._need()
@@ -185,17 +183,17 @@ class RayRuntime:
         nodes = nodes_of(group)
         places = neighbours_together({place: nodes[place] for place in range(num_ranks)})
         ranks = [_actor(Rank, need, group, places[number], (number, num_ranks)) for number in range(num_ranks)]
-        crew = Crew("rank", ranks)
-        self._stack.callback(crew.kill)
+        rank_group = ActorGroup("rank", ranks)
+        self._stack.callback(rank_group.kill)
         engines = [
             _actor(EngineActor, need, group, num_ranks + number, (number, self._num_engines))
             for number in range(self._num_engines)
         ]
-        others = Crew("generator", engines)
-        self._stack.callback(others.kill)
-        return crew, others
+        engine_group = ActorGroup("generator", engines)
+        self._stack.callback(engine_group.kill)
+        return rank_group, engine_group
 
-    async def _check_run_dir_is_shared(self, ranks: Crew, places: list[RankPlace]) -> None:
+    async def _check_run_dir_is_shared(self, ranks: ActorGroup, places: list[RankPlace]) -> None:
         """Raises if a rank does not see `run_dir`, where it must write its part of a checkpoint."""
         if self._settings.run_dir is None:
             return
@@ -265,8 +263,8 @@ def _made_file(folder: Path) -> Path:
     return file
 
 
-def _note_places(crew: Crew, places: list[RankPlace]) -> None:
-    crew.places[:] = [f" (node {place.node}, process {place.pid})" for place in places]
+def _note_places(actors: ActorGroup, places: list[RankPlace]) -> None:
+    actors.places[:] = [f" (node {place.node}, process {place.pid})" for place in places]
 
 
 def _count(number: int, name: str) -> str:

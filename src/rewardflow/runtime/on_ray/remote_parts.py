@@ -1,8 +1,7 @@
-"""The seams of the loop, on actors: a trainer that is many ranks, a generator that is many engines.
+"""The loop's trainer and generator on actors: a trainer of many ranks, a generator of many engines.
 
-Always true: the samples of a micro-batch are spread over the replicas by tokens and by nothing else, so the same run
-gives every rank the same; n ranks make the update that one would, up to rounding. A message holds a batch, never a
-sample.
+Always true: the samples of a micro-batch are split over the replicas by their tokens alone, so the same run gives every
+rank the same samples; n ranks make the update that one would, up to rounding. A message holds a batch, never a sample.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Literal
 from rewardflow.errors import CheckpointError, ClusterError
 from rewardflow.flow.records import GroupRequest, MicroBatch, Sample, UpdateReport, num_tokens
 from rewardflow.generate.engines import Routing
-from rewardflow.runtime.on_ray.actor_group import Crew
+from rewardflow.runtime.on_ray.actor_group import ActorGroup
 from rewardflow.runtime.on_ray.balance import split_evenly
 from rewardflow.runtime.on_ray.rank_actor import RankPlace
 from rewardflow.runtime.on_ray.routing import routed
@@ -26,9 +25,9 @@ from rewardflow.types import EMPTY, Reward, Rollout
 
 
 class RankTrainer:
-    """A `Trainer` and a `ValueEstimator`. Places are those of the ranks, in order."""
+    """A `CheckpointedTrainer` and a `ValueEstimator`. `places` are those of the ranks, in order."""
 
-    def __init__(self, ranks: Crew, places: Sequence[RankPlace]) -> None:
+    def __init__(self, ranks: ActorGroup, places: Sequence[RankPlace]) -> None:
         self._ranks = ranks
         self.places = tuple(places)
         self._num_replicas = places[0].num_replicas
@@ -60,6 +59,14 @@ class RankTrainer:
         reports: list[UpdateReport] = await self._ranks.all("optim_step")
         return reports[0]
 
+    async def take(self) -> TakenOnRanks:
+        """Each rank keeps its own part, and later writes it into a directory that all ranks see."""
+        await self._ranks.all("take")
+        return TakenOnRanks(self._ranks)
+
+    async def put_back(self, folder: Path) -> None:
+        await self._ranks.all("put_back", lambda _: (folder.absolute(),))
+
     async def _look(self, method: str, rollouts: Sequence[Rollout], *others: Any) -> list[object]:
         """By rollout, whichever replica had it."""
         shares = self._split(rollouts)
@@ -87,7 +94,7 @@ class RankTrainer:
 class EngineGenerator:
     """A `Generator` on the engines of actors, which have the trainer's weights or pull them when they publish."""
 
-    def __init__(self, engines: Crew, routing: Routing) -> None:
+    def __init__(self, engines: ActorGroup, routing: Routing) -> None:
         self._engines = engines
         self._routing = routing
 
@@ -104,7 +111,7 @@ class EngineGenerator:
 class SeparateGenerator(EngineGenerator):
     """On engines in actors of their own; the weights travel through Ray's object store, a few at a time."""
 
-    def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
+    def __init__(self, engines: ActorGroup, routing: Routing, ranks: ActorGroup) -> None:
         super().__init__(engines, routing)
         self._ranks = ranks
 
@@ -124,7 +131,7 @@ class SeparateGenerator(EngineGenerator):
 class DirectGenerator(EngineGenerator):
     """On engines in actors of their own; the first rank sends the weights to the engines' workers itself."""
 
-    def __init__(self, engines: Crew, routing: Routing, ranks: Crew) -> None:
+    def __init__(self, engines: ActorGroup, routing: Routing, ranks: ActorGroup) -> None:
         super().__init__(engines, routing)
         self._ranks = ranks
 
@@ -139,22 +146,10 @@ def _same(argument: Any, _: int) -> tuple[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class RankWeights:
-    """A `WeightKeeper`: each rank keeps and writes its own part, into a directory that all of them see."""
-
-    ranks: Crew
-
-    async def take(self) -> TakenOnRanks:
-        await self.ranks.all("take")
-        return TakenOnRanks(self.ranks)
-
-    async def put_back(self, folder: Path) -> None:
-        await self.ranks.all("put_back", lambda _: (folder.absolute(),))
-
-
-@dataclass(frozen=True, slots=True)
 class TakenOnRanks:
-    ranks: Crew
+    """The parts of a checkpoint that the ranks keep in their memory."""
+
+    ranks: ActorGroup
 
     def write(self, folder: Path) -> None:
         try:
