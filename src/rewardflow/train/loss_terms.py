@@ -1,7 +1,7 @@
-"""From samples to the scalar that is differentiated: the numerator of one forward pass.
+"""Turns samples into the scalar to differentiate: the numerator of one forward pass.
 
-Always true: a row carries everything its loss needs, over its own sampled tokens, so nothing can be put on another's;
-the numerator is a sum that no denominator has touched, so those of all passes of an update add up.
+Always true: a row carries everything its loss needs, over its own sampled tokens, so no value can land on another row;
+the numerator is a sum before any division, so the numerators of all passes of an update add up.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSums:
-    """What one pass adds to the metrics, in float64: terms of the loss, weighted as it is, and sums over tokens."""
+    """What one pass adds to the metrics, in float64: terms of the loss with its weights, and sums over tokens."""
 
     weighted: Mapping[str, Tensor]
     counted: Mapping[str, Tensor]
@@ -58,7 +58,7 @@ class PassSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerator:
-    """`value` is what to differentiate; the sums have no gradient."""
+    """`value` is the scalar to differentiate; the sums have no gradient."""
 
     value: Tensor
     sums: PassSums
@@ -66,7 +66,7 @@ class Numerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerms:
-    """The terms of the loss. `uses_old` is False where every update is a step's only one, so that old is present."""
+    """The terms of the loss. `uses_old` is False if each step has one update, so that old equals present."""
 
     algorithm: AlgorithmSettings
     uses_old: bool
@@ -87,7 +87,7 @@ class LossTerms:
         return tuple(name for name, is_needed in needed.items() if is_needed)
 
     def has_gradient(self, sample: Sample) -> bool:
-        """Whether a scored sample needs a forward and backward pass: with an advantage of 0, other terms decide."""
+        """Whether a scored sample needs a pass: with an advantage of 0, the other terms decide."""
         if self.algorithm.kl_coef > 0 or self.algorithm.entropy_coef > 0:
             return True
         # A tensor made of one number would take ten times as long, for each of thousands of samples.
@@ -103,7 +103,7 @@ class LossTerms:
         )
 
     def idle_row(self) -> TrainingRow:
-        """Takes part in a pass, with a gradient of exactly 0."""
+        """Returns a row that takes part in a pass with a gradient of exactly 0."""
         nothing = torch.zeros(len(IDLE_ROW.sampled))
         columns = {name: nothing for name in self.column_names}
         engine = array("f", bytes(4 * len(IDLE_ROW.sampled)))
@@ -203,7 +203,7 @@ class LossTerms:
 
 
 def column_of(name: str, values: Any, sample: Sample, row: TokenRow) -> Tensor:
-    """One float32 for each sampled token; a single number stands for all of them."""
+    """Returns one float32 for each sampled token; a single number is repeated for all of them."""
     if isinstance(values, float):
         return torch.full((len(row.sampled),), values)  # much faster than by way of a tensor of one
     column = torch.as_tensor(values, dtype=torch.float32).detach().cpu()
@@ -224,7 +224,7 @@ def _advantage_of(sample: Sample) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One forward pass, as its metrics see it."""
+    """The tensors of one forward pass that its metrics need."""
 
     rows: Sequence[TrainingRow]
     columns: Mapping[str, Tensor]

@@ -1,12 +1,12 @@
-"""How far the policy in training is from the one that generated: what one pass tells, apart for each staleness.
+"""Measures how far the policy in training is from the one that generated, in one pass, by staleness.
 
 Always true: everything is a float64 sum or maximum over the tokens that went through the model, without gradient, so
-those of passes and ranks add up, by name; names follow from the settings and not from the rows. Staleness is the
-step's number minus the version that generated; a rollout that does not tell its version has a staleness of 0.
+passes and ranks add up, by name; names follow from the settings and not from the rows. Staleness is the step's number
+minus the version that generated; a rollout without a version has a staleness of 0.
 
-Two comparisons: `behaviour` is the policy as it is now with the one that generated, by the log-probs that stand for
-it; `engine` is the engine's log-probs with the trainer's, under the same weights where the trainer took them while it
-had them or where the staleness is 0, else under those before the step's first update.
+Two comparisons: `behaviour` compares the present policy with the one that generated, by the log-probs that represent
+it; `engine` compares the engine's log-probs with the trainer's: under the same weights where the trainer computed them
+while it had those weights or where the staleness is 0, else under the weights before the step's first update.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalenessSums:
-    """Of the rows of one staleness in one pass."""
+    """Sums of the rows of one staleness in one pass."""
 
     sums: Mapping[str, Tensor]
     maxima: Mapping[str, Tensor]
 
 
 def staleness_sums(compared: Compared, loss_sums: Mapping[str, Tensor], mask_BT: Tensor) -> StalenessSums:
-    """`loss_sums` are sums over the same tokens, one of them called `tokens`."""
+    """Sums by staleness. `loss_sums` are sums over the same tokens, one of them called `tokens`."""
     present_BT, trainer_BT = compared.present_BT.detach(), compared.trainer_BT.detach()
     ratios = ratio_sums(present_BT, *_base(present_BT, compared.behaviour_BT, mask_BT))
     differences = prob_diff_sums(trainer_BT, *_base(trainer_BT, compared.engine_BT, mask_BT))
@@ -56,7 +56,7 @@ def staleness_sums(compared: Compared, loss_sums: Mapping[str, Tensor], mask_BT:
 
 
 def off_policy_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
-    """What the two comparisons say, by the names of metrics; nothing of one that could not be made."""
+    """Returns the results of both comparisons by metric name; nothing for one that was impossible."""
     ratios = ratio_measures(_under(_BEHAVIOUR, sums), _under(_BEHAVIOUR, maxima))
     differences = prob_diff_measures(_under(_ENGINE, sums), _under(_ENGINE, maxima))
     return {
@@ -66,7 +66,7 @@ def off_policy_measures(sums: Mapping[str, float], maxima: Mapping[str, float]) 
 
 
 def loss_measures(sums: Mapping[str, float]) -> dict[str, float]:
-    """Means over the tokens, of what the loss summed."""
+    """Returns means over the tokens of the loss's sums."""
     totals = _under(_LOSS, sums)
     tokens = totals.pop("tokens", 0.0)
     return {"trained_tokens": tokens, **{name: total / tokens for name, total in totals.items() if tokens}}

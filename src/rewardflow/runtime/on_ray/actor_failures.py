@@ -1,4 +1,4 @@
-"""What goes wrong in an actor, and how the run is told: who it was, what it was, and where, in the first lines.
+"""Reports failures of actors to the run: which actor, which error, and where, in the first lines.
 
 Always true: an error of ours travels as it is, any other as text, because exceptions of libraries often cannot be sent;
 Ray's own frames and advice are left out.

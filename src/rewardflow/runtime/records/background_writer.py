@@ -1,7 +1,7 @@
-"""Writing that nobody waits for: a thread of its own, and a run that goes on whatever becomes of it.
+"""Writes on its own thread, so that nobody waits for it and the run continues if writing fails.
 
-Always true: putting neither waits nor raises; what is put is written in order, waits, or is counted as lost; what goes
-wrong is told once; no more than `most_waiting` items wait, because a place that takes nothing must not fill the memory.
+Always true: putting neither waits nor raises; every item is written in order, waits, or is counted as lost; a failure
+is logged once; at most `most_waiting` items wait, because a target that accepts nothing must not fill the memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundStatistics:
-    """Every item that was put is in exactly one of these."""
+    """Every item that was put is in exactly one of these counts."""
 
     num_written: int
     num_waiting: int
@@ -29,7 +29,7 @@ class BackgroundStatistics:
 
 
 class BackgroundWriter(Generic[T]):
-    """`opened` is entered and left on the thread, and gives what writes one item."""
+    """The thread enters and leaves `opened`, which gives the function that writes one item."""
 
     def __init__(
         self, name: str, opened: Callable[[], AbstractContextManager[Callable[[T], None]]], *, most_waiting: int
@@ -60,7 +60,7 @@ class BackgroundWriter(Generic[T]):
             return BackgroundStatistics(num_written=self._num_written, num_waiting=waiting, num_lost=self._num_lost)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was put so far is written or lost; False if that takes longer."""
+        """Waits until everything put so far is written or lost; returns False after the timeout."""
         if not self._thread.is_alive():
             return True
         reached = threading.Event()
@@ -68,7 +68,7 @@ class BackgroundWriter(Generic[T]):
         return reached.wait(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits, then let go. What takes longer is left behind, with a warning."""
+        """Writes the waiting items, then ends; abandons what takes longer than the timeout, with a warning."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -88,7 +88,7 @@ class BackgroundWriter(Generic[T]):
             self._write_all(None)
 
     def _write_all(self, write: Callable[[T], None] | None) -> None:
-        """To the end; with nothing to write with, everything is lost."""
+        """Writes items to the end; loses all of them if the target cannot be opened."""
         while (item := self._items.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()

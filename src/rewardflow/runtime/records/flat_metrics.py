@@ -1,6 +1,7 @@
-"""The numbers of a line of metrics.jsonl under flat names, for programs that draw curves.
+"""Flattens a line of metrics.jsonl into numbers by name, for programs that draw curves.
 
-Always true: a name is that of the line, with `/` between what is nested; null is left out, and so is what is no number.
+Always true: a name is that of the line, with `/` between nested names; null and everything else that is no number is
+left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _NOT_FIGURES = frozenset({"v", "step", "source"})
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """`{"busy_s": {"update": 2.0}, "mini_batches": [{"entropy": 0.5}]}`: `busy_s/update`, `mini_batch/0/entropy`.
 
-    What a mini-batch says apart for each staleness is left to the file.
+    Leaves out the figures of a mini-batch by staleness.
     """
     return dict(_flat("", {name: value for name, value in line.items() if name not in _NOT_FIGURES}))
 

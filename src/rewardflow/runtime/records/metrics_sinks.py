@@ -1,7 +1,7 @@
-"""Where the figures of a run go besides its own files: TensorBoard, Weights & Biases.
+"""Sends the figures of a run to TensorBoard and Weights & Biases, besides its own files.
 
-Always true: a sink gets every step once, in order, on a thread of its own; a run that goes on from a checkpoint writes
-no step twice; a sink that fails is told once and never ends a run.
+Always true: a sink gets every step once, in order, on its own thread; a resumed run writes no step twice; a sink that
+fails is logged once and never ends a run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_WAITING = 10_000  # steps; each is a few hundred numbers
 class StepMetrics:
     """The figures of one step by flat names, as `scalars` gives them.
 
-    Figures that may come when later steps have told theirs have an `axis` of their own, along which `step` counts.
+    Figures that may come after those of later steps have their own `axis`, along which `step` counts.
     """
 
     step: int
@@ -46,19 +46,19 @@ WriteMetrics = Callable[[StepMetrics], None]
 
 
 class MetricsSink(Protocol):
-    """A place for figures."""
+    """A target for figures."""
 
     @property
     def name(self) -> str:
         """As people know it."""
 
     def opened(self) -> AbstractContextManager[WriteMetrics]:
-        """Entered, used and left on one thread; may take its time, and may raise."""
+        """Opens the sink. One thread enters, uses and leaves it; it may be slow, and may raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorBoardSink:
-    """`purge_step`: what earlier sessions wrote from this step on does not count any more; None: there were none."""
+    """`purge_step`: hide what earlier sessions wrote from this step on; None: there were none."""
 
     folder: Path
     purge_step: int | None
@@ -80,7 +80,7 @@ class TensorBoardSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WandbSink:
-    """`state_path` holds which run it is there and the first step it does not have yet."""
+    """`state_path` stores the run's id at Weights & Biases and the first step that it does not have yet."""
 
     folder: Path
     state_path: Path
@@ -154,7 +154,7 @@ class _WandbState:
 
 
 def check_sinks(settings: RunSettings) -> None:
-    """What was asked for by name must be there; found before anything is loaded."""
+    """Raises if a sink that the settings ask for is not installed."""
     asked = {"tensorboard": settings.metrics.tensorboard is True, "wandb": settings.metrics.wandb is not None}
     for package, is_asked in asked.items():
         if is_asked and not _is_installed(package):
@@ -187,6 +187,6 @@ def in_background(sink: MetricsSink) -> BackgroundWriter[StepMetrics]:
 
 
 def _is_installed(package: str) -> bool:
-    """A folder of that name, as both of them make, is not the package."""
+    """Whether the package is there; a folder of that name, as both sinks make, is not the package."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None

@@ -1,9 +1,9 @@
-"""Rollouts with their verdicts as parquet files, one a step, for people and for reports.
+"""Writes rollouts with their verdicts as parquet files, one a step, for people and for reports.
 
-Always true: a file is whole or not there, and has the same columns of the same types as every other, under a schema
+Always true: a file is complete or not there, and has the same columns of the same types as every other, under a schema
 version in its metadata; texts are what the model and the judge said, but for halves of surrogate pairs, which UTF-8
 cannot hold and which are written as `\\ud83d`; where the journal keeps no texts (`limits.store: hash`), neither do
-these files. Writing is done on a thread of its own and nobody waits for it.
+these files. A thread of its own writes, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Value = Callable[[int, JudgedRollout], Any]
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumn:
-    """`kind` as pyarrow spells it, or `components`, a map from text to number."""
+    """A column. `kind` is as pyarrow spells it, or `components`, a map from text to number."""
 
     kind: str
     value: Value
@@ -78,12 +78,12 @@ TEXTS = frozenset({"prompt", "messages", "response", "ground_truth", "query", "e
 
 
 class RolloutFiles:
-    """`files.write(step, rollouts)`; close it. Without `keeps_texts`, `TEXTS` are null."""
+    """Call `files.write(step, rollouts)`, and close it. Without `keeps_texts`, `TEXTS` are null."""
 
     def __init__(
         self, folder: Path, settings: RolloutSettings, *, next_step: int = 0, keeps_texts: bool = True
     ) -> None:
-        """Files of the steps from `next_step` on are removed: those steps will be trained again."""
+        """Removes files of the steps from `next_step` on: those steps will be trained again."""
         self.folder = folder
         self._settings = settings
         self._keeps_texts = keeps_texts
@@ -97,7 +97,7 @@ class RolloutFiles:
         )
 
     def write(self, step: int, rollouts: Iterable[JudgedRollout]) -> None:
-        """One step's, if it is one of those that are kept; never waits, never raises."""
+        """Writes one step's rollouts if the settings keep that step; never waits, never raises."""
         if self._settings.every is not None and step % self._settings.every == 0:
             self._writer.put((step, in_whole_groups(rollouts, self._settings.limit)))
 
@@ -128,7 +128,7 @@ def is_installed() -> bool:
 
 
 def in_whole_groups(rollouts: Iterable[JudgedRollout], limit: int | None) -> list[JudgedRollout]:
-    """Groups from the first on, as long as they fit, but at least one: half a group says nothing of its advantages."""
+    """Returns as many whole groups as fit, at least one: half a group would not explain its advantages."""
     kept: list[JudgedRollout] = []
     for _, group in itertools.groupby(rollouts, lambda one: one.rollout.group_id):
         members = list(group)
@@ -139,7 +139,7 @@ def in_whole_groups(rollouts: Iterable[JudgedRollout], limit: int | None) -> lis
 
 
 def write_file(path: Path, step: int, rollouts: Sequence[JudgedRollout], *, keeps_texts: bool = True) -> None:
-    """Atomically."""
+    """Writes the file atomically."""
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     fields = _schema(pyarrow)
     values = {
@@ -177,7 +177,7 @@ def _json(value: Any) -> str:
 
 
 def _text_or_json(value: Any) -> str | None:
-    """A text as it is, anything else as JSON."""
+    """Returns a text as it is, anything else as JSON."""
     return _text(value) if value is None or isinstance(value, str) else _json(value)
 
 
@@ -186,7 +186,7 @@ def _components(one: JudgedRollout) -> list[tuple[str, float | None]]:
 
 
 def _mean(advantage: Any) -> float | None:
-    """Over the tokens, where each has its own."""
+    """Returns the mean over the tokens if each has its own value."""
     plain = advantage.tolist() if hasattr(advantage, "tolist") else advantage
     if isinstance(plain, Sequence):
         return sum(plain) / len(plain) if plain else None

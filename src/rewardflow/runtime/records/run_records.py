@@ -1,8 +1,8 @@
-"""What a run writes about itself: its settings, a line for each step, what its devices did, its rollouts.
+"""Writes the records of a run: its settings, a line for each step, the use of its devices, its rollouts.
 
-Always true: every step that was trained and every version that was measured has one line in metrics.jsonl, however
-often the run was killed and went on; cutting the file leaves it as it was or as it should be. What a step told is on
-disk before a checkpoint says that the step is done. Nobody else writes to the run meanwhile.
+Always true: every trained step and every measured version has one line in metrics.jsonl, however often the run was
+killed and resumed; cutting the file leaves it as it was or as it should be. The records of a step are on disk before a
+checkpoint says that the step is done. Nothing else writes to the run directory meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERSION_AXIS = f"{VALIDATION_SOURCE}/version"
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """Open for writing."""
+    """The records of a run, open for writing."""
 
     metrics: LineFile[Mapping[str, Any]]
     devices: EventSink
@@ -56,19 +56,19 @@ class RunRecords:
         self.tell(report.step, scalars(line))
 
     def tell(self, step: int, values: Mapping[str, float], *, axis: str | None = None) -> None:
-        """Figures of a step to everything that draws curves."""
+        """Sends the figures of a step to all sinks."""
         for sink in self.sinks:
             sink.put(StepMetrics(step, values, axis))
 
     def validated(self, validated: Validated) -> None:
-        """Once for a version, whatever its verdicts waited for."""
+        """Records a measured version once, when its last verdict has come."""
         if self.validation is not None and self.validation.validated(validated):
             self.metrics.append(validated.report.to_metrics_json())
             version, values = validated.report.version, scalars(validated.report.metrics)
             self.tell(version, values, axis=_VERSION_AXIS)
 
     def flush(self) -> None:
-        """Waits for the disk, and not for ever for those who may never answer."""
+        """Waits for the disk, and for a limited time for sinks, which may never answer."""
         if self.validation is not None:
             self.validation.flush()
         self.metrics.flush()
@@ -76,7 +76,7 @@ class RunRecords:
             writer.flush(_FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
-        """As `flush`, and lets go."""
+        """As `flush`, then closes everything."""
         for writer in self._writers():
             writer.close(_CLOSE_TIMEOUT_S)
         if self.validation is not None:
@@ -97,7 +97,7 @@ def open_records(
     checkpoint: Checkpoint | None,
     keeps_texts: bool = True,
 ) -> RunRecords | None:
-    """In `run_dir`, if there is one: a new directory, or that of the run that goes on from the checkpoint."""
+    """Opens the records in `run_dir`, if there is one: a new directory, or that of the run that resumes."""
     if settings.run_dir is None:
         return None
     directory = RunDirectory.at(settings.run_dir) if resumes else RunDirectory.create(settings.run_dir)
@@ -138,10 +138,11 @@ def _open_rollouts(
 
 
 def told_for_good(settings: RunSettings, directory: RunDirectory, next_step: int) -> dict[int, dict[str, Any]]:
-    """Versions that were measured and will not be again, with their lines of metrics.jsonl.
+    """Returns versions that were measured and will not be again, with their lines of metrics.jsonl.
 
-    The version at which a run goes on is measured again where the settings say so: not where it was the last of a run
-    that is made longer. A kill may have come between two files: what one of them lacks was out when the run was saved.
+    The version at which a run resumes is measured again where the settings say so: not if it was the last of a run that
+    is made longer. A kill may have come between two files: a version that one of them lacks was open when the run was
+    saved.
     """
     lines = {
         line["step"]: line for _, line in read_lines(directory.metrics_path) if line["source"] == VALIDATION_SOURCE
@@ -154,9 +155,9 @@ def told_for_good(settings: RunSettings, directory: RunDirectory, next_step: int
 
 
 def cut_metrics(path: Path, *, next_step: int, versions: Collection[int]) -> None:
-    """Leave the lines of the steps before this one, the last of each; later steps will be trained and told again.
+    """Keeps the last line of each step before this one; later steps will be trained and written again.
 
-    Of what was measured, these versions are left.
+    Keeps the lines of these measured versions.
     """
     by_step: dict[tuple[str, int], dict[str, Any]] = {}
     num_lines = 0

@@ -1,6 +1,6 @@
-"""The settings of a run as they stand in its directory: all of them, as they were resolved, without secrets.
+"""Writes the resolved settings of a run to its directory, without secrets.
 
-Always true: what may be a secret by its name, or looks like one, is not written; everything else can be read back.
+Always true: a value that may be a secret by its name or its form is not written; everything else can be read back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def write_settings(settings: RunSettings, path: Path) -> None:
 
 
 def changed_settings(settings: RunSettings, path: Path) -> list[str]:
-    """What is not as it stands in the file, then and now; nothing if there is no file that can be read."""
+    """Returns settings that differ from the file, as then and now; nothing without a readable file."""
     try:
         then = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def _changes(name: str, then: Any, now: Any) -> Iterator[str]:
 
 
 def shown_settings(settings: RunSettings) -> dict[str, Any]:
-    """As plain JSON, in the layout of a run file."""
+    """Returns the settings as plain JSON, in the layout of a run file."""
     return {field.name: _shown(field.name, getattr(settings, field.name)) for field in dataclasses.fields(settings)}
 
 

@@ -1,4 +1,4 @@
-"""What is added to a step's report before anybody hears of it: memory, KL in the reward, and warnings.
+"""Adds memory, KL in the reward and warnings to a step's report, before anybody reads it.
 
 Always true: a warning is in the log and in the report, and through it in metrics.jsonl and on the display.
 """
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class StepChecks:
-    """`checks(report)` gives the report as it is told."""
+    """Call `checks(report)` to get the complete report."""
 
     def __init__(
         self, settings: RunSettings, advantages: Advantages, peak_memory_bytes: Callable[[], int | None]

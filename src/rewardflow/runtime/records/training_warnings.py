@@ -1,7 +1,7 @@
-"""When the figures of a step say that training has left the range in which its mathematics holds, and what helps.
+"""Warns when the figures of a step show that training has left the range in which its mathematics holds.
 
-Always true: a warning names the figure, the bound and what to change; a remedy that the settings do not allow, or have
-already, is not offered; a cause is told once, and again only when it is twice as bad. `SANE` is the one place for the
+Always true: a warning names the figure, the bound and what to change; it offers no remedy that the settings do not
+allow or have already; a cause is reported once, and again only when it is twice as bad. `SANE` is the one place for the
 bounds.
 """
 
@@ -21,7 +21,7 @@ MUCH_WORSE = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaneRange:
-    """Bounds on what one mini-batch says of the rollouts of one staleness."""
+    """Bounds on the figures of one mini-batch, for rollouts of one staleness."""
 
     # Fewer tokens than this say little: one of them can move every figure past its bound.
     min_tokens: int = 200
@@ -66,7 +66,7 @@ class Finding:
 
 
 class HealthWatch:
-    """`watch.warnings(report)` after each step."""
+    """Call `watch.warnings(report)` after each step."""
 
     def __init__(self, settings: RunSettings, sane: SaneRange = SANE) -> None:
         self._settings = settings
@@ -74,7 +74,7 @@ class HealthWatch:
         self._said: dict[Cause, float] = {}  # how bad it was when it was said last
 
     def warnings(self, report: StepReport) -> list[str]:
-        """What is to be said of this step, and was not said before."""
+        """Returns the new warnings of this step."""
         told = []
         for cause, finding in worst_findings(report, self._settings, self._sane).items():
             if finding.badness >= MUCH_WORSE * self._said.get(cause, 0.0):
@@ -84,7 +84,7 @@ class HealthWatch:
 
 
 def worst_findings(report: StepReport, settings: RunSettings, sane: SaneRange = SANE) -> dict[Cause, Finding]:
-    """Of each cause the worst among the step's mini-batches and stalenesses."""
+    """Returns the worst finding of each cause, over the step's mini-batches and stalenesses."""
     worst: dict[Cause, Finding] = {}
     for update in report.updates:
         epoch = f" of epoch {update.epoch}" if update.epoch else ""
@@ -99,7 +99,7 @@ def worst_findings(report: StepReport, settings: RunSettings, sane: SaneRange = 
 def findings(
     figures: Mapping[str, float], staleness: int, settings: RunSettings, sane: SaneRange, where: str = ""
 ) -> Iterator[Finding]:
-    """What is beyond its bound in one mini-batch."""
+    """Returns the figures of one mini-batch that are beyond their bounds."""
     if figures.get("trained_tokens", 0.0) < sane.min_tokens:
         return
     algorithm = settings.algorithm
@@ -146,7 +146,7 @@ def _total(figures: Mapping[str, float], names: tuple[str, ...]) -> float | None
 
 @dataclass(frozen=True, slots=True)
 class _Remedies:
-    """In the words of the settings, without those that are taken already."""
+    """Remedies in the words of the settings, without those that are set already."""
 
     settings: RunSettings
 

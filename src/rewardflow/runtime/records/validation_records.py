@@ -1,10 +1,10 @@
-"""The files that a run writes about its validations.
+"""Writes the files of a run about its validations.
 
     validation.jsonl            one line for each version that was measured: figures overall and by data source
     validation_rollouts.jsonl   one line for each rollout that was judged for it, with its verdict
 
-Always true: a version that was measured has one line in the first, however often the run was killed and went on; where
-the journal keeps no texts (`limits.store: hash`), these files have none either.
+Always true: a measured version has one line in the first file, however often the run was killed and resumed; where the
+journal keeps no texts (`limits.store: hash`), these files have none either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEXTS = ("prompt", "messages", "response", "ground_truth", "explanation")
 
 
 class ValidationRecords:
-    """Open for writing. What an earlier life of the run has told is not told again."""
+    """The files, open for writing. Versions that an earlier process of the run recorded are skipped."""
 
     def __init__(self, folder: Path, *, keeps_texts: bool) -> None:
         self._told = measured_versions(folder)
@@ -36,7 +36,7 @@ class ValidationRecords:
         self._rollouts: LineFile[Mapping[str, Any]] = LineFile(folder / VALIDATION_ROLLOUTS_FILE, dict)
 
     def validated(self, validated: Validated) -> bool:
-        """Whether it is told here for the first time."""
+        """Records a version; returns whether it is new."""
         if validated.report.version in self._told:
             return False
         self._told.add(validated.report.version)
@@ -46,7 +46,7 @@ class ValidationRecords:
         return True
 
     def flush(self) -> None:
-        """The rollouts first: a version that has figures has rollouts."""
+        """Writes the rollouts first: a version that has figures has rollouts."""
         self._rollouts.flush()
         self._figures.flush()
 
@@ -56,12 +56,12 @@ class ValidationRecords:
 
 
 def measured_versions(folder: Path) -> set[int]:
-    """Of the run in the folder."""
+    """Returns the versions that the run in the folder has recorded."""
     return {line["version"] for _, line in read_lines(folder / VALIDATION_FILE)}
 
 
 def is_measuring(settings: RunSettings, checkpoint: Checkpoint) -> bool:
-    """Whether a run that ended at this checkpoint has still to tell of a version, and can."""
+    """Whether a run that ended at this checkpoint has a validation left to finish, and can."""
     if settings.validation is None or settings.run_dir is None:
         return False
     told = measured_versions(Path(settings.run_dir))
@@ -70,7 +70,7 @@ def is_measuring(settings: RunSettings, checkpoint: Checkpoint) -> bool:
 
 
 def cut_validations(folder: Path, *, versions: Collection[int]) -> None:
-    """Leave what was told of these versions; others will be measured and told again."""
+    """Keeps the lines of these versions; others will be measured and written again."""
     _cut(folder / VALIDATION_FILE, lambda line: line["version"] in versions)
     told = measured_versions(folder)
     _cut(folder / VALIDATION_ROLLOUTS_FILE, lambda line: line["version"] in told)
