@@ -143,11 +143,23 @@ class RewardAgent:
         expiry = asyncio.get_running_loop().call_later(self.settings.close_timeout_s, self._hooks.expire)
         try:
             await end_tasks(self._tasks, exc)
+        except asyncio.CancelledError as cancelled:
+            self._raise_if_reward_cancelled(cancelled)
+            raise
         finally:
             expiry.cancel()
             for dispatcher in self._dispatchers.values():
                 dispatcher.finish()
             await self._resources.aclose()
+
+    def _raise_if_reward_cancelled(self, cancelled: asyncio.CancelledError) -> None:
+        """Raises `AgentClosed` if a reward, not the caller, cancelled the task that opened the agent."""
+        for dispatcher in self._dispatchers.values():
+            if dispatcher.tasks_cancelled_by is not None:
+                raise AgentClosed(
+                    f"the agent was closed because reward {dispatcher.tasks_cancelled_by} cancelled tasks that it did "
+                    "not start; reward code may cancel only its own tasks"
+                ) from cancelled
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Opens all parts, and so finds every mistake in the settings before the first call.

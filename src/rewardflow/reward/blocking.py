@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import threading
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rewardflow.errors import IncompleteGroup, InvalidInput
+from rewardflow.errors import AgentClosed, IncompleteGroup, InvalidInput
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.component import Weighted
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from rewardflow.reward.settings import AgentOptions
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _SIGNAL_CHECK_S = 1.0
 
@@ -77,9 +80,13 @@ def check_whole_groups(rollouts: Sequence[Rollout]) -> None:
 
 
 class LoopThread:
-    """Runs an event loop in a separate thread for as long as the block lasts."""
+    """Runs an event loop in a separate thread for as long as the block lasts.
+
+    Code on the loop cannot end it: the thread starts a loop again that was stopped, or left by an exception.
+    """
 
     def __init__(self) -> None:
+        self._is_stopping = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="rewardflow-loop", daemon=True)
 
@@ -97,6 +104,10 @@ class LoopThread:
             while not future.done():  # Python handles a signal that comes just before the wait only after the wait
                 concurrent.futures.wait([future], timeout=_SIGNAL_CHECK_S)
             return future.result()
+        except concurrent.futures.CancelledError as error:  # nobody outside the loop could cancel it
+            raise AgentClosed(
+                "the agent was closed because code on its event loop cancelled tasks that it did not start"
+            ) from error
         except BaseException:
             if not future.done():
                 future.cancel()
@@ -114,6 +125,7 @@ class LoopThread:
 
     def stop(self) -> None:
         if self._thread.is_alive():
+            self._is_stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             if not self.is_current():
                 self._thread.join()
@@ -121,10 +133,21 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._is_stopping:
+                self._run_loop()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+
+    def _run_loop(self) -> None:
+        """Runs the loop until it is stopped; logs if reward code ended it."""
+        try:
+            self._loop.run_forever()
+            problem = "it was stopped"
+        except (KeyboardInterrupt, SystemExit) as error:  # a task of reward code raised it; no signal arrives here
+            problem = f"a task raised {type(error).__name__}"
+        if not self._is_stopping:
+            logger.error("reward code must not end the agent's event loop, but %s; the loop goes on", problem)
 
     def _wait_until_idle(self) -> None:
         async def others_to_end() -> None:
@@ -269,7 +292,7 @@ def _close_agent(thread: LoopThread, closed: concurrent.futures.Future[None], cl
         close_event.set()
         closed.add_done_callback(lambda _: thread.stop())
         return
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError, AgentClosed):  # the agent ended before; its callers know why
         thread.call_soon(close_event.set)
         closed.result()
     thread.stop()

@@ -121,6 +121,8 @@ class Ticket:
         except concurrent.futures.TimeoutError:
             future.cancel()
             raise TimeoutError(f"{self.num_pending} groups were not complete after {timeout_s} s") from None
+        except concurrent.futures.CancelledError as error:  # nobody but code on the loop can cancel the wait
+            raise AgentClosed("code on the agent's event loop cancelled tasks that it did not start") from error
         except AgentHalted as halted:
             raise self._with_what_is_ready(halted) from None
         return self._drain()

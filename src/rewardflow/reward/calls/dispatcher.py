@@ -27,6 +27,7 @@ from rewardflow.reward.calls.fair_queue import FairQueue, QueueEntry, RunStatist
 from rewardflow.reward.calls.faults import Fault, describe, fault_of, with_reported_headers
 from rewardflow.reward.calls.outage import OutageClock
 from rewardflow.reward.calls.retry import Backoff, RetryBudget, RetryStatistics
+from rewardflow.reward.code.coroutine_driver import TasksCancelled
 from rewardflow.reward.code.current_call import Call
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.limits.governors import Governors, GovernorStatistics
@@ -111,6 +112,7 @@ class Dispatcher:
             is_anyone_waiting=self._is_anyone_waiting,
             halt=halt,
         )
+        self.tasks_cancelled_by: str | None = None  # the reward whose code cancelled its caller's task
         self._is_stopped = False
 
     # -- which call starts next, and when ----------------------------------------------------------------------------
@@ -182,6 +184,8 @@ class Dispatcher:
         and not in a separate coroutine, because each call in flight would need one.
         """
         num_calls = 0
+        task = asyncio.current_task()
+        assert task is not None
         attempt: Attempt | None = first
         self._handed_over.discard(first)
         try:
@@ -204,6 +208,8 @@ class Dispatcher:
                 except BaseException as error:
                     fault = self._fault_of(attempt, error)
                 self._end(attempt, rewards, fault)
+                if task.cancelling():  # by reward code: the cancellation would hit the next call
+                    break
                 num_calls += 1
                 if num_calls % _CALLS_PER_TURN == 0:
                     await asyncio.sleep(0)
@@ -211,6 +217,8 @@ class Dispatcher:
                 attempt = None if is_over else self._take_nowait()
         finally:
             self._running -= 1
+            if task.cancelling():
+                self.wake()
 
     def _take_nowait(self) -> Attempt | None:
         """Starts the oldest job if every governor allows it now; otherwise sets the timer to try again."""
@@ -324,6 +332,8 @@ class Dispatcher:
         return None if job.is_done else job.scorer.loaded.parse(answer, len(job.rollouts))
 
     def _fault_of(self, attempt: Attempt, error: BaseException) -> Fault:
+        if isinstance(error, TasksCancelled):
+            self.tasks_cancelled_by = attempt.job.scorer.name
         if not attempt.is_expired:
             return with_reported_headers(fault_of(error), attempt.call.headers)
         took_s = self._loop.time() - attempt.started_s

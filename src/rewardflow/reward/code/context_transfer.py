@@ -16,6 +16,7 @@ import importlib
 import logging
 import pickle
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.reward.code.current_call import Call, _current_call, enter_call
@@ -47,9 +48,15 @@ def as_ordinary_exception(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
-    wrapped = RuntimeError(f"reward code raised {type(error).__name__}: {error}")
+    name, text = type(error).__name__, str(error)
+    wrapped = RuntimeError(f"reward code raised {name}: {text}" if text else f"reward code raised {name}")
     wrapped.__cause__ = error
     return wrapped
+
+
+def may_be_ctrl_c(error: BaseException) -> bool:
+    """Whether a signal may have raised the error; Python handles signals in the main thread only."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def pack_context(context: contextvars.Context) -> bytes:

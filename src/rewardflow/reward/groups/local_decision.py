@@ -18,6 +18,7 @@ from typing import Any
 
 from rewardflow.reward.calls.deadlines import Deadline, Deadlines
 from rewardflow.reward.calls.faults import describe
+from rewardflow.reward.code.context_transfer import may_be_ctrl_c
 from rewardflow.reward.code.current_call import Call
 from rewardflow.reward.code.results import parse_result
 from rewardflow.reward.code.thread_pool import ThreadPool
@@ -121,9 +122,9 @@ class LocalDecider:
         context = job.context.copy()
         try:
             answer = context.run(self._hook, job.rollouts[0])
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as error:
+            if may_be_ctrl_c(error):
+                raise
             self._fail(job, error)
         else:
             self._conclude(job, context, answer)
