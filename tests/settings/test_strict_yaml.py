@@ -32,6 +32,66 @@ def test_anchors_and_merges_work(tmp_path: Path) -> None:
     assert read(tmp_path, text)["other"] == {"model": "m", "version": "b"}
 
 
+@pytest.mark.parametrize("text", ["1:30", "12:30:45", "-1:30", "1:30.5", "190:20:30", "0:0", "1" + ":59" * 400 + ".5"])
+def test_a_number_to_base_60_is_a_text(text: str, tmp_path: Path) -> None:
+    assert read(tmp_path, f"x: {text}") == {"x": text}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["!!float " + "1:" * 400 + "0", '!!int ""', '!!float ""', "!!bool maybe", "!!timestamp x", "0b_", "2001-13-45"],
+)
+def test_a_value_that_does_not_fit_its_type_is_refused_with_its_line(value: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"a value cannot be read \(\w+\) \(line 2\)"):
+        read(tmp_path, f"a: 1\nx: {value}")
+
+
+def nine_levels(item: str, first: str) -> str:
+    """Each level repeats the one before nine times."""
+    lines = [f"l0: &l0 {first}"]
+    for level in range(1, 10):
+        repeated = ", ".join([f"*l{level - 1}"] * 9)
+        lines.append(f"l{level}: &l{level} " + item.replace("@", repeated))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nine_levels("[@]", "[a]"),
+        nine_levels("{<<: [@]}", "{a: 1}"),
+        f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 20)}]",
+    ],
+)
+def test_aliases_that_multiply_are_refused_before_anything_is_built(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="aliases must repeat at most 1,000,000 characters in all"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "a: &a {b: [1, {c: *a}]}", "&a {<<: *a}"])
+def test_a_value_that_contains_itself_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="must not contain an alias of itself"):
+        read(tmp_path, text)
+
+
+CHAIN = "\n".join(
+    f"l{level}: &l{level} {'[' * 40}{f'*l{level - 1}' if level else 'x'}{']' * 40}" for level in range(40)
+)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 5000, "x: " + "[" * 200 + "]" * 200, "- " * 5000, CHAIN])
+def test_deep_nesting_is_refused_by_name_of_the_rule(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"values must be nested at most 100 levels deep \(line \d+\)"):
+        read(tmp_path, text)
+
+
+def test_nesting_and_repeating_within_the_bounds_are_read(tmp_path: Path) -> None:
+    assert read(tmp_path, "[" * 99 + "1" + "]" * 99)
+    shared = "base: &b {model: m, urls: [u, v]}\nall: [" + ", ".join(["*b"] * 1000) + "]"
+    assert read(tmp_path, shared)["all"][999] == {"model": "m", "urls": ["u", "v"]}
+    assert read(tmp_path, "- " + "x" * 3_000_000) == ["x" * 3_000_000]
+
+
 def test_nothing_is_taken_from_the_environment(tmp_path: Path) -> None:
     assert read(tmp_path, "key: ${HOME}") == {"key": "${HOME}"}
 

@@ -1,8 +1,9 @@
 """Reads YAML from a file or a text as plain data.
 
 Always true: the result holds only plain values (no tag builds an object, nothing is expanded from the environment); a
-repeated key is an error, although YAML would silently keep the last; 1e-3 is a number, although YAML 1.1 reads it as
-text. No error quotes a line of the file, because the line may hold a secret.
+repeated key is an error, although YAML would silently keep the last; 1e-3 is a number and 1:30 a text, as in YAML 1.2,
+although YAML 1.1 reads the one as text and the other as 90. The result, written out, is hardly larger than the file and
+at most 100 levels deep, whatever its aliases do. No error quotes a line of the file, because it may hold a secret.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from rewardflow.observe.redact import redact
 from rewardflow.settings.typed_values import may_be_secret
 
 _FLOAT_WITHOUT_DOT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$")
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-9]+)+(?:\.[0-9_]*)?$")
+_FLOAT, _TEXT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:str"
+_MAX_DEPTH = 100
+_MAX_REPEATED_CHARS = 1_000_000  # a collection counts as one character
+_TOO_DEEP = f"values must be nested at most {_MAX_DEPTH} levels deep"
+_TOO_MUCH = f"aliases must repeat at most {_MAX_REPEATED_CHARS:,} characters in all"
 
 
 def read_yaml(path: Path) -> Any:
@@ -39,7 +46,7 @@ def parse_yaml(text: str, *, what: str = "the file") -> Any:
         problem = _problem_and_line(error, text)
     except yaml.reader.ReaderError as error:
         problem = f"{error.reason} (character {error.position + 1})"
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError) as error:
         problem = f"a value cannot be read ({type(error).__name__})"
     raise InvalidInput(f"{what} must be valid YAML: {problem}")  # without `from`: the YAML error quotes the line
 
@@ -58,6 +65,59 @@ def _problem_and_line(error: Any, text: str) -> str:
 def _yaml_and_loader() -> tuple[Any, Any]:
     """Imports YAML and builds the strict loader on first use, because most imports of this package read no YAML."""
     yaml = importlib.import_module("yaml")
+    methods = {**_bounded_composer(yaml), **_strict_constructor(yaml)}
+    loader: Any = type("StrictLoader", (yaml.SafeLoader,), methods)
+    first_resolvers = {first: list(entries) for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+    for first in "-+0123456789":  # the first entry that matches decides
+        first_resolvers.setdefault(first, []).insert(0, (_TEXT, _BASE_60))
+    loader.yaml_implicit_resolvers = first_resolvers
+    loader.add_implicit_resolver(_FLOAT, _FLOAT_WITHOUT_DOT, list("-+0123456789"))
+    return yaml, loader
+
+
+def _bounded_composer(yaml: Any) -> dict[str, Any]:
+    """Returns methods of a loader that bound what the aliases of a document expand to, before anything is built."""
+
+    def __init__(loader: Any, stream: Any) -> None:
+        yaml.SafeLoader.__init__(loader, stream)
+        loader.num_open = 0
+        loader.num_written_chars = 0
+        loader.sizes = {}  # of each complete node, with its aliases written out: characters and levels
+
+    def compose_node(loader: Any, parent: Any, index: Any) -> Any:
+        mark = loader.peek_event().start_mark
+        is_alias = loader.check_event(yaml.AliasEvent)
+        loader.num_open += 1
+        if loader.num_open > _MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, mark)
+        node = yaml.SafeLoader.compose_node(loader, parent, index)
+        loader.num_open -= 1
+        if is_alias and node not in loader.sizes:
+            raise yaml.composer.ComposerError(None, None, "a value must not contain an alias of itself", mark)
+        if not is_alias:
+            loader.num_written_chars += len(node.value) if isinstance(node, yaml.ScalarNode) else 1
+            loader.sizes[node] = _size(node, loader.sizes)
+        num_chars, num_levels = loader.sizes[node]
+        if num_chars > loader.num_written_chars + _MAX_REPEATED_CHARS:
+            raise yaml.composer.ComposerError(None, None, _TOO_MUCH, mark)
+        if num_levels > _MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, mark)
+        return node
+
+    return {"__init__": __init__, "compose_node": compose_node}
+
+
+def _size(node: Any, sizes: dict[Any, tuple[int, int]]) -> tuple[int, int]:
+    """Returns the characters and the levels of a node whose children are complete."""
+    if isinstance(node.value, str):
+        return len(node.value), 1
+    parts = [part for child in node.value for part in (child if isinstance(child, tuple) else (child,))]
+    inside = [sizes[part] for part in parts]
+    return 1 + sum(num for num, _ in inside), 1 + max((levels for _, levels in inside), default=0)
+
+
+def _strict_constructor(yaml: Any) -> dict[str, Any]:
+    """Returns methods of a loader that refuse repeated keys, and values that do not fit their type."""
 
     def construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
@@ -69,6 +129,11 @@ def _yaml_and_loader() -> tuple[Any, Any]:
             seen.add(key.value)
         return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
-    loader = type("StrictLoader", (yaml.SafeLoader,), {"construct_mapping": construct_mapping})
-    loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_WITHOUT_DOT, list("-+0123456789"))  # type: ignore[attr-defined]
-    return yaml, loader
+    def construct_object(loader: Any, node: Any, deep: bool = False) -> Any:
+        try:
+            return yaml.SafeLoader.construct_object(loader, node, deep)
+        except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
+            problem = f"a value cannot be read ({type(error).__name__})"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+    return {"construct_mapping": construct_mapping, "construct_object": construct_object}
