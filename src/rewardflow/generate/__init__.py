@@ -1,1 +1,1 @@
-"""Rollout engines: prompts go in, responses come out one by one, with the log-probs they were sampled under."""
+"""Rollout engines: they take prompts and yield responses one by one, with the log-probs of the sampled tokens."""

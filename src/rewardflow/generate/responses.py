@@ -1,4 +1,4 @@
-"""A response that has ended, whatever engine made it, and how it becomes a rollout.
+"""Turns a response that has ended, from any engine, into a rollout; counts what an engine generated.
 
 Always true: tokens, log-probs, mask and versions of a rollout have one length, with 0 where a token is the prompt's; a
 rollout is as old as its oldest token.
@@ -17,7 +17,7 @@ from rewardflow.types import Rollout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
-    """Since the start. `busy_s` is the time in which it generated."""
+    """What an engine has generated since its start. `busy_s` is the time it took."""
 
     num_rollouts: int = 0
     num_response_tokens: int = 0
@@ -25,7 +25,7 @@ class EngineStatistics:
     busy_s: float = 0.0
 
     def plus(self, num_tokens: int, *, is_truncated: bool) -> EngineStatistics:
-        """With one more rollout."""
+        """Adds one rollout."""
         return replace(
             self,
             num_rollouts=self.num_rollouts + 1,
@@ -36,7 +36,7 @@ class EngineStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """`is_truncated` if only the limit of tokens ended it."""
+    """A response that has ended. `is_truncated`: only the limit of tokens ended it."""
 
     request: GroupRequest
     index: int
@@ -47,9 +47,10 @@ class Ended:
     text: str
 
     def to_rollout(self, version: int, token_versions: Sequence[int] | None = None) -> Rollout:
-        """`token_versions` are those of the response, where it has tokens of several; `version` is the oldest then.
+        """Stamps the rollout with `version`, the oldest of its tokens.
 
-        `extra_info` says `truncated: True` of a response that was cut off, and nothing of others; see `extra_info_of`.
+        `token_versions` has one entry for each token of the response, if they differ. The `extra_info` of a response
+        that was cut off has `truncated: True`; that of others has no such entry. See also `extra_info_of`.
         """
         request, prompt = self.request, self.request.prompt
         num_prompt, num_response = len(self.prompt_ids), len(self.token_ids)

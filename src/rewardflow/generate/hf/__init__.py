@@ -1,1 +1,1 @@
-"""The engine on transformers: generates with the module that the trainer updates."""
+"""The engine on transformers: generates with the module that the trainer updates, or with a copy."""

@@ -1,8 +1,8 @@
 """Decodes many responses together, token by token, on the device thread.
 
-Always true: a row leaves the batch at the token that ends it, its place goes to the last row, and free places are
-filled from the queue in order, so groups are finished one after another and the batch has no dead rows; a prompt is
-read once for all of its rows that start together.
+Always true: a row leaves the batch at the token that ends it, the last row takes its place, and free places are filled
+from the queue in order, so groups end one after another and the batch has no dead rows; the model reads a prompt once
+for all of its rows that start together.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rewardflow.generate.hf.sampling import Drawn, draw, random_streams, uniform
 from rewardflow.generate.hf.stopping import StopRule
 from rewardflow.policy.load_policy import Policy
 
-_PREFILL_TOKENS = 16_384  # read in one pass, padding included; bounds the memory that activations take
-_REFILL_SHARE = 4  # places are refilled when one in so many is free: each refill costs about a step of decoding
+_PREFILL_TOKENS = 16_384  # read in one pass, padding included; bounds the memory of activations
+_REFILL_SHARE = 4  # refill when a quarter of the places is free: each refill costs about a step of decoding
 
 
 @dataclass(slots=True, eq=False)
 class DecodingRow:
-    """One response to come. `born` is the tick of the batch at which it started; a greedy one draws nothing."""
+    """A response that is to be decoded. It started at tick `born` of the batch; a greedy one draws nothing."""
 
     request: GroupRequest
     index: int
@@ -41,7 +41,7 @@ class DecodingRow:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A row that has ended. `is_truncated` if only the limit of tokens ended it."""
+    """A row that has ended. `is_truncated`: only the limit of tokens ended it."""
 
     row: DecodingRow
     token_ids: list[int]
@@ -128,7 +128,7 @@ class Decoder:
             self._admit(batch, _take(queue, max_rows - len(batch.rows)))
 
     def _admit(self, batch: _Batch, rows: Sequence[DecodingRow]) -> None:
-        """Read each prompt once, and give every row of its group a copy of what the model made of it."""
+        """Reads each prompt once, and gives every row of its group a copy of its keys and values."""
         device = batch.streams.device
         prompts = list(dict.fromkeys(row.prompt_ids for row in rows))
         place = {prompt: number for number, prompt in enumerate(prompts)}
@@ -183,7 +183,7 @@ class Decoder:
         batch.logits = self._forward(last, mask, lengths[:, None] - 1, batch.slab)
 
     def _forward(self, tokens: Tensor, mask: Tensor | None, positions: Tensor, cache: Any) -> Tensor:
-        """The logits after each row's last token."""
+        """Returns the logits after each row's last token."""
         optional = {"position_ids": positions, "logits_to_keep": 1}
         output = self.policy.model(
             input_ids=tokens,
@@ -198,7 +198,7 @@ class Decoder:
     # -- rows that end --
 
     def _ended(self, batch: _Batch, drawn: Drawn) -> Sequence[Response]:
-        """Take out the rows whose last token ended them."""
+        """Takes out the rows whose last token ended them."""
         num_rows = len(batch.rows)
         is_full = batch.counts[:num_rows] >= batch.sampling.max_response_tokens
         may_end = self.rule.is_candidate[drawn.tokens] | is_full | drawn.log_probs.isnan()
@@ -238,7 +238,7 @@ class Decoder:
 
 
 def _take(queue: deque[DecodingRow], count: int) -> list[DecodingRow]:
-    """The next rows, as many as one pass may read; at least one."""
+    """Takes the next rows, as many as one pass may read; at least one."""
     rows: list[DecodingRow] = []
     width, prompts = 0, set[tuple[int, ...]]()
     while queue and len(rows) < count:
@@ -251,7 +251,7 @@ def _take(queue: deque[DecodingRow], count: int) -> list[DecodingRow]:
 
 
 def _take_out(batch: _Batch, places: Sequence[int]) -> None:
-    """The last rows that stay move into the places of those that go."""
+    """Removes rows. The last rows that stay move into their places."""
     gone = set(places)
     num_rows = len(batch.rows) - len(gone)
     targets = [place for place in places if place < num_rows]

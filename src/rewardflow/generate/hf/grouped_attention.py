@@ -1,13 +1,13 @@
-"""Attention of one new token over its past, without a copy of the keys and values for each query head.
+"""Computes the attention of one new token over its past, without a copy of keys and values for each query head.
 
-Always true: it computes what transformers' own `sdpa` computes, and stands in for it only inside `grouped_attention`.
+Always true: it computes what transformers' own `sdpa` computes, and replaces it only inside `grouped_attention`.
 
-Where several query heads share a key head, transformers repeats keys and values for each of them as soon as there is a
-padding mask. With one query a row nothing is causal among the heads that share, so they can be queries of one head
-instead: measured on a CPU, decoding is 1.5 times as fast with a hundred past tokens, and no slower with ten.
+If several query heads share a key head and the batch has a padding mask, transformers repeats keys and values for each
+query head. With one query a row no causal mask applies between these heads, so this module treats them as queries of
+one head: measured on a CPU, decoding is 1.5 times as fast with a hundred past tokens, and no slower with ten.
 
-Nor is anything hidden from one new token but padding, so the mask of padding is the whole mask. transformers compares
-every position with every other first, which takes as long as a small layer.
+One new token sees everything but padding, so the padding mask is the whole mask. transformers first compares every
+position with every other, which takes as long as a small layer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _NAME = "rewardflow_grouped"
-# Numbers of one key head's past, of all its tokens. Up to there two products and a softmax are faster on a CPU: by a
-# third with 44 tokens of 16 channels, by a tenth with 100 of 64; with 400 of 64 both take the same.
+# Tokens times channels of one key head's past. Below it two products and a softmax are faster on a CPU than the fused
+# attention: by a third with 44 tokens of 16 channels, by a tenth with 100 of 64; with 400 of 64 both take the same.
 _SHORT_PAST = 6400
 
 
 @contextmanager
 def grouped_attention(model: PreTrainedModel) -> Iterator[None]:
-    """For a model whose attention is `sdpa`; any other is left as it is."""
+    """Replaces the attention of a model that uses `sdpa`; leaves any other as it is."""
     if model.config._attn_implementation != "sdpa":
         yield
         return
@@ -72,7 +72,7 @@ def _attend(
 
 
 def _over_past(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """torch's fused attention, except over a short past on a CPU, where its setting up takes most of its time."""
+    """Uses torch's fused attention, except over a short past on a CPU, where its setup takes most of the time."""
     if query.device.type != "cpu" or key.shape[-2] * key.shape[-1] > _SHORT_PAST:
         return F.scaled_dot_product_attention(query, key, value, mask, scale=scaling)
     scores = torch.matmul(query, key.transpose(-1, -2))
@@ -91,7 +91,7 @@ def _mask(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """Transformers asks for it by these names."""
+    """Has the arguments that transformers passes by name."""
     is_padding_alone = q_length == 1 and mask_function is causal_mask_function
     if is_padding_alone and attention_mask is not None and attention_mask.shape == (batch_size, kv_length):
         return attention_mask.bool()[:, None, None]

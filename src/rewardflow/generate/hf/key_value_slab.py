@@ -1,8 +1,8 @@
-"""The keys and values of the rows that decode together, in one block of memory for each layer.
+"""Keeps the keys and values of the rows that decode together, in one block of memory for each layer.
 
-Always true: rows 0 to n - 1 are in use and end at the same column, so that a step of decoding writes one column and
-reads one window, and nothing is copied but the row of a response that ended. What lies left of a row's own tokens is
-finite and is masked by whoever asks.
+Always true: rows 0 to n - 1 are in use and end at the same column, so a step of decoding writes one column and reads
+one window, and copies nothing but the row of a response that ended. Left of a row's own tokens the numbers are finite;
+the caller masks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _LEAST_GROWTH = 64
 
 
 class KeyValueSlab(Cache):
-    """Given to a transformers model as `past_key_values`, one new token a row; `open_column` comes before the call."""
+    """A cache that a transformers model takes as `past_key_values`, for one new token a row.
+
+    The caller calls `open_column` before it calls the model.
+    """
 
     def __init__(self, max_rows: int) -> None:
         super().__init__(layers=[])
@@ -33,11 +36,11 @@ class KeyValueSlab(Cache):
 
     @property
     def width(self) -> int:
-        """Of the window that is read: at least as long as the longest row."""
+        """The width of the window that is read: at least as long as the longest row."""
         return self.end - self.start
 
     def append(self, prefill: DynamicCache, sources: Tensor) -> None:
-        """New rows at the end, each a copy of one row of a cache whose prompts were padded on the left."""
+        """Adds rows at the end. Each copies one row of a cache whose prompts were padded on the left."""
         if not self.layers:
             self.layers = [_SlabLayer(self) for _ in prefill.layers]
         width = prefill.get_seq_length()
@@ -51,13 +54,13 @@ class KeyValueSlab(Cache):
         self.num_rows = rows.stop
 
     def open_column(self, longest: int) -> None:
-        """Room for one more token in every row, which the model's layers fill; with it no row is longer than this."""
+        """Makes room for one more token in every row, which the model fills. `longest` counts that token."""
         self._reserve(left=0, right=1)
         self.end += 1
         self.start = self.end - longest
 
     def move(self, sources: Tensor, targets: Tensor, num_rows: int) -> None:
-        """Put rows into the places of others, and keep only so many."""
+        """Puts rows into the places of others, and keeps the first `num_rows`."""
         if len(sources):
             for layer in self._slab_layers:
                 layer.move(sources, targets, slice(self.start, self.end))
@@ -70,7 +73,7 @@ class KeyValueSlab(Cache):
         return self.layers  # type: ignore[return-value]  # transformers' list may hold any kind
 
     def _reserve(self, left: int, right: int) -> None:
-        """Columns before the window's end, and behind it. Growing by half makes the copies few."""
+        """Makes room for columns before the window's end and behind it. Grows by half, so that it copies rarely."""
         if self.end >= left and self.end + right <= self._num_columns:
             return
         offset = max(left - self.width, 0)
@@ -82,7 +85,7 @@ class KeyValueSlab(Cache):
 
 
 class _SlabLayer(CacheLayerMixin):
-    """One layer's block: row, head, column, channel. Zeroed when made, because a mask does not stop a NaN."""
+    """One layer's block: row, head, column, channel. It starts with zeros, because a mask does not stop a NaN."""
 
     keys: Tensor
     values: Tensor
@@ -117,7 +120,7 @@ class _SlabLayer(CacheLayerMixin):
         return self.keys[:num_rows, :, start:end], self.values[:num_rows, :, start:end]
 
     def get_seq_length(self) -> int:
-        """Without the column that is open."""
+        """Leaves out the open column."""
         return self._slab.width - 1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -127,11 +130,11 @@ class _SlabLayer(CacheLayerMixin):
         return -1
 
     def get_max_cache_shape(self) -> int:
-        """As older transformers call it."""
+        """The name in older versions of transformers."""
         return self.get_max_length()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is left to do: prompts were appended before the first token."""
+        """Does nothing: `append` adds the prompts before the first token."""
 
     def _zeros(self, like: Tensor, num_columns: int) -> Tensor:
         _, num_heads, _, num_channels = like.shape
@@ -145,7 +148,7 @@ class _SlabLayer(CacheLayerMixin):
 
 
 def check_cache_fits(config: Any) -> None:
-    """Only attention over past tokens can be kept in a slab; a sliding window is a matter of the mask."""
+    """Refuses models with layers other than attention over past tokens. The mask takes care of a sliding window."""
     is_attention = [isinstance(layer, DynamicLayer) for layer in DynamicCache(config=config).layers]
     if not all(is_attention):
         raise InvalidInput(

@@ -1,8 +1,8 @@
-"""Draws one token for each row of logits, and says how probable it was.
+"""Draws one token for each row of logits, and returns its log-prob.
 
-Always true: a rollout's random numbers are a function of seed, group number, index and position, so what it draws does
-not depend on who else is in the batch or when it came; a token that top-k or top-p excludes is never drawn; log-probs
-are those of the whole distribution at the given temperature, which is the one that training computes.
+Always true: a rollout's random numbers are a function of seed, group number, index and position, so its tokens do not
+depend on the other rows of the batch or on when it started; a token that top-k or top-p excludes is never drawn;
+log-probs are those of the whole distribution at the given temperature, which is the one that training computes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BLOCK = 512
 
 
 def random_streams(seed: int, numbers: Sequence[int], indices: Sequence[int]) -> Tensor:
-    """For each rollout (group number, index in the group) the state that its random numbers start from."""
+    """Returns, for each rollout (group number, index in the group), the state that its random numbers start from."""
     start = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64)
     by_group = _mix(_mix(start) ^ torch.tensor(numbers, dtype=torch.int64))
     return _mix(by_group ^ torch.tensor(indices, dtype=torch.int64))
 
 
 def uniforms(streams: Tensor, positions: Tensor) -> Tensor:
-    """For each stream its number at this position: float64 in [0, 1)."""
+    """Returns the number of each stream at its position: float64 in [0, 1)."""
     bits = _mix(streams + (positions + 1) * _STRIDE)
     return _shift(bits, 11).double() * 2.0**-53
 
@@ -78,10 +78,10 @@ def restrict(weights: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The index at which each row's cumulative sum passes that share of its total, in float64.
+    """Returns the index at which each row's cumulative sum passes that share of its total, in float64.
 
-    A large vocabulary is summed in blocks, and only the block that is hit is looked at one by one: a cumulative sum of
-    all of it in float64 would move several times the memory of the logits themselves.
+    Sums a large vocabulary in blocks, and looks at single tokens only in the block that is hit: a cumulative sum of all
+    tokens in float64 would move several times the memory of the logits themselves.
     """
     num_rows, width = weights.shape
     if width <= 2 * _BLOCK:
@@ -96,7 +96,7 @@ def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _pass(weights: Tensor, share: Tensor) -> Tensor:
-    """The first index whose cumulative sum is above the share; below the total, so that it has a weight."""
+    """Returns the first index whose cumulative sum is above the share; below the total, so that it has a weight."""
     sums = weights.cumsum(-1, dtype=torch.float64)
     total = sums[:, -1:]
     target = torch.minimum(share * total, torch.nextafter(total, torch.zeros_like(total)))
@@ -104,13 +104,13 @@ def _pass(weights: Tensor, share: Tensor) -> Tensor:
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """splitmix64's finaliser; products wrap, as they must."""
+    """Applies splitmix64's finaliser; products wrap, as they must."""
     bits = (bits ^ _shift(bits, 30)) * _FIRST_FACTOR
     bits = (bits ^ _shift(bits, 27)) * _SECOND_FACTOR
     return bits ^ _shift(bits, 31)
 
 
 def _shift(bits: Tensor, count: int) -> Tensor:
-    """To the right, filling with zeros, which torch's own shift of signed numbers does not."""
+    """Shifts to the right and fills with zeros, which torch's own shift of signed numbers does not do."""
     mask: int = 2 ** (64 - count) - 1
     return (bits >> count) & mask

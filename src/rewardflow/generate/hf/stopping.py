@@ -1,7 +1,7 @@
-"""When a response ends before its length does: at an end token, or when it says a stop string.
+"""Decides whether a response ends before its limit of tokens: at an end token, or at a stop string.
 
-Always true: a token that can neither end a response nor complete a stop string costs one look into a table, on the
-device; only rows that drew another are looked at in Python.
+Always true: a token that can neither end a response nor complete a stop string costs one lookup in a table, on the
+device; Python looks only at rows that drew another.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rewardflow.policy.load_policy import Policy
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What a tokenizer makes of bytes that are no whole character; such a token may be part of any.
+# A tokenizer decodes an incomplete character to it; such a token may be part of any character.
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _MARGIN_TOKENS = 4  # special tokens are silent, and some tokenizers drop a space at the start of what they decode
 
 
 class StopRule:
-    """`is_candidate[token]` says whether a row that drew it may have ended; `ends` says whether it has."""
+    """Finds responses that end. `is_candidate[token]`: a row that drew it may have ended; `ends` decides."""
 
     def __init__(self, policy: Policy, stop_strings: Sequence[str], vocabulary_size: int) -> None:
         check_stop_strings(stop_strings)
@@ -38,11 +38,11 @@ class StopRule:
             self.is_candidate |= _may_complete(policy.tokenizer, self._stop_strings, vocabulary_size)
 
     def to(self, device: torch.device) -> None:
-        """Have the table where the tokens are drawn."""
+        """Moves the table to the device that draws the tokens."""
         self.is_candidate = self.is_candidate.to(device)
 
     def ends(self, response: Sequence[int]) -> bool:
-        """Whether the last of these tokens ended it. A stop string's tokens are each at least a byte long."""
+        """Returns whether the last token ended it. Each token of a stop string is at least a byte long."""
         if response[-1] in self._eos_ids:
             return True
         if not self._stop_strings:
@@ -57,7 +57,7 @@ def check_stop_strings(stop_strings: Sequence[str]) -> None:
 
 
 def _may_complete(tokenizer: PreTrainedTokenizerBase, stop_strings: Sequence[str], vocabulary_size: int) -> Tensor:
-    """Tokens whose text has the last character of a stop string."""
+    """Finds the tokens whose text has the last character of a stop string."""
     last = {stop[-1] for stop in stop_strings} | {_INCOMPLETE}
     known = range(min(len(tokenizer), vocabulary_size))
     texts = tokenizer.batch_decode([[token, token] for token in known])  # twice: decoding may drop a leading space

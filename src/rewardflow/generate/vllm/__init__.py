@@ -1,1 +1,1 @@
-"""vLLM as a rollout engine: in processes of its own, with weights that the trainer gives it after every step."""
+"""The engine on vLLM: runs in separate processes, with weights that the trainer gives it after every step."""

@@ -1,7 +1,7 @@
-"""Ends a process of vLLM when the one that it works for is gone, however that went: also by kill -9.
+"""Ends vLLM's processes when their owner process has ended, in whatever way: also by kill -9.
 
-Always true: who is told whom it works for ends with that process. vLLM ends its processes where it is shut down, but
-those of an owner that was killed would go on and keep their memory.
+Always true: a process that inherits an owner's number ends with that owner. vLLM ends its processes when it is shut
+down, but those of an owner that was killed would go on and keep their memory.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import select
 import signal
 import threading
 
-_OWNER = "REWARDFLOW_VLLM_OWNER"  # its number as a process, which vLLM's processes inherit
+_OWNER = "REWARDFLOW_VLLM_OWNER"  # the process id of the owner, which vLLM's processes inherit
 
 
 def own_what_follows() -> None:
-    """Processes that this one starts work for it."""
+    """Makes this process the owner of those that it starts."""
     os.environ[_OWNER] = str(os.getpid())
 
 
 def end_with_owner() -> None:
-    """In a process that was started for another; nothing where the system cannot tell that a process has ended."""
+    """Watches the owner, in a process of vLLM. Does nothing if the system cannot report the end of a process."""
     owner = os.environ.get(_OWNER)
     if owner is None or not hasattr(os, "pidfd_open"):
         return
@@ -40,5 +40,5 @@ def _outlive_not(handle: int) -> None:
 
 
 def _end() -> None:
-    """At once: nobody is left who could use an orderly end."""
+    """Ends at once: no process is left that needs an orderly end."""
     os.kill(os.getpid(), signal.SIGKILL)

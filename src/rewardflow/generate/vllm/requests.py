@@ -25,7 +25,7 @@ _LARGEST_SEED = 0x7FFF_FFFF_FFFF_FFFF  # that vLLM takes
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One rollout to come."""
+    """One rollout that is asked for."""
 
     request: GroupRequest
     index: int
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class VllmCompletion:
-    """A response, and the version that sampled each of its tokens."""
+    """A response, and the version of the weights that sampled each of its tokens."""
 
     ended: Ended
     versions: Sequence[int]
@@ -97,7 +97,7 @@ def completion_of(asked: Asked, output: Any, tokenizer: PreTrainedTokenizerBase)
 
 
 def _log_probs(asked: Asked, told: Any, token_ids: Sequence[int]) -> list[float]:
-    """`told` is vLLM's FlatLogprobs, which has an entry for each token."""
+    """Checks `told`, which is vLLM's FlatLogprobs and has an entry for each token."""
     if told is None or list(told.token_ids) != list(token_ids):
         raise FlowError(
             f"vLLM must tell a log-prob of each sampled token, got others for group {asked.request.group_id}"
@@ -112,7 +112,7 @@ def _log_probs(asked: Asked, told: Any, token_ids: Sequence[int]) -> list[float]
 
 
 def _versions(asked: Asked, spans: Any, num_tokens: int) -> list[int]:
-    """`spans` are vLLM's WeightVersionSpans, one after another."""
+    """Expands `spans`, which are vLLM's WeightVersionSpans, one after another."""
     versions = [int(span.version) for span in spans or () for _ in range(span.start, span.end)]
     if not versions or len(versions) != num_tokens:
         raise FlowError(

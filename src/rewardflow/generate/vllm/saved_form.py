@@ -1,8 +1,8 @@
-"""Weights as a model has them, turned into those that transformers would save, which is what vLLM reads.
+"""Turns weights as a model has them into those that transformers would save, which vLLM reads.
 
-Always true: whatever the order in which they come, each is given on as soon as all are there that are saved with it;
-names, shapes and numbers are those of `save_pretrained`; floats are in the dtype of the engine. What is not saved, such
-as tables that are computed, is left out.
+Always true: the weights may come in any order, and each is passed on as soon as all are there that are saved with it;
+names, shapes and numbers are those of `save_pretrained`; floats are in the dtype of the engine. Buffers that are not
+saved, such as computed tables, are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLOCK = re.compile(r".*?\.\d+(?=\.)")  # up to the number of a layer
 
 
 class SavedForm:
-    """`model` may be spread over ranks or an outline: only its names and shapes are looked at."""
+    """Converts the weights of one update. It reads only names and shapes of `model`, which may be an outline."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         self._model = model
@@ -40,7 +40,7 @@ class SavedForm:
         self.begin()
 
     def begin(self) -> None:
-        """From now on all weights come once more."""
+        """Begins an update, in which every weight comes once."""
         self._missing = set(self._unit_of)
         self._waiting = {}
         self._left = {}
@@ -49,7 +49,7 @@ class SavedForm:
 
     @torch.no_grad()
     def put(self, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """What is complete by it."""
+        """Yields the saved weights that this one completes."""
         if name in self._ignored:
             return
         if name not in self._missing:
@@ -75,13 +75,13 @@ class SavedForm:
 
 
 def saved_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, each once: weights that are tied have one name."""
+    """Returns parameters and persistent buffers, each once: tied weights have one name."""
     once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return {name: tensor for name, tensor in model.state_dict().items() if name in once}
 
 
 def _units(model: PreTrainedModel, state: Mapping[str, Tensor]) -> dict[str, str]:
-    """What each weight is converted with: itself, or its block where transformers saves others than it has."""
+    """Says what each weight is converted with: itself, or its whole block if transformers saves other weights."""
     outline = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in state.items()}
     if revert_weight_conversion(model, outline).keys() == outline.keys():
         return {name: name for name in state}

@@ -1,10 +1,9 @@
-"""How new weights reach vLLM's workers: its own senders, ours through shared memory, or its `reload_weights`.
+"""Sends new weights to vLLM's workers: by vLLM's own senders, through shared memory, or by its `reload_weights`.
 
-Always true: a sender runs on the thread that holds the weights and speaks with the engine through the loop, which is
-free meanwhile; the engine has the new version's number when `send_weights` returns, and not before it has all of its
-weights.
+Always true: a sender runs on the thread that holds the weights and calls the engine through the loop, which is free
+meanwhile; the engine has the new version's number when `send_weights` returns, and not before it has all weights.
 
-vLLM's plain `model.load_weights` is used nowhere by itself: without the layerwise reload round it, an engine on a CPU
+No sender uses vLLM's plain `model.load_weights` by itself: without the layerwise reload around it, an engine on a CPU
 is left with weights that are half packed.
 """
 
@@ -43,12 +42,12 @@ _BACKENDS: dict[WeightTransfer, str | None] = {
 
 
 def backend_of(transfer: WeightTransfer) -> str | None:
-    """The name of the worker's side in vLLM's registry; None if it needs none."""
+    """Returns the name of the worker's side in vLLM's registry; None if it needs none."""
     return _BACKENDS[transfer]
 
 
 class BlockingClient:
-    """vLLM's engine for whoever stands on another thread than its loop; what vLLM calls a `VLLMWeightSyncClient`.
+    """Calls vLLM's engine from another thread than its loop's; what vLLM calls a `VLLMWeightSyncClient`.
 
     `version` is that of the weights that are sent next.
     """
@@ -72,7 +71,7 @@ class BlockingClient:
         self._wait_for(self._llm.update_weights(WeightTransferUpdateRequest(update_info=update_info)))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """vLLM's own senders name no version."""
+        """Uses the client's version if the caller, such as vLLM's own senders, names none."""
         self._wait_for(self._llm.finish_weight_update(weight_version or str(self.version)))
 
     def reload_from_files(self, paths: list[str]) -> None:
@@ -85,13 +84,13 @@ class BlockingClient:
 
 class WeightSender(Protocol):
     def send_weights(self) -> None:
-        """The engine has a new version then, under the client's number."""
+        """Gives the engine a new version, under the client's number."""
 
     def shutdown(self) -> None: ...
 
 
 class PulledWeights:
-    """Of a trainer in this process, as they are when they are sent."""
+    """Sends the weights of a trainer in this process, as they are at that moment."""
 
     def __init__(self, settings: VllmSettings, client: BlockingClient, weights: ModelWeights) -> None:
         self._settings = settings
@@ -109,7 +108,7 @@ class PulledWeights:
 
 
 class PushedWeights:
-    """Of a trainer elsewhere: they are put in piece by piece, in any order, and `send_weights` ends the update."""
+    """Sends the weights of a trainer in another process, which `put` gives piece by piece, in any order."""
 
     def __init__(self, settings: VllmSettings, client: BlockingClient, form: SavedForm) -> None:
         self._begin = functools.partial(_update, settings.transfer, client, form.num_bytes)
@@ -123,7 +122,7 @@ class PushedWeights:
         return self._under_way is not None
 
     def put(self, piece: Mapping[str, Tensor]) -> None:
-        """By the names that the model has."""
+        """Passes a piece on, by the names that the model has. The first piece begins an update."""
         if self._under_way is None:
             self._under_way = ExitStack()
             self._put = self._under_way.enter_context(self._begin())
@@ -134,6 +133,7 @@ class PushedWeights:
             self._put(saved)
 
     def send_weights(self) -> None:
+        """Ends the update."""
         if self._under_way is None:
             raise FlowError("vLLM must be given weights before they are a version, got none")
         self._form.check_complete()
@@ -141,14 +141,14 @@ class PushedWeights:
         under_way.close()
 
     def shutdown(self) -> None:
-        """What came of an update that was not ended is thrown away."""
+        """Throws away an update that was not ended."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.__exit__(FlowError, FlowError("the update was not ended"), None)
 
 
 class DirectWeights:
-    """Of a trainer elsewhere that sends them to vLLM's workers itself, from GPU to GPU, and asks for that from afar."""
+    """Prepares vLLM's workers for a trainer in another process, which sends to them itself, from GPU to GPU."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
@@ -169,7 +169,7 @@ class DirectWeights:
 
 
 def open_sender(settings: VllmSettings, client: BlockingClient, weights: ModelWeights) -> WeightSender:
-    """After the engine's start; the two sides find each other here."""
+    """Connects the trainer with vLLM's workers, after the engine's start."""
     if settings.transfer in ("reload", "shared_memory"):
         return PulledWeights(settings, client, weights)
     from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
@@ -179,7 +179,7 @@ def open_sender(settings: VllmSettings, client: BlockingClient, weights: ModelWe
 
 
 def open_receiver(settings: VllmSettings, client: BlockingClient, form: SavedForm) -> PushedWeights | DirectWeights:
-    """The same for weights that come from elsewhere."""
+    """Does the same for weights that come from another process."""
     return DirectWeights(client) if settings.transfer == "nccl" else PushedWeights(settings, client, form)
 
 
@@ -197,14 +197,14 @@ def _init_info(settings: VllmSettings) -> Any:
 
 
 def _introduce(settings: VllmSettings, client: BlockingClient) -> None:
-    """Where weights go through files there is nothing to agree on, but vLLM wants to be asked."""
+    """Calls vLLM's init even where weights go through files and nothing is to be agreed: vLLM requires it."""
     if settings.transfer == "shared_memory":
         client.init_weight_transfer_engine({})
 
 
 @contextmanager
 def _update(transfer: WeightTransfer, client: BlockingClient, num_bytes: int) -> Iterator[Put]:
-    """Each piece is put once, and all of them, of `num_bytes`, are the engine's when the block has ended."""
+    """Yields a function that puts a piece. The engine has all pieces, of `num_bytes` together, when the block ends."""
     with in_memory_folder(num_bytes if transfer == "reload" else CHUNK_BYTES) as folder:
         if transfer == "reload":
             paths: list[str] = []
@@ -217,7 +217,7 @@ def _update(transfer: WeightTransfer, client: BlockingClient, num_bytes: int) ->
 
 
 def _hand_over(client: BlockingClient, piece: Mapping[str, Tensor], path: Path) -> None:
-    """So that only one piece is in memory twice."""
+    """Deletes each piece before the next is written, so that only one is in memory twice."""
     client.update_weights({"path": _written(piece, path)})
     path.unlink()
 

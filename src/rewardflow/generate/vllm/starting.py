@@ -1,7 +1,7 @@
-"""Starts vLLM's engine for a policy: what it reads about the model, its arguments, its environment.
+"""Starts vLLM's engine for a policy: writes the files it reads, sets its arguments and its environment.
 
-Always true: vLLM reads no weights from disk, so that the only ones it ever generates with are the trainer's; what a
-user may set is in `VllmSettings`, and what this module relies on cannot be overridden there.
+Always true: vLLM reads no weights from disk, so it only ever generates with the trainer's; users set what is in
+`VllmSettings`, and cannot override there what this module relies on.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ENVIRONMENT = {
 
 
 def check_installed() -> None:
-    """Nothing is imported. A folder of that name on the path is no package."""
+    """Looks for the package without importing it. A folder of that name on the path is no package."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:
         raise InvalidInput("generation.engine=vllm needs the package vllm: pip install 'rewardflow[vllm]'")
 
 
 def import_vllm(vllm: VllmSettings) -> None:
-    """Before `start`, and not called by whoever calls that: the import keeps the frames it was called from.
+    """Imports vLLM. Call it before `start`, from another frame: the import keeps the frames it was called from.
 
-    What the user has set in the environment stays. vLLM reads it here and, inherited, in its own processes.
+    Variables that the user has set stay. vLLM reads them here and, inherited, in its own processes.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -57,9 +57,9 @@ def import_vllm(vllm: VllmSettings) -> None:
 
 
 def start(arguments: Mapping[str, Any]) -> Any:
-    """vLLM's AsyncLLM, with random weights, for what `engine_arguments` gave and where `write_outline` has written.
+    """Returns vLLM's AsyncLLM, with random weights. `write_outline` has written the folder in the arguments.
 
-    It may be called on any thread; the loop that uses it first owns it.
+    Any thread may call it; the loop that uses the engine first owns it.
     """
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -73,7 +73,10 @@ def start(arguments: Mapping[str, Any]) -> Any:
 
 
 def write_outline(policy: Policy, folder: Path) -> None:
-    """Configuration and tokenizer, apart: beside a configuration transformers may choose another tokenizer class."""
+    """Writes configuration and tokenizer, into two folders.
+
+    Beside a configuration transformers may choose another tokenizer class.
+    """
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
     config.save_pretrained(folder / "model")

@@ -1,7 +1,7 @@
-"""The trainer's weights as vLLM takes them, and files in memory to carry them.
+"""Yields the trainer's weights as vLLM takes them, and carries them in files in memory.
 
-Always true: names are those that transformers would save, which is what vLLM reads; each weight comes once, whole, in
-the engine's dtype, and equals the trainer's at that moment; a file is gone when whoever was told of it has read it.
+Always true: names are those that transformers would save, which vLLM reads; each weight comes once, whole, in the
+engine's dtype, and equals the trainer's at that moment; a file is deleted when its reader has read it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-FILE_BACKEND = "rewardflow_file"  # what the worker's side is called in vLLM's registry
+FILE_BACKEND = "rewardflow_file"  # the name of the worker's side in vLLM's registry
 CHUNK_BYTES = 2**30
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -33,7 +33,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class WeightMeta:
-    """What vLLM's own senders are told of a weight before it is sent."""
+    """Describes a weight to vLLM's own senders before it is sent."""
 
     name: str
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class WeightMeta:
 
 
 class ModelWeights:
-    """Can be gone through again and again, each time as the weights are then; what vLLM calls a `WeightSource`.
+    """Yields the present weights, each time it is iterated; what vLLM calls a `WeightSource`.
 
     `named` gives the weights of `model`, each whole and under its name there; without it they are the model's own. With
     it the model may be spread over ranks, held in another form, or an outline.
@@ -57,11 +57,11 @@ class ModelWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Of all together, as they travel."""
+        """The size of all weights together, as they are sent."""
         return self._form.num_bytes
 
     def metadata(self) -> list[WeightMeta]:
-        """In the order of iteration, which is gone through once for it: only it knows."""
+        """Lists the weights in the order of iteration. The first call iterates once to find out."""
         if self._metadata is None:
             self._metadata = [WeightMeta(name, one.dtype, tuple(one.shape)) for name, one in self]
         return self._metadata
@@ -78,7 +78,7 @@ class ModelWeights:
 
 
 def chunks(weights: NamedTensors, max_bytes: int = CHUNK_BYTES) -> Iterator[dict[str, Tensor]]:
-    """Weights together, as many as fit; one that is larger comes alone."""
+    """Groups as many weights as fit into a chunk; a weight that is larger comes alone."""
     chunk: dict[str, Tensor] = {}
     num_bytes = 0
     for name, tensor in weights:
@@ -93,7 +93,7 @@ def chunks(weights: NamedTensors, max_bytes: int = CHUNK_BYTES) -> Iterator[dict
 
 @contextmanager
 def in_memory_folder(num_bytes: int) -> Iterator[Path]:
-    """A folder for files of so many bytes, in memory if there is room, and gone afterwards."""
+    """Makes a folder for files of `num_bytes`, in memory if it has room, and deletes it afterwards."""
     place = _SHARED_MEMORY if _has_room(_SHARED_MEMORY, num_bytes) else None
     with tempfile.TemporaryDirectory(prefix="rewardflow-weights-", dir=place) as folder:
         yield Path(folder)

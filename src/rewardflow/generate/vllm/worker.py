@@ -1,10 +1,10 @@
-"""What runs inside vLLM's workers: the receiving end of weights that come as files in shared memory.
+"""Receives weights inside vLLM's workers, from files in shared memory.
 
-Always true: weights go in through vLLM's layerwise reload, which packs, fuses and shards them as at the start; they
-are the model's when an update is finished, and not in between.
+Always true: weights go in through vLLM's layerwise reload, which packs, fuses and shards them as at the start; the
+model has them when an update is finished, and not in between.
 
-vLLM imports this module by name (`worker_extension_cls`), in its own processes, before it loads a model; that is when
-the file engine is put into its registry, and when the process is tied to the one it works for.
+vLLM imports this module by name (`worker_extension_cls`), in its own processes, before it loads a model. The import
+registers the file engine with vLLM, and makes the process end with its owner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rewardflow.generate.vllm.weight_source import FILE_BACKEND, read_chunk
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker: its methods can be called on every worker."""
+    """vLLM mixes it into its worker, and can call its methods on every worker."""
 
     if TYPE_CHECKING:
         reload_weights: Any  # the worker's own
@@ -40,18 +40,18 @@ class WorkerExtension:
 
 @dataclass
 class FileInitInfo(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM's types are not known here
-    """Nothing to agree on."""
+    """Is empty: files need no agreement between the two sides."""
 
 
 @dataclass
 class FileUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """A chunk of weights in a file that this machine's memory holds."""
+    """Names a file in this machine's memory with a chunk of weights."""
 
     path: str
 
 
 class FileEngine(WeightTransferEngine):  # type: ignore[misc]
-    """Receives chunks as files."""
+    """Receives chunks of weights as files."""
 
     init_info_cls = FileInitInfo
     update_info_cls = FileUpdateInfo
@@ -63,7 +63,7 @@ class FileEngine(WeightTransferEngine):  # type: ignore[misc]
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As vLLM's own, which on a CPU cannot wait for an accelerator."""
+        """Does what vLLM's own method does, which on a CPU cannot wait for an accelerator."""
         self.receive_weights(self.parse_update_info(update_info))
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()

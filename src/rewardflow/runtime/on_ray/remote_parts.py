@@ -35,17 +35,17 @@ class RankTrainer:
 
     @contextlib.asynccontextmanager
     async def step(self, number: int) -> AsyncIterator[None]:
-        """A step that fails ends the run and its ranks with it, so they are not told."""
+        """Tells the ranks nothing of a step that fails: the run ends, and its ranks with it."""
         await self._ranks.all("begin_step", lambda _: (number,))
         yield
         peaks = [peak for peak in await self._ranks.all("end_step") if peak is not None]
         self.peak_memory_bytes = max(peaks, default=None)
 
     async def log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> Sequence[object]:
-        return await self._look("log_probs", rollouts, of)
+        return await self._collect("log_probs", rollouts, of)
 
     async def values(self, rollouts: Sequence[Rollout]) -> Sequence[object]:
-        return await self._look("values", rollouts)
+        return await self._collect("values", rollouts)
 
     async def forward_backward(self, batch: MicroBatch) -> None:
         shares = self._split([sample.rollout for sample in batch.samples])
@@ -67,8 +67,8 @@ class RankTrainer:
     async def put_back(self, folder: Path) -> None:
         await self._ranks.all("put_back", lambda _: (folder.absolute(),))
 
-    async def _look(self, method: str, rollouts: Sequence[Rollout], *others: Any) -> list[object]:
-        """By rollout, whichever replica had it."""
+    async def _collect(self, method: str, rollouts: Sequence[Rollout], *others: Any) -> list[object]:
+        """Returns what the replicas found, in the order of the rollouts."""
         shares = self._split(rollouts)
         parts = [[_bare(rollouts[place]) for place in share] for share in shares]
         given = self._once_each(parts)
@@ -80,7 +80,7 @@ class RankTrainer:
         return [found[number] for number in range(len(rollouts))]
 
     def _once_each(self, parts: Sequence[Any]) -> Sequence[Any]:
-        """What several ranks of a replica are given goes into Ray's object store once, not with every call."""
+        """Puts what several ranks of a replica get into Ray's object store once, not with every call."""
         if self._num_replicas == len(self.places):
             return parts
         import ray
@@ -116,7 +116,7 @@ class SeparateGenerator(EngineGenerator):
         self._ranks = ranks
 
     async def publish(self, version: int) -> None:
-        """Passes the weights from the ranks straight to the engines: not through this process."""
+        """Asks all ranks for bucket after bucket, and passes references to the engines, until the last."""
         is_first, is_last = True, False
         while not is_last:
             answers = self._ranks.ask("next_weights", partial(_same, is_first), num_returns=2)
@@ -159,7 +159,7 @@ class TakenOnRanks:
 
 
 def _bare(rollout: Rollout) -> Rollout:
-    """Without the texts, which a trainer does not look at."""
+    """Drops the texts, which a trainer does not look at."""
     return replace(rollout, prompt="", messages=(), response="", ground_truth=None, extra_info=EMPTY)
 
 
