@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import logging
 import math
 import signal
@@ -26,6 +25,7 @@ from rewardflow.flow.records import Boundary
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.runtime.records.flat_metrics import scalars
+from rewardflow.settings.rules import did_you_mean
 from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ class Checkpointer:
         name = str(self._settings.checkpoint.keep_best_by)
         if name not in figures and not self._has_complained:
             self._has_complained = True
-            near = difflib.get_close_matches(name, figures, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            logger.warning("%s has no number %r for checkpoint.keep_best_by%s", whose, name, meant)
+            hint = did_you_mean(name, figures, otherwise="")
+            end = f"; {hint}" if hint else ""
+            logger.warning("%s has no number %r for checkpoint.keep_best_by%s", whose, name, end)
         value = figures.get(name)
         return value if value is not None and math.isfinite(value) else None
 
