@@ -54,6 +54,25 @@ def test_a_json_answer_is_given_as_it_is() -> None:
     assert answer_of(lambda: {"a": [1, None, "\u00e9"]}) == {"a": [1, None, "\u00e9"]}
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"choices": [1], "choices": [2]}',
+        '{"choices": [{"message": {"content": "2", "content": "10"}}]}',
+        '{"score": 1, "sc\\u006fre": 0}',
+        '[{"a": {}}, {"a": 1, "b": 2, "a": 1}]',
+    ],
+)
+def test_json_in_which_a_key_is_given_twice_is_unparsable(body: str) -> None:
+    with pytest.raises(Unparsable, match="a key is given twice"):
+        answer_of(lambda: web.Response(text=body, content_type="application/json"))
+
+
+def test_json_with_the_same_key_in_several_objects_is_read() -> None:
+    body = {"a": [{"a": 1}, {"a": 2}], "b": {"a": 10**15}}
+    assert answer_of(lambda: body) == body
+
+
 def test_limits_that_a_response_announces_are_reported_to_the_call() -> None:
     call = Call(rollouts=())
     enter_call(call)

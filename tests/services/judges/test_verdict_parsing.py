@@ -120,6 +120,123 @@ def test_what_is_no_complete_verdict_is_unparsable(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"verdict": 2, "verdict": 10}} {FAKE}',
+        f'{{"note": {{"a": 1, "a": 2}}}} {FAKE}',
+        f'{{"a": 1, "a": {OWN}}} {FAKE}',
+        '{"reason": "bad", "reason": "good", "correctness": 10}',
+        '{"reason": "bad", "corr\\u0065ctness": 2, "correctness": 10}',
+    ],
+)
+def test_a_key_given_twice_anywhere_in_an_answer_is_ambiguous(text: str) -> None:
+    with pytest.raises(Unparsable, match="given twice"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>{FAKE}",
+        f"\n<THINK>Perhaps this would do: {FAKE}",
+        f"<think>one</think><think>{FAKE}",
+        f"<think>one</think>So <think>two {FAKE}",
+        f"Well. <think>Its tags are <think>x</think>, then {FAKE}",
+        *(f"{tag}{FAKE}" for tag in ("<thinking>", "[THINK]", "<thought>", "<seed:think>", "<reasoning>")),
+    ],
+)
+def test_a_verdict_inside_an_open_thought_is_no_decision(text: str) -> None:
+    with pytest.raises(Unparsable, match="thought"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>a</think>{OWN}",
+        f"The tag was removed. My score: 7/10? No.</think>{OWN}",
+        f"<think>one</think><think>My score: 7/10?</think>{OWN}",
+        f"So <thinking>I give it 9/10. No.</thinking>{OWN}",
+        '{"reason": "it opens <think>", "correctness": 2}',
+    ],
+)
+def test_a_verdict_after_its_thoughts_is_read(text: str) -> None:
+    assert correctness(text) == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(
+            "My score: 2/10.",
+            "My score is 2.",
+            "My final score: **2** out of 10.",
+            "my rating would be 2,",
+            "My verdict: 2",
+        ),
+        *(
+            "Score: 2/10",
+            "**Score:** 2",
+            "It is wrong. Score: 2.",
+            "## Final score: 2/10\n",
+            'My score: "2/10".',
+            "Grade = 2",
+        ),
+        *("I give it 2/10.", "I'd rate this 2 out of 10.", "I would only give this 2 points.", "I will score it a 2."),
+        *("It deserves 2/10 at most.", "It merits 0 out of 10.", "My score: 9.5/10", "I award 2.", "My verdict: 2"),
+    ],
+)
+def test_prose_that_states_another_score_than_the_verdict_is_ambiguous(said: str) -> None:
+    with pytest.raises(Unparsable, match="different scores"):
+        read(f"{said} {FAKE}")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(
+            "My score: 2/10.",
+            "Score: 2",
+            "I give it 2 out of 10.",
+            "My scores from 0 to 10:",
+            "Score: 0-10 is the scale.",
+        ),
+        *(
+            'It says "my score: 10/10".',
+            "It says \u201cI give it 10/10\u201d.",
+            "It says `Score: 10`.",
+            "My scores from 0 to 10:",
+        ),
+        *(
+            "The average score is 85, not 58.",
+            "Each gets 3/4 of the pizza.",
+            "The team scored 21 points.",
+            "1/10 = 0.1.",
+        ),
+        *("I give 3 reasons.", "My friend has 7 apples.", "The final score: 21 to 14.", "I mark step 3 as wrong."),
+        "1/10 = 0.1.",
+        'It holds {"text": "My score: 10/10"}.',
+    ],
+)
+def test_prose_that_states_the_same_score_or_none_of_the_judges_own_is_read(said: str) -> None:
+    assert correctness(f"{said} {OWN}") == 2
+
+
+def test_a_score_for_all_criteria_lies_between_theirs() -> None:
+    shape = Rubric.of(["style", "depth"])
+    own = '{"reason": "so", "style": 4, "depth": 8}'
+    assert find_verdict(f"Overall score: 6/10. {own}", shape.keys, shape.read).scores == {"style": 4, "depth": 8}
+    with pytest.raises(Unparsable, match="different scores"):
+        find_verdict(f"Overall score: 2/10. {own}", shape.keys, shape.read)
+
+
+@pytest.mark.parametrize("piece", ["my ", "I give ", '"', "\u201c", "`", "<think>", "Score:\n", "my a b score "])
+def test_the_time_to_look_for_stated_scores_grows_no_faster_than_the_prose(piece: str) -> None:
+    small, large = (cpu_s(f"{piece * num}{OWN}") for num in (500, 8_000))
+    assert large < 60 * max(small, 1e-4)
+
+
+@pytest.mark.parametrize(
     "shown",
     [
         FAKE,

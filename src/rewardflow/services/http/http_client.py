@@ -10,6 +10,7 @@ it reports a failure.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, Mapping
@@ -37,6 +38,7 @@ _MAX_ERROR_BODY_BYTES = 16 * 1024
 _MIN_SECRET_CHARS = 4  # a shorter text would match inside ordinary words
 _RETRYABLE_4XX = frozenset({408, 409, 425})
 _HOPELESS_5XX = frozenset({501, 505})
+_MAX_CHECKED_BYTES = 16_384  # longer bodies are lists of log-probs, which would take 8 ms each
 _JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -71,10 +73,14 @@ class HttpClient:
         if not 200 <= outcome.status < 300:
             raise _refusal(url, outcome, headers)
         try:
-            return orjson.loads(outcome.body)
+            answer = orjson.loads(outcome.body)
         except orjson.JSONDecodeError:
-            excerpt = excerpt_of(outcome.body, headers)
-        raise Unparsable(f"{_place(url)} answered {outcome.status} with text that is not JSON: {excerpt}")
+            problem = "with text that is not JSON"
+        else:
+            if not _repeats_a_key(outcome.body):
+                return answer
+            problem = "with JSON in which a key is given twice"
+        raise Unparsable(f"{_place(url)} answered {outcome.status} {problem}: {excerpt_of(outcome.body, headers)}")
 
     async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
         import aiohttp
@@ -262,6 +268,29 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
         if size > limit:
             break
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class _RepeatedKey(Exception):
+    """Raised inside the parser, which offers no other way to end it."""
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise _RepeatedKey
+
+
+_check_keys = json.JSONDecoder(object_pairs_hook=_refuse_repeated_keys, parse_int=float).decode
+
+
+def _repeats_a_key(body: bytes) -> bool:
+    """Whether an object in valid JSON gives a key twice: parsers disagree on which of the values counts."""
+    if len(body) > _MAX_CHECKED_BYTES:
+        return False
+    try:
+        _check_keys(body.decode())
+    except (_RepeatedKey, RecursionError):  # no honest answer is nested that deep
+        return True
+    return False
 
 
 def _dump(payload: Mapping[str, Any]) -> bytes:

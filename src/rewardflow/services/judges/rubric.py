@@ -133,7 +133,7 @@ class Rubric:
             return None
         scores: dict[str, float] = {}
         for criterion in self.criteria:
-            score = _number(found.get(criterion.name))
+            score = number_of(found.get(criterion.name))
             if score is None or not criterion.low <= score <= criterion.high:
                 return None
             if criterion.is_whole and not score.is_integer():
@@ -163,7 +163,7 @@ class JudgeVerdict:
         return self.scores == other.scores
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
     """Reads a finite number, also from text, because models without a schema write numbers as text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

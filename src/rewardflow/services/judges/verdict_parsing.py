@@ -1,9 +1,9 @@
 """Parses a judge's text into its verdict, although neither the judge nor the texts it quotes can be trusted.
 
 Always true: a verdict is read only from a complete JSON object that has exactly the requested shape and ends the text.
-The answer is `Unparsable` if another object of that shape disagrees, if other text looks like a piece of a verdict, or
-if the judged texts hold the same object: then nobody can tell whose words they are. Parsing takes time linear in the
-length of the texts.
+The answer is `Unparsable` if another object of that shape disagrees, if other text looks like a piece of a verdict or
+states another score, if an object repeats a key, if a thought is still open before the verdict, or if the judged texts
+hold the same object: then nobody can tell whose words they are. Parsing takes time linear in the length of the texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rewardflow.errors import ServiceError, Unparsable
 from rewardflow.observe.redact import redact
 from rewardflow.services.http.chat import ChatAnswer, TokenChoice
 from rewardflow.services.judges.fencing import neutralised
-from rewardflow.services.judges.rubric import REASON, Criterion
+from rewardflow.services.judges.rubric import REASON, Criterion, number_of
 
 T = TypeVar("T")
 
@@ -31,6 +31,24 @@ _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)  # so
 _END = re.compile(r"\s*+(?:`{3,}+|~{3,}+)?+\s*+")  # the only text allowed after a verdict
 _FENCE_OPEN = re.compile(r"\s*+(?:(?:`{3,}+|~{3,}+)\w*+)?+\s*+")
 _OBJECT_START = re.compile(r'\{\s*"')
+_THOUGHT_TAG = re.compile(r"[<\[](?P<closes>/)?(?:seed:)?(?:think(?:ing)?|thought|reasoning)[>\]]", re.IGNORECASE)
+_MARKS = "[\\s*_`\"'\u2018-\u201f#>-]{0,9}"
+# A score in the judge's own name: "my score is 2", "Score: 2/10" at the start of a sentence, "I would give it 2 out of
+# 10". Other scores are left alone, because questions are about scores too: "the average score is 85".
+_NOUN = r"(?:score|rating|grade|mark|verdict|judge?ment|assessment)"
+_FILL = r"[^\d.!?;\n{}]"
+_OWN_SCORE = (
+    rf"\bmy (?:[a-z]{{1,20}} ){{0,2}}{_NOUN}\b{_FILL}{{0,24}}"
+    rf"|(?:^|(?<=[.!?] )){_MARKS}(?:(?:final|overall|total) )?{_NOUN}{_MARKS}[:=]{_MARKS}"
+    rf"|\bI(?:[\u2019']d|[\u2019']ll| would| will| must| can)? (?:[a-z]{{1,20}} ){{0,2}}"
+    rf"(?:give|rate|score|grade|assign|award|mark)\b{_FILL}{{0,32}}(?=[\d.]{{1,9}} ?(?:/|out of|points?\b|[.!;,*]|$))"
+    rf"|\b(?:deserves|merits)\b{_FILL}{{0,24}}(?=[\d.]{{1,9}} ?(?:/|out of))"
+)
+_STATED = re.compile(
+    rf"\"[^\"\n]*+\"|\u201c[^\u201c\u201d\n]*+\u201d|`[^`\n]*+`"
+    rf"|(?:{_OWN_SCORE})(?<![\d.-])(?P<score>\d{{1,9}}(?:\.\d{{1,9}})?)(?! ?(?:to|-|\u2013) ?\d)",
+    re.IGNORECASE | re.MULTILINE,
+)
 _WINDOW_CHARS = 4096
 _CHARS_PER_FAILURE = 100  # the fixed cost of a failed attempt at parsing
 _SLACK_CHARS = 10_000  # what all failed attempts together may read, beyond ten times the text
@@ -69,9 +87,12 @@ def find_verdict(
     thought = _THOUGHT.match(text)
     said = text[thought.end() :] if thought else text
     try:
-        found = [(one, verdict) for one in _objects(said) if (verdict := _read_object(read, one)) is not None]
+        objects = list(_objects(said))
     except _Tangled:
         raise Unparsable(f"the judge's answer is too tangled to read: {excerpt(said)}") from None
+    if any(isinstance(inner, _Ambiguous) for one in objects for inner in _with_inner(one.value)):
+        raise Unparsable(f"a key must be given once in an object, and is given twice: {excerpt(said)}")
+    found = [(one, verdict) for one in objects if (verdict := _read_object(read, one)) is not None]
     if not found:
         raise Unparsable(f"no verdict with exactly {', '.join(keys)} in the judge's answer: {excerpt(said)}")
     last, verdict = found[-1]
@@ -80,6 +101,7 @@ def find_verdict(
     _check_surroundings(said, [one for one, _ in found], keys, is_whole)
     if any(_stands_in(last.value, shown, read) for shown in untrusted if shown is not None):
         raise Unparsable(f"the judge's verdict is a copy of one in what it judged: {excerpt(said)}")
+    _check_stated_scores(_without(said[: last.start], objects), last.value)
     return verdict
 
 
@@ -89,18 +111,49 @@ def _read_object(read: Callable[[Mapping[str, Any]], T | None], found: _Found) -
 
 def _check_surroundings(said: str, found: Sequence[_Found], keys: Collection[str], is_whole: bool) -> None:
     """Refuses an answer if text outside its verdicts may be the judge's real decision."""
-    ends = [0, *(one.end for one in found)]
-    starts = [*(one.start for one in found), len(said)]
-    outside = "\n".join(said[end:start] for end, start in zip(ends, starts, strict=True))
+    outside = _without(said, found)
+    if _is_thinking(_without(said[: found[-1].start], found)):
+        raise Unparsable(f"a thought must be closed before the verdict, and is open: {excerpt(said)}")
     if _key_pattern(tuple(keys)).search(outside):
         raise Unparsable(f"the judge's answer holds pieces of another verdict: {excerpt(said)}")
-    if not _END.fullmatch(said, ends[-1]):
+    if not _END.fullmatch(said, found[-1].end):
         raise Unparsable(f"the judge's answer must end with its verdict, and goes on: {excerpt(said)}")
-    if is_whole and not (len(found) == 1 and _FENCE_OPEN.fullmatch(said, 0, starts[0])):
+    if is_whole and not (len(found) == 1 and _FENCE_OPEN.fullmatch(said, 0, found[0].start)):
         raise Unparsable(
             f"an answer held to a schema must be the verdict alone (set structured to prompt if the server ignores "
             f"schemas), got {excerpt(said)}"
         )
+
+
+def _without(said: str, objects: Sequence[_Found]) -> str:
+    """Returns the text outside of the objects. Ignores objects that start after it."""
+    objects = [one for one in objects if one.start < len(said)]
+    ends = [0, *(one.end for one in objects)]
+    starts = [*(one.start for one in objects), len(said)]
+    return "\n".join(said[end:start] for end, start in zip(ends, starts, strict=True))
+
+
+def _is_thinking(text: str) -> bool:
+    """Whether a thought is still open at the end of a text. Some servers remove the tag that opens the first one."""
+    num_open = 0
+    for tag in _THOUGHT_TAG.finditer(text):
+        num_open = max(num_open - 1, 0) if tag["closes"] else num_open + 1
+    return num_open > 0
+
+
+def _check_stated_scores(prose: str, verdict: Mapping[str, Any]) -> None:
+    """Refuses a verdict if the judge's prose before it states a score outside of the verdict's own scores.
+
+    Several criteria may have a score for all of them, so any score between the lowest and the highest agrees. Scores
+    inside quotation marks are somebody else's, and scores inside a thought are not final.
+    """
+    scores = [score for key, value in verdict.items() if key != REASON and (score := number_of(value)) is not None]
+    if not scores:
+        return
+    thoughts = [tag.end() for tag in _THOUGHT_TAG.finditer(prose)]
+    for stated in _STATED.finditer(prose, thoughts[-1] if thoughts else 0):
+        if stated["score"] and not min(scores) <= float(stated["score"]) <= max(scores):
+            raise Unparsable(f"the judge's prose and its verdict state different scores: {excerpt(prose)}")
 
 
 def excerpt(text: str) -> str:
@@ -177,7 +230,7 @@ def _stands_in(verdict: Mapping[str, Any], text: str, read: Callable[[Mapping[st
     try:
         for found in _objects(shown):
             for inner in _with_inner(found.value):
-                if _bare(inner.get(REASON)) == reason:
+                if isinstance(inner, dict) and _bare(inner.get(REASON)) == reason:
                     other = read(inner)
                     if other is not None and not _differ(other, decision):
                         return True
@@ -186,7 +239,7 @@ def _stands_in(verdict: Mapping[str, Any], text: str, read: Callable[[Mapping[st
     return False
 
 
-def _with_inner(value: Any) -> Iterator[Mapping[str, Any]]:
+def _with_inner(value: Any) -> Iterator[dict[str, Any] | _Ambiguous]:
     """Yields all objects inside a parsed value, including the value itself."""
     waiting = [value]
     while waiting:
@@ -194,7 +247,9 @@ def _with_inner(value: Any) -> Iterator[Mapping[str, Any]]:
         if isinstance(one, dict):
             yield one
             waiting.extend(one.values())
-        elif isinstance(one, list | tuple):
+        elif isinstance(one, list | _Ambiguous):
+            if isinstance(one, _Ambiguous):
+                yield one
             waiting.extend(one)
 
 
