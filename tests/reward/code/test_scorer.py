@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 import rewardflow as rf
-from rewardflow.reward.code.contract import load_reward
+from rewardflow.reward.code.contract import load_reward, with_own_extra_info
 from rewardflow.reward.code.process_pool import ProcessPool
 from rewardflow.reward.code.scorer import Scorer, make_worker_pool
 from rewardflow.reward.code.source import RewardSource
@@ -75,3 +79,104 @@ def test_a_reward_on_the_loop_has_no_limit_of_its_own_and_one_in_threads_has() -
     in_threads = Scorer("blocks", load_reward(RewardSource.of(blocks)), pool_for(blocks, max_concurrency=16))
     assert (on_loop.num_usable, in_threads.num_usable) == (math.inf, 16)
     assert (on_loop.num_stuck, in_threads.num_stuck) == (0, 0)
+
+
+# -- reward code may write into nested values of its extra_info, and the record stays as it was --
+
+
+def nested_rollout() -> rf.Rollout:
+    return rf.Rollout(group_id="q", response="x", extra_info={"hints": ["a"], "meta": {"tags": {"k": [1]}}, "n": 1})
+
+
+def spoil(info: Any) -> None:
+    assert (info["hints"], info["meta"]["tags"]) == (["a"], {"k": [1]}), "an earlier call has written here"
+    info["hints"].append("spoilt")
+    info["meta"]["tags"]["k"].append(2)
+    info["meta"]["new"] = True
+
+
+async def spoils_its_argument(extra_info: dict[str, Any]) -> float:
+    spoil(extra_info)
+    return 1.0
+
+
+async def spoils_its_rollout(rollout: rf.Rollout) -> float:
+    spoil(rollout.extra_info)
+    return 1.0
+
+
+async def spoils_its_group(rollouts: tuple[rf.Rollout, ...]) -> list[float]:
+    spoil(rollouts[0].extra_info)
+    return [1.0]
+
+
+async def spoils_its_call(response: str) -> float:
+    call = rf.current_call()
+    assert call is not None
+    spoil(call.rollouts[0].extra_info)
+    return 1.0
+
+
+async def spoils_in_every_attempt(extra_info: dict[str, Any]) -> float:
+    spoil(extra_info)
+    call = rf.current_call()
+    if call is not None and call.attempt == 1:
+        raise rf.ServiceError("again")
+    return 1.0
+
+
+def spoils_in_a_thread(extra_info: dict[str, Any]) -> float:
+    spoil(extra_info)
+    return 1.0
+
+
+class SpoilsInAHook:
+    def decide_locally(self, rollout: rf.Rollout) -> None:
+        spoil(rollout.extra_info)
+
+    async def compute_score(self, extra_info: dict[str, Any]) -> float:
+        spoil(extra_info)
+        return 1.0
+
+
+class SpoilsInAQuickHook(SpoilsInAHook):
+    decides_quickly = True
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        spoils_its_argument,
+        spoils_its_rollout,
+        spoils_its_group,
+        spoils_its_call,
+        spoils_in_every_attempt,
+        spoils_in_a_thread,
+        SpoilsInAHook,
+        SpoilsInAQuickHook,
+        [rf.Weighted(spoils_its_argument, 0.5, name="a"), rf.Weighted(spoils_in_a_thread, 0.5, name="b")],
+    ],
+)
+def test_what_a_reward_writes_into_nested_extra_info_reaches_no_record_and_no_other_call(
+    reward: Any, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal.sqlite"
+    for is_cached in (False, True):  # a changed record would have another key in the journal
+        rollout = nested_rollout()
+        (verdict,) = rf.score([rollout], reward, max_concurrency=2, backoff_s=0.001, journal=journal, store="full")
+        assert (verdict.value, verdict.error, verdict.cached) == (1.0, None, is_cached)
+        assert rollout == nested_rollout()
+    assert b"spoilt" not in journal.read_bytes()
+
+
+def test_copies_of_nested_extra_info_keep_their_classes_and_a_flat_rollout_is_not_copied() -> None:
+    flat = rf.Rollout(group_id="q", response="x", extra_info={"n": 1, "text": "t", "none": None})
+    assert with_own_extra_info(flat) is flat
+    counts: defaultdict[str, list[int]] = defaultdict(list, {"a": [1]})
+    given = {"counts": counts, "frozen": MappingProxyType({"a": [1]}), "pair": ([1], 2), "seen": {1}}
+    copied = with_own_extra_info(rf.Rollout(group_id="q", response="x", extra_info=given)).extra_info
+    assert copied == given
+    assert [type(value) for value in copied.values()] == [defaultdict, MappingProxyType, tuple, set]
+    assert copied["counts"]["new"] == []
+    assert all(copied[name] is not given[name] for name in given)
+    assert copied["counts"]["a"] is not counts["a"]

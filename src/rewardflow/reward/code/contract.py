@@ -7,11 +7,13 @@ the function returns a coroutine.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Literal
 
 from rewardflow.errors import RewardLoadError
@@ -132,8 +134,46 @@ def is_coroutine_function(function: Any) -> bool:
 # -- the parameters that a reward may ask for --
 
 
+def with_own_extra_info(rollout: Rollout) -> Rollout:
+    """Returns the rollout for one call of reward code, which may write into dicts and lists inside `extra_info`.
+
+    Copies these, so that the record, other calls and other rewards do not change; returns a flat rollout as it is.
+    Arrays, tensors and other objects stay shared: copying them could be slow, or impossible.
+    """
+    info = rollout.extra_info
+    if not info:
+        return rollout
+    for value in info.values():
+        if type(value) not in _FLAT_TYPES:
+            return replace(rollout, extra_info={key: _copied(one) for key, one in info.items()})
+    return rollout
+
+
+_FLAT_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def _copied(value: Any) -> Any:
+    """Copies nested mappings, lists, tuples and sets; keeps their classes where copying them is simple."""
+    kind = type(value)
+    if kind in _FLAT_TYPES:
+        return value
+    if kind is dict or kind is MappingProxyType:
+        return kind({key: _copied(one) for key, one in value.items()})
+    if kind is list or kind is tuple:
+        return kind([_copied(one) for one in value])
+    if isinstance(value, dict):  # OrderedDict, defaultdict and the like
+        mapping = copy.copy(value)
+        mapping.update({key: _copied(one) for key, one in value.items()})
+        return mapping
+    if isinstance(value, list):
+        sequence = copy.copy(value)
+        sequence[:] = [_copied(one) for one in value]
+        return sequence
+    return copy.copy(value) if isinstance(value, set | bytearray) else value
+
+
 def _extra_info(rollout: Rollout) -> dict[str, Any]:
-    """Returns a new copy for each call, so that no call sees what another one writes into it."""
+    """Returns a new dict for each call; its nested values are those of `with_own_extra_info`."""
     info = dict(rollout.extra_info) if rollout.extra_info else {}
     info["group_uid"] = rollout.group_id
     info["group_size"] = rollout.group_size

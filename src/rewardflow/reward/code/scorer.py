@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.calls.attempt import Attempt
-from rewardflow.reward.code.contract import LoadedReward
+from rewardflow.reward.code.contract import LoadedReward, with_own_extra_info
 from rewardflow.reward.code.coroutine_driver import begin_coroutine
 from rewardflow.reward.code.current_call import enter_call
 from rewardflow.reward.code.process_pool import ProcessPool
@@ -52,11 +52,13 @@ class Scorer:
     def estimate_tokens(self, rollouts: Sequence[Rollout], usual: int) -> int:
         """Returns how many tokens a call will use: the reward's own estimate, or else `usual`."""
         estimate = self.loaded.estimate_tokens
-        return usual if estimate is None else sum(estimate(rollout) for rollout in rollouts)
+        return usual if estimate is None else sum(estimate(with_own_extra_info(rollout)) for rollout in rollouts)
 
     def begin(self, attempt: Attempt, context: contextvars.Context) -> tuple[bool, Any]:
         """Starts the call. Returns True and the result if it ended at once, else False and an awaitable for it."""
-        kwargs = self.loaded.arguments(attempt.job.rollouts)
+        rollouts = tuple(map(with_own_extra_info, attempt.job.rollouts))
+        attempt.call.rollouts = rollouts
+        kwargs = self.loaded.arguments(rollouts)
         if self.workers is not None:
             return False, self.workers.call(kwargs, attempt.call, context)
         context.run(enter_call, attempt.call)
