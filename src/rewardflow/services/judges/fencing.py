@@ -10,7 +10,8 @@ unchanged: the judge must see what the policy wrote.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -32,15 +33,33 @@ _INVISIBLE = re.compile(
 )
 _LINE_ENDS = re.compile("\r\n?|[\x85\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_JOINERS = "[\u200c-\u200f\ufe00-\ufe0f \t]*"
-_ANGLES_OPEN = "<\uff1c\ufe64\u2039\u00ab\u3008\u27e8\u300a\u276e\u226a\u22d8"
-_ANGLES_CLOSE = ">\uff1e\ufe65\u203a\u00bb\u3009\u27e9\u300b\u276f\u226b\u22d9"
+# Characters that draw nothing. Some stay in the text, because emoji and some scripts need them, but the search for
+# markers and tokens looks through all of them: joiners, direction marks, variation selectors, fillers.
+_UNSEEN = (
+    "\xad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\U000e0000-\U000e0fff"
+)
+_UNSEEN_CHARACTER = re.compile(f"[{_UNSEEN}]")
+_BLANKS = " \t\xa0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000"
+_JOINERS = f"[{_UNSEEN}{_BLANKS}\u0300-\u036f\u20d0-\u20ff]*"  # also marks that are drawn onto a bracket
+_ANGLES_OPEN = (
+    "<\uff1c\ufe64\u2039\u00ab\u3008\u2329\u27e8\u27ea\u300a\u276c\u276e\u2770\u226a\u226e\u227a\u22d6\u22d8\u29fc\u2991"
+    "\u2993\u2a79\u2aa1\u2af7\u02c2\u1438\u16b2\ufe3d\ufe3f\U0001d236"
+)
+_ANGLES_CLOSE = (
+    ">\uff1e\ufe65\u203a\u00bb\u3009\u232a\u27e9\u27eb\u300b\u276d\u276f\u2771\u226b\u226f\u227b\u22d7\u22d9\u29fd\u2992"
+    "\u2994\u2a7a\u2aa2\u2af8\u02c3\u1433\ufe3e\ufe40\U0001d237"
+)
+_LIKE_TWO = re.compile("[\u226a\u226b\u27ea\u27eb\u2aa1\u2aa2]")  # one character that shows two brackets
+_LIKE_THREE = str.maketrans({"\u22d8": "<<<", "\u22d9": ">>>", "\u2af7": "<<<", "\u2af8": ">>>"})
 _MARKER = re.compile(
-    f"[{_ANGLES_OPEN}](?:{_JOINERS}[{_ANGLES_OPEN}]){{2,}}|[{_ANGLES_CLOSE}](?:{_JOINERS}[{_ANGLES_CLOSE}]){{2,}}"
+    f"[{_ANGLES_OPEN}](?:{_JOINERS}[{_ANGLES_OPEN}])+|[{_ANGLES_CLOSE}](?:{_JOINERS}[{_ANGLES_CLOSE}])+"
+    "|[\u22d8\u22d9\u2af7\u2af8]"
 )
 # Servers turn these into control tokens even inside a message, because they tokenise the rendered template as a whole.
 # Their names follow a few patterns that ordinary text rarely has: a bar inside the brackets (<|im_end|>, <turn|>),
-# words joined by _ or : (<start_of_turn>, <tool_call>, <seed:eos>, [TOOL_CALLS]), a tilde ([e~[). Names outside these
+# a name between bars in square ones ([|endofturn|]), words joined by _ or : (<start_of_turn>, <tool_call>, <seed:eos>,
+# [TOOL_CALLS]), a tilde ([e~[). Names outside these
 # patterns are listed. A blank after the bracket stops every tokenizer, and hardly disturbs a reader.
 _BARS = "|\uff5c"
 _LISTED = r"s|bos|eos|pad|unk|mask|sep|cls|sop|eop|eod|eot|eom|eoh|eoa|think|image|(?:unused|reserved|pad)\d+"
@@ -49,8 +68,33 @@ _JOINED = r"(?=[a-z0-9]{1,64}[_:])[a-z0-9_:]{3,64}"
 _CONTROL_TOKEN = re.compile(
     rf"<(?=[{_BARS}][^<>]{{1,64}}>|[^<>\s{_BARS}]{{1,64}}[{_BARS}]>)"
     rf"|<(?=/?(?:{_LISTED}|{_JOINED})>|</?SYS>>)"
-    rf"|\[(?=/?(?-i:{_SQUARES})\])"
+    rf"|\[(?=/?(?-i:{_SQUARES})\]|[{_BARS}]/?[a-z0-9_]{{2,64}}[{_BARS}]\])"
     r"|[\[\]](?=(?:~!?[a-z]|[a-z]~)[\[\]])",
+    re.IGNORECASE,
+)
+# A tokenizer that normalises its text reads these forms of a character as the character itself.
+_NORMALISED = {
+    chr(code): plain
+    for code in (*range(0xFE30, 0xFE70), *range(0xFF01, 0xFF5F), *range(0x1D400, 0x1D800))
+    if (plain := unicodedata.normalize("NFKC", chr(code))).isascii() and len(plain) == 1
+}
+# A tokenizer does not read these look-alikes as a token, but a judge may. They have uses of their own, as around a
+# mean or a title, so that only names that look like those of tokens are broken up.
+_LOOK_ALIKES = {
+    **_NORMALISED,
+    **dict.fromkeys(
+        "\u2039\u00ab\u3008\u2329\u27e8\u300a\u276c\u276e\u2770\u29fc\u02c2\u1438\u16b2\u25c1\U0001d236", "<"
+    ),
+    **dict.fromkeys("\u203a\u00bb\u3009\u232a\u27e9\u300b\u276d\u276f\u2771\u29fd\u02c3\u1433\u25b7", ">"),
+    **dict.fromkeys("\u3010\u3014\u3016\u3018\u301a\u27e6\u2772\u2045", "["),
+    **dict.fromkeys("\u3011\u3015\u3017\u3019\u301b\u27e7\u2773\u2046", "]"),
+    **dict.fromkeys("\u00a6\u01c0\u2223\u23d0\u2502\u2503\u2758\u2759\u275a\uff5c\uffe8", "|"),
+    "\u2581": "_",
+}
+_LOOK_ALIKE_TOKEN = re.compile(
+    r"<(?=\|?/?[a-z][a-z0-9_:]{3,63}\|>|\|/?[a-z][a-z0-9_:]{3,63}>|/?[a-z]{2,20}(?:[_:][a-z0-9]{2,20}){1,5}>)"
+    r"|<(?=/?(?:bos|eos|eot|eom|think)>|/s>)"
+    rf"|\[(?=/?(?-i:{_SQUARES})\]|\|/?[a-z0-9_]{{2,64}}\|\])",
     re.IGNORECASE,
 )
 _OF_A_REPLY = re.compile(r"</?(?:think|tool_calls?)>", re.IGNORECASE)
@@ -102,7 +146,9 @@ def neutralised(text: str) -> str:
         text = _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     if any(bracket in text for bracket in "<>[]") or not text.isascii():
         text = _MARKER.sub(_spread, text)
-        text = _CONTROL_TOKEN.sub(_with_blank, text)
+        text = _NORMALISED_TOKENS.break_up(text)
+        if not text.isascii():
+            text = _LOOK_ALIKE_TOKENS.break_up(text)
     return text
 
 
@@ -114,17 +160,52 @@ def inside_one_turn(text: str) -> str:
     """
     if not text.isascii():
         text = _SURROGATE.sub("\ufffd", text)
-
-    def broken_up(found: re.Match[str]) -> str:
-        return found[0] if _OF_A_REPLY.match(text, found.start()) else _with_blank(found)
-
-    return _CONTROL_TOKEN.sub(broken_up, text)
+    return _NORMALISED_TOKENS.break_up(text, keep=_OF_A_REPLY)
 
 
-def _with_blank(found: re.Match[str]) -> str:
-    return f"{found[0]} "
+class _TokenSearch:
+    """Finds tokens in a text as a reader sees it: without unseen characters, and with plain forms of disguised ones."""
+
+    def __init__(self, token: re.Pattern[str], plain: Mapping[str, str]) -> None:
+        self._token = token
+        self._plain = plain
+        # The letters beyond \uffff as one range: `re` compares them one after the other, and 20 times slower.
+        basic = re.escape("".join(one for one in plain if one <= "\uffff"))
+        self._disguised = re.compile(f"[{basic}\U0001d400-\U0001d7ff]")
+
+    def break_up(self, text: str, keep: re.Pattern[str] | None = None) -> str:
+        """Puts a blank after the bracket that starts a token, unless `keep` matches there. Changes nothing else."""
+        seen, places = text, None
+        if not text.isascii():
+            if _UNSEEN_CHARACTER.search(text):
+                places = _seen_places(text)
+                seen = _UNSEEN_CHARACTER.sub("", text)
+            seen = self._disguised.sub(lambda found: self._plain.get(found[0], found[0]), seen)
+        parts, end = [], 0
+        for found in self._token.finditer(seen):
+            if keep is None or not keep.match(seen, found.start()):
+                start, end = end, (places[found.start()] if places else found.start()) + 1
+                parts.append(text[start:end])
+        return " ".join([*parts, text[end:]]) if parts else text
+
+
+def _seen_places(text: str) -> list[int]:
+    """Returns the positions of all characters that draw something."""
+    places: list[int] = []
+    start = 0
+    for found in _UNSEEN_CHARACTER.finditer(text):
+        places.extend(range(start, found.start()))
+        start = found.end()
+    return [*places, *range(start, len(text))]
+
+
+_NORMALISED_TOKENS = _TokenSearch(_CONTROL_TOKEN, _NORMALISED)
+_LOOK_ALIKE_TOKENS = _TokenSearch(_LOOK_ALIKE_TOKEN, _LOOK_ALIKES)
 
 
 def _spread(found: re.Match[str]) -> str:
     """Separates three or more angle brackets in a row. Two stay together, because code is full of them."""
-    return " ".join(re.sub(_JOINERS, "", found[0]))
+    run = found[0]
+    brackets = re.sub(_JOINERS, "", run).translate(_LIKE_THREE)
+    shows_three = len(brackets) == 2 and " " not in run and _LIKE_TWO.search(run)
+    return " ".join(brackets) if len(brackets) >= 3 or shows_three else run
