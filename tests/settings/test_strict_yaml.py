@@ -46,6 +46,18 @@ def test_a_value_that_does_not_fit_its_type_is_refused_with_its_line(value: str,
         read(tmp_path, f"a: 1\nx: {value}")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('a: "\\UFFFFFFFF"', 'a: "\\U00110000"', f"%YAML {'9' * 5000}.1\n---\na: 1", "a: !!map [b]", "a: !!map x"),
+        *("a: !!set [b]", "a: !!omap x", "a: !!pairs [b]", "a: !!seq {b: 1}", "a: !!str [b]", "<<: 1", "a: !!int [1]"),
+    ],
+)
+def test_whatever_escapes_from_the_parser_is_an_error_of_the_file(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="valid YAML"):
+        read(tmp_path, text)
+
+
 def nine_levels(item: str, first: str) -> str:
     """Each level repeats the one before nine times."""
     lines = [f"l0: &l0 {first}"]

@@ -23,6 +23,8 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-9]+)+(?:\.[0-9_]*)?$")
 _FLOAT, _TEXT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:str"
 _MAX_DEPTH = 100
 _MAX_REPEATED_CHARS = 1_000_000  # a collection counts as one character
+# What PyYAML lets escape for a value that does not fit its tag, such as `!!bool maybe` or the character "\\UFFFFFFFF".
+_UNFIT = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
 _TOO_DEEP = f"values must be nested at most {_MAX_DEPTH} levels deep"
 _TOO_MUCH = f"aliases must repeat at most {_MAX_REPEATED_CHARS:,} characters in all"
 
@@ -46,7 +48,7 @@ def parse_yaml(text: str, *, what: str = "the file") -> Any:
         problem = _problem_and_line(error, text)
     except yaml.reader.ReaderError as error:
         problem = f"{error.reason} (character {error.position + 1})"
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, *_UNFIT) as error:
         problem = f"a value cannot be read ({type(error).__name__})"
     raise InvalidInput(f"{what} must be valid YAML: {problem}")  # without `from`: the YAML error quotes the line
 
@@ -132,7 +134,7 @@ def _strict_constructor(yaml: Any) -> dict[str, Any]:
     def construct_object(loader: Any, node: Any, deep: bool = False) -> Any:
         try:
             return yaml.SafeLoader.construct_object(loader, node, deep)
-        except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
+        except _UNFIT as error:
             problem = f"a value cannot be read ({type(error).__name__})"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 

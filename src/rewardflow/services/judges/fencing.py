@@ -59,8 +59,8 @@ _MARKER = re.compile(
 # Servers turn these into control tokens even inside a message, because they tokenise the rendered template as a whole.
 # Their names follow a few patterns that ordinary text rarely has: a bar inside the brackets (<|im_end|>, <turn|>),
 # a name between bars in square ones ([|endofturn|]), words joined by _ or : (<start_of_turn>, <tool_call>, <seed:eos>,
-# [TOOL_CALLS]), a tilde ([e~[). Names outside these
-# patterns are listed. A blank after the bracket stops every tokenizer, and hardly disturbs a reader.
+# [TOOL_CALLS]), a tilde ([e~[). Names outside these patterns are listed. A blank after the bracket stops every
+# tokenizer, and hardly disturbs a reader.
 _BARS = "|\uff5c"
 _LISTED = r"s|bos|eos|pad|unk|mask|sep|cls|sop|eop|eod|eot|eom|eoh|eoa|think|image|(?:unused|reserved|pad)\d+"
 _SQUARES = "INST|SYS|CLS|SEP|PAD|UNK|BOS|EOS|[a-z]?MASK|IMG|THINK|ARGS|PREFIX|MIDDLE|SUFFIX|[A-Z]+(?:_[A-Z]+)+"
@@ -82,9 +82,7 @@ _NORMALISED = {
 # mean or a title, so that only names that look like those of tokens are broken up.
 _LOOK_ALIKES = {
     **_NORMALISED,
-    **dict.fromkeys(
-        "\u2039\u00ab\u3008\u2329\u27e8\u300a\u276c\u276e\u2770\u29fc\u02c2\u1438\u16b2\u25c1\U0001d236", "<"
-    ),
+    **dict.fromkeys("\u2039\u00ab\u3008\u2329\u27e8\u300a\u276c\u276e\u2770\u29fc\u02c2\u1438\u16b2\u25c1", "<"),
     **dict.fromkeys("\u203a\u00bb\u3009\u232a\u27e9\u300b\u276d\u276f\u2771\u29fd\u02c3\u1433\u25b7", ">"),
     **dict.fromkeys("\u3010\u3014\u3016\u3018\u301a\u27e6\u2772\u2045", "["),
     **dict.fromkeys("\u3011\u3015\u3017\u3019\u301b\u27e7\u2773\u2046", "]"),
