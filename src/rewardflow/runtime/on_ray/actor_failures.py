@@ -45,7 +45,7 @@ class FailureBoundary:
 
 
 def telling(call: Call) -> Call:
-    """Round each method of an actor."""
+    """Wraps a method of an actor in a `FailureBoundary`."""
 
     @functools.wraps(call)
     async def told(*args: Any, **kwargs: Any) -> Any:

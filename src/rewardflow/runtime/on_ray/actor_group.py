@@ -14,7 +14,7 @@ from rewardflow.errors import ClusterError, RewardflowError
 from rewardflow.runtime.on_ray.actor_failures import ActorFailed
 
 _SHOWN_CHARS = 300
-_CAUSE_S = 5.0  # after a failure, for a worse one that may have caused it
+_CAUSE_S = 5.0  # how long to wait, after a failure, for one that may have caused it
 
 _MAY_BE_AN_EFFECT = 2  # the importance of an error that the death of a partner causes, too
 
@@ -44,7 +44,9 @@ class ActorGroup:
     async def answered(self, answers: Sequence[Any]) -> list[Any]:
         futures = [asyncio.wrap_future(answer.future()) for answer in answers]
         for future in futures:
-            future.add_done_callback(_failure)  # what they say when nobody waits any longer is nobody's concern
+            future.add_done_callback(
+                _failure
+            )  # marks late errors as seen: after the first error nobody waits for the others
         _, out = await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)
         if not out and not any(_failure(future) for future in futures):
             return [future.result() for future in futures]
@@ -64,7 +66,7 @@ class ActorGroup:
                 yield await answer
         except Exception as error:
             raise self.told(number, error) from None
-        except BaseException:  # whoever listened has left
+        except BaseException:  # the caller stopped iterating
             ray.cancel(answers)
             raise
 

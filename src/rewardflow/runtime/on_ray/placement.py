@@ -19,7 +19,7 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """So many processes, each with its CPUs and GPUs on one node. `why` says what makes them so many.
+    """The resources of `count` processes, each with its CPUs and GPUs on one node. `why` explains the count.
 
     The last `num_wide` of them have `width` times the GPUs: engines that spread one model over several.
     """
@@ -47,7 +47,7 @@ class Need:
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """What each process has, in order."""
+        """The resources of each process, in order."""
         narrow, wide = self._bundle(self.gpus), self._bundle(self.gpus * self.width)
         return [narrow] * (self.count - self.num_wide) + [wide] * self.num_wide
 
@@ -76,9 +76,9 @@ def check_room(need: Need, nodes: Sequence[Resources], *, is_strictly_spread: bo
 
 
 def neighbours_together(nodes: Mapping[int, str]) -> list[int]:
-    """The places of a group, given the node of each, in an order that has those of one node next to each other.
+    """Orders the places of a group so that those of one node follow each other; `nodes` gives the node of each place.
 
-    Ranks that follow each other talk most: with Megatron those that share a layer.
+    Ranks that follow each other exchange most: with Megatron, those that share a layer.
     """
     first_place: dict[str, int] = {}
     for place in sorted(nodes):

@@ -129,7 +129,7 @@ class DistributedGradients:
             self._set_step(weight, remembered.step)
 
     def _joined(self, parameter: nn.Parameter, name: str | None) -> Tensor:
-        """A column of the optimizer's state, or the weights themselves, from the ranks that have a run of it each."""
+        """Joins one moment of a weight, or the weight itself, from the ranks that each hold a run of its entries."""
         whole = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
         own = self._own(parameter)
         if own is not None:
@@ -141,7 +141,7 @@ class DistributedGradients:
         return whole.view(parameter.shape)
 
     def _own(self, parameter: nn.Parameter) -> tuple[Tensor, int, int] | None:
-        """What the optimizer updates of it on this rank, and which run of its entries that is."""
+        """Returns the part of a weight that this rank updates, with the start and end of its run of entries."""
         found = self._optimizer.model_param_group_index_map.get(parameter)
         if found is None:
             return None
@@ -153,7 +153,7 @@ class DistributedGradients:
         return [weight for group in self._optimizer.optimizer.param_groups for weight in group["params"]]
 
     def _step_of(self, weight: Tensor) -> Any:
-        """torch counts for each weight, TransformerEngine and Apex for each group."""
+        """Returns the number of updates. torch counts for each weight, TransformerEngine and Apex for each group."""
         state = self._optimizer.optimizer.state.get(weight, {})
         return state.get(STEP, self._optimizer.optimizer.param_groups[0].get(STEP, 0)) if state else 0
 
