@@ -26,7 +26,8 @@ class Received:
         self.channel = Channel(asyncio.get_running_loop(), near)
         self.channel.open(lambda number, body: self.frames.append((number, body)), self._on_lost)
 
-    def _on_lost(self) -> None:
+    def _on_lost(self, problem: str) -> None:
+        self.problem = problem
         self.channel.close()
         self.lost.set()
 

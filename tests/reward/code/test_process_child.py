@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ from rewardflow.reward.code.process_messages import (
     HEADER,
     Handshake,
     Reply,
+    decode_answer,
+    decode_reply,
     dumps,
     frame,
     unpack_exception,
@@ -53,22 +54,22 @@ def ask(connection: socket.socket, number: int, body: bytes) -> Any:
     with connection.makefile("rb") as incoming:
         length, answered = HEADER.unpack(incoming.read(HEADER.size))
         assert answered == number
-        return pickle.loads(incoming.read(length))
+        return incoming.read(length)
 
 
 def greet(child: Child, path: Path) -> Any:
-    return ask(child.connection, HANDSHAKE, dumps(Handshake(dumps(RewardSource.of(path)), 1)))
+    return decode_answer(ask(child.connection, HANDSHAKE, dumps(Handshake(dumps(RewardSource.of(path)), 1))))
 
 
 def call(child: Child, number: int, **kwargs: str) -> Reply:
-    return ask(child.connection, number, dumps((kwargs, Call(()), b"")))
+    return decode_reply(ask(child.connection, number, dumps((kwargs, Call(()), b""))))
 
 
 def test_a_call_gets_a_reply_with_its_result_and_what_it_reported(child: Child, tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
     assert greet(child, tmp_path / "judge.py") is None
     reply = call(child, 1, solution_str="0.5")
-    assert (pickle.loads(reply.value), reply.type_name, reply.failure) == (0.5, "float", None)
+    assert (reply.value, reply.failure) == (0.5, None)
     assert (reply.cost_usd, reply.tokens) == (0.25, 12)
 
 
@@ -79,11 +80,12 @@ def test_a_call_that_raises_or_cannot_be_read_gets_a_reply_and_the_next_one_work
     assert raised.failure is not None
     assert isinstance(unpack_exception(raised.failure), ValueError)
     assert raised.cost_usd == 0.25
-    unreadable = ask(child.connection, 2, b"not a pickle")
+    unreadable = decode_reply(ask(child.connection, 2, b"not a pickle"))
+    assert unreadable.failure is not None
     error = unpack_exception(unreadable.failure)
     assert isinstance(error, InvalidInput)
     assert "must be readable in its process" in str(error)
-    assert pickle.loads(call(child, 3, solution_str="1").value) == 1.0
+    assert call(child, 3, solution_str="1").value == 1.0
 
 
 def test_a_child_that_cannot_build_the_reward_says_why_and_ends(child: Child, tmp_path: Path) -> None:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from types import MappingProxyType
 
+import pytest
+
 from rewardflow.errors import RateLimited
-from rewardflow.reward.code.process_messages import HEADER, dumps, frame, pack_exception, type_name, unpack_exception
+from rewardflow.reward.calls.faults import fault_of
+from rewardflow.reward.code.process_messages import (
+    HEADER,
+    Failure,
+    decode_answer,
+    decode_reply,
+    dumps,
+    encode_answer,
+    frame,
+    pack_exception,
+    type_name,
+    unpack_exception,
+)
 from rewardflow.types import Rollout
 
 
@@ -24,7 +39,9 @@ def transfer(error: Exception) -> Exception:
     try:
         raise error
     except Exception as raised:
-        return unpack_exception(pickle.loads(dumps(pack_exception(raised))))
+        failure = decode_answer(encode_answer(pack_exception(raised)))
+        assert failure is not None
+        return unpack_exception(failure)
 
 
 def test_an_exception_arrives_as_itself_with_its_fields_and_where_it_was_raised() -> None:
@@ -86,3 +103,38 @@ def test_a_frame_is_the_length_the_number_and_the_body() -> None:
 def test_builtin_types_are_named_without_their_module() -> None:
     assert type_name(1.0) == "float"
     assert type_name(Rollout(group_id="q", response="")) == "rewardflow.types.Rollout"
+
+
+def test_the_status_and_headers_of_a_response_object_arrive() -> None:
+    class Response:
+        def __init__(self) -> None:
+            self.status_code = 429
+            self.headers = {"retry-after": "7"}
+            self.lock = threading.Lock()
+
+    arrived = transfer(StatusError("slow down", response=Response()))  # type: ignore[arg-type]
+    fault = fault_of(arrived)
+    assert (fault.kind, fault.retry_after_s) == ("rate_limited", 7.0)
+
+
+def test_none_and_a_cause_in_an_attribute_arrive() -> None:
+    error = RateLimited("slow down", retry_after_s=None)
+    error.reason = TimeoutError("no answer")
+    arrived = transfer(error)
+    assert isinstance(arrived, RateLimited)
+    assert arrived.retry_after_s is None
+    assert isinstance(arrived.reason, TimeoutError)
+
+
+def test_a_class_that_is_not_loaded_here_is_not_imported_but_keeps_its_name() -> None:
+    failure = Failure((("antigravity", "APIConnectionError"), ("builtins", "OSError")), ("gone",), {}, "", "")
+    error = unpack_exception(failure)
+    assert (type(error).__name__, isinstance(error, OSError), str(error)) == ("APIConnectionError", True, "gone")
+    assert "antigravity" not in sys.modules
+    assert fault_of(error).kind == "service"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\x80\x05N.", b"[1,null,-1,0,true,null]", b'[1,null,0,0,true,{"a":1}]'])
+def test_what_is_no_reply_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match="it is n"):
+        decode_reply(body)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,6 +16,8 @@ from scoring import call_pool
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RateLimited, RewardLoadError, ServiceError
 from rewardflow.reward.code.current_call import Call
+from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES, encode
+from rewardflow.reward.code.process_messages import HEADER, frame
 from rewardflow.reward.code.process_pool import MAX_FAILED_STARTS, ProcessPool
 from rewardflow.types import Rollout
 
@@ -83,6 +86,10 @@ def pid():
 
 def length(text):
     return len(text), text
+
+
+def repeat(count):
+    return "x" * count
 
 
 def echo(value):
@@ -155,6 +162,40 @@ def spend_and_fail():
 def report_free():
     report_usage(cost_usd=0.0)
     return 1.0
+
+
+class Trap:
+    """An object whose pickle writes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+class TrapError(Exception):
+    def __reduce__(self):
+        return os.system, (f"touch {self.args[0]}",)
+
+
+def return_trap(path):
+    return Trap(path)
+
+
+def raise_trap(path):
+    error = TrapError(path)
+    error.trap = Trap(path)
+    raise error
+
+
+def write_to_parent(data):
+    """Writes bytes of its own into the connection, past the module that should write there."""
+    import gc, socket
+
+    (connection,) = [one for one in gc.get_objects() if isinstance(one, socket.socket)]
+    connection.sendall(data)
+    threading.Event().wait()
 
 
 def read_tenant():
@@ -320,10 +361,10 @@ def test_an_exception_of_an_unknown_class_comes_back_as_its_nearest_base_class(s
     asyncio.run(main())
 
 
-def test_a_result_that_cannot_be_pickled_is_an_error_that_names_its_type(samples: Any) -> None:
+def test_a_result_that_is_not_plain_data_is_an_error_that_names_its_type(samples: Any) -> None:
     async def main() -> None:
         async with running(samples.Named("give_lock")) as workers:
-            with pytest.raises(TypeError, match=r"must be picklable, got a _thread\.lock"):
+            with pytest.raises(TypeError, match=r"must be plain data, got a _thread\.lock"):
                 await call_pool(workers)
 
     asyncio.run(main())
@@ -383,6 +424,59 @@ def test_context_variables_and_the_call_travel_into_the_process(samples: Any) ->
         async with running(samples.Named("read_call")) as workers:
             call = Call((Rollout(group_id="q", response="r", extra_info={"id": 17}),), endpoint="east")
             assert await call_pool(workers, call) == (17, "east")
+
+    asyncio.run(main())
+
+
+# What a process sends is plain data.
+
+
+def test_an_object_that_a_reward_returns_or_raises_runs_no_code_in_the_parent(samples: Any, tmp_path: Path) -> None:
+    path = tmp_path / "trapped"
+
+    async def main() -> None:
+        async with running(samples.Named("return_trap")) as workers:
+            with pytest.raises(TypeError, match=r"must be plain data, got a process_samples\.Trap"):
+                await call_pool(workers, path=str(path))
+        async with running(samples.Named("raise_trap")) as workers:
+            with pytest.raises(samples.TrapError) as caught:
+                await call_pool(workers, path=str(path))
+            assert not hasattr(caught.value, "trap")
+
+    asyncio.run(main())
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["pickle", "oversized", "number", "second handshake"])
+def test_a_bad_frame_ends_the_process_and_fails_its_calls_with_the_reason(
+    samples: Any, tmp_path: Path, kind: str
+) -> None:
+    trap = pickle.dumps(samples.Trap(str(tmp_path / "trapped")))
+    data, reason = {
+        "pickle": (frame(1, trap), "it is not plain data"),
+        "oversized": (HEADER.pack(MAX_FRAME_BYTES + 1, 1), "is too large"),
+        "number": (frame(77, encode([1.0, None, 0.0, 0, False, None])), "it answers no call"),
+        "second handshake": (frame(0, b"null"), "it is no reply"),
+    }[kind]
+
+    async def main() -> None:
+        async with running(samples.Named("write_to_parent")) as workers:
+            with pytest.raises(ServiceError, match=f"reward process was killed because .*{reason}"):
+                async with asyncio.timeout(30):
+                    await call_pool(workers, data=data)
+            assert (workers.statistics().replaced, workers.statistics().killed) == (1, 1)
+
+    asyncio.run(main())
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_a_result_above_the_limit_fails_its_call_alone(samples: Any) -> None:
+    async def main() -> None:
+        async with running(samples.Named("repeat")) as workers:
+            with pytest.raises(TypeError, match=f"at most {MAX_FRAME_BYTES} bytes"):
+                await call_pool(workers, count=MAX_FRAME_BYTES)
+            assert await call_pool(workers, count=3) == "xxx"
+            assert workers.statistics().started == 1
 
     asyncio.run(main())
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES
 from rewardflow.reward.code.process_messages import HEADER, frame
 
 if TYPE_CHECKING:
@@ -58,13 +59,17 @@ def start_child() -> Child:
 class Channel:
     """Sends and receives frames over one end of a socket pair, and never blocks the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, connection: socket.socket, *, max_bytes: int = MAX_FRAME_BYTES
+    ) -> None:
+        self._max_bytes = max_bytes
         self._loop = loop
         self._connection = connection
         self._incoming = bytearray()
         self._outgoing = bytearray()
 
-    def open(self, on_frame: Callable[[int, bytes], None], on_lost: Callable[[], None]) -> None:
+    def open(self, on_frame: Callable[[int, bytes], None], on_lost: Callable[[str], None]) -> None:
+        """Calls `on_lost` when the other side is gone, with "", or has announced too large a frame, with the reason."""
         self._connection.setblocking(False)
         self._loop.add_reader(self._connection, self._read, on_frame, on_lost)
 
@@ -92,7 +97,7 @@ class Channel:
         else:
             self._loop.remove_writer(self._connection)
 
-    def _read(self, on_frame: Callable[[int, bytes], None], on_lost: Callable[[], None]) -> None:
+    def _read(self, on_frame: Callable[[int, bytes], None], on_lost: Callable[[str], None]) -> None:
         try:
             chunk = self._connection.recv(_CHUNK_BYTES)
         except BlockingIOError:
@@ -100,11 +105,14 @@ class Channel:
         except OSError:
             chunk = b""
         if not chunk:
-            on_lost()
+            on_lost("")
             return
         self._incoming += chunk
         while len(self._incoming) >= HEADER.size:
             length, number = HEADER.unpack_from(self._incoming)
+            if length > self._max_bytes:
+                on_lost(f"is too large: at most {self._max_bytes} bytes, got {length}")
+                return
             end = HEADER.size + length
             if len(self._incoming) < end:
                 return

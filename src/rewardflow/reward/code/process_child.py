@@ -29,7 +29,8 @@ from rewardflow.reward.code.process_messages import (
     Failure,
     Handshake,
     Reply,
-    dumps,
+    encode_answer,
+    encode_reply,
     frame,
     pack_exception,
     type_name,
@@ -59,19 +60,19 @@ class _Child:
         try:
             function = pickle.loads(handshake.source).build()
         except BaseException as error:
-            self._write(HANDSHAKE, dumps(pack_exception(_load_error(error))))
+            self._write(HANDSHAKE, encode_answer(pack_exception(_load_error(error))))
             return
         base = contextvars.copy_context()  # every call sees the variables that building the reward has set
         for number in range(1, handshake.num_threads):
             thread = threading.Thread(target=self._work, args=(function, base), name=f"reward-{number}", daemon=True)
             thread.start()
-        self._write(HANDSHAKE, dumps(None))
+        self._write(HANDSHAKE, encode_answer(None))
         self._work(function, base)
 
     def _work(self, function: Callable[..., Any], base: contextvars.Context) -> None:
         while (item := self._inbox.get()) is not None:
             number, body = item
-            self._write(number, dumps(_answer(function, body, base)))
+            self._write(number, _answer(function, body, base))
             del item, body  # an idle process must not keep a rollout alive
 
     def _read(self, num_threads: int) -> None:
@@ -103,24 +104,27 @@ class _Child:
             pass  # the parent is gone, and the reader thread sees that, too
 
 
-def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context) -> Reply:
+def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context) -> bytes:
     try:
         kwargs, call, packed = pickle.loads(body)
     except Exception as error:
         refused = InvalidInput(f"the arguments of a reward must be readable in its process, got {error!r}")
-        return _reply(b"", "", pack_exception(refused), Call(()))
+        return _reply(None, pack_exception(refused), Call(()))
     value, raised = run_call(function, kwargs, call, unpack_context(packed, base))
     if raised is not None:
-        return _reply(b"", "", pack_exception(raised), call)
+        return _reply(None, pack_exception(raised), call)
     try:
-        return _reply(dumps(value), type_name(value), None, call)
+        return _reply(value, None, call)
     except Exception as error:
-        unsendable = TypeError(f"the result of a reward must be picklable, got a {type_name(value)}: {error}")
-        return _reply(b"", "", pack_exception(unsendable), call)
+        unsendable = TypeError(
+            f"the result of a reward in a process must be plain data, got a {type_name(value)}: {error}"
+        )
+        return _reply(None, pack_exception(unsendable), call)
 
 
-def _reply(value: bytes, type_name: str, failure: Failure | None, call: Call) -> Reply:
-    return Reply(value, type_name, failure, call.cost_usd, call.tokens, call.is_cost_known, call.headers)
+def _reply(value: Any, failure: Failure | None, call: Call) -> bytes:
+    cost_usd, tokens = float(call.cost_usd), int(call.tokens)
+    return encode_reply(Reply(value, failure, cost_usd, tokens, call.is_cost_known, call.headers))
 
 
 def _load_error(error: BaseException) -> RewardLoadError:

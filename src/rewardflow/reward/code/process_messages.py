@@ -1,9 +1,10 @@
 """Defines the messages between a reward process and its parent, and turns them into bytes and back.
 
-Always true: an exception arrives as itself, as its nearest readable base class, or as text; a record with read-only
-mappings arrives unchanged.
+Always true: the parent pickles what it sends, and the child sends plain data only (`plain_data.py`), because reading a
+pickle can run any code. An exception arrives as itself, as its nearest loaded base class, or as text; a record with
+read-only mappings arrives unchanged.
 
-A frame is a header (body length, call number) and a pickled body. Number 0 is the parent's handshake and the child's
+A frame is a header (body length, call number) and a body. Number 0 is the parent's handshake and the child's
 answer to it; other numbers are calls and their replies. This module imports little, because every new process loads it.
 """
 
@@ -11,15 +12,18 @@ from __future__ import annotations
 
 import copyreg
 import io
+import math
 import pickle
 import struct
+import sys
 import traceback
 from collections import ChainMap
 from dataclasses import dataclass
-from types import FunctionType, MappingProxyType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES, decode, encode, to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("!QQ")
 HANDSHAKE = 0
+_MAX_TEXT_CHARS = 100_000  # of each text of a failure
+_MAX_STAND_INS = 8
+_UNSENDABLE = object()
 
 
 class FunctionSource(Protocol):
@@ -46,9 +53,11 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A packed exception: as itself, as the nearest base class that the parent can read, or as text."""
+    """An exception as plain data: its classes from the nearest to the farthest, its arguments and its attributes."""
 
-    candidates: tuple[bytes, ...]
+    classes: tuple[tuple[str, str], ...]  # module and qualified name
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
     summary: str
     traceback_text: str
 
@@ -57,8 +66,7 @@ class Failure:
 class Reply:
     """The result or the failure of a call, with the usage and headers it reported."""
 
-    value: bytes
-    type_name: str
+    value: Any
     failure: Failure | None
     cost_usd: float
     tokens: int
@@ -66,7 +74,67 @@ class Reply:
     headers: dict[str, str] | None
 
 
-# -- frames and pickles --
+# -- from the child: plain data --
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """Returns the body of a reply; raises TypeError if the result cannot be sent or is too large."""
+    failure = None if reply.failure is None else _plain_failure(reply.failure)
+    fields = [to_plain(reply.value), failure, reply.cost_usd, reply.tokens, reply.is_cost_known, reply.headers]
+    body = encode(fields)
+    if len(body) > MAX_FRAME_BYTES:
+        raise TypeError(f"it must have at most {MAX_FRAME_BYTES} bytes, got {len(body)}")
+    return body
+
+
+def decode_reply(body: bytes) -> Reply:
+    """Reads a reply; raises ValueError for anything else."""
+    match decode(body):
+        case [value, failure, int() | float() as cost_usd, int() as tokens, bool() as is_known, headers] if (
+            0 <= cost_usd < math.inf and tokens >= 0 and _is_headers(headers)
+        ):
+            return Reply(value, _read_failure(failure), float(cost_usd), tokens, is_known, headers)
+    raise ValueError("it is no reply")
+
+
+def encode_answer(failure: Failure | None) -> bytes:
+    """Returns the body of the answer to a handshake."""
+    return encode(None if failure is None else _plain_failure(failure))
+
+
+def decode_answer(body: bytes) -> Failure | None:
+    return _read_failure(decode(body))
+
+
+def _plain_failure(failure: Failure) -> list[Any]:
+    return [
+        [list(names) for names in failure.classes],
+        to_plain(failure.arguments, is_score=False),
+        to_plain(failure.attributes, is_score=False),
+        failure.summary[:_MAX_TEXT_CHARS],
+        failure.traceback_text[-_MAX_TEXT_CHARS:],
+    ]
+
+
+def _read_failure(fields: Any) -> Failure | None:
+    match fields:
+        case None:
+            return None
+        case [list() as classes, tuple() as arguments, dict() as attributes, str() as summary, str() as text] if all(
+            isinstance(names, list) and len(names) == 2 and all(isinstance(one, str) for one in names)
+            for names in classes
+        ) and all(isinstance(name, str) for name in attributes):
+            return Failure(tuple((one[0], one[1]) for one in classes), arguments, attributes, summary, text)
+    raise ValueError("it is no failure")
+
+
+def _is_headers(headers: Any) -> bool:
+    if headers is None:
+        return True
+    return isinstance(headers, dict) and all(isinstance(one, str) for pair in headers.items() for one in pair)
+
+
+# -- from the parent: frames and pickles --
 
 
 def frame(number: int, body: bytes) -> bytes:
@@ -128,76 +196,117 @@ def open_reply(reply: Reply, call: Call) -> Any:
     call.headers = reply.headers
     if reply.failure is not None:
         raise unpack_exception(reply.failure)
-    try:
-        return pickle.loads(reply.value)
-    except Exception as error:
-        raise TypeError(
-            f"the result of a reward must be readable outside its process, got a {reply.type_name}: {error}"
-        ) from error
+    return reply.value
 
 
 # -- exceptions --
 
 
 def pack_exception(error: Exception) -> Failure:
-    """Packs an exception so that as much of it as possible arrives.
-
-    Many exceptions of HTTP clients pickle but do not unpickle (their constructors need more than `args`), and the
-    parent may lack the classes of the user's file. The nearest base class with the same attributes still says what
-    happened: a status, a time to wait.
-    """
-    kept = {name: value for name, value in vars(error).items() if _pickle_if_readable(value)}
-    relatives = [cls for cls in type(error).__mro__ if issubclass(cls, Exception) and cls is not Exception]
-    candidates = [
-        _pickle_if_readable(error),
-        *(_pickle_if_readable(_ExceptionState(cls, error.args, kept)) for cls in relatives),
-    ]
+    """Packs an exception so that as much of it as possible arrives: above all a status, headers, a time to wait."""
+    attributes = {name: _sendable(value) for name, value in vars(error).items()}
     return Failure(
-        candidates=tuple(filter(None, candidates)),
-        summary=f"{type_name(error)}: {error}",
+        classes=tuple(
+            (cls.__module__, cls.__qualname__)
+            for cls in type(error).__mro__
+            if issubclass(cls, Exception) and cls is not Exception
+        ),
+        arguments=tuple(_text(one) if (sent := _sendable(one)) is _UNSENDABLE else sent for one in error.args),
+        attributes={name: value for name, value in attributes.items() if value is not _UNSENDABLE},
+        summary=f"{type_name(error)}: {_text(error)}",
         traceback_text="".join(traceback.format_exception(error)),
     )
 
 
+def _sendable(value: Any) -> Any:
+    """Returns plain data for a value of an exception, or `_UNSENDABLE`. Of responses, keeps status and headers."""
+    if isinstance(value, BaseException):
+        cls = type(value)
+        return {"class": [cls.__module__, cls.__qualname__], "text": _text(value)}
+    try:
+        plain = to_plain(value, is_score=False)
+        return value if len(encode(plain)) <= _MAX_TEXT_CHARS else _UNSENDABLE
+    except Exception:
+        pass
+    try:
+        if hasattr(value, "items"):
+            return {str(name): str(one) for name, one in value.items()}
+        statuses = {name: getattr(value, name, None) for name in ("status_code", "status", "code")}
+        shape: dict[str, Any] = {name: one for name, one in statuses.items() if type(one) is int}
+        if shape:
+            shape["headers"] = {str(name): str(one) for name, one in getattr(value, "headers", {}).items()}
+        return {"shape": shape} if shape else _UNSENDABLE
+    except Exception:
+        return _UNSENDABLE
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)[:_MAX_TEXT_CHARS]
+    except Exception:  # raised by the user's own `__str__`
+        return f"a {type_name(value)}"
+
+
 def unpack_exception(failure: Failure) -> Exception:
-    """Returns the exception, as close to the original as this process can read it."""
-    error: Exception = RuntimeError(failure.summary)
-    for candidate in failure.candidates:
-        try:
-            error = pickle.loads(candidate)
-        except Exception:
-            continue
-        break
+    """Returns the exception as the nearest of its classes that this process has loaded, or as text.
+
+    A class that is not loaded here is never imported. If it is no local class, a subclass with its name replaces it,
+    because the name says what has failed.
+    """
+    error: Exception | None = None
+    missing: list[str] = []
+    for module, name in failure.classes:
+        cls = _loaded_class(module, name)
+        if cls is not None:
+            error = _rebuilt(cls, missing, failure)
+        elif "<locals>" not in name and module != "__main__":
+            missing.append(name.rpartition(".")[2])
+        if error is not None:
+            break
+    if error is None:
+        error = _rebuilt(RuntimeError, missing, failure) if missing else None
+    if error is None:
+        error = RuntimeError(failure.summary)
     error.add_note(f"In the reward process:\n{failure.traceback_text}")
     return error
 
 
-@dataclass(frozen=True, slots=True)
-class _ExceptionState:
-    """The state of an exception; unpickles to an instance of `cls` without calling its constructor."""
-
-    cls: type[Exception]
-    arguments: tuple[Any, ...]
-    attributes: dict[str, Any]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.cls, self.arguments, self.attributes)
+def _loaded_class(module: str, name: str) -> type[Exception] | None:
+    """Returns an exception class of this process, unless making an instance would run Python code."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    return found if isinstance(found.__new__, BuiltinFunctionType) else None
 
 
-def _rebuild(cls: type[Exception], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Exception:
-    error = cls.__new__(cls, *arguments)
-    error.args = arguments
-    vars(error).update(attributes)
+def _rebuilt(cls: type[Exception], missing: list[str], failure: Failure) -> Exception | None:
+    """Returns an instance with the failure's arguments and attributes, without calling `__init__`."""
+    try:
+        for name in reversed(missing[:_MAX_STAND_INS]):
+            cls = _stand_in(cls, name)
+        error = cls.__new__(cls, *failure.arguments)
+        error.args = failure.arguments
+        vars(error).update(
+            {name: _restored(value) for name, value in failure.attributes.items() if name != "__notes__"}
+        )
+        getattr(error, "response", None)
+        str(error)
+    except Exception:
+        return None
     return error
 
 
-def _pickle_if_readable(value: object) -> bytes | None:
-    """Returns the pickle of a value, or None if it cannot be unpickled or the copy does not work."""
-    try:
-        body = dumps(value)
-        copy = pickle.loads(body)
-        getattr(copy, "response", None)
-        str(copy)
-    except Exception:
-        return None
-    return body
+def _stand_in(base: type[Exception], name: str) -> type[Exception]:
+    return type(name, (base,), {})
+
+
+def _restored(value: Any) -> Any:
+    match value:
+        case {"class": [str() as module, str() as name], "text": str() as text} if len(value) == 2:
+            cls = _loaded_class(module, name)
+            return (_rebuilt(cls, [], Failure((), (text,), {}, text, "")) if cls else None) or RuntimeError(text)
+        case {"shape": dict() as shape} if len(value) == 1:
+            return SimpleNamespace(**shape)
+    return value

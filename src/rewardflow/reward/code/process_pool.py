@@ -14,7 +14,6 @@ import functools
 import itertools
 import logging
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -34,6 +33,8 @@ from rewardflow.reward.code.process_messages import (
     FunctionSource,
     Handshake,
     Reply,
+    decode_answer,
+    decode_reply,
     dumps,
     open_reply,
     pickle_source,
@@ -222,16 +223,23 @@ class ProcessPool:
             self._end(process)
 
     def _on_frame(self, process: _Process, number: int, body: bytes) -> None:
-        if number == HANDSHAKE:
-            self._on_answered(process, pickle.loads(body))
-            return
         if process.is_ending:
             return  # the process wrote this before it was killed
+        try:
+            if number == HANDSHAKE and not process.has_answered:
+                self._on_answered(process, decode_answer(body))
+                return
+            reply = decode_reply(body)
+            if number not in process.jobs and not process.num_abandoned:
+                raise ValueError("it answers no call")
+        except ValueError as error:
+            self._on_lost(process, f"cannot be read: {error}")
+            return
         job = process.jobs.pop(number, None)
         if job is None:
             process.num_abandoned -= 1
         elif not job.future.done():
-            job.future.set_result(pickle.loads(body))
+            job.future.set_result(reply)
         if process.is_open:
             self._assign_jobs()
         else:
@@ -311,8 +319,13 @@ class ProcessPool:
         if self.on_usable is not None:
             self.on_usable()
 
-    def _on_lost(self, process: _Process) -> None:
-        """Handles a process that closed its end, so it is dead or ending."""
+    def _on_lost(self, process: _Process, bad_message: str) -> None:
+        """Handles a process that closed its end, so it is dead or ending, or that sent a bad message."""
+        if bad_message:
+            text = f"reward process was killed because a message from it {bad_message}"
+            logger.error("%s: %s", self._name, redact(text))
+            _fail(process.jobs.values(), ServiceError, text)
+            self._num_killed += 1
         if process.is_open:
             self._num_replaced += 1
             self._spawn(1)
