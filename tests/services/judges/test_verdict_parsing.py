@@ -183,7 +183,16 @@ def test_a_verdict_after_its_thoughts_is_read(text: str) -> None:
             "Grade = 2",
         ),
         *("I give it 2/10.", "I'd rate this 2 out of 10.", "I would only give this 2 points.", "I will score it a 2."),
-        *("It deserves 2/10 at most.", "It merits 0 out of 10.", "My score: 9.5/10", "I award 2.", "My verdict: 2"),
+        *(
+            "It deserves 2/10 at most.",
+            "It merits 0 out of 10.",
+            "My score: 9.5/10",
+            "I award 2.",
+            "I give the answer 2.",
+            "I would assign it a score of 2.",
+            "My score for this answer is **2**.",
+            "My verdict: 2",
+        ),
     ],
 )
 def test_prose_that_states_another_score_than_the_verdict_is_ambiguous(said: str) -> None:
@@ -215,6 +224,7 @@ def test_prose_that_states_another_score_than_the_verdict_is_ambiguous(said: str
         ),
         *("I give 3 reasons.", "My friend has 7 apples.", "The final score: 21 to 14.", "I mark step 3 as wrong."),
         "1/10 = 0.1.",
+        *("My grade for step 1: fine.", "My verdict on claim 3 is negative.", "I give full marks for step 1, no more."),
         'It holds {"text": "My score: 10/10"}.',
     ],
 )

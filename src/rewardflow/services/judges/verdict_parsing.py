@@ -36,13 +36,16 @@ _MARKS = "[\\s*_`\"'\u2018-\u201f#>-]{0,9}"
 # A score in the judge's own name: "my score is 2", "Score: 2/10" at the start of a sentence, "I would give it 2 out of
 # 10". Other scores are left alone, because questions are about scores too: "the average score is 85".
 _NOUN = r"(?:score|rating|grade|mark|verdict|judge?ment|assessment)"
-_FILL = r"[^\d.!?;\n{}]"
+_BEFORE_SCORE = (  # not any word: "my verdict on step 3", "I give full marks for part 1"
+    r"(?:[^\d.!?;\n{}]{0,32}(?:[:=]|\b(?:is|be|of|at|an?|it|this|that|just|only|merely|answer|response|solution)))?"
+    rf"{_MARKS}"
+)
 _OWN_SCORE = (
-    rf"\bmy (?:[a-z]{{1,20}} ){{0,2}}{_NOUN}\b{_FILL}{{0,24}}"
+    rf"\bmy (?:[a-z]{{1,20}} ){{0,2}}{_NOUN}\b{_BEFORE_SCORE}"
     rf"|(?:^|(?<=[.!?] )){_MARKS}(?:(?:final|overall|total) )?{_NOUN}{_MARKS}[:=]{_MARKS}"
     rf"|\bI(?:[\u2019']d|[\u2019']ll| would| will| must| can)? (?:[a-z]{{1,20}} ){{0,2}}"
-    rf"(?:give|rate|score|grade|assign|award|mark)\b{_FILL}{{0,32}}(?=[\d.]{{1,9}} ?(?:/|out of|points?\b|[.!;,*]|$))"
-    rf"|\b(?:deserves|merits)\b{_FILL}{{0,24}}(?=[\d.]{{1,9}} ?(?:/|out of))"
+    rf"(?:give|rate|score|grade|assign|award|mark)\b{_BEFORE_SCORE}(?=[\d.]{{1,9}} ?(?:/|out of|points?\b|[.!;,*]|$))"
+    rf"|\b(?:deserves|merits)\b{_BEFORE_SCORE}(?=[\d.]{{1,9}} ?(?:/|out of))"
 )
 _STATED = re.compile(
     rf"\"[^\"\n]*+\"|\u201c[^\u201c\u201d\n]*+\u201d|`[^`\n]*+`"
