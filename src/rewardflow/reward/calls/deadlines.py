@@ -18,23 +18,25 @@ _MANY = 512
 
 
 class Deadline:
-    """The time limit of one call; a context manager round its await."""
+    """The time limit of one call; a context manager round its await.
 
-    __slots__ = ("_deadlines", "_num_requests", "_task", "is_expired", "is_over", "when_s")
+    `task` is the task that awaits the call. A caller that knows it may set it, which saves looking it up.
+    """
+
+    __slots__ = ("_deadlines", "_num_requests", "is_expired", "is_over", "task", "when_s")
 
     def __init__(self, deadlines: Deadlines, when_s: float | None = None) -> None:
         self._deadlines = deadlines
-        self._task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
         self._num_requests = 0
         self.when_s = when_s
         self.is_expired = False
         self.is_over = False
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
+        task = self.task = self.task or asyncio.current_task()
         if task is None:
             raise RuntimeError("a deadline can only be kept inside a task")
-        self._task = task
         self._num_requests = task.cancelling()
         self._deadlines.watch(self)
         return self
@@ -45,10 +47,10 @@ class Deadline:
         self.is_over = True
         self._deadlines.forget(self)
         is_cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
-        if self._task is not None and (self.is_expired or not is_cancelled):
+        if self.task is not None and (self.is_expired or not is_cancelled):
             # Our own request, or one left by the code inside: before Python 3.13 a failed task group removes none.
-            while self._task.cancelling() > self._num_requests:
-                self._task.uncancel()
+            while self.task.cancelling() > self._num_requests:
+                self.task.uncancel()
         if self.is_expired and (exc_type is None or is_cancelled):
             raise TimeoutError from exc  # even if the code inside caught the cancellation and returned an answer
 
@@ -58,18 +60,18 @@ class Deadline:
 
     def expire(self) -> None:
         """Ends the wait now."""
-        if self.is_over or self.is_expired or self._task is None:
+        if self.is_over or self.is_expired or self.task is None:
             return
         self.is_expired = True
-        if self._task is asyncio.current_task():
+        if self.task is asyncio.current_task():
             # The code inside called this: cancelling now would hit the code after this block.
             asyncio.get_running_loop().call_soon(self._cancel)
         else:
-            self._task.cancel()
+            self.task.cancel()
 
     def _cancel(self) -> None:
-        if not self.is_over and self._task is not None:
-            self._task.cancel()
+        if not self.is_over and self.task is not None:
+            self.task.cancel()
 
 
 class Deadlines:

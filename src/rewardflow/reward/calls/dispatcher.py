@@ -191,6 +191,7 @@ class Dispatcher:
         try:
             while attempt is not None:
                 rewards, fault = None, None
+                attempt.task = task
                 try:
                     is_done, answer = self._begin(attempt)
                     if not is_done:  # an immediate answer needs no time limit

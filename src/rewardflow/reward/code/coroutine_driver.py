@@ -49,8 +49,10 @@ def _drive(
     """Passes awaited futures up and their results down. The first yield only tells `begin_coroutine` to go on."""
     close_at_s: float | None = None
     is_begun = False
+    task = deadline.task or asyncio.current_task()
+    assert task is not None, "a coroutine can only be driven inside a task"
     try:
-        awaited = _step(name, context, coroutine.send, None)
+        awaited = _step(name, context, task, coroutine.send, None)
         while True:
             is_in_time = True
             try:
@@ -65,26 +67,33 @@ def _drive(
                 coroutine.close()
                 raise
             except asyncio.CancelledError as cancelled:
-                awaited = _step(name, context, coroutine.throw, cancelled)
+                awaited = _step(name, context, task, coroutine.throw, cancelled)
                 # The coroutine goes on. It may, if the cancellation was its own (a timeout or a task group inside).
                 if deadline.is_expired and close_at_s is None:
                     close_at_s = asyncio.get_running_loop().time() + GRACE_S
                 continue
             except BaseException as error:
-                awaited = _step(name, context, coroutine.throw, error)
+                awaited = _step(name, context, task, coroutine.throw, error)
                 continue
             if not is_in_time:
                 _close(coroutine, name)
                 raise asyncio.CancelledError
-            awaited = _step(name, context, coroutine.send, None)
+            awaited = _step(name, context, task, coroutine.send, None)
     except StopIteration as stop:
         return stop.value
 
 
-def _step(name: str, context: contextvars.Context, advance: Callable[[Any], Any], value: Any) -> Any:
+def _step(
+    name: str,
+    context: contextvars.Context,
+    task: asyncio.Task[Any],
+    advance: Callable[[Any], Any],
+    value: Any,
+) -> Any:
+    """Advances the coroutine by one step and checks what the step did to the loop and to the task that runs it."""
+    loop: Any = task.get_loop()
+    was_stopping, num_requests = getattr(loop, "_stopping", True), task.cancelling()
     began_s = time.perf_counter()
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    was_stopping, num_requests = getattr(loop, "_stopping", False), task.cancelling() if task else 0
     try:
         return context.run(advance, value)
     except (GeneratorExit, KeyboardInterrupt) as error:
@@ -92,14 +101,15 @@ def _step(name: str, context: contextvars.Context, advance: Callable[[Any], Any]
             raise
         raise as_ordinary_exception(error) from error
     finally:
-        if time.perf_counter() - began_s > _BLOCKING_S:
-            _warn_blocking(name, time.perf_counter() - began_s)
-        if task is not None and task.cancelling() > num_requests:
+        took_s = time.perf_counter() - began_s
+        if took_s > _BLOCKING_S:
+            _warn_blocking(name, took_s)
+        if task.cancelling() > num_requests:
             raise TasksCancelled(
                 "reward code cancelled the task that runs it; it may cancel only tasks that it started"
             )
-        if not was_stopping and getattr(loop, "_stopping", False):
-            loop._stopping = False  # type: ignore[attr-defined]  # no public call undoes `stop`
+        if not was_stopping and loop._stopping:  # asyncio's own loops have it, and no public call undoes `stop`
+            loop._stopping = False
             raise RuntimeError("reward code stopped the event loop, which runs all other calls, too")
 
 
