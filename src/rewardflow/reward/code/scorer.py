@@ -56,8 +56,10 @@ class Scorer:
 
     def begin(self, attempt: Attempt, context: contextvars.Context) -> tuple[bool, Any]:
         """Starts the call. Returns True and the result if it ended at once, else False and an awaitable for it."""
-        rollouts = tuple(map(with_own_extra_info, attempt.job.rollouts))
-        attempt.call.rollouts = rollouts
+        rollouts = attempt.job.rollouts
+        if len(rollouts) > 1 or rollouts[0].extra_info:  # most calls have nothing to copy, and must not pay for it
+            rollouts = tuple(map(with_own_extra_info, rollouts))
+            attempt.call.rollouts = rollouts
         kwargs = self.loaded.arguments(rollouts)
         if self.workers is not None:
             return False, self.workers.call(kwargs, attempt.call, context)
