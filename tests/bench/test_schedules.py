@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rewardflow.bench.delayed_reward import MEAN_S, DelayedReward, matching_share
+from rewardflow.bench.delayed_reward import DelayedReward, matching_share
 from rewardflow.bench.schedule_figures import PUBLISHED_CHANGES, MeasuredSchedule, mean_of_seeds, report_of, rows_of
 from rewardflow.bench.schedules import SCHEDULES, BenchSize, run_schedule_benchmarks
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.latency import MEAN_S
 from rewardflow.types import Rollout
 
 TINY = BenchSize(

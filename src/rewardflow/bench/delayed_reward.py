@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rewardflow.flow.schedule import Schedule
+from rewardflow.reward.latency import LONGEST_S, SHORTEST_S
 from rewardflow.settings.run_settings import (
     DataSettings,
     GenerationSettings,
@@ -20,9 +21,6 @@ from rewardflow.settings.run_settings import (
     TrainerSettings,
 )
 from rewardflow.types import Rollout
-
-SHORTEST_S, LONGEST_S = 1.0, 40.0
-MEAN_S = (SHORTEST_S + LONGEST_S) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

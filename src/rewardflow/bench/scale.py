@@ -18,6 +18,7 @@ from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.bounds import list_schedule, time_of_groups
 from rewardflow.bench.scale_training import training
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.latency import LONGEST_S, SHORTEST_S
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.cluster import private_cluster
 from rewardflow.shared_agent.ray_actor import connect, stop
@@ -25,7 +26,6 @@ from rewardflow.shared_agent.spec import AgentSpec
 from rewardflow.types import Rollout
 
 GROUPS, GROUP_SIZE, SLOTS = 1024, 5, 256
-_SHORTEST_S, _LONGEST_S = 1.0, 40.0
 _SCALE = 0.02  # of the original delays: a step of 8 s instead of 7 minutes
 _RPM, _TIME_SCALE = 600, 20
 
@@ -129,7 +129,7 @@ def _rollouts(count: int, *, step: int = 0) -> list[Rollout]:
 
 def original_experiment(*, repeats: int) -> Iterator[BenchmarkRow]:
     rng = random.Random(0)
-    delays_s = [rng.uniform(_SHORTEST_S, _LONGEST_S) * _SCALE for _ in range(GROUPS * GROUP_SIZE)]
+    delays_s = [rng.uniform(SHORTEST_S, LONGEST_S) * _SCALE for _ in range(GROUPS * GROUP_SIZE)]
     ends_s = list_schedule(delays_s, SLOTS)
     runs = asyncio.run(_original(delays_s, repeats))
     stop(name="bench-original")

@@ -27,6 +27,11 @@ from rewardflow.reward.journal.reader import JournalReader
 
 Latency = Callable[[float], float]
 
+# The delays of the original experiment, which drew them evenly; the demo and the benchmarks scale them.
+SHORTEST_S: Final = 1.0
+LONGEST_S: Final = 40.0
+MEAN_S: Final = (SHORTEST_S + LONGEST_S) / 2
+
 _MODE_SIGMA: Final = 0.25
 _MARGIN: Final = 1e-6  # keeps away from 0 and 1, where the normal and exponential distributions are infinite
 _NUM_QUANTILES: Final = 1001

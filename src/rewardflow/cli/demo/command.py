@@ -23,6 +23,7 @@ from rewardflow.mock_judge.judge_process import judge_process
 from rewardflow.mock_judge.marking import share_right
 from rewardflow.plan.named_schedules import SCHEDULES as NAMED_SCHEDULES
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.latency import LONGEST_S, MEAN_S, SHORTEST_S
 from rewardflow.runtime.local import embedded
 from rewardflow.runtime.prepare import check_installed
 from rewardflow.services.judges.llm_judge import LLMJudge
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 STEPS = 180
 SLOTS = 64
-SHORTEST_S, LONGEST_S = 1.0, 40.0  # of a call, as in the original experiment
-MEAN_S = (SHORTEST_S + LONGEST_S) / 2
 JUDGE_TO_COMPUTE = 410 / 177  # seconds of a step in the original experiment
 SCHEDULES = {"synchronous": "synchronous", "pipeline_one_step": "pipeline, one step off-policy"}
 _MEASURED_STEPS = 8
