@@ -200,7 +200,7 @@ def test_a_reward_node_that_goes_away_in_mid_step_costs_the_run_nothing_but_time
             nodes.append(status(name=AGENT).node)
         if report.step == 1:
             judging_node()
-            cluster.remove_node(first, allow_graceful=False)
+            take_away(cluster, first)  # with the agent's process, which could else score the remaining steps
 
     try:
         train(settings, on_step=unplug)
