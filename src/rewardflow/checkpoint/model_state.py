@@ -1,8 +1,8 @@
 """Writes and reads weights and optimizer state, through torch.distributed.checkpoint.
 
 Always true: reading gives what was written, bit for bit, whatever the number of ranks then and now; saving changes
-nothing. The names are the model's own, so an error about a checkpoint of another model names the weights and shapes
-that differ.
+nothing. Reading runs no code that a checkpoint names (`state_metadata.py`). The names are the model's own, so an error
+about a checkpoint of another model names the weights and shapes that differ.
 
 The state is assembled here and not by torch's `get_optimizer_state_dict`, which lets an optimizer that has not stepped
 yet step once to learn what its state looks like: a run that was saved would differ from one that was not.
@@ -20,10 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from rewardflow.checkpoint.state_metadata import StateReader
 from rewardflow.errors import CheckpointError, InvalidInput
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class SavedState:
         self._owner = owner
         self._group = group
         with _explained(f"{folder} could not be read"):
-            self._reader = FileSystemReader(folder)
+            self._reader = StateReader(folder)
             self.entries = {
                 name.removeprefix(owner): cast("TensorStorageMetadata", entry)
                 for name, entry in self._reader.read_metadata().state_dict_metadata.items()
