@@ -38,6 +38,18 @@ def names(store: CheckpointStore) -> list[str]:
 # ---- finding ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["/etc/passwd", "../step_000001/text", "inner/../../x"])
+def test_a_manifest_that_names_a_file_outside_of_its_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
+    store = saved_in(tmp_path, 1)
+    file = store.folder / "step_000001" / MANIFEST_FILE
+    manifest = json.loads(file.read_bytes())
+    manifest["files"][name] = {"bytes": 1, "sha256": "00"}
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="files must be inside it"):
+        read_manifest(file.parent)
+    assert store.latest() is None
+
+
 def test_the_latest_is_found_with_all_that_was_said_of_it(tmp_path: Path) -> None:
     store = saved_in(tmp_path, 2, 10)
     store.save(9, fill, settings={"seed": 3, "data.task": "copy_digits"}, score=0.5)

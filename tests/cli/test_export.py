@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import torch
 from tiny_run import write_run_file
 from transformers import AutoModelForCausalLM
 
+from rewardflow.checkpoint.exported_model import policy_settings_of
+from rewardflow.checkpoint.manifest import read_manifest
 from rewardflow.checkpoint.model_state import read_state
 from rewardflow.cli.main import main
 from rewardflow.policy.load_policy import Policy, load_policy
@@ -89,3 +93,35 @@ def test_a_mistake_is_told_and_nothing_is_written(
     assert told in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert len(list((tmp_path / "full").iterdir())) == 1
+
+
+@pytest.fixture
+def with_code(trained: Path, tmp_path: Path) -> Path:
+    """A checkpoint whose manifest names a model with code of its own, and allows that code."""
+    model = tmp_path / "with_code"
+    model.mkdir()
+    mark = tmp_path / "ran"
+    (model / "own.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Own: pass\n")
+    auto_map = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+    (model / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": auto_map}))
+    (model / "tokenizer.json").write_text("{}")
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(trained / "run" / "checkpoints" / "step_000002", checkpoint)
+    file = checkpoint / "checkpoint.json"
+    manifest = json.loads(file.read_bytes())
+    manifest["settings"] |= {"policy.model": str(model), "policy.trust_remote_code": True}
+    file.write_text(json.dumps(manifest))
+    return checkpoint
+
+
+def test_a_checkpoint_cannot_allow_code_that_comes_with_a_model(
+    with_code: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(with_code), str(tmp_path / "out")]) == 2
+    assert "a checkpoint cannot allow code that comes with a model" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_user_can_allow_code_that_comes_with_a_model(with_code: Path) -> None:
+    assert policy_settings_of(read_manifest(with_code), trust_remote_code=True).trust_remote_code

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -158,6 +159,23 @@ def test_rows_of_other_runs_are_left_out(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run").path
     write_journal(path, an_entry(1, run="another"))
     assert sample_of(path).rollouts == ()
+
+
+def test_a_path_that_the_run_names_is_not_opened_but_one_that_the_user_names_is(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_journal(elsewhere, an_entry(1, run="default", prompt="somebody else's"))
+    path = write_run(tmp_path / "run").path
+    events = path / "events.jsonl"
+    first, _, rest = events.read_bytes().partition(b"\n")
+    opened = orjson.loads(first)
+    opened["settings"] = {**opened.get("settings", {}), "run": "default", "journal": str(elsewhere / "journal.db")}
+    events.write_bytes(orjson.dumps(opened) + b"\n" + rest)
+    sample = sample_of(path)
+    assert sample.rollouts == ()
+    assert "add --journal with that path" in sample.origin
+    (rollout,) = sample_of(path, journal=elsewhere / "journal.db").rollouts
+    assert rollout.question == "somebody else's"
 
 
 def test_a_journal_without_texts_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,40 @@ def test_settings_that_are_no_object_are_refused(tmp_path: Path, text: str) -> N
     (directory.path / "settings.json").write_text(text, "utf-8")
     with pytest.raises(InvalidInput, match=r"settings\.json must be a JSON object"):
         read_run(directory.path)
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "events.jsonl", "metrics.jsonl", "settings.json", "journal.db", "journal.db-wal", "rollouts"]
+)
+def test_a_link_out_of_the_run_directory_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> None:
+    path = write_run(tmp_path / "run").path
+    secret = tmp_path / "secret"
+    (path / name).unlink(missing_ok=True)
+    if name == "rollouts":
+        secret.mkdir()
+    else:
+        os.mkfifo(secret)  # opening it would hang
+    (path / name).symlink_to(secret)
+    with pytest.raises(InvalidInput, match=f"only files inside the run directory, got a link out of it: .*{name}"):
+        read_run(path)
+
+
+def test_a_linked_file_of_rollouts_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run").path
+    (path / "rollouts").mkdir()
+    (path / "rollouts" / "step_000000.parquet").symlink_to(tmp_path / "run.parquet")
+    read_run(path)  # it leads nowhere
+    (tmp_path / "run.parquet").touch()
+    with pytest.raises(InvalidInput, match=r"a link out of it: .*step_000000\.parquet"):
+        read_run(path)
+    (path / "rollouts" / "step_000000.parquet").unlink()
+    (path / "metrics.jsonl").unlink()
+    os.mkfifo(path / "metrics.jsonl")
+    with pytest.raises(InvalidInput, match=r"only plain files, got something else: .*metrics\.jsonl"):
+        read_run(path)
+
+
+def test_a_run_directory_that_is_a_link_itself_is_read(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run").path
+    (tmp_path / "link").symlink_to(path)
+    assert len(read_run(tmp_path / "link").steps) == len(read_run(path).steps)

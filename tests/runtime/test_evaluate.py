@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tiny_run import settings_in
 
+from rewardflow.checkpoint.fingerprint import fingerprint
+from rewardflow.checkpoint.manifest import write_manifest
+from rewardflow.errors import InvalidInput
 from rewardflow.runtime.evaluate import find_model, settings_of
 from rewardflow.runtime.local import LocalRuntime
 from rewardflow.runtime.on_ray.ray_runtime import RayRuntime
@@ -34,3 +39,12 @@ def test_a_shared_agent_takes_an_evaluation_for_a_run_of_its_own(tmp_path: Path)
     asked = settings_of(shared, model, tmp_path / "out")
     assert asked.shared_agent.run == "job, evaluation of model"
     assert dict(asked.limits) == limits  # all who share an agent describe it alike
+
+
+def test_a_checkpoint_cannot_allow_an_evaluation_to_run_code_that_comes_with_a_model(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    trusting = replace(settings, policy=replace(settings.policy, trust_remote_code=True))
+    write_manifest(tmp_path, step=1, settings=fingerprint(trusting), score=None)
+    with pytest.raises(InvalidInput, match="a checkpoint cannot allow code that comes with a model"):
+        find_model(settings, str(tmp_path))
+    assert find_model(trusting, str(tmp_path)).policy.trust_remote_code

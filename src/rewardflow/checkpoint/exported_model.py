@@ -1,6 +1,7 @@
 """Writes the policy of a checkpoint to a folder that transformers loads: weights, configuration and tokenizer.
 
-Always true: the folder is complete or not there; nothing that exists is overwritten.
+Always true: the folder is complete or not there; nothing that exists is overwritten. A checkpoint cannot allow code
+that comes with a model: only the caller can.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rewardflow.policy.load_policy import load_policy
 from rewardflow.settings.run_settings import Dtype, PolicySettings
 
 _POLICY = "policy."
+_TRUST = "trust_remote_code"
 
 
 def find_checkpoint(source: Path, *, wants_best: bool = False) -> Checkpoint:
@@ -37,19 +39,31 @@ def find_checkpoint(source: Path, *, wants_best: bool = False) -> Checkpoint:
     return found
 
 
-def policy_settings_of(checkpoint: Checkpoint) -> PolicySettings:
-    """Returns the policy settings of the run that wrote the checkpoint."""
-    settings = checkpoint.settings
-    return PolicySettings(
-        **{name.removeprefix(_POLICY): value for name, value in settings.items() if name.startswith(_POLICY)}
-    )
+def policy_settings_of(checkpoint: Checkpoint, *, trust_remote_code: bool) -> PolicySettings:
+    """Returns the policy settings of the run that wrote the checkpoint, with the caller's `trust_remote_code`."""
+    named = {
+        name.removeprefix(_POLICY): value for name, value in checkpoint.settings.items() if name.startswith(_POLICY)
+    }
+    if named.pop(_TRUST, False) and not trust_remote_code:
+        raise InvalidInput(
+            "a checkpoint cannot allow code that comes with a model: its run had policy.trust_remote_code, so add "
+            "policy.trust_remote_code=true (eval) or --trust-remote-code (export) if you trust the code of "
+            f"{named.get('model')!r:.200}, got {checkpoint.path}"
+        )
+    try:
+        return PolicySettings(**named, trust_remote_code=trust_remote_code)
+    except TypeError as error:
+        raise CheckpointError(f"{checkpoint.path} names settings that a policy does not have: {error}") from error
 
 
-def export_policy(checkpoint: Checkpoint, target: Path, *, dtype: Dtype = "float32") -> None:
+def export_policy(
+    checkpoint: Checkpoint, target: Path, *, dtype: Dtype = "float32", trust_remote_code: bool = False
+) -> None:
     """Builds the model as the run built it, so the files that the run's settings name must exist."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidInput(f"a directory to export to must be new or empty, got {target}")
-    policy = load_policy(policy_settings_of(checkpoint), seed=checkpoint.settings["seed"])
+    settings = policy_settings_of(checkpoint, trust_remote_code=trust_remote_code)
+    policy = load_policy(settings, seed=checkpoint.settings["seed"])
     read_state(checkpoint.path / STATE_FOLDER, policy.model)
     model = torch.nn.Module.to(policy.model, getattr(torch, dtype))
     draft = target.with_name(f".{target.name}.partial")

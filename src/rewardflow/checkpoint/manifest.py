@@ -1,7 +1,8 @@
 """The file that makes a directory a checkpoint: it describes the checkpoint and lists its files.
 
 Always true: `checkpoint.json` is written last, when everything it names is on disk; a checkpoint without a `problem`
-has every file as it was written, to the byte. Only the score may change later, atomically.
+has every file as it was written, to the byte, and all of its files are inside it. Only the score may change later,
+atomically.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rewardflow.errors import CheckpointError, InvalidInput
@@ -104,7 +105,7 @@ def read_manifest(folder: Path) -> Checkpoint:
             score_by=manifest.get("score_by"),  # which was not written before it could change
             written_at=float(manifest["written_at"]),
             files={
-                str(name): SavedFile(num_bytes=int(file["bytes"]), sha256=str(file["sha256"]))
+                _name_inside(name): SavedFile(num_bytes=int(file["bytes"]), sha256=str(file["sha256"]))
                 for name, file in manifest["files"].items()
             },
         )
@@ -139,6 +140,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _name_inside(name: str) -> str:
+    """Returns the name of a file of a checkpoint; raises `ValueError` if it leads out of the checkpoint."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"a checkpoint's files must be inside it, got {name!r:.80}")
+    return name
 
 
 def _saved(path: Path) -> SavedFile:

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=get_args(Dtype), default="float32", help="the dtype of the weights (float32)"
     )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model; a checkpoint cannot allow that by itself",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     target = Path(args.target)
     checkpoint = find_checkpoint(Path(args.source), wants_best=args.best)
-    export_policy(checkpoint, target, dtype=args.dtype)
+    export_policy(checkpoint, target, dtype=args.dtype, trust_remote_code=args.trust_remote_code)
     sys.stdout.write(
         f"wrote the model of {safe(str(checkpoint.path))}, after {checkpoint.step:,} steps, to {safe(str(target))}\n"
     )

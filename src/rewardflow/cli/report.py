@@ -1,6 +1,7 @@
 """`rewardflow report`: writes an HTML page or a trace of a run, or compares two runs.
 
-Always true: the command never changes the run; it writes a whole file or none, which only its owner may read.
+Always true: the command never changes the run; it writes a whole file or none, which only its owner may read; it opens
+no path that a file of the run names.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FILE", help="the page to write (RUN_DIR/report.html; comparison.html for two runs)"
     )
     parser.add_argument("--no-rollouts", action="store_true", help="leave out all texts of models and judges")
+    parser.add_argument("--journal", metavar="FILE", help="take rollouts from this journal (RUN_DIR/journal.db)")
     parser.add_argument("--trace", metavar="FILE", help="also write a trace for chrome://tracing or Perfetto")
     parser.add_argument("--steps", metavar="A:B", help="the trace's steps, from A to B (the latest that fit)")
     parser.add_argument("--json", action="store_true", help="print the run's figures as one JSON object; write no page")
@@ -78,7 +80,8 @@ def _write_page(data: RunData, args: argparse.Namespace) -> None:
     from rewardflow.report.run_page import run_page
 
     left_out = RolloutSample(rollouts=(), origin="Left out of this page.")
-    sample = left_out if args.no_rollouts else sample_rollouts(data)
+    journal = None if args.journal is None else Path(args.journal)
+    sample = left_out if args.no_rollouts else sample_rollouts(data, journal=journal)
     out = Path(args.out) if args.out else data.directory.path / "report.html"
     _write(out, run_page(data, sample).encode())
     sys.stdout.write(f"wrote {safe(str(out))}\n")

@@ -56,13 +56,14 @@ class RolloutSample:
     origin: str  # a sentence for the page
 
 
-def sample_rollouts(run: RunData, *, at_most: int = MAX_ROLLOUTS) -> RolloutSample:
+def sample_rollouts(run: RunData, *, journal: Path | None = None, at_most: int = MAX_ROLLOUTS) -> RolloutSample:
+    """Samples the run's files, or else `journal`, or else the journal in the run directory."""
     files = _rollout_files(run.directory.path / ROLLOUTS_FOLDER)
     if files:
         return _from_files(files, at_most)
-    journal = _journal_of(run)
+    journal = journal or _journal_of(run)
     if journal is None:
-        return RolloutSample(rollouts=(), origin="The run keeps neither rollouts nor a journal in its directory.")
+        return RolloutSample(rollouts=(), origin=_no_rollouts(run))
     name = run.agent_settings.get("run")
     try:
         with JournalReader(journal) as reader:
@@ -72,10 +73,17 @@ def sample_rollouts(run: RunData, *, at_most: int = MAX_ROLLOUTS) -> RolloutSamp
 
 
 def _journal_of(run: RunData) -> Path | None:
-    """Finds the journal in the run directory, which may have moved, or else at the path in the run's settings."""
+    """Returns the journal in the run directory, never one that the run's settings name: they may be a stranger's."""
+    journal = run.directory.path / JOURNAL_FILE
+    return journal if journal.is_file() else None
+
+
+def _no_rollouts(run: RunData) -> str:
     configured = run.agent_settings.get("journal")
-    places = [run.directory.path / JOURNAL_FILE, *([Path(configured)] if isinstance(configured, str) else [])]
-    return next((place for place in places if place.is_file()), None)
+    nothing = "The run keeps neither rollouts nor a journal in its directory."
+    if not isinstance(configured, str):
+        return nothing
+    return f"{nothing} Its settings name the journal {configured:.200}: add --journal with that path to read it."
 
 
 # -- rollouts/step_*.parquet --

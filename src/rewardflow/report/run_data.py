@@ -1,7 +1,8 @@
 """Reads a run from its directory, also while the run is still going.
 
 Always true: the amount read grows with the number of steps, never with the number of calls; a directory without a run,
-or of a later schema, is an error before anything else is read.
+or of a later schema, is an error before anything else is read. A run directory may come from a stranger: every file of
+it that a report opens lies inside it, also after following links.
 """
 
 from __future__ import annotations
@@ -10,14 +11,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput
-from rewardflow.observe.run_directory import DEVICES_FILE, SETTINGS_FILE, RunDirectory
+from rewardflow.observe.run_directory import (
+    DEVICES_FILE,
+    EVENTS_FILE,
+    JOURNAL_FILE,
+    METRICS_FILE,
+    ROLLOUTS_FOLDER,
+    RUN_FILE,
+    SETTINGS_FILE,
+    STEPS_FILE,
+    RunDirectory,
+)
 from rewardflow.report.line_reading import first_line, last_line
 from rewardflow.report.steps import StepRow, read_step_rows
 
 State = Literal["finished", "open"]
+
+_OPENED_FILES = (
+    *(RUN_FILE, EVENTS_FILE, STEPS_FILE, METRICS_FILE, DEVICES_FILE, SETTINGS_FILE),
+    *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")),  # SQLite opens the others itself
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +70,7 @@ class RunData:
 
 
 def read_run(path: str | PathLike[str]) -> RunData:
+    check_inside(Path(path))
     directory = RunDirectory.open(path)
     steps = read_step_rows(directory)
     opened = first_line(directory.events_path) or {}
@@ -66,6 +84,19 @@ def read_run(path: str | PathLike[str]) -> RunData:
         state="finished" if last.get("event") == "AgentClosed" else "open",
         last_written_at=_last_written_at(directory),
     )
+
+
+def check_inside(run_dir: Path) -> None:
+    """Raises `InvalidInput` if a file that a report would open is a link out of the directory, or is no plain file."""
+    real = run_dir.resolve()
+    folder = run_dir / ROLLOUTS_FOLDER
+    files = [*(run_dir / name for name in _OPENED_FILES), *(folder.iterdir() if folder.is_dir() else ())]
+    for path in (folder, *files):
+        if path.exists() and not path.resolve().is_relative_to(real):
+            raise InvalidInput(f"a report opens only files inside the run directory, got a link out of it: {path}")
+    for file in files:
+        if file.exists() and not file.is_file():
+            raise InvalidInput(f"a report opens only plain files, got something else: {file}")
 
 
 def _read_settings(directory: RunDirectory) -> dict[str, Any]:

@@ -93,12 +93,12 @@ def find_model(settings: RunSettings, wanted: str | None) -> MeasuredModel:
         if found is None:
             kind = "a checkpoint with a score (checkpoint.keep_best_by)" if wanted == "best" else "an intact checkpoint"
             raise InvalidInput(f"--checkpoint {wanted} needs {kind} in run_dir, got {settings.run_dir} without one")
-        return _of_checkpoint(found)
+        return _of_checkpoint(found, settings)
     place = Path(wanted).expanduser()
     if (place / MANIFEST_FILE).is_file() or (place / CHECKPOINTS_FOLDER).is_dir():
         from rewardflow.checkpoint.exported_model import find_checkpoint
 
-        return _of_checkpoint(find_checkpoint(place))
+        return _of_checkpoint(find_checkpoint(place), settings)
     if (place / _HF_CONFIG).is_file():
         policy = replace(settings.policy, model=str(place.absolute()), gguf_file=None, tokenizer=None)
         return MeasuredModel(name=place.resolve().name, policy=policy, place=place)
@@ -108,12 +108,12 @@ def find_model(settings: RunSettings, wanted: str | None) -> MeasuredModel:
     )
 
 
-def _of_checkpoint(checkpoint: Checkpoint) -> MeasuredModel:
+def _of_checkpoint(checkpoint: Checkpoint, settings: RunSettings) -> MeasuredModel:
     from rewardflow.checkpoint.exported_model import policy_settings_of
 
     return MeasuredModel(
         name=checkpoint.path.resolve().name,
-        policy=policy_settings_of(checkpoint),
+        policy=policy_settings_of(checkpoint, trust_remote_code=settings.policy.trust_remote_code),
         version=checkpoint.step,
         checkpoint=checkpoint,
         place=checkpoint.path,
