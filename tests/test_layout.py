@@ -35,7 +35,8 @@ REWARD = Layer(frozenset({"reward"}), frozenset({"orjson"}))
 FLOW = Layer(frozenset({"flow"}))  # the loop knows neither torch nor ray
 FACE = Layer(frozenset({"__init__"}))  # `import rewardflow`: what users see; the library itself imports the parts
 SETTINGS = Layer(frozenset({"settings"}), frozenset({"orjson"}))
-SERVICES = Layer(frozenset({"services"}), frozenset({"orjson"}))
+# Only services/http/connection_pool imports aiohttp: it is itself imported when a client is made.
+SERVICES = Layer(frozenset({"services"}), frozenset({"aiohttp", "orjson"}))
 SHARED_AGENT = Layer(frozenset({"shared_agent"}), frozenset({"orjson"}))  # imports ray when it connects
 ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
 PLAN = Layer(frozenset({"plan"}))  # the simulator: the loop and the agent on a clock that jumps

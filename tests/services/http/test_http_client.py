@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import gc
+import gzip
 import json
 import subprocess
 import sys
 import traceback
-import warnings
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,8 +19,10 @@ from scripted_server import ScriptedServer, raw_server, read_request
 
 from rewardflow.errors import CallError, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.code.current_call import Call, enter_call
+from rewardflow.services.http.connection_pool import WatchSettings
 from rewardflow.services.http.http_client import HttpClient
 
+REUSING = WatchSettings(num_first=0)  # reuses connections from the first request on
 KEY = "correct-horse-battery-9"
 
 
@@ -232,7 +234,7 @@ def test_a_connection_that_went_stale_is_replaced_silently_once() -> None:
     num_connections = [0]
 
     async def run() -> None:
-        client = HttpClient()
+        client = HttpClient(watch=REUSING)
         async with raw_server(once_then_close(num_connections)) as url:
             for _ in range(3):
                 assert await client.post_json(url, {}) == {}
@@ -268,7 +270,7 @@ def test_connections_are_reused() -> None:
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        client = HttpClient()
+        client = HttpClient(watch=REUSING)
         for _ in range(5):
             await client.post_json(f"http://127.0.0.1:{runner.addresses[0][1]}/", {})
         await client.aclose()
@@ -276,58 +278,6 @@ def test_connections_are_reused() -> None:
 
     asyncio.run(run())
     assert len(ports) == 1
-
-
-def test_a_client_works_again_after_it_was_closed_and_on_another_loop_and_leaves_nothing_open() -> None:
-    client = HttpClient()
-
-    async def run() -> None:
-        async with ScriptedServer(lambda request: {"n": request.body}) as server:
-            for n in range(2):
-                assert await client.post_json(server.url, {"n": n}) == {"n": {"n": n}}
-                await client.aclose()
-        await client.aclose()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        asyncio.run(run())
-        asyncio.run(run())
-        gc.collect()
-
-
-def test_a_loop_that_ended_without_closing_does_not_stand_in_the_way_of_the_next() -> None:
-    client = HttpClient()
-
-    async def run() -> None:
-        async with ScriptedServer(lambda request: web.json_response({}, headers={"Connection": "close"})) as server:
-            assert await client.post_json(server.url, {}) == {}
-
-    asyncio.run(run())
-    asyncio.run(run())
-    asyncio.run(client.aclose())
-
-
-def test_one_run_after_another_without_closing_leaves_nothing_open() -> None:
-    client = HttpClient()
-    connections: list[object] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:  # keeps the connection open, as servers do
-            await read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-            connections.append(writer)
-
-    async def run() -> None:
-        async with raw_server(serve) as url:
-            assert await client.post_json(url, {}) == {}
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            asyncio.run(run())
-            assert client._lifetimes == {}
-        gc.collect()
-    assert len(connections) == 3
 
 
 def test_the_http_library_is_loaded_when_a_client_is_made_and_not_in_the_first_call() -> None:
@@ -366,6 +316,62 @@ def test_a_request_goes_through_the_proxy_of_the_environment(monkeypatch: pytest
     assert asyncio.run(run()) == {}
     assert heads[0].startswith(b"POST http://judge.invalid:8000/v1/x HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:s@crt") in heads[0]
+
+
+# -- compressed bodies --
+
+
+def compressed(body: bytes, encoding: str = "gzip", status: int = 200) -> web.Response:
+    packed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    return web.Response(status=status, body=packed, headers=headers)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_answer_is_read(encoding: str) -> None:
+    assert answer_of(lambda: compressed(b'{"a": 1}', encoding)) == {"a": 1}
+
+
+def test_the_client_asks_for_answers_without_compression() -> None:
+    async def run() -> str:
+        async with ScriptedServer(lambda request: {}) as server:
+            await post(server.url)
+            return server.requests[0].headers["Accept-Encoding"]
+
+    assert asyncio.run(run()) == "identity"
+
+
+def test_64_gzip_bombs_at_once_are_bounded_failures_and_leave_the_loop_free() -> None:
+    bomb = gzip.compress(bytes(64 * 2**20), compresslevel=1)
+
+    async def run() -> None:
+        def answer(request: Any) -> web.Response:
+            return web.Response(body=bomb, headers={"Content-Encoding": "gzip"})
+
+        async with ScriptedServer(answer) as server:
+            client = HttpClient(max_body_bytes=2**20)
+            outcomes = await asyncio.gather(*(fails(client, server.url) for _ in range(64)))
+            await client.aclose()
+        assert set(outcomes) == {
+            f"the answer of {server.url} must be at most 1048576 bytes after decompression, and is longer"
+        }
+
+    async def fails(client: HttpClient, url: str) -> str:
+        with pytest.raises(Unparsable) as caught:
+            await client.post_json(url, {})
+        return str(caught.value)
+
+    asyncio.run(run())
+
+
+def test_an_unknown_encoding_is_named() -> None:
+    with pytest.raises(Unparsable, match="encoding 'br' is not one of gzip, deflate and identity"):
+        answer_of(lambda: web.Response(body=b"...", headers={"Content-Encoding": "br"}))
+
+
+def test_a_compressed_error_is_shown_decompressed() -> None:
+    with pytest.raises(ServiceError, match="answered 500: out of memory"):
+        answer_of(lambda: compressed(b"out of memory", status=500))
 
 
 # -- keys --

@@ -9,12 +9,11 @@ it reports a failure.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import urllib.parse
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,14 +22,18 @@ from rewardflow.errors import CallError, RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import REDACTED, redact
 from rewardflow.reward.code.current_call import report_headers
 from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
+from rewardflow.services.http.decompression import ACCEPT_ENCODING, BadEncoding, decompress
+from rewardflow.services.http.loop_pools import PoolsOfLoops
 from rewardflow.services.http.proxies import EnvironmentProxies
+from rewardflow.services.http.request_ids import HEADER, REQUEST_IDS
 from rewardflow.types import EMPTY
 
 if TYPE_CHECKING:
     import aiohttp
 
+    from rewardflow.services.http.connection_pool import ConnectionPool, WatchSettings
+
 MAX_BODY_BYTES = 8 * 2**20
-KEEP_ALIVE_S = 4.0  # vLLM and others close idle connections after 5 s; closing earlier avoids using a closed one
 _STALE_WITHIN_S = 0.25
 MAX_EXCERPT_CHARS = 500
 
@@ -39,17 +42,31 @@ _MIN_SECRET_CHARS = 4  # a shorter text would match inside ordinary words
 _RETRYABLE_4XX = frozenset({408, 409, 425})
 _HOPELESS_5XX = frozenset({501, 505})
 _MAX_CHECKED_BYTES = 16_384  # longer bodies are lists of log-probs, which would take 8 ms each
-_JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
+_JSON_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "application/json",
+    "Accept-Encoding": ACCEPT_ENCODING,
+}
 
 
 class HttpClient:
-    """Keeps connections to any number of hosts, for each event loop, and opens them again after `aclose`."""
+    """Keeps connections to any number of hosts, for each event loop, and opens them again after `aclose`.
 
-    def __init__(self, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        import aiohttp  # noqa: F401  takes 0.25 s: better here than in the first call
+    With `keep_alive=False` each request has a connection of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        keep_alive: bool = True,
+        watch: WatchSettings | None = None,
+    ) -> None:
+        # Imports aiohttp, which takes 0.25 s: better here than in the first call.
+        from rewardflow.services.http import connection_pool  # noqa: F401
 
         self._max_body_bytes = max_body_bytes
-        self._lifetimes: dict[asyncio.AbstractEventLoop, _Lifetime] = {}
+        self._pools = PoolsOfLoops(keep_alive=keep_alive, watch=watch)
 
     async def post_json(self, url: str, payload: Mapping[str, Any], *, headers: Mapping[str, str] = EMPTY) -> Any:
         """Returns the server's JSON answer. Raises every failure as a `CallError`."""
@@ -61,9 +78,7 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Closes the connections of the running loop and of loops that have ended."""
-        running = asyncio.get_running_loop()
-        for loop in [loop for loop in list(self._lifetimes) if loop is running or loop.is_closed()]:
-            await self._lifetimes.pop(loop).aclose()
+        await self._pools.aclose()
 
     async def _exchange(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> Any:
         outcome = await self._try(method, url, body, headers)
@@ -85,29 +100,37 @@ class HttpClient:
     async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
         import aiohttp
 
-        request = _Request(method, url, body, {**_JSON_HEADERS, **headers})
-        sessions = await self._sessions_of_this_loop()
+        request = _Request(method, url, body, headers)
+        pools = await self._pools.of_running_loop()
         try:
+            pool = pools.pool_of(url)
             trip = _Trip()
             try:
-                return await self._send(sessions.pooled, request, sessions.proxies, trip)
+                return await self._send(pool, pool.session, request, pools.proxies, trip)
             except aiohttp.ClientConnectionError:
                 if not trip.is_stale:
                     raise
-            return await self._send(sessions.fresh(), request, sessions.proxies, _Trip())
+            # If one pooled connection is stale, others are too.
+            return await self._send(pool, pool.single_use, request, pools.proxies, _Trip())
         except aiohttp.InvalidURL:
             return ServiceError(f"{_place(url)} is not an address", retryable=False)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not sessions.is_closed:
+            if isinstance(error, RuntimeError) and not pools.is_closed:
                 raise
             return ServiceError(f"no answer from {_place(url)}: {_describe_error(error, headers)}")
 
     async def _send(
-        self, session: aiohttp.ClientSession, request: _Request, proxies: EnvironmentProxies, trip: _Trip
+        self,
+        pool: ConnectionPool,
+        session: aiohttp.ClientSession,
+        request: _Request,
+        proxies: EnvironmentProxies,
+        trip: _Trip,
     ) -> _Answer | CallError:
         import aiohttp
 
-        url, headers = request.url, request.headers
+        url = request.url
+        headers = {**_JSON_HEADERS, HEADER: trip.request_id, **request.headers}
         route: dict[str, Any] = {}
         if (proxy := proxies.proxy_of(url)) is not None:
             is_tunnel = url.startswith("https:")  # without a tunnel the proxy reads the request itself
@@ -133,20 +156,8 @@ class HttpClient:
                 received = b""
             if len(received) > limit:
                 response.close()  # a new connection costs less than reading the rest
-                if not is_error:
-                    return Unparsable(f"the answer of {_place(url)} must be at most {limit} bytes, and is longer")
-            return _Answer(response.status, response.headers, received)
-
-    async def _sessions_of_this_loop(self) -> _Sessions:
-        loop = asyncio.get_running_loop()
-        lifetime = self._lifetimes.get(loop)
-        if lifetime is not None and not lifetime.sessions.is_closed:
-            return lifetime.sessions
-        lifetime = self._lifetimes[loop] = _Lifetime(self._lifetimes)
-        await lifetime.begin()
-        for ended in [other for other in list(self._lifetimes) if other.is_closed()]:
-            await self._lifetimes.pop(ended).aclose()
-        return lifetime.sessions
+        mistaken = _mistaken(pool, trip, response.headers, received)
+        return mistaken or await _decoded(_Answer(response.status, response.headers, received), url, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +176,12 @@ class _Answer:
 
 
 class _Trip:
-    """The state of one request that decides whether to send it again."""
+    """The state of one request that decides whether to send it again, and whether to believe its answer."""
 
-    __slots__ = ("began_s", "is_answered", "is_on_used_connection")
+    __slots__ = ("began_s", "is_answered", "is_on_used_connection", "request_id")
 
     def __init__(self) -> None:
+        self.request_id = REQUEST_IDS.new()
         self.is_answered = False
         self.is_on_used_connection = False
         self.began_s = time.monotonic()
@@ -184,78 +196,36 @@ class _Trip:
         return self.is_on_used_connection and not self.is_answered and is_soon
 
 
-class _Lifetime:
-    """Keeps the sessions of one event loop from its first request until `aclose` or the end of the loop.
+def _mistaken(pool: ConnectionPool, trip: _Trip, headers: Mapping[str, str], body: bytes) -> ServiceError | None:
+    """Returns an error if the answer belongs, or may belong, to another request."""
+    if REQUEST_IDS.names_another(trip.request_id, headers, body):
+        pool.distrust("answered with the id of another request")
+        return ServiceError(f"{pool.origin} answered with the id of another request ({HEADER})")
+    if trip.is_on_used_connection and not pool.keeps_alive:
+        return ServiceError(
+            f"{pool.origin} sent bytes that no request was waiting for, and this answer came on a connection that was "
+            "used before: it may be the answer to another request"
+        )
+    return None
 
-    A loop closes its asynchronous generators when it ends; this is the only way to notice its end.
-    """
 
-    def __init__(self, others: dict[asyncio.AbstractEventLoop, _Lifetime]) -> None:
-        self.sessions = _Sessions()
-        self._kept = self._keep(others, asyncio.get_running_loop())
-
-    async def begin(self) -> None:
-        await anext(self._kept)
-
-    async def aclose(self) -> None:
-        await self._kept.aclose()
-        await self.sessions.aclose()  # for a loop that ended without closing its generators
-
-    async def _keep(
-        self, others: dict[asyncio.AbstractEventLoop, _Lifetime], loop: asyncio.AbstractEventLoop
-    ) -> AsyncGenerator[None, None]:
+async def _decoded(answer: _Answer, url: str, limit: int) -> _Answer | CallError:
+    """Returns the answer without compression, or an error if it is too long or damaged."""
+    is_error = not 200 <= answer.status < 300
+    problem, body = None, answer.body
+    if len(body) > limit:
+        problem = f"must be at most {limit} bytes, and is longer"
+    elif (encoding := answer.headers.get("Content-Encoding")) is not None:
         try:
-            yield
-        finally:
-            if others.get(loop) is self:
-                del others[loop]
-            await self.sessions.aclose()
-
-
-class _Sessions:
-    """The connections of one event loop: a pool, and a session for connections that are used once."""
-
-    def __init__(self) -> None:
-        import aiohttp
-
-        self.proxies = EnvironmentProxies()
-
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_reuseconn.append(_note_reuse)
-        self.pooled = _new_session(aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S), tracing)
-        self._fresh: aiohttp.ClientSession | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self.pooled.closed
-
-    def fresh(self) -> aiohttp.ClientSession:
-        """Returns the session that never reuses connections: if one pooled connection is stale, others are too."""
-        import aiohttp
-
-        if self._fresh is None:
-            self._fresh = _new_session(aiohttp.TCPConnector(limit=0, force_close=True))
-        return self._fresh
-
-    async def aclose(self) -> None:
-        for session in (self.pooled, self._fresh):
-            if session is not None:
-                await session.close()
-
-
-def _new_session(connector: aiohttp.TCPConnector, tracing: aiohttp.TraceConfig | None = None) -> aiohttp.ClientSession:
-    import aiohttp
-
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-        trace_configs=[] if tracing is None else [tracing],
-    )
-
-
-async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _params: Any) -> None:
-    context.trace_request_ctx.is_on_used_connection = True
+            body = await decompress(body, encoding, limit)
+        except BadEncoding as error:
+            problem = f"cannot be read: {error}"
+        else:
+            if len(body) > limit:
+                problem = f"must be at most {limit} bytes after decompression, and is longer"
+    if problem is None or is_error:  # an error needs only the start of its body
+        return replace(answer, body=body)
+    return Unparsable(f"the answer of {_place(url)} {problem}")
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
