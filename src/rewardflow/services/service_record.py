@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY
+from rewardflow.services.http.endpoint import check_flag
 from rewardflow.services.http.http_client import HttpClient
 
 
@@ -23,9 +25,15 @@ class ServiceRecord:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HttpServiceRecord(ServiceRecord):
-    """A service with its own HTTP connections, which it opens again after `aclose`."""
+    """A service with its own HTTP connections, which it opens again after `aclose`.
+
+    With `keep_alive=False` each request has a connection of its own.
+    """
+
+    keep_alive: bool = field(default=True, metadata=OUTSIDE_IDENTITY)
 
     def __post_init__(self) -> None:
+        check_flag("keep_alive", self.keep_alive)
         _ = self._http  # imports the slow HTTP library now, so that no call waits for it
 
     async def aclose(self) -> None:
@@ -33,4 +41,4 @@ class HttpServiceRecord(ServiceRecord):
 
     @functools.cached_property
     def _http(self) -> HttpClient:
-        return HttpClient()
+        return HttpClient(keep_alive=self.keep_alive)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.reward.journal.canonical import canonical
+from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY, canonical, identity_fields
 
 BROKEN = "broken \ud800 surrogate"  # makes the whole value take the slow way
 
@@ -179,3 +179,14 @@ def test_arrays_of_numpy_count_by_their_items() -> None:
         changed[1] = 7
         assert canonical({"items": items}) == canonical({"items": items.copy()})
         assert canonical({"items": items}) != canonical({"items": changed})
+
+
+def test_a_field_outside_the_identity_does_not_count_at_any_depth() -> None:
+    @dataclasses.dataclass
+    class Service:
+        model: str
+        keep_alive: bool = dataclasses.field(default=True, metadata=OUTSIDE_IDENTITY)
+
+    fast, safe, other = Service("m"), Service("m", keep_alive=False), Service("n")
+    assert identity_fields(safe) == {"model": "m"}
+    assert canonical([{"a": fast}]) == canonical([{"a": safe}]) != canonical([{"a": other}])

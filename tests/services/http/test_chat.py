@@ -495,3 +495,9 @@ def test_other_errors_of_a_ready_client_pass_through() -> None:
 
     with pytest.raises(RateLimitError):
         asyncio.run(ChatClient(client=ReadyClient(answer), model="m").complete(MESSAGES, schema=SCHEMA))
+
+
+def test_keep_alive_is_refused_with_a_client_that_keeps_its_own_connections() -> None:
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=None)))
+    with pytest.raises(InvalidInput, match="keep_alive must not be set with a client"):
+        ChatClient(model="m", client=client, keep_alive=False)

@@ -4,6 +4,9 @@ Always true: `canonical` never raises, whatever it gets; it returns the same byt
 on every machine; an odd object inside a value does not hide the rest of it. Values that JSON does not distinguish, such
 as tuples and lists or NaN and None, may give equal bytes.
 
+A field of a dataclass whose metadata is `OUTSIDE_IDENTITY` is left out: it changes how a verdict is fetched, and not the
+verdict.
+
 Values that JSON can hold take the fast way, through orjson. All others are written out item by item: sets sorted, paths
 as text, functions and classes by name, arrays as lists, other objects by their `repr`, or by their type if the `repr`
 raises or holds an address, which differs from run to run.
@@ -14,7 +17,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import orjson
 
@@ -22,6 +26,9 @@ import orjson
 _OPTIONS = (
     orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
 )
+OUTSIDE_IDENTITY: Final = MappingProxyType({"identity": False})
+"""The metadata of a field that does not change verdicts: `field(default=True, metadata=OUTSIDE_IDENTITY)`."""
+
 _MAX_DEPTH = 100  # of written-out values; fixed, so that the result does not depend on the caller's stack depth
 
 
@@ -31,6 +38,12 @@ def canonical(value: Any) -> bytes:
         return orjson.dumps(value, default=_contiguous_copy, option=_OPTIONS)
     except TypeError:  # an odd object, broken unicode, an integer beyond 64 bits, a cycle
         return _spell(value, ()).encode("ascii")
+
+
+def identity_fields(record: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass on which verdicts may depend, by name."""
+    fields = (field for field in dataclasses.fields(record) if field.metadata.get("identity", True))
+    return {field.name: getattr(record, field.name, None) for field in fields}
 
 
 def _contiguous_copy(value: Any) -> Any:
@@ -69,8 +82,7 @@ def _spell_known(value: Any, parents: tuple[int, ...]) -> str:
         case PurePath():
             return ascii(str(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-        return _type_name(value) + _spell(fields, parents)
+        return _type_name(value) + _spell(identity_fields(value), parents)
     return _spell_object(value, parents)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rewardflow.reward.journal.canonical import canonical
+from rewardflow.reward.journal.canonical import canonical, identity_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def carried_settings(reward: Any) -> Any:
     if inspect.isfunction(reward):
         return [_cell(cell) for cell in reward.__closure__ or ()]
     if dataclasses.is_dataclass(reward) and not isinstance(reward, type):
-        return {f.name: getattr(reward, f.name, None) for f in dataclasses.fields(reward)}
+        return identity_fields(reward)
     return getattr(reward, "__dict__", None)
 
 

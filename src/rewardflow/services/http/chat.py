@@ -23,6 +23,7 @@ from rewardflow.observe.redact import redact
 from rewardflow.reward.code.current_call import report_usage
 from rewardflow.services.http.endpoint import (
     check_addresses,
+    check_flag,
     check_headers,
     check_variable,
     endpoint_of_call,
@@ -90,8 +91,12 @@ class ChatClient:
         client: Any = None,
         headers: Mapping[str, str] = EMPTY,
         schema_fallback: bool = True,
+        keep_alive: bool = True,
     ) -> None:
         _check_settings(base_urls, model, sampling, client)
+        check_flag("keep_alive", keep_alive)
+        if client is not None and not keep_alive:
+            raise InvalidInput("keep_alive must not be set with a client: the client keeps its own connections")
         check_variable("api_key_env", api_key_env)
         check_headers(headers)
         self.endpoints: tuple[str, ...] = tuple(base_urls)
@@ -103,7 +108,7 @@ class ChatClient:
         self._client = _without_retries(client)
         self._headers = dict(headers)
         self._schema_fallback = schema_fallback
-        self._http = HttpClient() if client is None else None
+        self._http = HttpClient(keep_alive=keep_alive) if client is None else None
         self._takes_schema: set[str] = set()
         self._refused_schema_at: dict[str, float] = {}
         self._usual_completion_tokens = float(min(_FIRST_GUESS_TOKENS, _completion_limit(self._sampling)))

@@ -34,6 +34,11 @@ def check_cost(name: str, cost_usd: float | None) -> None:
         raise InvalidInput(f"{name} must be a number of at least 0, got {cost_usd!r}")
 
 
+def check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be true or false, got {value!r}")
+
+
 # -- addresses --
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 import orjson
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.http.chat import ChatAnswer, ChatClient
 from rewardflow.services.judges.fencing import GUARD, Fence
@@ -66,6 +67,7 @@ class LLMJudge(ServiceRecord):
     headers: Mapping[str, str] = field(default=EMPTY, repr=False)
     client: Any = field(default=None, repr=False)
     version: str = ""
+    keep_alive: bool = field(default=True, metadata=OUTSIDE_IDENTITY)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -183,6 +185,7 @@ class LLMJudge(ServiceRecord):
             client=self.client,
             headers=self.headers,
             schema_fallback=self.structured == "auto",
+            keep_alive=self.keep_alive,
         )
 
 
