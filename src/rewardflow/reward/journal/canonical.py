@@ -4,8 +4,7 @@ Always true: `canonical` never raises, whatever it gets; it returns the same byt
 on every machine; an odd object inside a value does not hide the rest of it. Values that JSON does not distinguish, such
 as tuples and lists or NaN and None, may give equal bytes.
 
-A field of a dataclass whose metadata is `OUTSIDE_IDENTITY` is left out: it changes how a verdict is fetched, and not the
-verdict.
+A dataclass field with the metadata `OUTSIDE_IDENTITY` is left out: it does not change verdicts.
 
 Values that JSON can hold take the fast way, through orjson. All others are written out item by item: sets sorted, paths
 as text, functions and classes by name, arrays as lists, other objects by their `repr`, or by their type if the `repr`
