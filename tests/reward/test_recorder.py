@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,23 @@ def test_events_and_aggregates_agree_with_what_happened(tmp_path: Path) -> None:
     assert step["tokens"] == 400
     waited = [event.waited_s for event in events if isinstance(event, VerdictReached)]
     assert waited == pytest.approx([0, 0, 2, 2, 4, 4])
+
+
+def test_two_agents_in_one_run_directory_are_refused_until_the_first_has_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with rf.RewardAgent(judge, run_dir=tmp_path / "run"):
+            before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+            with pytest.raises(
+                rf.InvalidInput, match=rf"one agent at a time, got .*run, which is in use by process {os.getpid()} on "
+            ):
+                async with rf.RewardAgent(judge, run_dir=tmp_path / "run"):
+                    pass
+            assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+        async with rf.RewardAgent(judge, run_dir=tmp_path / "run"):
+            pass
+
+    clock.run(main())
+    assert not (tmp_path / "run" / "agent.lock").exists()
 
 
 def test_no_key_reaches_the_run_directory(tmp_path: Path) -> None:

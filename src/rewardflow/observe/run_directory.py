@@ -13,6 +13,7 @@
     tensorboard/    the figures of metrics.jsonl for TensorBoard, if it is installed
     wandb/          files of Weights & Biases, if it is used; wandb.json names the run there
     eval/           results of `rewardflow eval`, also from before the run began
+    agent.lock, training.lock   the process that records or trains here now; absent when none does
 
 Always true: a directory holds one run, and one that holds other files is refused and left alone; `run.json` is complete
 or absent; a directory of a later schema version is refused. The files of lines keep what `line_file` promises.
@@ -49,6 +50,8 @@ ROLLOUTS_FOLDER = "rollouts"
 TENSORBOARD_FOLDER = "tensorboard"
 EVALUATIONS_FOLDER = "eval"
 WANDB_FILE = "wandb.json"
+AGENT_LOCK_FILE = "agent.lock"
+TRAINING_LOCK_FILE = "training.lock"
 
 # Of the parquet files in ROLLOUTS_FOLDER: columns may be added within a version; a column that is removed or changes
 # its meaning raises it. The key is in each file's metadata.
@@ -56,11 +59,10 @@ ROLLOUTS_VERSION = 1
 ROLLOUTS_VERSION_KEY = b"rewardflow.rollouts.version"
 
 _DRAFT = f".{RUN_FILE}.tmp"  # the unfinished run.json, the only file that a crash in `create` leaves behind
-# A directory may hold these before a run starts in it: a journal may be older than the run directory, SQLite keeps
-# files beside it, and people evaluate a model before they train it.
-_ALLOWED_BEFORE = frozenset(
-    {_DRAFT, EVALUATIONS_FOLDER, *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))}
-)
+# A directory may hold these before a run starts in it, because people evaluate a model before they train it; and a
+# journal, which may be older than the run directory, with the files beside it: SQLite's, locks, a repaired file's past.
+_ALLOWED_BEFORE = frozenset({_DRAFT, EVALUATIONS_FOLDER, JOURNAL_FILE})
+_ALLOWED_PREFIXES = (f"{JOURNAL_FILE}-", f"{JOURNAL_FILE}.broken-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,8 @@ def check_free_for_new_run(directory: Path) -> None:
         raise InvalidInput(f"a run directory must be a directory, got the file {directory}")
     if (directory / RUN_FILE).exists():
         raise InvalidInput(f"a new run needs a directory of its own, got {directory}, which already holds one; open it")
-    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _ALLOWED_BEFORE)
+    names = sorted(entry.name for entry in directory.iterdir())
+    others = [name for name in names if name not in _ALLOWED_BEFORE and not name.startswith(_ALLOWED_PREFIXES)]
     if others:
         raise InvalidInput(
             f"a new run needs a directory that is empty but for a {JOURNAL_FILE} and {EVALUATIONS_FOLDER}, "

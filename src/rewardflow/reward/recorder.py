@@ -1,17 +1,20 @@
 """Writes events to the run directory: every event, and one aggregate for each step.
 
 Always true: a step's aggregate is written soon after the step has no pending group, and at closing. The last one
-counts, and includes the cost of all sessions of a resumed run. Each source has its own aggregates. A change in an
-account belongs to no step, so it is counted with the step whose call ends next: the end of a call is what changes
-limits and breakers.
+counts, and includes the cost of all sessions of a resumed run. Each source has its own aggregates. One recorder at a
+time writes to a directory; a second one is refused. A change in an account belongs to no step, so it is counted with
+the step whose call ends next: the end of a call is what changes limits and breakers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from os import PathLike
+from pathlib import Path
 
 from rewardflow.clock import hold
+from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import (
     BreakerChanged,
     CallEnded,
@@ -23,7 +26,8 @@ from rewardflow.observe.events import (
     VerdictReached,
 )
 from rewardflow.observe.line_file import LineFileStatistics
-from rewardflow.observe.run_directory import RunDirectory, read_steps
+from rewardflow.observe.process_lock import LockHeld, ProcessLock
+from rewardflow.observe.run_directory import AGENT_LOCK_FILE, RunDirectory, read_steps
 from rewardflow.observe.step_totals import StepTotals
 from rewardflow.reward.groups.pending_group import PendingGroup
 from rewardflow.types import Reward, Rollout, ScoredGroup
@@ -43,9 +47,13 @@ class Recorder:
         self._account_changes: list[LimitChanged | BreakerChanged | OutageChanged] = []
         self._timer: asyncio.TimerHandle | None = None
         directory = RunDirectory.at(path)
-        self._earlier = {(step, source): line for step, by in read_steps(path).items() for source, line in by.items()}
-        self._events = directory.open_events()
-        self._steps = directory.open_steps()
+        with contextlib.ExitStack() as undo:
+            self._lock = undo.enter_context(_sole_recorder(directory.path))
+            steps = read_steps(path)
+            self._events = undo.enter_context(directory.open_events())
+            self._steps = directory.open_steps()
+            undo.pop_all()
+        self._earlier = {(step, source): line for step, by in steps.items() for source, line in by.items()}
         self._totals: dict[_StepAndSource, StepTotals] = {}
 
     def emit(self, event: Event) -> None:
@@ -93,6 +101,7 @@ class Recorder:
     def _close(self) -> None:
         self._events.close()
         self._steps.close()
+        self._lock.release()
 
     def statistics(self) -> LineFileStatistics:
         return self._events.statistics()
@@ -105,6 +114,15 @@ class Recorder:
             if (step, source) in self._earlier:
                 totals.carry_over(self._earlier[step, source])
         return totals
+
+
+def _sole_recorder(run_dir: Path) -> ProcessLock:
+    try:
+        return ProcessLock.acquire(run_dir / AGENT_LOCK_FILE)
+    except LockHeld as held:
+        raise InvalidInput(
+            f"a run directory must be used by one agent at a time, got {run_dir}, which is in use by {held.holder}"
+        ) from held
 
 
 def record_group(sink: EventSink, pending: PendingGroup, group: ScoredGroup, *, at_s: float) -> None:
