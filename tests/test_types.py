@@ -61,3 +61,12 @@ def test_a_group_counts_its_failures_and_knows_whether_it_is_complete() -> None:
     )
     assert group.num_failed == 1
     assert not group.is_complete
+
+
+@pytest.mark.parametrize("step", [2**63, -(2**63), 2**200])
+def test_a_step_that_the_journal_cannot_hold_is_refused_before_anything_is_paid(step: int) -> None:
+    with pytest.raises(rf.InvalidInput, match=rf"step of a rollout must fit 64 bits, got {step:#x}"):
+        rf.Rollout(group_id="q", response="r", step=step)
+    with pytest.raises(rf.InvalidInput, match="group_size of a rollout must fit 64 bits, got 0x"):
+        rf.Rollout(group_id="q", response="r", group_size=abs(step))
+    assert rf.Rollout(group_id="q", response="r", step=2**63 - 1).step == 2**63 - 1

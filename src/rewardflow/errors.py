@@ -13,15 +13,15 @@
     │   └── AgentHalted                  the agent stopped sending; carries the groups it could not finish
     │       ├── ServiceOutage            the service stayed down longer than `outage_give_up_s`
     │       ├── BudgetExhausted          the next call could pass `max_cost_usd`
-    │       └── SharedAgentGone          the agent of several runs was stopped, or stayed unreachable
+    │       ├── SharedAgentGone          the agent of several runs was stopped, or stayed unreachable
+    │       └── JournalWriteFailed       (also JournalError) the disk is full or gone, or somebody removed the file
     ├── FlowError                        generator or trainer broke what the loop relies on
     ├── ClusterError                     a process of a run on a cluster failed or went away
     ├── CheckpointError                  a checkpoint cannot be written or read
     └── JournalError
         ├── NotAJournal                  the file is something else
         ├── NewerJournal                 written by a later rewardflow
-        ├── JournalLocked                another process holds it
-        └── JournalWriteFailed           the disk is full or gone; verdicts were delivered, not saved
+        └── JournalLocked                another process holds it; the message names it
 
 A bad rollout is data (a failed `Reward`); these errors are for mistakes and for runs that cannot go on.
 """
@@ -166,5 +166,5 @@ class JournalLocked(JournalError):
     """Another process holds the file."""
 
 
-class JournalWriteFailed(JournalError):
-    """Verdicts were delivered but could not be saved."""
+class JournalWriteFailed(JournalError, AgentHalted):
+    """Verdicts could not be saved, so the agent stopped sending. `groups` holds verdicts as for any halt."""

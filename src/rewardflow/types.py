@@ -64,6 +64,9 @@ _ROLLOUT_TYPES: tuple[tuple[str, type], ...] = (
 )
 
 
+_MAX_INT = 2**63 - 1  # the largest that the journal can hold; hex in messages, because decimal digits are limited
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One response of the policy to one prompt.
@@ -102,6 +105,9 @@ class Rollout:
                 f"index must lie in [0, group_size), got index={self.index}, group_size={self.group_size} "
                 f"in group {self.group_id!r}"
             )
+        if self.group_size > _MAX_INT or not -_MAX_INT <= self.step <= _MAX_INT:
+            name, value = ("group_size", self.group_size) if self.group_size > _MAX_INT else ("step", self.step)
+            raise InvalidInput(f"{name} of a rollout must fit 64 bits, got {value:#x} in group {self.group_id!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,44 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=30)
+
+
+FULL_DISK = """
+import asyncio, resource, signal, sys
+import rewardflow as rf
+from rewardflow.errors import JournalWriteFailed
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+calls = []
+
+async def reward(solution_str):
+    calls.append(solution_str)
+    await asyncio.sleep(0.001)
+    if len(calls) >= int(sys.argv[1]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    return {"score": 0.5, "explanation": "x" * 30_000}
+
+rollouts = [rf.Rollout(group_id=str(i), response=str(i)) for i in range(200)]
+try:
+    rf.score(rollouts, reward, journal=sys.argv[2], max_concurrency=8)
+except JournalWriteFailed as error:
+    verdicts = {rollout.response: reward for group in error.groups for rollout, reward
+                in zip(group.rollouts, group.rewards)}
+    assert len(verdicts) == 200
+    assert {text for text, reward in verdicts.items() if reward.value == 0.5} == set(calls)
+    print(len(calls))
+"""
+
+
+@pytest.mark.parametrize("full_from_call", [10, 200])
+def test_on_a_full_disk_every_verdict_that_was_paid_travels_on_the_exception(
+    tmp_path: Path, full_from_call: int
+) -> None:
+    """A limit on file size stands in for the full disk: both make the write fail."""
+    command = [sys.executable, "-c", FULL_DISK, str(full_from_call), str(tmp_path / "j.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= full_from_call + 32
 
 
 # -- rf.score ----------------------------------------------------------------------------------------------------------

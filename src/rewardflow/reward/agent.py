@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rewardflow.clock import hold
-from rewardflow.errors import AgentClosed, InvalidInput, RewardflowError, RewardLoadError
+from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed, RewardflowError, RewardLoadError
 from rewardflow.observe.events import REWARD_SOURCE, AgentEnded, AgentOpened, EventRelay, EventSink
 from rewardflow.observe.line_file import LineFileStatistics
 from rewardflow.observe.redact import redact
@@ -150,7 +150,11 @@ class RewardAgent:
             expiry.cancel()
             for dispatcher in self._dispatchers.values():
                 dispatcher.finish()
-            await self._resources.aclose()
+            try:
+                await self._resources.aclose()
+            except JournalWriteFailed:
+                if not isinstance(exc, JournalWriteFailed):  # otherwise the caller has it already, with the verdicts
+                    raise
 
     def _raise_if_reward_cancelled(self, cancelled: asyncio.CancelledError) -> None:
         """Raises `AgentClosed` if a reward, not the caller, cancelled the task that opened the agent."""
@@ -190,7 +194,7 @@ class RewardAgent:
                     run=None if self._serves_runs else settings.run,
                     store=settings.store,
                 )
-            self._journal.start(loop)
+            self._journal.start(loop, failed=lambda error: self.assembly.halt(error))
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
             already_usd = self._journal.spent_usd()
         self._ledger = Ledger(

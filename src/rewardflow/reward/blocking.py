@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rewardflow.errors import AgentClosed, IncompleteGroup, InvalidInput
+from rewardflow.errors import AgentClosed, IncompleteGroup, InvalidInput, JournalWriteFailed
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.component import Weighted
@@ -43,7 +43,8 @@ def score(
 ) -> list[Reward]:
     """Scores rollouts and returns one reward for each, in their order. Takes the options of `RewardAgent`.
 
-    If the agent has to stop (an outage, the budget), the exception's `groups` holds all verdicts reached so far.
+    If the agent has to stop (an outage, the budget, a full disk), the exception's `groups` holds all verdicts reached
+    so far.
     """
     batch = list(rollouts)
     check_whole_groups(batch)
@@ -59,8 +60,15 @@ def score(
 
 
 async def _score(agent: RewardAgent, batch: Sequence[Rollout]) -> list[ScoredGroup]:
-    async with agent:
-        return await agent.submit(batch).all()
+    groups: list[ScoredGroup] = []
+    try:
+        async with agent:
+            groups = await agent.submit(batch).all()
+    except JournalWriteFailed as failed:
+        if not groups:
+            raise
+        raise JournalWriteFailed(str(failed), groups) from failed  # it came at the end, after the last verdict
+    return groups
 
 
 def check_whole_groups(rollouts: Sequence[Rollout]) -> None:

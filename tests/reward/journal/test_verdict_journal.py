@@ -126,9 +126,9 @@ def test_an_entry_that_cannot_be_stored_costs_only_itself(path: Path) -> None:
     async def main() -> None:
         journal = Journal(path, run="run")
         journal.start(asyncio.get_running_loop())
-        await save(journal, an_entry(1), an_entry(2, step=2**70), an_entry(3))
+        await save(journal, an_entry(1), an_entry(2, Reward(latency_s="soon")), an_entry(3))  # type: ignore[arg-type]
         assert (journal.statistics().rows_written, journal.statistics().lost) == (2, 1)
-        with pytest.raises(JournalWriteFailed, match=r"1 verdicts .* 64 bits"):
+        with pytest.raises(JournalWriteFailed, match=r"1 verdicts .* could not convert string to float"):
             await journal.aclose()
 
     clock.run(main())
@@ -258,6 +258,131 @@ def test_a_held_file_delays_rows_but_not_their_delivery(path: Path) -> None:
 
     clock.run(main())
     assert len(rows_of(path)) == 2
+
+
+def test_the_first_failed_commit_is_told_once_after_its_verdicts(path: Path) -> None:
+    told: list[object] = []
+
+    async def main() -> None:
+        journal = Journal(path, run="run")
+        journal.start(asyncio.get_running_loop(), failed=told.append)
+        await save(journal, an_entry(1))
+        assert told == []
+        with full_disk(16_384):
+            for number in (2, 3):
+                journal.write(an_entry(number, response="x" * 50_000), told.append)
+                await save(journal, an_entry(number + 10, response="x" * 50_000))
+        await journal.aclose()
+
+    clock.run(main())
+    assert [type(one).__name__ for one in told] == ["JournalEntry", "JournalWriteFailed", "JournalEntry"]
+    assert "journal.db must be written, but" in str(told[1])
+
+
+def test_a_file_that_another_program_holds_does_not_stop_sending(path: Path) -> None:
+    told: list[object] = []
+
+    async def main() -> None:
+        journal = Journal(path, run="run", lock_timeout_s=0.05)
+        journal.start(asyncio.get_running_loop(), failed=told.append)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await save(journal, an_entry(1))
+        await journal.aclose()
+
+    clock.run(main())
+    assert told == []
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_journal_that_is_deleted_or_replaced_under_a_run_is_noticed_at_the_next_commit(
+    path: Path, suffix: str, replaced: bool
+) -> None:
+    told: list[JournalWriteFailed] = []
+    file = path.with_name(path.name + suffix)
+
+    async def main() -> None:
+        journal = Journal(path, run="run")
+        journal.start(asyncio.get_running_loop(), failed=told.append)
+        await save(journal, an_entry(1))
+        file.rename(path.with_name("away"))
+        if replaced:
+            file.write_bytes(b"")
+        await save(journal, an_entry(2))
+        assert journal.statistics().rows_written == 1
+        problem = "was replaced by another file" if replaced else "was deleted or moved"
+        with pytest.raises(JournalWriteFailed, match=rf"1 verdicts were delivered but .*{file.name} {problem} while"):
+            await journal.aclose()
+        assert len(told) == 1
+        assert problem in str(told[0])
+
+    clock.run(main())
+
+
+def test_closing_tells_that_all_verdicts_are_in_a_file_that_is_gone(path: Path) -> None:
+    async def main() -> None:
+        journal = Journal(path, run="run")
+        journal.start(asyncio.get_running_loop())
+        await save(journal, an_entry(1), an_entry(2))
+        os.unlink(path)
+        with pytest.raises(JournalWriteFailed, match="2 verdicts were saved in a file that is gone"):
+            await journal.aclose()
+
+    clock.run(main())
+
+
+# -- broken rows --
+
+
+def break_a_byte(path: Path, text: bytes, to: bytes) -> None:
+    content = path.read_bytes()
+    assert content.count(text) == 1
+    path.write_bytes(content.replace(text, to))
+
+
+def break_a_page(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(4096 * 200)
+        file.write(b"\xee" * 4096)
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"\0", b"9", b'"'])
+def test_one_bad_byte_in_one_row_costs_that_row(path: Path, byte: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    entries = [an_entry(number, Reward(value=0.5, explanation=f"because {number:04}")) for number in range(2000)]
+
+    async def main() -> None:
+        async with opened(path) as journal:
+            await save(journal, *entries)
+        break_a_byte(path, b'because 0150"', b'because 0150"'.replace(b"c", byte))
+        async with opened(path) as journal:
+            found = await look_up(journal, [entry.key for entry in entries])
+            assert {entry.key for entry in entries} - set(found) == {key_of(150)}
+            await look_up(journal, [key_of(150)])
+            assert journal.statistics().broken_rows == 2
+            await save(journal, entries[150])
+            assert await look_up(journal, [key_of(150)])
+
+    with caplog.at_level(logging.ERROR):
+        clock.run(main())
+    assert len(caplog.records) == 1
+    assert "saved verdicts are broken; their calls are made again" in caplog.text
+    assert "rewardflow journal check" in caplog.text
+
+
+def test_a_broken_page_costs_the_rows_on_it(path: Path) -> None:
+    entries = [an_entry(number, Reward(value=0.5, explanation="because " * 100)) for number in range(2000)]
+
+    async def main() -> None:
+        async with opened(path) as journal:
+            await save(journal, *entries)
+        break_a_page(path)
+        async with opened(path) as journal:
+            found = await look_up(journal, [entry.key for entry in entries])
+            assert 1900 < len(found) < 2000
+            assert journal.statistics().broken_rows == 2000 - len(found)
+
+    clock.run(main())
 
 
 # -- lifetime --

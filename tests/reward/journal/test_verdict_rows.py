@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_entries import an_entry, key_of, rows_of
 
-from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.verdict_rows import (
     REPLAYED_KINDS,
@@ -35,7 +34,7 @@ def there_and_back(
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
         insert(connection, [row_of(entry, store) for entry in entries])
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
-        return look_up(connection, [entry.key for entry in entries], failures=failures)
+        return look_up(connection, [entry.key for entry in entries], failures=failures).rewards
 
 
 def spent(path: Path, run: str) -> float:
@@ -192,6 +191,7 @@ def test_store_hash_keeps_numbers_and_digests_but_no_text(path: Path) -> None:
     assert all(secret.encode() not in file.read_bytes() for file in path.parent.iterdir())
 
 
-def test_a_number_beyond_64_bits_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=f"must fit 64 bits, got {2**63}"):
-        row_of(an_entry(step=2**63), "full")
+def test_an_absurd_count_of_tokens_is_bounded_and_does_not_lose_the_verdict(path: Path) -> None:
+    absurd = an_entry(1, Reward(value=0.5, tokens=10**30, attempts=2**63))
+    assert there_and_back(path, absurd)[key_of(1)].attempts == 2**63 - 1
+    assert rows_of(path)[0].tokens == 2**63 - 1

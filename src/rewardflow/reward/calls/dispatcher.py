@@ -114,6 +114,7 @@ class Dispatcher:
         )
         self.tasks_cancelled_by: str | None = None  # the reward whose code cancelled its caller's task
         self._is_stopped = False
+        self._is_draining = False
 
     # -- which call starts next, and when ----------------------------------------------------------------------------
 
@@ -140,6 +141,10 @@ class Dispatcher:
                 handle.cancel()
         self._outage.stop()
         self._queue.clear()
+
+    def drain(self) -> None:
+        """Starts no more calls, also no retries; calls in flight go on to their end."""
+        self._is_draining = True
 
     def saving(self) -> None:
         """Keeps a verdict's slot taken until it is on disk, so that a crash never loses more than the limit."""
@@ -254,7 +259,7 @@ class Dispatcher:
             return None
 
     def _may_start(self, job: Job, now: float, tokens: int) -> bool:
-        if self._is_stopped or (job.scorer.workers is not None and not self._has_worker(job)):
+        if self._is_stopped or self._is_draining or (job.scorer.workers is not None and not self._has_worker(job)):
             return False
         ready_s = self._governors.ready_at(now, tokens)
         if ready_s > now:
@@ -399,7 +404,7 @@ class Dispatcher:
         limit_s = self.limits.verdict_timeout_s
         has_time = limit_s is None or now + delay_s < job.started_s + limit_s
         message = fault.message if has_time else f"{fault.message} (no time for another attempt)"
-        if fault.is_retryable and may_retry and has_time:
+        if fault.is_retryable and may_retry and has_time and not self._is_draining:
             if is_outage or fault.kind == "rate_limited" or self._budget.spend():
                 job.is_hedged = job.num_running > 0
                 job.stop_timer()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput
+from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, JournalWriteFailed
 from rewardflow.reward.code.hooks import Hooks
 from rewardflow.reward.code.results import apply_post_process, fail, scores_for_post_process
 from rewardflow.reward.groups.dedupe import Deduplicator, free_copy
@@ -79,6 +79,7 @@ class Assembly:
         self._on_resolved = self._resolved  # bound once, not once for every job
         self._add_job = tuple([(one.decider or one.dispatcher).add for one in components])
         self._halted: AgentHalted | None = None
+        self._is_draining = False  # halted, while calls that are out may still end
         self._is_closing = False
         self._submitted = self._delivered = self._scored = self._imputed = self._cached = 0
         self._failed: Counter[str] = Counter()
@@ -306,19 +307,27 @@ class Assembly:
         pending.is_delivered = True
         is_stranded = self._halted is not None and any(reward.kind in UNDECIDED_KINDS for reward in group.rewards)
         pending.ticket._deliver(pending, group, is_stranded=is_stranded)
+        if self._is_draining:
+            self._stop_tickets_if_drained()
         if self._logs:
             self._delivered_for_log[pending.ticket].append(pending)
             self.call_log_if_over(pending.ticket)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def cancel(self, groups: Iterable[PendingGroup], kind: FailureKind, message: str) -> None:
-        """Gives every rollout without a verdict in these groups a failed verdict of this kind."""
+    def cancel(
+        self, groups: Iterable[PendingGroup], kind: FailureKind, message: str, *, but_running: bool = False
+    ) -> None:
+        """Gives every rollout without a verdict in these groups a failed verdict of this kind.
+
+        `but_running` lets calls that are out go on, and their verdicts count.
+        """
         now = self._loop.time()
         for group in list(groups):
             group.cut_short(Reward(kind=kind, error=message))
             for job in group.jobs:
-                job.fail(kind, message, now)
+                if not (but_running and job.num_running):
+                    job.fail(kind, message, now)
             for number, column in enumerate(group.columns):
                 if column.num_in == group.num_expected:
                     self._complete_column(group, number, message)
@@ -378,14 +387,29 @@ class Assembly:
             ticket._stop(self._halted)
 
     def halt(self, error: AgentHalted) -> None:
-        """Stops for good: cancels everything, and ends every wait with this error."""
+        """Stops for good: cancels everything, and ends every wait with this error.
+
+        When the journal cannot be written, calls that are out may end first, because they are being paid for.
+        """
         if self._halted is not None or self._is_closing:
             return
         self._halted = error
-        kind: FailureKind = "budget" if isinstance(error, BudgetExhausted) else "outage"
-        self.cancel(self._groups.values(), kind, str(error))
+        if isinstance(error, JournalWriteFailed):
+            self._is_draining = True
+            for component in self._components:
+                component.dispatcher.drain()
+            self.cancel(self._groups.values(), "cancelled", str(error), but_running=True)
+        else:
+            kind: FailureKind = "budget" if isinstance(error, BudgetExhausted) else "outage"
+            self.cancel(self._groups.values(), kind, str(error))
+        self._stop_tickets_if_drained()
+
+    def _stop_tickets_if_drained(self) -> None:
+        if self._is_draining and self._groups:
+            return
+        self._is_draining = False
         for ticket in list(self._tickets):
-            ticket._stop(error)
+            ticket._stop(self._halted)
 
     def close(self) -> None:
         self._is_closing = True

@@ -44,13 +44,18 @@ CREATE TABLE verdicts (
     cost_usd REAL,
     tokens INTEGER,
     verdict TEXT NOT NULL,
-    rollout TEXT NOT NULL
+    rollout TEXT NOT NULL,
+    verdict_crc32 INTEGER,
+    rest_crc32 INTEGER
 );
 CREATE INDEX verdicts_by_key ON verdicts (key);
 CREATE INDEX verdicts_by_run ON verdicts (run, cost_usd);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
+
+# Columns that the first journals lack. An earlier rewardflow writes NULL there, so the schema version stays the same.
+_LATER_COLUMNS: Final = ("verdict_crc32", "rest_crc32")
 
 _NETWORK_FILE_SYSTEMS: Final = re.compile(
     r"(nfs|cifs|smb|lustre|gpfs|ceph|beegfs|fuse\.|9p|afs|glusterfs|orangefs|pvfs|panfs|wekafs|ocfs|gfs|virtiofs|ncp)"
@@ -75,7 +80,7 @@ def open_for_writing(path: Path, lock_timeout_s: float, *, exclusive: bool | Non
             cached_statements=8,  # a statement for a thousand rows takes about a megabyte
         )
         undo.callback(connection.close)
-        if _is_on_network(path) if exclusive is None else exclusive:
+        if is_on_network(path) if exclusive is None else exclusive:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         _check(connection, path)
         _set_durable(connection, path)
@@ -140,7 +145,8 @@ def _translated(path: Path, error: sqlite3.Error) -> JournalError:
         return NotAJournal(f"the journal must be a file that rewardflow made, got something else: {path}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return JournalLocked(f"the journal is in use by another run or command: {path} ({error})")
-    return JournalError(f"cannot use the journal {path}: {error}")
+    hint = f"; `rewardflow journal check {path}` tells what is broken" if code == sqlite3.SQLITE_CORRUPT else ""
+    return JournalError(f"cannot use the journal {path}: {error}{hint}")
 
 
 # -- the schema --
@@ -181,7 +187,16 @@ def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
     if not _check(connection, path):
         for statement in _SCHEMA.split(";"):
             connection.execute(statement)
+    known = column_names(connection)
+    for name in _LATER_COLUMNS:
+        if name not in known:
+            connection.execute(f"ALTER TABLE verdicts ADD COLUMN {name} INTEGER")
     connection.execute("COMMIT")
+
+
+def column_names(connection: sqlite3.Connection) -> list[str]:
+    """Returns the columns of the verdicts in this file."""
+    return [str(row[1]) for row in connection.execute("PRAGMA table_info(verdicts)")]
 
 
 # -- network file systems --
@@ -203,7 +218,7 @@ def network_file_system(path: Path, mountinfo: str) -> str | None:
     return kind if _NETWORK_FILE_SYSTEMS.match(kind) else None
 
 
-def _is_on_network(path: Path) -> bool:
+def is_on_network(path: Path) -> bool:
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:

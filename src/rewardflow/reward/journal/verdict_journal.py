@@ -1,9 +1,10 @@
 """Writes the journal: saves every paid verdict on disk before it is delivered.
 
 Always true: the journal calls `saved(entry)` once for each entry, on the loop thread, after the commit that holds it;
-an entry for which it was called survives `kill -9`. Only a failed commit (a full disk) breaks that promise: the error
-is logged, the rows are kept and tried again, and `aclose` raises if they still cannot be saved. The event loop never
-waits for the disk.
+an entry for which it was called survives `kill -9`. Only a failed commit (a full disk, a deleted file) breaks that
+promise: the journal logs the error, calls `failed` once so that the agent stops sending, keeps the rows and tries them
+again, and `aclose` raises if they still cannot be saved. A broken row costs that row: it is not found, and counted. The
+event loop never waits for the disk, and a run has one open journal at a time.
 
 One writer thread owns the connection. While one commit runs, it collects the entries of the next. `database` opens the
 file, `verdict_rows` makes its rows, and `reader` reads it from outside a run.
@@ -27,11 +28,14 @@ from typing import Final, get_args
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
 from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, close, open_for_writing, translated_errors
+from rewardflow.reward.journal.files_in_place import FilesInPlace
+from rewardflow.reward.journal.journal_lock import lock_run
 from rewardflow.reward.journal.reader import JournalReader, JournalRow, vacuum
+from rewardflow.reward.journal.row_checksums import TableRow
 from rewardflow.reward.journal.verdict_rows import (
+    FoundVerdicts,
     JournalEntry,
     Store,
-    TableRow,
     insert,
     look_up,
     max_rows_a_statement,
@@ -59,6 +63,7 @@ class JournalStatistics:
     pending: int  # submitted, not yet on disk
     lost: int  # never saved: more than MAX_PENDING rows could not be written, or the entry was broken
     failed_writes: int  # commits that failed
+    broken_rows: int  # found, but changed on disk or unreadable; their calls are made again
     last_error: str | None
 
 
@@ -114,31 +119,41 @@ class Journal:
             raise InvalidInput(f"store must be one of {', '.join(get_args(Store))}, got {store!r}")
         self.path = Path(path)
         self._store: Store = store
-        self._connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
-        self._max_rows = min(MAX_ROWS_A_COMMIT, max_rows_a_statement(self._connection))
-        try:
-            with translated_errors(self.path):
+        with contextlib.ExitStack() as undo:
+            self._lock = undo.enter_context(lock_run(self.path, run))
+            self._connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
+            undo.callback(self._connection.close)
+            with translated_errors(self.path):  # a damaged file may fail only when its rows are read
                 self._spent_usd = spent_usd(self._connection, run)
-        except JournalError:  # a damaged file may fail only when its rows are read
-            self._connection.close()
-            raise
+            undo.pop_all()
+        self._files = FilesInPlace(self.path)
+        self._max_rows = min(MAX_ROWS_A_COMMIT, max_rows_a_statement(self._connection))
         self._inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._failed: Callable[[JournalWriteFailed], None] | None = None
         self._closed = False
         self._num_submitted = 0
         self._unanswered = 0
         self._yield_timer: asyncio.TimerHandle | None = None
         # Once the writer thread runs, only it changes the attributes below.
         self._unsaved: list[TableRow] = []
-        self._rows_written = self._commits = self._found = self._lost = self._failed_writes = 0
+        self._rows_written = self._commits = self._found = self._lost = self._failed_writes = self._broken_rows = 0
         self._errors_logged: set[str] = set()
         self._last_error: str | None = None
+        self._cannot_save: str | None = None  # why the first commit failed for good, and the agent must stop sending
+        self._is_gone = False
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the writer thread, as a daemon, so that a run that never closes its journal can still exit."""
+    def start(
+        self, loop: asyncio.AbstractEventLoop, failed: Callable[[JournalWriteFailed], None] | None = None
+    ) -> None:
+        """Starts the writer thread, as a daemon, so that a run that never closes its journal can still exit.
+
+        Calls `failed` once, on the loop thread, after the first commit that failed, and after its `saved` callbacks.
+        """
         if self._loop is not None or self._closed:
             raise JournalError(f"a journal must be started once, before it is closed: {self.path}")
         self._loop = loop
+        self._failed = failed
         threading.Thread(target=self._run_writer, args=(loop,), name="rewardflow-journal", daemon=True).start()
 
     def find(
@@ -162,6 +177,7 @@ class Journal:
         if self._loop is None:
             self._closed = True
             self._connection.close()
+            self._lock.release()
             return
         stopped = self._loop.create_future()
         self._submit(_Stop(stopped))
@@ -179,6 +195,10 @@ class Journal:
                 f"{self._num_submitted - self._rows_written} verdicts were delivered but could not be saved in "
                 f"{self.path}: {self._last_error}"
             )
+        if self._is_gone:
+            raise JournalWriteFailed(
+                f"{self._rows_written} verdicts were saved in a file that is gone: {self._last_error}"
+            )
 
     def spent_usd(self) -> float:
         """Returns what the run's verdicts had cost when the journal was opened; with `run=None`, those of all runs."""
@@ -192,6 +212,7 @@ class Journal:
             pending=self._num_submitted - self._rows_written - self._lost,
             lost=self._lost,
             failed_writes=self._failed_writes,
+            broken_rows=self._broken_rows,
             last_error=self._last_error,
         )
 
@@ -230,6 +251,9 @@ class Journal:
                 loop.call_exception_handler({"message": "a callback of the journal raised", "exception": error})
             finally:
                 clock.end_hold(loop)
+        if self._cannot_save is not None and self._failed is not None:
+            failed, self._failed = self._failed, None
+            failed(JournalWriteFailed(f"the journal {self.path} must be written, but {self._cannot_save}"))
 
     # The methods from here on run in the writer thread.
 
@@ -262,6 +286,7 @@ class Journal:
             if isinstance(jobs[-1], _Stop):
                 self._save_rows(self._unsaved)
                 close(self._connection)
+                self._lock.release()
 
     def _save(self, entries: Sequence[JournalEntry]) -> None:
         rows = list(self._unsaved)
@@ -278,31 +303,56 @@ class Journal:
         """Commits rows in order; keeps a failed batch and all rows after it for the next time, up to MAX_PENDING."""
         num_saved = 0
         try:
+            self._require_files()
             while num_saved < len(rows):
                 batch = rows[num_saved : num_saved + self._max_rows]
                 insert(self._connection, batch)
                 num_saved += len(batch)
                 self._rows_written += len(batch)
                 self._commits += 1
-        except sqlite3.Error as error:
+            self._files.remember()
+        except (sqlite3.Error, JournalError) as error:
             self._failed_writes += 1
             self._log_error(error, "verdicts are delivered but NOT saved; they are kept and tried again")
+            if not _is_busy(error):  # a file that another program holds will be free again
+                self._cannot_save = self._cannot_save or str(error)
         unsaved = rows[num_saved:]
         self._unsaved = unsaved[:MAX_PENDING]
         self._lost += len(unsaved) - len(self._unsaved)
 
+    def _require_files(self) -> None:
+        problem = self._files.problem()
+        self._is_gone = problem is not None
+        if problem is not None:
+            raise JournalError(problem)
+
     def _look_up(self, finds: Sequence[_Find], failures: bool) -> None:
         keys = list(dict.fromkeys(key for find in finds for key in find.keys))
         known: dict[bytes, Reward] = {}
-        try:
-            for start in range(0, len(keys), MAX_KEYS_A_LOOKUP):
-                some = keys[start : start + MAX_KEYS_A_LOOKUP]
-                known.update(look_up(self._connection, some, failures=failures))
-        except (sqlite3.Error, ValueError) as error:
-            self._log_error(error, "a lookup failed; the calls are made again")
+        for start in range(0, len(keys), MAX_KEYS_A_LOOKUP):
+            self._look_up_some(keys[start : start + MAX_KEYS_A_LOOKUP], failures, known)
         for find in finds:
             find.rewards = {key: known[key] for key in find.keys if key in known}
             self._found += len(find.rewards)
+
+    def _look_up_some(self, keys: Sequence[bytes], failures: bool, known: dict[bytes, Reward]) -> None:
+        """Adds what is found to `known`. Splits a lookup that fails, so that a broken page costs only its own rows."""
+        try:
+            found = look_up(self._connection, keys, failures=failures)
+        except (sqlite3.Error, ValueError) as error:
+            if len(keys) > 1 and not _is_busy(error):
+                self._look_up_some(keys[: len(keys) // 2], failures, known)
+                self._look_up_some(keys[len(keys) // 2 :], failures, known)
+                return
+            found = FoundVerdicts({}, len(keys))
+            self._log_error(error, "a lookup failed; its calls are made again")
+        known.update(found.rewards)
+        self._broken_rows += found.num_broken
+        if found.num_broken:
+            self._log_error(
+                JournalError(f"`rewardflow journal check {self.path}` tells which"),
+                "saved verdicts are broken; their calls are made again",
+            )
 
     def _log_error(self, error: Exception, consequence: str) -> None:
         message = f"{type(error).__name__}: {error}"
@@ -310,3 +360,7 @@ class Journal:
         if message not in self._errors_logged:
             self._errors_logged.add(message)
             logger.error("journal %s: %s (%s)", self.path, consequence, message)
+
+
+def _is_busy(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

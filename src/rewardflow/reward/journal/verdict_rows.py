@@ -1,10 +1,11 @@
 """Turns verdicts into rows of the journal's one table, and rows into verdicts again.
 
-Always true: any entry whose numbers fit 64 bits makes a row, whatever else it holds; finite numbers come back exactly;
-with `store="hash"` a row holds no text of its rollout or verdict.
+Always true: any entry of the right types makes a row, whatever it holds; finite numbers that fit come back exactly;
+with `store="hash"` a row holds no text of its rollout or verdict; `look_up` returns no verdict that changed on disk.
 
 A row has its numbers in columns, for queries, and its texts in two JSON documents, `verdict` and `rollout`. Values that
-JSON cannot hold come back in JSON's form: tuples as lists, odd objects as their repr, NaN as null.
+JSON cannot hold come back in JSON's form: tuples as lists, odd objects as their repr, NaN as null. `row_checksums` adds
+the two checksums of a row.
 
 The sqlite3 module releases the GIL at every step of a statement and may wait 5 ms to get it back from a busy loop. So
 each function here runs one statement with one step for many rows: `insert` takes all rows, `look_up` returns one text.
@@ -21,11 +22,10 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, TableRow, row_checksums, verdict_checksum
 from rewardflow.types import EMPTY, FailureKind, Reward, Rollout
 
 Store = Literal["full", "hash"]
-TableRow = tuple[bytes | str | float | int | None, ...]
 
 COLUMNS: Final = (
     "key, at_s, run, step, group_id, sample_index, reward, identity, value, kind, attempts, latency_s, cost_usd, "
@@ -35,7 +35,13 @@ SCORED: Final = "value IS NOT NULL"
 REPLAYED_KINDS: Final[tuple[FailureKind, ...]] = ("timeout", "rate_limited", "service", "unparsable", "user_error")
 TEXT_NOT_STORED: Final = "(text not stored)"
 
-_NUM_COLUMNS: Final = COLUMNS.count(",") + 1
+_INSERTED: Final = f"{COLUMNS}, {CHECKSUM_COLUMNS}"
+_NUM_COLUMNS: Final = _INSERTED.count(",") + 1
+# Each row as `KEY,CHECKSUM,BYTES:DOCUMENT`, without a separator after it.
+_PACKED: Final = (
+    "CAST(group_concat(hex(key) || ',' || coalesce(verdict_crc32, '') || ',' || length(CAST(verdict AS BLOB)) || ':' "
+    "|| verdict, '') AS BLOB)"
+)
 _REPLAYED: Final = f"({SCORED} OR kind IN ({', '.join(repr(kind) for kind in REPLAYED_KINDS)}))"
 _VERDICT_TEXTS: Final = ("error", "query", "explanation", "extras")
 _ROLLOUT_TEXTS: Final = ("prompt", "messages", "response", "ground_truth", "data_source", "extra_info")
@@ -56,6 +62,14 @@ class JournalEntry:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class FoundVerdicts:
+    """What a lookup found, by key, and how many rows it found broken."""
+
+    rewards: Mapping[bytes, Reward]
+    num_broken: int = 0
+
+
 # -- the table --
 
 
@@ -67,24 +81,43 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TableRow]) -> None:
     """Inserts rows with one statement, which is one transaction: all are on disk when it returns, none if it raises."""
     places = f"({', '.join('?' * _NUM_COLUMNS)})"
     connection.execute(
-        f"INSERT INTO verdicts ({COLUMNS}) VALUES {', '.join([places] * len(rows))}",
+        f"INSERT INTO verdicts ({_INSERTED}) VALUES {', '.join([places] * len(rows))}",
         [value for row in rows for value in row],
     )
 
 
-def look_up(connection: sqlite3.Connection, keys: Sequence[bytes], *, failures: bool) -> dict[bytes, Reward]:
+def look_up(connection: sqlite3.Connection, keys: Sequence[bytes], *, failures: bool) -> FoundVerdicts:
     """Returns the newest reusable verdict of each key, failed ones only with `failures`.
 
-    SQLite returns all as one text and only concatenates the documents, so their floats stay exact.
+    SQLite returns all as one blob and only concatenates the documents, so their bytes can be checked.
     """
     newest = (
         f"SELECT max(id) FROM verdicts WHERE key IN ({', '.join('?' * len(keys))}) "
         f"AND {_REPLAYED if failures else SCORED} GROUP BY key"
     )
-    members = """group_concat('"' || hex(key) || '":' || verdict)"""
-    (text,) = connection.execute(f"SELECT {members} FROM verdicts WHERE id IN ({newest})", keys).fetchone()
-    documents = orjson.loads("{" + text + "}") if text else {}
-    return {bytes.fromhex(key): _reward(document) for key, document in documents.items()}
+    (blob,) = connection.execute(f"SELECT {_PACKED} FROM verdicts WHERE id IN ({newest})", keys).fetchone()
+    rewards: dict[bytes, Reward] = {}
+    num_broken = start = 0
+    while blob is not None and start < len(blob):
+        end = blob.index(b":", start)
+        key_hex, checksum, num_bytes = blob[start:end].split(b",")
+        key, start = bytes.fromhex(key_hex.decode()), end + 1 + int(num_bytes)
+        reward = _checked_reward(key, checksum, blob[end + 1 : start])
+        if reward is None:
+            num_broken += 1
+        else:
+            rewards[key] = reward
+    return FoundVerdicts(rewards, num_broken)
+
+
+def _checked_reward(key: bytes, checksum: bytes, document: bytes) -> Reward | None:
+    """Returns None for a broken row. A row of an earlier version has no checksum, and is believed if it can be read."""
+    if checksum and int(checksum) != verdict_checksum(key, document):
+        return None
+    try:
+        return _reward(orjson.loads(document))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
@@ -98,13 +131,13 @@ def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
 
 
 def row_of(entry: JournalEntry, store: Store) -> TableRow:
-    """Returns the entry's values in the order of `COLUMNS`."""
+    """Returns the entry's values in the order of `COLUMNS`, then its checksums."""
     rollout, reward = entry.rollout, entry.verdict
     verdict, inputs = _verdict_document(reward), _rollout_document(rollout)
     if store == "hash":
         verdict, inputs = _with_digests(verdict, _VERDICT_TEXTS), _with_digests(inputs, _ROLLOUT_TEXTS)
         verdict["error"] = None if reward.error is None else TEXT_NOT_STORED
-    return (
+    row: TableRow = (
         bytes(entry.key),
         float(entry.at_s),
         as_text(entry.run),
@@ -122,6 +155,7 @@ def row_of(entry: JournalEntry, store: Store) -> TableRow:
         _json(verdict),
         _json(inputs),
     )
+    return row + row_checksums(row)
 
 
 def _verdict_document(reward: Reward) -> dict[str, Any]:
@@ -185,9 +219,8 @@ def _digest(value: object) -> str:
 
 
 def _int64(value: int) -> int:
-    if not -(2**63) <= value < 2**63:
-        raise InvalidInput(f"a number in the journal must fit 64 bits, got {value}")
-    return int(value)
+    """Bounds a number: an absurd count of tokens must not lose a verdict that was paid for."""
+    return max(-(2**63), min(2**63 - 1, int(value)))
 
 
 def as_text(value: object) -> str:
