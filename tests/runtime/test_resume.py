@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -10,6 +11,7 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -281,12 +283,17 @@ def test_a_run_with_little_time_saves_its_first_step_to_know_how_long_the_last_s
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     tmp_path: Path, undisturbed: Undisturbed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between the fourth step and the last no file may grow as large as the weights are."""
+    """Between the fourth step and the last no file may grow as large as the weights are.
+
+    The journal stays below that: a run whose verdicts cannot be saved stops.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def on_step(report: StepReport) -> None:
         if report.step == 3:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, hard))
+            with contextlib.closing(sqlite3.connect(tmp_path / "run" / "journal.db")) as journal:
+                journal.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
         if report.step == 7:  # two steps after the checkpoint before began to be written, beside the run
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
