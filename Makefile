@@ -21,7 +21,7 @@ OWN := $(call stale_unless,.venv,.core)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test check bench fix lock clean stale chromium
+.PHONY: help demo test check bench chaos fix lock clean stale chromium
 .PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-trl test-megatron test-vllm bench-trainer bench-verl
 
 help: ## list the targets
@@ -70,6 +70,9 @@ check: .venv/.dev ## lint, formatting and types, changing nothing
 
 bench: .venv/.dev ## measure the agent
 	@$(BIN)/rewardflow bench agent $(ARGS)
+
+chaos: .venv/.dev ## try to break what docs/reliability.md promises, 3 minutes; ARGS=--long for an hour
+	@$(BIN)/rewardflow chaos $(ARGS)
 
 bench-trainer: .venv/.dev .venv-trl/.ready .venv-oracle/.ready ## measure training beside TRL and verl
 	@$(BIN)/rewardflow bench trainer --trl-python .venv-trl/bin/python --verl-python .venv-oracle/bin/python $(ARGS)

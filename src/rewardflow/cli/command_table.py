@@ -92,6 +92,12 @@ COMMANDS = (
         "rewardflow convert gsm8k train.jsonl train.parquet",
     ),
     Command(
+        "chaos",
+        "rewardflow.cli.chaos",
+        "try to break what docs/reliability.md promises: a hostile server, kills, a full disk, random budgets",
+        "rewardflow chaos --only mixed-answers --seed 7",
+    ),
+    Command(
         "bench",
         "rewardflow.cli.bench",
         "measure what the agent, a call to a judge and a schedule cost, and how close they come to their bounds",

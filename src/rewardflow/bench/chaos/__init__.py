@@ -1,0 +1,1 @@
+"""`rewardflow chaos`: a campaign against the agent with a hostile server, kills, a full disk and random budgets."""

@@ -1,0 +1,91 @@
+"""Compares verdicts with what the hostile server knows.
+
+Always true: a complaint names one broken promise and the rollout, so that its trial can be repeated by its seed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from rewardflow.bench.chaos.exchange import SCALE
+from rewardflow.bench.chaos.hostile_server import HostileServer, Told
+from rewardflow.types import Reward, ScoredGroup
+
+
+def verdicts_by_number(groups: Iterable[ScoredGroup], group_size: int) -> tuple[dict[int, Reward], list[str]]:
+    """Returns the verdict of each rollout, and a complaint for each rollout that has several."""
+    pairs = [
+        (int(group.group_id.removeprefix("group-")) * group_size + rollout.index, reward)
+        for group in groups
+        for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+    ]
+    counts = Counter(number for number, _ in pairs)
+    return dict(pairs), [f"rollout {number} has {count} verdicts" for number, count in counts.items() if count > 1]
+
+
+def check_verdicts(
+    server: HostileServer, count: int, verdicts: Mapping[int, Reward], *, may_fail: bool = False
+) -> Iterator[str]:
+    """Yields a complaint for each rollout without verdict, with an invented score, or with a true score refused.
+
+    `may_fail` allows the last: a score may be lost with the process that got it, and cost too much to ask for again.
+    """
+    for number in range(count):
+        verdict, told = verdicts.get(number), server.told.get(number, Told())
+        met = f"after {', '.join(told.names) or 'no call'}"
+        if verdict is None:
+            yield f"rollout {number} has no verdict {met}"
+        elif verdict.value is not None:
+            if round(verdict.value * SCALE, 3) != server.truth_of(number):
+                yield f"rollout {number} got {verdict.value * SCALE:.0f}, the truth is {server.truth_of(number)}, {met}"
+            elif not told.was_told:
+                yield f"rollout {number} has a score that nobody told {met}"
+        elif (
+            told.num_told and not may_fail and verdict.kind != "timeout"
+        ):  # a busy machine may miss the deadline of a call
+            yield f"rollout {number} failed ({verdict.kind}: {verdict.error}) {met}"
+
+
+def check_calls(server: HostileServer, max_calls: int) -> Iterator[str]:
+    """Yields a complaint for each rollout that was asked about too often."""
+    for number, told in server.told.items():
+        if told.num_calls > max_calls:
+            yield f"rollout {number} was asked about {told.num_calls} times, allowed are {max_calls}"
+
+
+def check_secret(secret: str, verdicts: Mapping[int, Reward], folder: Path, log: str) -> Iterator[str]:
+    """Yields a complaint for each place where a secret can be read: verdicts, files, log."""
+    for number, verdict in verdicts.items():
+        if secret in repr(verdict):
+            yield f"the verdict of rollout {number} holds the key"
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and secret.encode() in file.read_bytes():
+            yield f"the file {file.name} holds the key"
+    if secret in log:
+        yield "the log holds the key"
+
+
+class LogText(logging.Handler):
+    """Collects the log of a trial as text, and keeps it from the screen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(message)s"))
+        self.lines: list[str] = []
+        self._logger = logging.getLogger("rewardflow")
+        self._propagated = self._logger.propagate
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+    def __enter__(self) -> LogText:
+        self._logger.addHandler(self)
+        self._logger.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = self._propagated

@@ -1,0 +1,56 @@
+"""The hostile server misbehaves in at least sixty ways, and the judge concludes from each what it must."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rewardflow.bench.chaos.exchange import SCALE, Carries
+from rewardflow.bench.chaos.hostile_server import MISBEHAVIOURS, HostileServer, rollout_of
+from rewardflow.bench.chaos.judge_setup import judge_at
+from rewardflow.bench.chaos.truth_check import verdicts_by_number
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.types import Reward
+
+# A thousand headers and an absurd number of tokens are refused or believed; the rest says what must be concluded.
+COUNT = len(MISBEHAVIOURS)
+
+
+async def verdicts_after_one_call_each() -> tuple[HostileServer, dict[int, Reward]]:
+    """Asks about the n-th rollout once, and the server answers with the n-th misbehaviour."""
+    async with (
+        HostileServer(seed=5, choose=lambda rollout, _call: MISBEHAVIOURS[rollout]) as server,
+        RewardAgent(
+            judge_at(server.base_url, structured="prompt"),
+            max_concurrency=64,
+            max_attempts=1,
+            timeout_s=3.0,
+            outage_share=None,
+            rpm=None,
+            tpm=None,
+        ) as agent,
+    ):
+        groups = await agent.submit([rollout_of(number) for number in range(COUNT)]).all()
+    return server, verdicts_by_number(groups, 1)[0]
+
+
+def test_there_are_at_least_sixty_misbehaviours_with_names_of_their_own() -> None:
+    assert len({one.name for one in MISBEHAVIOURS}) == COUNT >= 60
+
+
+def test_the_judge_concludes_from_each_misbehaviour_what_an_honest_client_must() -> None:
+    server, verdicts = asyncio.run(verdicts_after_one_call_each())
+    wrong = {}
+    for number, how in enumerate(MISBEHAVIOURS):
+        value = verdicts[number].value
+        truth = server.truth_of(number) / SCALE
+        allowed = {Carries.TRUTH: (truth,), Carries.PERHAPS: (truth, None), Carries.NOTHING: (None,)}[how.carries]
+        if value not in allowed:
+            wrong[how.name] = (value, allowed)
+    assert wrong == {}
+
+
+def test_the_server_charges_for_every_request_that_arrives() -> None:
+    server, _ = asyncio.run(verdicts_after_one_call_each())
+    assert server.num_requests >= COUNT
+    assert server.charged_usd > COUNT * 0.02
+    assert server.in_flight == 0
