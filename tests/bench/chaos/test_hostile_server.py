@@ -11,7 +11,6 @@ from rewardflow.bench.chaos.truth_check import verdicts_by_number
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Reward
 
-# A thousand headers and an absurd number of tokens are refused or believed; the rest says what must be concluded.
 COUNT = len(MISBEHAVIOURS)
 
 
@@ -23,7 +22,9 @@ async def verdicts_after_one_call_each() -> tuple[HostileServer, dict[int, Rewar
             judge_at(server.base_url, structured="prompt"),
             max_concurrency=64,
             max_attempts=1,
-            timeout_s=3.0,
+            timeout_s=2.0,
+            backoff_s=0.005,
+            max_backoff_s=0.01,
             outage_share=None,
             rpm=None,
             tpm=None,
@@ -47,10 +48,6 @@ def test_the_judge_concludes_from_each_misbehaviour_what_an_honest_client_must()
         if value not in allowed:
             wrong[how.name] = (value, allowed)
     assert wrong == {}
-
-
-def test_the_server_charges_for_every_request_that_arrives() -> None:
-    server, _ = asyncio.run(verdicts_after_one_call_each())
     assert server.num_requests >= COUNT
-    assert server.charged_usd > COUNT * 0.02
+    assert server.charged_usd > COUNT * 0.02  # it charges for every request that arrives
     assert server.in_flight == 0

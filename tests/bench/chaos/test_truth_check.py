@@ -60,7 +60,9 @@ def test_a_refused_truth_is_found_unless_it_may_be_refused() -> None:
 
 
 def test_a_second_verdict_for_a_rollout_is_found() -> None:
-    group = ScoredGroup(group_id="group-7", step=0, group_size=1, rollouts=(rollout_of(7),), rewards=(Reward(value=1.0),))
+    group = ScoredGroup(
+        group_id="group-7", step=0, group_size=1, rollouts=(rollout_of(7),), rewards=(Reward(value=1.0),)
+    )
     verdicts, complaints = verdicts_by_number([group, group], group_size=1)
     assert list(verdicts) == [7]
     assert complaints == ["rollout 7 has 2 verdicts"]
