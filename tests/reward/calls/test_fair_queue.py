@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from rewardflow.reward.calls.fair_queue import FairQueue, QueueEntry
 
 def entry(run: str, sequence: int, *, step: int = 0, share: float = 1.0) -> QueueEntry:
     ticket = SimpleNamespace(run=run, share=share)
-    job: Any = SimpleNamespace(group=SimpleNamespace(ticket=ticket), is_done=False)
+    job: Any = SimpleNamespace(group=SimpleNamespace(ticket=ticket), is_done=False, fault=None)
     return QueueEntry(step, sequence, 0, sequence, job, False)
 
 
@@ -41,6 +42,21 @@ def test_of_one_run_the_oldest_step_goes_first(steps: list[int]) -> None:
     while queue.first() is not None:
         order.append(queue.pop().step)
     assert order == sorted(steps)
+
+
+def test_an_entry_from_anywhere_is_one_that_has_not_failed_and_leaves_the_others_in_order() -> None:
+    queue = FairQueue()
+    for i in range(20):
+        queue.push(entry("a", i))
+        if i < 10:
+            next(one for one in queue if one.sequence == i).job.fault = SimpleNamespace(kind="timeout")  # type: ignore[assignment]
+    assert queue.first(anywhere=random.Random(0)) is not None
+    taken = queue.pop().sequence
+    assert 10 <= taken < 20
+    rest = []
+    while queue.first() is not None:
+        rest.append(queue.pop().sequence)
+    assert rest == [i for i in range(20) if i != taken]
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2))

@@ -13,7 +13,13 @@ from rewardflow.reward.calls.outage import OutageClock
 
 def clock_of(loop: asyncio.AbstractEventLoop, waiting: list[bool], halted: list[rf.ServiceOutage]) -> OutageClock:
     return OutageClock(
-        "judge", loop, 600.0, sink=None, is_anyone_waiting=lambda: waiting[0], halt=lambda error: halted.append(error)
+        "judge",
+        loop,
+        600.0,
+        sink=None,
+        is_anyone_waiting=lambda: waiting[0],
+        give_up_jobs=lambda: False,
+        halt=lambda error: halted.append(error),
     )
 
 
@@ -86,3 +92,18 @@ def test_being_told_to_wait_longer_than_the_give_up_time_is_an_outage() -> None:
             return asyncio.get_running_loop().time()
 
     assert clock.run(main()) < 700
+
+
+def test_an_outage_without_a_failed_call_names_what_the_next_call_waits_for() -> None:
+    async def judge(solution_str: str) -> float:
+        rf.report_usage(tokens=500_000)
+        return 1.0
+
+    async def main() -> None:
+        async with rf.RewardAgent(judge, max_concurrency=1, tpm=1000, outage_give_up_s=600) as agent:
+            with pytest.raises(
+                rf.ServiceOutage, match=r"1000 tokens a minute allow .* a call that used 500,000 tokens"
+            ):
+                await agent.submit(rf.Rollout(group_id=str(i), response="") for i in range(3)).all()
+
+    clock.run(main())

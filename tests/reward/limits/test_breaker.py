@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 
 from rewardflow.reward.limits.breaker import Breaker
 
@@ -51,9 +51,23 @@ def test_one_probe_at_a_time_with_growing_pauses() -> None:
         pauses.append(ready_s - now)
         now = ready_s
         breaker.start(now)
-        assert breaker.ready_at(now) == math.inf, "a second probe while one is out"
+        assert breaker.ready_at(now) == now + 10, "a second probe only if the first is not answered"
         breaker.failed(now, "503")
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_probes_that_hang_follow_each_other_every_ten_seconds() -> None:
+    breaker = opened(100.0)
+    starts: list[float] = []
+    now = 101.0
+    while now < 400.0:
+        breaker.start(now)
+        starts.append(now)
+        for at in starts:
+            if now < at + 60.0 <= now + 10.0:
+                breaker.failed(at + 60.0, "no answer", is_silence=True)
+        now = breaker.ready_at(now)
+    assert {after - before for before, after in itertools.pairwise(starts)} == {10.0}
 
 
 def test_one_success_closes_it_and_forgets_the_past() -> None:

@@ -59,7 +59,7 @@ def test_failed_calls_open_the_breaker_and_an_event_reports_it_once(loop: asynci
         account.call(float(number), "service", UNAVAILABLE)
     assert [event.state for event in account.events.of(BreakerChanged)] == ["open"]
     assert account.governors.outage_since_s() == pytest.approx(3.1)
-    assert account.governors.last_failure() == "503"
+    assert account.governors.why_waiting(3.1, 0) == "503"
     assert account.governors.ready_at(3.1, 0) > 3.1
 
 

@@ -13,7 +13,7 @@ import contextvars
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from rewardflow.errors import AgentHalted, BudgetExhausted
 from rewardflow.observe.events import CallEnded, EventSink, WorkerAbandoned
 from rewardflow.observe.histogram import Histogram
 from rewardflow.reward.calls.attempt import Attempt
+from rewardflow.reward.calls.blame import Blame
 from rewardflow.reward.calls.deadlines import Deadlines
 from rewardflow.reward.calls.fair_queue import FairQueue, QueueEntry, RunStatistics
 from rewardflow.reward.calls.faults import Fault, describe, fault_of, with_reported_headers
@@ -41,7 +42,6 @@ _STARTS_PER_TURN = 256  # so that filling 20,000 slots does not freeze the loop
 _CALLS_PER_TURN = 64  # a runner whose calls never wait yields to the loop after this many
 _MAX_REJECTIONS = 10  # after this many 429 answers the request itself is the problem
 _HEDGE_SAMPLES = 20
-_AFTER_PROBE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,10 @@ class Dispatcher:
         self._context = contextvars.copy_context()  # for runners: independent of who submitted the rollouts
         self._governors = Governors(account, limits, ledger, sink)
         self._budget = RetryBudget(limits.retry_budget, savings=self._governors.limit)
-        self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, chance(self._loop))
+        self._rng = chance(self._loop)
+        self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, self._rng)
+        self._blame = Blame(limits.outage_window)
+        self._num_broken = 0  # endpoints whose breaker is open
         self._queue = FairQueue()
         self._sequence = 0
         self._running = 0
@@ -110,6 +113,7 @@ class Dispatcher:
             limits.outage_give_up_s,
             sink=sink,
             is_anyone_waiting=self._is_anyone_waiting,
+            give_up_jobs=self._give_up_jobs,
             halt=halt,
         )
         self.tasks_cancelled_by: str | None = None  # the reward whose code cancelled its caller's task
@@ -229,7 +233,7 @@ class Dispatcher:
     def _take_nowait(self) -> Attempt | None:
         """Starts the oldest job if every governor allows it now; otherwise sets the timer to try again."""
         queue = self._queue
-        while (entry := queue.first(scarce_slots=self._scarce_slots)) is not None:
+        while (entry := self._next_entry()) is not None:
             job = entry.job
             if job.is_done:
                 queue.drop()
@@ -243,6 +247,16 @@ class Dispatcher:
             queue.pop()
             return self._start(job, entry.is_hedge, now, tokens)
         return None
+
+    def _next_entry(self) -> QueueEntry | None:
+        """Returns the oldest job; for a probe any other, because the oldest may be the cause of the failures."""
+        is_probe = self._num_broken > 0 and self._governors.is_probe_due(self._loop.time())
+        anywhere = self._rng if is_probe else None
+        entry = self._queue.first(scarce_slots=self._scarce_slots, anywhere=anywhere)
+        if entry is None and (job := self._blame.take_nowait()) is not None:
+            self.add(job)
+            entry = self._queue.first(scarce_slots=self._scarce_slots)
+        return entry
 
     @property
     def _scarce_slots(self) -> int | None:
@@ -266,7 +280,7 @@ class Dispatcher:
             self._wake_at(ready_s)
             is_too_long = self.limits.outage_give_up_s < ready_s - now < math.inf
             if is_too_long or self._governors.outage_since_s() is not None:
-                self._outage.begin(self._governors.last_failure())
+                self._outage.begin(self._governors.why_waiting(now, tokens))
             return False
         if self._ledger.cap_usd is not None and not self._ledger.may_start(self.account):
             if self._ledger.num_out == 0:
@@ -370,12 +384,21 @@ class Dispatcher:
             self._retry_or_fail(attempt, fault, now)
 
     def _settle(self, attempt: Attempt, outcome: str, fault: Fault | None, now: float) -> None:
-        self._governors.settle(attempt, outcome, fault, self._running, now)
+        breaker = attempt.endpoint.breaker
+        was_open = breaker.is_open
+        is_answered = self._governors.settle(attempt, outcome, fault, self._running, now)
+        if breaker.is_open != was_open:
+            self._num_broken += 1 if breaker.is_open else -1
+            if breaker.is_open:
+                self._blame.opened(attempt.endpoint)
+        if is_answered:
+            for job in self._blame.answered(attempt.endpoint, now):
+                self.add(job)
         self._outcomes[outcome] += 1
         latency_s = now - attempt.started_s
         if outcome == "scored":
             self._latencies.add(latency_s)
-        if self._outage.is_running or attempt.endpoint.breaker.is_open:
+        if self._outage.is_running or breaker.is_open:
             self._follow_outage()
         sink = attempt.job.group.ticket.sink
         if sink is not None:
@@ -390,6 +413,7 @@ class Dispatcher:
 
     def _retry_or_fail(self, attempt: Attempt, fault: Fault, now: float) -> None:
         job = attempt.job
+        job.fault = fault
         # A failure while the service is down says nothing about this job, and does not use up an attempt.
         is_outage = attempt.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
         if fault.kind == "rate_limited":
@@ -397,10 +421,10 @@ class Dispatcher:
             num_failures, may_retry = job.num_rejections, is_outage or job.num_rejections < _MAX_REJECTIONS
         else:
             job.num_failures += 0 if is_outage else 1
+            if not is_outage and fault.kind in ("timeout", "service"):
+                self._blame.failed(job, attempt.endpoint)
             num_failures, may_retry = max(1, job.num_failures), job.num_failures < self.limits.max_attempts
         delay_s = self._backoff.delay_s(num_failures, fault.retry_after_s)
-        if is_outage:
-            delay_s = max(delay_s, self._after_next_probe_s(now))
         limit_s = self.limits.verdict_timeout_s
         has_time = limit_s is None or now + delay_s < job.started_s + limit_s
         message = fault.message if has_time else f"{fault.message} (no time for another attempt)"
@@ -408,8 +432,10 @@ class Dispatcher:
             if is_outage or fault.kind == "rate_limited" or self._budget.spend():
                 job.is_hedged = job.num_running > 0
                 job.stop_timer()
-                job.timer = self._loop.call_later(delay_s, self._add_again, job)
+                job.timer = self._loop.call_later(delay_s, self._add_again, job, now)
                 self._backing_off.add(job)
+                if is_outage:
+                    self._blame.excuse(job)
                 if delay_s > self.limits.outage_give_up_s:
                     self._outage.begin(fault.message)
                 return
@@ -417,19 +443,17 @@ class Dispatcher:
         if job.num_running == 0:
             job.fail(fault.kind, message, now)
 
-    def _after_next_probe_s(self, now: float) -> float:
-        """Returns the time until another job has been the probe, so that a job that always hangs is not every probe."""
-        probe_s = self._governors.ready_at(now, 0)
-        is_out = self._governors.outage_since_s() is not None
-        return probe_s - now + _AFTER_PROBE_S if is_out and probe_s < math.inf else 0.0
-
-    def _add_again(self, job: Job) -> None:
-        """Queues a retry; the time limit of its verdict also holds in the queue."""
+    def _add_again(self, job: Job, failed_s: float) -> None:
+        """Queues a retry; the time limit of its verdict also holds while it waits."""
         self._backing_off.discard(job)
         limit_s = self.limits.verdict_timeout_s
         if limit_s is not None:
             job.timer = self._loop.call_at(job.started_s + limit_s, self._too_late, job)
-        self.add(job)
+        is_ambiguous = job.fault is not None and job.fault.kind in ("timeout", "service")
+        if is_ambiguous and self._blame.holds_back(job, failed_s):
+            self.wake()
+        else:
+            self.add(job)
 
     def _too_late(self, job: Job) -> None:
         if job.num_running == 0:
@@ -461,12 +485,36 @@ class Dispatcher:
         if self._governors.outage_since_s() is None:
             self._outage.end()
         elif self._is_anyone_waiting():
-            self._outage.begin(self._governors.last_failure())
+            self._outage.begin(self._governors.why_waiting(self._loop.time(), 0))
         self.wake()
 
     def _is_anyone_waiting(self) -> bool:
+        return any(True for _ in self._waiting())
+
+    def _waiting(self) -> Iterator[Job]:
+        """Yields the jobs that wait for the service, some of them twice."""
         self._backing_off = {job for job in self._backing_off if not job.is_done}
-        return bool(self._backing_off) or any(not entry.job.is_done for entry in self._queue)
+        yield from self._backing_off
+        yield from self._blame.excused
+        yield from self._blame.held_back
+        yield from (entry.job for entry in self._queue if not entry.job.is_done)
+
+    def _give_up_jobs(self) -> bool:
+        """Fails the jobs that wait, if the service has answered others and each of these got no answer itself.
+
+        The service may be down, but there is no other job left that could tell, and the same jobs would end every
+        later run in an outage too.
+        """
+        if self._governors.outage_since_s() is None or not self._blame.was_answered:
+            return False
+        waiting = list(self._waiting())
+        if not all(job.fault is not None and job.fault.kind == "timeout" for job in waiting):
+            return False
+        for job in waiting:
+            if job.fault is not None:
+                message = f"{job.fault.message}, and no other rollout was left to tell whether the service is down"
+                job.fail(job.fault.kind, message, self._loop.time())
+        return True
 
     def _give_up_on_budget(self) -> None:
         ledger = self._ledger.statistics()
@@ -483,7 +531,7 @@ class Dispatcher:
         return DispatchStatistics(
             account=self.account,
             in_flight=self._running,
-            waiting=sum(not entry.job.is_done for entry in self._queue),
+            waiting=sum(not entry.job.is_done for entry in self._queue) + len(self._blame.held_back),
             runs=self._queue.statistics(),
             calls=self._num_started,
             outcomes=dict(self._outcomes),

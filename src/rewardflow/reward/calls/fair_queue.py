@@ -14,6 +14,7 @@ the run's calls, divided by the share.
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,6 +71,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._next: _Lane | None = None
+        self._place = 0  # of that entry in the run's heap
         self._is_turn = False
         self._clock = 0.0  # the clock of the run that had the last turn, before that turn
         self._slot_clock = 0.0  # the clock of the run that was furthest behind when the last slot was given
@@ -96,9 +98,10 @@ class FairQueue:
             lane.share = ticket.share
         heapq.heappush(lane.heap, entry)
 
-    def first(self, *, scarce_slots: int | None = None) -> QueueEntry | None:
+    def first(self, *, scarce_slots: int | None = None, anywhere: random.Random | None = None) -> QueueEntry | None:
         """Returns the next entry; `scarce_slots` is the number of slots, if the entry will take the last free one.
 
+        `anywhere` chooses an entry by chance instead of the run's oldest, if possible one whose job has not failed yet.
         The caller must `drop` entries whose job is done.
         """
         lanes = self._lanes
@@ -114,7 +117,10 @@ class FairQueue:
             else:
                 self._next = self._furthest_behind(ready, scarce_slots)
         self._is_turn = scarce_slots is None
-        return None if self._next is None else self._next.heap[0]
+        if self._next is None:
+            return None
+        self._place = 0 if anywhere is None else _fresh_place(self._next.heap, anywhere)
+        return self._next.heap[self._place]
 
     def _furthest_behind(self, ready: list[_Lane], num_slots: int) -> _Lane:
         """Returns a run that lacks a whole slot of its share; if none does, the run that got least of the rest."""
@@ -128,7 +134,7 @@ class FairQueue:
     def drop(self) -> None:
         """Removes the first entry without using a turn, because its job is done."""
         assert self._next is not None
-        heapq.heappop(self._next.heap)
+        self._remove(self._next.heap)
 
     def pop(self) -> QueueEntry:
         """Removes the first entry for a call that starts now; `end` frees its slot."""
@@ -143,7 +149,14 @@ class FairQueue:
             lane.slot_clock += lane.usual_s / lane.share
         lane.num_in_flight += 1
         lane.num_started += 1
-        return heapq.heappop(lane.heap)
+        return self._remove(lane.heap)
+
+    def _remove(self, heap: list[QueueEntry]) -> QueueEntry:
+        if self._place == 0:
+            return heapq.heappop(heap)
+        entry = heap.pop(self._place)
+        heapq.heapify(heap)
+        return entry
 
     def end(self, run: str, took_s: float) -> None:
         """Notes that a call of the run has ended."""
@@ -184,3 +197,9 @@ class FairQueue:
             )
             for lane in self._lanes.values()
         )
+
+
+def _fresh_place(heap: list[QueueEntry], rng: random.Random) -> int:
+    """Returns the place of an entry chosen by chance, if possible of one whose job has not failed yet."""
+    fresh = [place for place, entry in enumerate(heap) if entry.job.fault is None and not entry.job.is_done]
+    return rng.choice(fresh) if fresh else rng.randrange(len(heap))

@@ -24,13 +24,16 @@ class OutageClock:
         *,
         sink: EventSink | None,
         is_anyone_waiting: Callable[[], bool],
+        give_up_jobs: Callable[[], bool],
         halt: Callable[[ServiceOutage], None],
     ) -> None:
+        """`give_up_jobs` fails the waiting jobs if they and not the service are to blame, and says whether it did."""
         self._account = account
         self._loop = loop
         self._give_up_s = give_up_s
         self._sink = sink
         self._is_anyone_waiting = is_anyone_waiting
+        self._give_up_jobs = give_up_jobs
         self._halt = halt
         self._timer: asyncio.TimerHandle | None = None
         self._reason = ""
@@ -59,7 +62,7 @@ class OutageClock:
 
     def _give_up(self) -> None:
         self._timer = None
-        if not self._is_anyone_waiting():
+        if not self._is_anyone_waiting() or self._give_up_jobs():
             self._tell("over")
             return
         self._halt(

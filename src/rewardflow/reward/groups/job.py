@@ -14,6 +14,7 @@ from rewardflow.types import FailureKind, Reward, Rollout
 
 if TYPE_CHECKING:
     from rewardflow.reward.calls.attempt import Attempt
+    from rewardflow.reward.calls.faults import Fault
     from rewardflow.reward.code.scorer import Scorer
     from rewardflow.reward.groups.pending_group import PendingGroup
     from rewardflow.reward.limits.endpoints import Endpoint
@@ -30,10 +31,12 @@ class Job:
         "context",
         "cost_usd",
         "endpoint",
+        "fault",
         "group",
         "hedge_out",
         "is_done",
         "is_hedged",
+        "is_suspect",
         "keys",
         "num_calls",
         "num_failures",
@@ -66,6 +69,8 @@ class Job:
         self.keys: tuple[bytes, ...] = ()
         self.is_done = False
         self.is_hedged = False
+        self.is_suspect = False  # it failed, and then another job was answered
+        self.fault: Fault | None = None  # of the last attempt that failed
         self.num_calls = 0
         self.num_failures = 0
         self.num_rejections = 0

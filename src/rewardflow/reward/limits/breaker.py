@@ -1,13 +1,13 @@
 """Stops sending to an endpoint that fails, and finds out when it works again.
 
-Always true: while the breaker is open, at most one call (the probe) is in flight, and the time between probes grows;
-one success closes the breaker. "Too many requests" means that the service is alive, so it opens the breaker only after
-a long time without success.
+Always true: while the breaker is open, only single calls (probes) start, one after another failed, and the time between
+them grows; one success closes the breaker. A probe that hangs does not delay the next one for long, because the request
+may be at fault and not the endpoint. "Too many requests" means that the service is alive, so it opens the breaker only
+after a long time without success.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +16,7 @@ State = Literal["closed", "open", "probing"]
 
 _FIRST_PROBE_S = 1.0
 _LONGEST_PROBE_S = 30.0
+_SILENT_PROBE_S = 10.0  # a probe that is not answered for this long says nothing about the endpoint
 _REJECTED_SILENCE_S = 60.0
 
 
@@ -52,16 +53,15 @@ class Breaker:
         return self._open_since_s
 
     def ready_at(self, now: float) -> float:
-        """Returns when the next call may start; infinity while a probe is in flight, because its outcome decides."""
-        if self._state == "closed":
-            return now
-        return math.inf if self._state == "probing" else max(now, self._probe_at_s)
+        """Returns when the next call may start."""
+        return now if self._state == "closed" else max(now, self._probe_at_s)
 
     def start(self, now: float) -> None:
         if self._last_success_s is None:
             self._last_success_s = now
-        if self._state == "open":
+        if self._state != "closed":
             self._state = "probing"
+            self._probe_at_s = now + _SILENT_PROBE_S
 
     def succeeded(self, now: float) -> None:
         self._last_success_s = now
@@ -77,7 +77,8 @@ class Breaker:
             self._outcomes.clear()
             self._num_failed = 0
 
-    def failed(self, now: float, reason: str) -> None:
+    def failed(self, now: float, reason: str, *, is_silence: bool = False) -> None:
+        """Records a failure; `is_silence` if no answer came in time."""
         self._last_failure = reason
         self._remember(False)
         if self._state == "closed":
@@ -85,7 +86,7 @@ class Breaker:
             if self._share is not None and full and self._num_failed >= self._share * len(self._outcomes):
                 self._open(now)
         else:
-            self._postpone(now)
+            self._postpone(now, is_silence=is_silence)
 
     def rejected(self, now: float, reason: str) -> None:
         """Records a 429: the service is alive, unless only 429s came for long (as when the quota is spent)."""
@@ -122,8 +123,10 @@ class Breaker:
         self._times_opened += 1
         self._probe_at_s = now + self._probe_wait_s
 
-    def _postpone(self, now: float) -> None:
+    def _postpone(self, now: float, *, is_silence: bool = False) -> None:
+        """Sets the time of the next probe after a probe has failed."""
         if self._state == "probing":
             self._state = "open"
             self._probe_wait_s = min(self._probe_wait_s * 2, _LONGEST_PROBE_S)
-            self._probe_at_s = now + self._probe_wait_s
+            next_at_s = now + self._probe_wait_s
+            self._probe_at_s = min(self._probe_at_s, next_at_s) if is_silence else next_at_s

@@ -67,9 +67,14 @@ class Endpoints:
         opened = [endpoint.breaker.open_since_s for endpoint in self._all]
         return None if None in opened else max(since for since in opened if since is not None)
 
-    def last_failure(self) -> str:
+    def is_probe_due(self, now: float) -> bool:
+        """Says whether a call that starts now is the probe of a broken endpoint."""
+        return any(endpoint.breaker.is_open and endpoint.breaker.ready_at(now) <= now for endpoint in self._all)
+
+    def last_failure(self) -> str | None:
+        """Returns the last failure of any endpoint; None if no call has failed yet."""
         reasons = (endpoint.breaker.statistics().last_failure for endpoint in self._all)
-        return next((reason for reason in reasons if reason), "unknown")
+        return next((reason for reason in reasons if reason), None)
 
     def statistics(self) -> tuple[EndpointStatistics, ...]:
         return tuple(endpoint.statistics() for endpoint in self._all)

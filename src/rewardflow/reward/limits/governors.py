@@ -57,8 +57,16 @@ class Governors:
     def outage_since_s(self) -> float | None:
         return self._endpoints.outage_since_s()
 
-    def last_failure(self) -> str:
-        return self._endpoints.last_failure()
+    def is_probe_due(self, now: float) -> bool:
+        return self._endpoints.is_probe_due(now)
+
+    def why_waiting(self, now: float, tokens: int) -> str:
+        """Says why no call may start now: the last failure of broken endpoints, or what the pace waits for."""
+        failure = self._endpoints.last_failure()
+        if failure is not None and self._endpoints.ready_at(now) >= self._pace.ready_at(now, tokens):
+            return failure
+        waiting = self._pace.why_waiting(now, tokens)
+        return f"{failure}; {waiting}" if failure is not None else waiting
 
     def start(self, attempt: Attempt, tokens: int) -> None:
         """Records that a call starts now, and notes in `attempt` what it holds."""
@@ -67,8 +75,11 @@ class Governors:
         attempt.endpoint = self._endpoints.start(now, attempt.job.endpoint)
         attempt.reserved_usd = self._ledger.start(self._account)
 
-    def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> None:
-        """Tells every governor how a call ended: `scored`, a failure kind, or `cancelled` if its caller gave it up."""
+    def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> bool:
+        """Tells every governor how a call ended: `scored`, a failure kind, or `cancelled` if its caller gave it up.
+
+        Returns whether the service answered.
+        """
         endpoint, breaker = attempt.endpoint, attempt.endpoint.breaker
         self._settle_money(attempt, outcome)
         endpoint.in_flight -= 1
@@ -83,8 +94,9 @@ class Governors:
             breaker.rejected(now, fault.message)
         elif fault is not None and outcome in ("timeout", "service"):
             self._pace.abandoned(attempt.sent, now)
-            self._concurrency.overloaded(now, in_flight)
-            breaker.failed(now, fault.message)
+            if was_open or not attempt.job.is_suspect:
+                self._concurrency.overloaded(now, in_flight)
+                breaker.failed(now, fault.message, is_silence=outcome == "timeout")
             if fault.retry_after_s is not None and self._endpoints.is_single:
                 self._pace.pause(now, fault.retry_after_s)
         else:
@@ -98,6 +110,7 @@ class Governors:
             self._report_breaker(endpoint, now)
         if self._concurrency.limit != self._reported_limit or self._pace.rpm != self._reported_rpm:
             self._report_limits(outcome, now)
+        return is_answered
 
     def _settle_money(self, attempt: Attempt, outcome: str) -> None:
         ledger, call = self._ledger, attempt.call

@@ -105,6 +105,7 @@ class Pace:
         self._refusals = Refusals() if self._learnt is None else self._learnt.current
         self._mean_tokens = 0.0
         self._num_usages = 0
+        self._most_tokens = 0  # of one call
         self._num_limited = 0
 
     @property
@@ -126,6 +127,18 @@ class Pace:
             at = max(at, self._budget.ready_at(now, tokens))
         return at
 
+    def why_waiting(self, now: float, tokens: int = 0) -> str:
+        """Says what the next call waits for, for messages about long waits."""
+        tokens_at = now if self._budget is None else self._budget.ready_at(now, tokens)
+        if self._budget is not None and tokens_at >= max(self._stopped_until, self._next_at):
+            return (
+                f"{self._budget.tpm:g} tokens a minute allow the next call in {tokens_at - now:.0f} s, "
+                f"after a call that used {self._most_tokens:,} tokens"
+            )
+        if self._stopped_until >= self._next_at:
+            return f"the service asked to wait, for another {max(0.0, self._stopped_until - now):.0f} s (Retry-After)"
+        return f"{self.rpm:g} requests a minute allow the next call in {self._next_at - now:.0f} s"
+
     def start(self, now: float, tokens: int = 0) -> Start:
         """Records that a call starts now and reserves `tokens`.
 
@@ -144,6 +157,7 @@ class Pace:
         if tokens_used <= 0:
             return
         self._num_usages += 1
+        self._most_tokens = max(self._most_tokens, tokens_used)
         weight = max(_USAGE_WEIGHT, 1.0 / self._num_usages)
         self._mean_tokens += weight * (tokens_used - self._mean_tokens)
         if self._budget is not None:

@@ -1,0 +1,125 @@
+"""Rollouts whose calls always fail cost nobody else a verdict, and an outage costs no rollout an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from agent_at_work import now
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollouts import numbered
+from scoring import score
+
+import rewardflow as rf
+from rewardflow import clock
+
+
+class Poisoned:
+    """A judge that never answers about some rollouts; between two times it answers nobody."""
+
+    def __init__(self, poison: set[int], down_s: tuple[float, float] = (0.0, 0.0), *, raises: bool = False) -> None:
+        self.poison = poison
+        self.down_s = down_s
+        self.raises = raises
+        self.num_asked: Counter[int] = Counter()
+
+    async def compute_score(self, solution_str: str) -> float:
+        number = int(solution_str)
+        self.num_asked[number] += 1
+        is_down = self.down_s[0] <= now() < self.down_s[1]
+        if number in self.poison or is_down:
+            if self.raises:
+                await asyncio.sleep(0.5)
+                raise rf.ServiceError("500", status=500)
+            await asyncio.sleep(1e6)
+        await asyncio.sleep(1.0)
+        if self.down_s[0] <= now() < self.down_s[1]:
+            raise rf.ServiceError("connection reset")
+        return 1.0
+
+
+def kinds_of(judge: Poisoned, num_rollouts: int, **options: object) -> dict[int, str | None]:
+    verdicts = score(judge, numbered(num_rollouts), **options)
+    return {number: verdict.kind for number, verdict in enumerate(verdicts)}
+
+
+@pytest.mark.parametrize("endpoints", [(), ("a", "b", "c")])
+@pytest.mark.parametrize("num_poisoned", [16, 40, 200])
+def test_a_block_of_rollouts_that_hang_is_no_outage(num_poisoned: int, endpoints: tuple[str, ...]) -> None:
+    poison = set(range(num_poisoned))
+    judge = Poisoned(poison)
+    kinds = kinds_of(judge, 400, max_concurrency=16, timeout_s=60.0, retry_budget=1.0, endpoints=endpoints)
+    assert kinds == {number: "timeout" if number in poison else None for number in range(400)}
+    assert max(judge.num_asked.values()) <= 10, "no attempt is free for ever"
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_one_sample_in_eight_that_always_fails_does_not_end_the_batch_once_the_others_are_done(raises: bool) -> None:
+    poison = set(range(7, 400, 8))
+    judge = Poisoned(poison, raises=raises)
+    kinds = kinds_of(judge, 400, max_concurrency=16, timeout_s=60.0)
+    assert kinds == {
+        number: ("service" if raises else "timeout") if number in poison else None for number in range(400)
+    }
+
+
+def test_a_batch_that_ends_with_a_block_of_rollouts_that_hang_ends_without_them() -> None:
+    poison = set(range(360, 400))
+    kinds = kinds_of(Poisoned(poison), 400, max_concurrency=16, timeout_s=60.0)
+    assert {number for number, kind in kinds.items() if kind == "timeout"} == poison
+    assert set(kinds.values()) == {"timeout", None}
+
+
+def test_hedges_of_rollouts_that_hang_are_no_outage_either() -> None:
+    poison = set(range(40))
+    kinds = kinds_of(Poisoned(poison), 400, max_concurrency=16, timeout_s=60.0, hedge_quantile=0.9, hedge_share=0.5)
+    assert {number for number, kind in kinds.items() if kind == "timeout"} == poison
+
+
+@settings(max_examples=40)
+@given(
+    poison=st.sets(st.integers(0, 59), max_size=59),
+    slots=st.integers(1, 70),
+    num_endpoints=st.sampled_from([0, 0, 3]),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_rollouts_hang_all_others_are_scored(
+    poison: set[int], slots: int, num_endpoints: int, seed: int
+) -> None:
+    judge = Poisoned(poison)
+    names = tuple(f"endpoint {number}" for number in range(num_endpoints))
+
+    async def main() -> list[rf.ScoredGroup]:
+        async with rf.RewardAgent(
+            judge, max_concurrency=slots, timeout_s=20.0, endpoints=names, outage_give_up_s=900.0
+        ) as agent:
+            return await agent.submit(numbered(60)).all()
+
+    groups = clock.run(main(), seed=seed)
+    kinds = {int(group.group_id): group.rewards[0].kind for group in groups}
+    assert kinds == {number: "timeout" if number in poison else None for number in range(60)}
+
+
+@settings(max_examples=40)
+@given(
+    slots=st.integers(1, 70),
+    since_s=st.floats(0.0, 20.0),
+    lasts_s=st.floats(1.0, 2000.0),
+    raises=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_an_outage_that_ends_uses_up_no_attempt(
+    slots: int, since_s: float, lasts_s: float, raises: bool, seed: int
+) -> None:
+    judge = Poisoned(set(), (since_s, since_s + lasts_s), raises=raises)
+
+    async def main() -> list[rf.ScoredGroup]:
+        async with rf.RewardAgent(
+            judge, max_concurrency=slots, max_attempts=3, timeout_s=20.0, outage_give_up_s=3000.0
+        ) as agent:
+            return await agent.submit(numbered(200)).all()
+
+    groups = clock.run(main(), seed=seed)
+    assert {group.rewards[0].kind for group in groups} == {None}
