@@ -328,3 +328,21 @@ def test_cascades_may_follow_each_other() -> None:
     assert [reward.attempts for reward in rewards] == [0, 0, 1]
     assert judge.asked == ["It is five."]
     assert strict_then_pattern.statistics() == CascadeStatistics(decided_by_rule=2, judge_asked=1)
+
+
+@pytest.mark.parametrize("is_asked_first", [True, False])
+def test_a_rule_that_runs_away_fails_its_own_rollout_only(is_asked_first: bool) -> None:
+    """Real time: the pattern holds its interpreter until it is killed."""
+
+    async def judge(rollout: rf.Rollout) -> float:
+        return 0.5
+
+    cascade = Cascade(first=Regex(must=r"(\w+\s?)+$"), then=judge)
+    reward: Any = cascade if is_asked_first else cascade.compute_score  # a function has no hook to ask the rule before
+    responses = ["a" * 34 + "!", *(f"word {number}" for number in range(20))]
+    rewards = rf.score(singles(*responses), reward, timeout_s=1.5, max_attempts=1)
+    assert [one.value for one in rewards] == [None, *[1.0] * 20]
+    assert rewards[0].kind == "timeout"
+    assert "the rule regex" in (rewards[0].error or "")
+    assert "was killed" in (rewards[0].error or "")
+    cascade.first.close()  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.code.abandonment import wait_for_thread
 from rewardflow.reward.code.contract import LoadedReward, load_reward
 from rewardflow.reward.code.current_call import current_call, report_usage
 from rewardflow.reward.code.reward_forms import RewardLike
@@ -151,8 +152,10 @@ class Cascade:
                 await _awaited(check())
 
     async def aclose(self) -> None:
-        if self._judge.close is not None:
-            await _awaited(self._judge.close())
+        """Closes both stages."""
+        for close in (getattr(self.first, "close", None), self._judge.close):
+            if close is not None:
+                await _awaited(close())
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         """Sends only the settings to other processes, without the loaded judge and the counts."""
@@ -205,7 +208,7 @@ class Cascade:
         if self.decides_quickly:
             return self._consider(rollout)
         with clock.hold(asyncio.get_running_loop()):
-            return await asyncio.to_thread(self._consider, rollout)
+            return await wait_for_thread(self._consider, rollout)
 
     def _without_call(self, verdict: Reward) -> Reward:
         self._count_attempt(decided_by_rule=1)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from rollouts import rollout
+from collections.abc import Iterator
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollouts import rollout, singles
+
+import rewardflow as rf
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.code.abandonment import Abandonment, in_call
 from rewardflow.services.rules import Regex
 
 
@@ -37,6 +43,34 @@ def test_a_regex_cannot_decide_without_a_match_or_a_truth() -> None:
     assert rule.compute_score(rollout("no", "yes")).value == -1.0
     with pytest.raises(InvalidInput, match="ground truth"):
         rule.compute_score(rollout("answer: yes"))
+
+
+def test_a_response_that_makes_a_pattern_run_away_fails_alone() -> None:
+    """Real time: the pattern holds its interpreter until it is killed."""
+    rule = Regex(must=r"(\w+\s?)+$")
+    responses = ["fine", "a" * 34 + "!", *(f"word {number}" for number in range(30))]
+    rewards = rf.score(singles(*responses), rule, timeout_s=1.5, max_attempts=1)
+    assert [reward.value for reward in rewards if reward is not rewards[1]] == [1.0] * 31
+    assert rewards[1].kind == "timeout"
+    assert "the rule regex did not end and was killed" in (rewards[1].error or "")
+
+
+@given(
+    response=st.text(st.sampled_from("aBя٣ \u00a0#4.,\n\ud800"), max_size=40),
+    truth=st.one_of(st.none(), st.text(max_size=3), st.integers()),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_rule_says_the_same_in_a_process_as_in_the_callers_thread(response: str, truth: object) -> None:
+    rule = Regex(must=r"\w", must_not=r"BB", answer=r"#\s*(?P<answer>[\d.,]+)")
+    with in_call(Abandonment()):
+        in_process = rule.decide(rollout(response, truth))
+    assert in_process == rule.decide(rollout(response, truth))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_process_stays() -> Iterator[None]:
+    yield
+    Regex(must="x").close()
 
 
 def test_a_broken_pattern_is_refused_when_the_rule_is_built() -> None:

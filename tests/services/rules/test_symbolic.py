@@ -6,8 +6,9 @@ import sys
 import threading
 
 import pytest
-from rollouts import rollout
+from rollouts import rollout, singles
 
+import rewardflow as rf
 from rewardflow.errors import InvalidInput
 from rewardflow.services.rules import Math
 
@@ -48,6 +49,29 @@ def test_math_cannot_decide_without_an_answer_or_a_truth() -> None:
     assert Math().decide(rollout("42", None)) is None
     with pytest.raises(InvalidInput, match="ground truth"):
         Math().compute_score(rollout("42", None))
+
+
+@pytest.mark.parametrize("huge", [r"9^{9999999}", r"9^{9^{9}}", r"10^{-9999999}", r"(9^{99})^{99999}", r"9999999!"])
+def test_a_power_too_large_to_compute_is_never_computed(huge: str) -> None:
+    reward = Math(unanswered=-1.0).compute_score(rollout(rf"\boxed{{{huge}}}", "5"))
+    assert (reward.value, "too large to compare" in (reward.explanation or "")) == (-1.0, True)
+    assert Math().decide(rollout(rf"\boxed{{{huge}}}", "5")) is None
+    assert Math().compute_score(rollout(rf"\boxed{{{huge}}}", huge)).value == 1.0
+
+
+@pytest.mark.parametrize("odd", [r"\boxed{" * 100_000, "(" * 100_000, "9" * 100_000, r"\boxed{" + "(" * 900 + "1"])
+def test_a_response_nested_without_end_gets_an_ordinary_verdict(odd: str) -> None:
+    assert Math(unanswered=-1.0).compute_score(rollout(odd, "5")).value in (-1.0, 0.0)
+
+
+def test_an_expression_that_cannot_be_finished_fails_alone_and_frees_its_process() -> None:
+    """Real time: sympy multiplies whole numbers until it is killed."""
+    endless = r"\boxed{\binom{99999999}{40000000}}"
+    rollouts = singles(r"\boxed{5}", endless, r"\boxed{6}", ground_truth="5")
+    rewards = rf.score(rollouts, Math(), timeout_s=4, max_attempts=1)
+    assert [reward.value for reward in rewards] == [1.0, None, 0.0]
+    assert rewards[1].kind == "timeout"
+    assert "the rule math did not end and was killed" in (rewards[1].error or "")
 
 
 def test_a_missing_math_verify_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

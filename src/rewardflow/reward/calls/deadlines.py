@@ -52,7 +52,8 @@ class Deadline:
             while self.task.cancelling() > self._num_requests:
                 self.task.uncancel()
         if self.is_expired and (exc_type is None or is_cancelled):
-            raise TimeoutError from exc  # even if the code inside caught the cancellation and returned an answer
+            # Even if the code inside caught the cancellation and returned an answer.
+            raise TimeoutError(*(exc.args if exc else ())) from exc
 
     @property
     def at_s(self) -> float:

@@ -357,7 +357,8 @@ class Dispatcher:
         if not attempt.is_expired:
             return with_reported_headers(fault_of(error), attempt.call.headers)
         took_s = self._loop.time() - attempt.started_s
-        return Fault(kind="timeout", message=f"no answer within {took_s:g} s", is_retryable=True)
+        killed = f"{error} did not end and was killed: " if str(error) else ""  # named by the thread that waited for it
+        return Fault(kind="timeout", message=f"{killed}no answer within {took_s:g} s", is_retryable=True)
 
     def _end(self, attempt: Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> None:
         """Frees the attempt's resources, then decides what its outcome means for the job."""

@@ -46,6 +46,7 @@ class LoadedReward:
     check: Callable[[], Any] | None  # called when the agent opens, to find what is missing before anything is sent
     price_problem: Callable[[], str | None] | None  # why the cost of a call is unknown, or None
     endpoints: tuple[str, ...]  # the reward's own endpoints; the agent spreads its calls over them
+    max_at_once: int | None  # more calls at once than this would only wait inside the reward
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
 
@@ -91,6 +92,7 @@ def load_reward(source: RewardSource) -> LoadedReward:
         check=_hook(target, source.name, "check"),
         price_problem=_hook(target, source.name, "price_problem"),
         endpoints=_endpoints(target, source.name),
+        max_at_once=_max_at_once(target, source.name),
         fills=plan.fills,
         call_kwargs=found.call_kwargs,
     )
@@ -102,6 +104,16 @@ def _endpoints(target: Any, name: str) -> tuple[str, ...]:
     if isinstance(endpoints, str) or not all(isinstance(endpoint, str) for endpoint in endpoints):
         raise RewardLoadError(f"endpoints of {name} must be a sequence of texts, got {endpoints!r}")
     return tuple(endpoints)
+
+
+def _max_at_once(target: Any, name: str) -> int | None:
+    """Returns the reward's own `max_at_once`, if it has that attribute."""
+    limit = getattr(target, "max_at_once", None)
+    if type(limit) is not int:
+        return None  # an attribute for another purpose
+    if limit < 1:
+        raise RewardLoadError(f"max_at_once of {name} must be at least 1, got {limit}")
+    return limit
 
 
 def _decide_locally(target: Any, name: str, unit: Unit) -> Callable[[Rollout], Any] | None:

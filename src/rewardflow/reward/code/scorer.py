@@ -81,6 +81,8 @@ def make_worker_pool(source: RewardSource, loaded: LoadedReward, limits: LimitSe
             raise InvalidInput(f"workers='process' is for plain functions, and reward {loaded.name} is async")
         return None
     wanted = MAX_THREADS if limits.max_concurrency == AUTO else limits.max_concurrency
+    if loaded.max_at_once is not None:
+        wanted = min(wanted, loaded.max_at_once)
     if limits.workers == "process":
         processes = limits.processes or min(wanted, os.cpu_count() or 1)
         return ProcessPool(source, processes=processes, threads_per_process=1, name=loaded.name)

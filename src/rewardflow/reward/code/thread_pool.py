@@ -2,7 +2,8 @@
 
 Always true: all bookkeeping happens on the loop's thread; a worker thread uses only its inbox and the queue of
 callbacks. A cancelled call ends at once for its caller: its thread counts as abandoned and is replaced, up to
-`max_abandoned` threads; its later result is discarded.
+`max_abandoned` threads; its later result is discarded. A process that the thread waits for is killed
+(`abandonment.py`).
 
 `concurrent.futures` cannot do this: it neither abandons a thread nor lets the interpreter exit while one hangs.
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, AgentError, InvalidInput
+from rewardflow.reward.code.abandonment import Abandonment, in_call
 from rewardflow.reward.code.context_transfer import Outcome, run_call
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class _Job:
     context: contextvars.Context
     future: asyncio.Future[Outcome]
     worker: _Worker | None = None
+    abandonment: Abandonment = field(default_factory=Abandonment)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +125,8 @@ class ThreadPool:
             try:
                 value, error = await job.future
             except asyncio.CancelledError:
-                self._abandon_job(job)
+                if stopped := self._abandon_job(job):
+                    raise asyncio.CancelledError(stopped) from None  # a deadline names it in its TimeoutError
                 raise
         if error is not None:
             raise error
@@ -142,6 +146,8 @@ class ThreadPool:
             worker.inbox.put(None)
         for worker in self._busy:
             worker.is_abandoned = True
+            if worker.job is not None:
+                worker.job.abandonment.abandon()
         self._num_abandoned += len(self._busy)
         self._busy.clear()
         self._check_ended()
@@ -175,14 +181,15 @@ class ThreadPool:
             self._busy.add(worker)
             worker.inbox.put(job)
 
-    def _abandon_job(self, job: _Job) -> None:
+    def _abandon_job(self, job: _Job) -> str:
+        """Gives the job and its thread up; returns the name of what was killed for that, or ""."""
         worker = job.worker
         if worker is None:
             with contextlib.suppress(ValueError):
                 self._waiting.remove(job)
-            return
+            return ""
         if worker.job is not job or worker.is_abandoned:
-            return  # its result has already arrived, or the pool was closed
+            return ""  # its result has already arrived, or the pool was closed
         worker.is_abandoned, worker.job = True, None
         self._busy.discard(worker)
         if self._num_abandoned < self._max_abandoned:
@@ -195,6 +202,7 @@ class ThreadPool:
                 self._num_abandoned + 1, self._name, self._num_usable, self._size,
             )  # fmt: skip
         self._num_abandoned += 1
+        return job.abandonment.abandon()
 
     def _on_started(self, worker: _Worker) -> None:
         self._num_started += 1
@@ -281,7 +289,8 @@ class ThreadPool:
 
     def _run_worker(self, worker: _Worker) -> None:
         while (job := worker.inbox.get()) is not None:
-            outcome = run_call(self._function, job.kwargs, job.call, job.context)
+            with in_call(job.abandonment):
+                outcome = run_call(self._function, job.kwargs, job.call, job.context)
             self._call_on_loop(self._on_finished, worker, outcome)
             del job, outcome  # an idle thread must not keep a rollout alive
             if self._is_closed:

@@ -181,7 +181,8 @@ class LocalDecider:
         self._num_failed += 1
         name, now = f"{self._name}.decide_locally", self._loop.time()
         if is_expired:
-            job.fail("timeout", f"{name} did not end within {self._limits.timeout_s:g} s", now)
+            killed = f" and {error} was killed" if str(error) else ""
+            job.fail("timeout", f"{name} did not end within {self._limits.timeout_s:g} s{killed}", now)
         else:
             job.fail("user_error", f"{name} failed: {describe(error)}", now)
 

@@ -1,16 +1,21 @@
 """The rule for mathematical answers: compares expressions by their value.
 
-Always true: an expression is never turned into digits, neither to compare nor to show it.
+Always true: an expression whose numbers would be too large is neither computed nor shown, only its text is. An
+expression that sympy cannot finish fails its own verdict only: an agent runs sympy in processes that it can kill.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
+import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.code.warm_processes import MAX_AT_ONCE, WarmProcesses
 from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.rules.number_size import is_too_large
 from rewardflow.services.rules.rule import AnswerWorth, shown
 from rewardflow.types import Reward, Rollout
 
@@ -20,7 +25,8 @@ class Math(AnswerWorth):
     r"""Compares MATH-style answers (`\boxed{\frac{1}{2}}` and 0.5) with math-verify, symbolically.
 
     Needs `rewardflow[math]`. math-verify's own timeouts use signals, which only work in a main thread, so they are off
-    and the agent's timeout applies. Only the last `tail_chars` of a response are read: the answer is there.
+    and the agent's timeout applies. Only the last `tail_chars` of a response are read: the answer is there. An answer
+    such as `9^{9999999}` counts as right if the truth is the same text; otherwise it counts as unanswered.
     """
 
     frozen_identity: ClassVar = FrozenIdentity(
@@ -30,36 +36,77 @@ class Math(AnswerWorth):
     tail_chars: int = 4000
 
     is_quick: ClassVar[bool] = False
+    max_at_once: ClassVar[int] = MAX_AT_ONCE
 
     def __post_init__(self) -> None:
         if self.tail_chars < 1:
             raise InvalidInput(f"tail_chars must be at least 1, got tail_chars={self.tail_chars}")
 
     def compute_score(self, rollout: Rollout) -> Reward:
-        truth = _parse_truth(rollout.ground_truth)
-        if not truth:
+        compared = self._compare(rollout)
+        if compared.outcome == "no truth":
             raise InvalidInput(f"math needs a ground truth it can read, got {shown(rollout.ground_truth)}")
-        return self._compare(rollout.response, truth) or self._without_answer("no mathematical answer found")
+        if compared.outcome == "too large":
+            return self._without_answer(f"{compared.answer} is too large to compare with {compared.truth}")
+        return self._judged(compared) or self._without_answer("no mathematical answer found")
 
     def decide(self, rollout: Rollout) -> Reward | None:
-        truth = _parse_truth(rollout.ground_truth)
-        return self._compare(rollout.response, truth) if truth else None
+        return self._judged(self._compare(rollout))
 
-    def _compare(self, response: str, truth: list[Any]) -> Reward | None:
-        answer = _parse(response[-self.tail_chars :])
-        if not answer:
+    def close(self) -> None:
+        """Ends the processes that wait for the next response."""
+        _processes.end_idle()
+
+    def _compare(self, rollout: Rollout) -> Comparison:
+        truth = rollout.ground_truth
+        if truth is None or isinstance(truth, bool) or not (text := str(truth).strip()):
+            return Comparison("no truth")
+        _check_installed()
+        return Comparison(*_processes.call(response=rollout.response[-self.tail_chars :], truth=text))
+
+    def _judged(self, compared: Comparison) -> Reward | None:
+        if compared.outcome not in ("right", "wrong"):
             return None
-        is_right = _math_verify().verify(truth, answer, timeout_seconds=None)
-        return self._compared(is_right, _as_found(answer), _as_found(truth))
+        return self._compared(compared.outcome == "right", compared.answer, compared.truth)
 
 
-def _parse_truth(ground_truth: Any) -> list[Any]:
-    """Puts a bare answer into a box; otherwise math-verify would read only its first number."""
-    if ground_truth is None or isinstance(ground_truth, bool):
-        return []
-    text = str(ground_truth).strip()
-    is_marked = "\\boxed" in text or "$" in text
-    return _parse(text if is_marked else f"\\boxed{{{text}}}") if text else []
+Outcome = Literal["right", "wrong", "no truth", "no answer", "too large"]
+
+
+class Comparison(NamedTuple):
+    """How an answer compares with the truth, and both as short texts. Plain data, because it comes from a process."""
+
+    outcome: Outcome
+    answer: str = ""
+    truth: str = ""
+
+
+def compare_answers(response: str, truth: str) -> Comparison:
+    """Compares by value; by text where a number would have more digits than a computer can handle."""
+    # Without a box, math-verify would read only the first number of a bare answer.
+    expected = _parse(truth if "\\boxed" in truth or "$" in truth else f"\\boxed{{{truth}}}")
+    if not expected:
+        return Comparison("no truth")
+    answer = _parse(response)
+    if not answer:
+        return Comparison("no answer")
+    texts = _as_found(answer), _as_found(expected)
+    if any(map(is_too_large, (*answer, *expected))):
+        is_same_text = not {one for one in answer if isinstance(one, str)}.isdisjoint(expected)
+        return Comparison("right" if is_same_text else "too large", *texts)
+    is_right = _math_verify().verify(expected, answer, timeout_seconds=None)
+    return Comparison("right" if is_right else "wrong", *texts)
+
+
+class _Expressions:
+    """Builds `compare_answers` in a process, which loads sympy."""
+
+    def build(self) -> Callable[..., Comparison]:
+        _math_verify()
+        return compare_answers
+
+
+_processes = WarmProcesses(_Expressions(), name="the rule math")
 
 
 def _parse(text: str) -> list[Any]:
@@ -70,6 +117,17 @@ def _parse(text: str) -> list[Any]:
 def _as_found(parsed: list[Any]) -> str:
     """Returns the text, never the expression: turning 9**9**9 into digits would not end."""
     return next((shown(one) for one in reversed(parsed) if isinstance(one, str)), "an expression")
+
+
+@functools.cache
+def _check_installed() -> None:
+    """Refuses here what would otherwise fail in every new process."""
+    try:
+        missing = importlib.util.find_spec("math_verify") is None
+    except ValueError:  # how Python answers for a module that must not be imported
+        missing = True
+    if missing:
+        raise InvalidInput("the rule math needs math-verify: pip install 'rewardflow[math]' (math_verify is missing)")
 
 
 def _math_verify() -> Any:
