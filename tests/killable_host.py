@@ -16,7 +16,7 @@ from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.connection import ConnectionLost
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.host_clients import LEASE_S
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
+from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome, client_id_of
 
 
 class KillableHost:
@@ -71,23 +71,23 @@ class KillableHost:
 
     # -- the transport -----------------------------------------------------------------------------------------------
 
-    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
-        return await self._answer(lambda host: host.hello(client_id, run, share, records))
+    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
+        return await self._answer(lambda host: host.hello(secret, run, share, records))
 
-    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
         self.num_posts += 1
         sent = pickle.dumps(ops)
-        return await self._answer(lambda host: host.post(client_id, pickle.loads(sent)))
+        return await self._answer(lambda host: host.post(secret, pickle.loads(sent)))
 
-    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+    async def take(self, secret: str, confirmed: int) -> Delivery | None:
         self.num_takes += 1
-        if client_id in self.deaf:
+        if client_id_of(secret) in self.deaf:
             await self._death.wait()
             raise ConnectionLost("it is dead")
-        return pickle.loads(pickle.dumps(await self._answer(lambda host: host.take(client_id, confirmed))))
+        return pickle.loads(pickle.dumps(await self._answer(lambda host: host.take(secret, confirmed))))
 
-    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._answer(lambda host: host.bye(client_id, confirmed))
+    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
+        return await self._answer(lambda host: host.bye(secret, confirmed))
 
     async def statistics(self) -> HostStatistics:
         return await self._answer(lambda host: host.statistics())
@@ -132,11 +132,11 @@ class UnreliableHost(KillableHost):
         await self._copies.__aexit__(None, None, None)
         await super().__aexit__()
 
-    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
+    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
         """Is never repeated, because a client that has left must not come back."""
         if self._chance.random() < self._fault_share:
             raise ConnectionLost("the message was lost")
-        return await super()._answer(lambda host: host.hello(client_id, run, share, records))
+        return await super()._answer(lambda host: host.hello(secret, run, share, records))
 
     async def _answer(self, ask: Callable[[Host], Any]) -> Any:
         draw = self._chance.random() / self._fault_share if self._fault_share else 1.0

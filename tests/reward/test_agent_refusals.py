@@ -142,6 +142,7 @@ def test_a_weight_that_is_not_finite_is_refused(weight: float) -> None:
         *[("reuse", value) for value in ("always",)],
         *[("store", value) for value in ("none",)],
         *[("incomplete_after_s", value) for value in (-1,)],
+        *[("max_waiting_mb", value) for value in (0, -1, None, "256")],
         *[("close_timeout_s", value) for value in (0, -1)],
         *[("endpoints", value) for value in ("https://one", ["a", "a"])],
     ],

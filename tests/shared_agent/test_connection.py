@@ -24,16 +24,16 @@ class Scripted:
         self._answers = list(answers)
         self.asked: list[tuple[float, Any]] = []
 
-    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
+    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
         return self._answer("hello")
 
-    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
         return self._answer(ops)
 
-    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+    async def take(self, secret: str, confirmed: int) -> Delivery | None:
         return self._answer(confirmed)
 
-    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
         await asyncio.sleep(1000)
         return None
 

@@ -25,7 +25,7 @@ from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.simulated_service import SimulatedService
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.host_clients import LEASE_S
-from rewardflow.shared_agent.messages import ScoreRequest, pack_rollout
+from rewardflow.shared_agent.messages import Cancel, ScoreRequest, pack_rollout
 
 
 def rollouts(count: int, *, size: int = 1, step: int = 0, name: str = "q", **fields: Any) -> list[rf.Rollout]:
@@ -463,6 +463,70 @@ def test_clients_of_one_run_must_have_one_share() -> None:
             with pytest.raises(InvalidInput, match="one share"):
                 async with host.client("a", share=2.0):
                     pass
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.09, 10.5, 1e9, math.inf, math.nan])
+def test_a_share_that_would_starve_other_runs_is_refused(share: float) -> None:
+    async def main() -> None:
+        async with KillableHost(lambda: agent_of(echo)) as host:
+            with pytest.raises(InvalidInput, match=r"share must be from 0\.1 to 10, got"):
+                async with host.client("a", share=share):
+                    pass
+
+    clock.run(main())
+
+
+def test_the_smallest_share_gets_calls_beside_the_largest() -> None:
+    async def main() -> Counter[str]:
+        started: Counter[str] = Counter()
+
+        async def judge(data_source: str) -> float:
+            started[data_source] += 1
+            return 1.0
+
+        make = lambda: agent_of(judge, rpm=6000, max_concurrency=4)  # noqa: E731
+        async with KillableHost(make) as host, host.client("a", share=10) as one, host.client("b", share=0.1) as other:
+            one.submit(rollouts(9000, data_source="a"))
+            other.submit(rollouts(9000, data_source="b"))
+            await asyncio.sleep(60)
+            return started
+
+    started = clock.run(main())
+    assert 30 <= started["b"] <= 90 < 4000 < started["a"]
+
+
+def test_an_id_from_the_statistics_lets_nobody_speak_for_that_client() -> None:
+    async def main() -> None:
+        async with KillableHost(lambda: agent_of(echo)) as host, host.client("a") as agent:
+            ticket = agent.submit(rollouts(3))
+            await asyncio.sleep(0.05)
+            told = await agent.host_statistics()
+            (client,) = told.clients
+            assert (client.client, client.out) == (agent.id, 3)
+            for forged in (client.client, "", agent.id.upper()):
+                assert await host.post(forged, [Cancel([1, 2, 3])]) is False
+                assert await host.take(forged, 0) is None
+                assert await host.bye(forged, 0) is None
+            host.current.hello(client.client, "a", 1.0)  # becomes a client of its own
+            assert len(host.current.statistics().clients) == 2
+            assert [reward.value for group in await ticket.all() for reward in group.rewards] == [0.0, 1.0, 2.0]
+            secret = agent._connection._secret
+            for shown in (repr(told), repr(agent), repr(vars(agent)), repr(agent._connection), agent.id):
+                assert secret not in shown
+
+    clock.run(main())
+
+
+def test_a_client_is_the_same_client_after_a_restart_of_the_host() -> None:
+    async def main() -> None:
+        async with KillableHost(lambda: agent_of(echo)) as host, host.client("a") as agent:
+            ticket = agent.submit(rollouts(3))
+            await host.kill()
+            await host.start()
+            assert len(await ticket.all()) == 3
+            assert [one.client for one in (await agent.host_statistics()).clients] == [agent.id]
 
     clock.run(main())
 

@@ -28,11 +28,11 @@ class Held(KillableHost):
         self.posted: list[tuple[float, list[str]]] = []
         self.began_s = 0.0
 
-    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
+    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
         shown = [f"{len(op.rollouts)} rollouts" if isinstance(op, ScoreRequest) else type(op).__name__ for op in ops]
         self.posted.append((round(asyncio.get_running_loop().time() - self.began_s, 1), shown))
         await asyncio.sleep(1.0)
-        return await super().post(client_id, ops)
+        return await super().post(secret, ops)
 
 
 def sent(*, rollouts: int, given_up: int = 0, rest: Sequence[Op] = (), later: int = 0) -> list[tuple[float, list[str]]]:

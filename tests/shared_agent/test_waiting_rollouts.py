@@ -25,7 +25,7 @@ def test_after_a_break_all_that_is_out_is_asked_by_its_number_and_witnesses_by_n
                 if step == "answer and keep":
                     waiting_rollouts.keep_for_group(first)
                     kept.append(first)
-                assert waiting_rollouts.has_use(first) == (step == "answer and keep")
+                assert waiting_rollouts.has_use(first.serial) == (step == "answer and keep")
             case "break":
                 want, again = waiting_rollouts.to_send_again()
                 assert want.serials == [question.serial for question in out]

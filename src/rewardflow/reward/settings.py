@@ -18,6 +18,7 @@ from rewardflow.errors import InvalidInput
 
 AUTO: Literal["auto"] = "auto"
 MAX_THREADS = 1024
+MIN_SHARE, MAX_SHARE = 0.1, 10.0  # of a run at a shared agent: one run gets at most 100 times what another gets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class AgentSettings:
     run: str = "default"
     run_dir: str | PathLike[str] | None = None
     incomplete_after_s: float | None = 600.0
+    max_waiting_mb: float = 256.0
     close_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -93,6 +95,7 @@ class AgentSettings:
             raise InvalidInput(f"replay_failures must be true or false, got {self.replay_failures!r}")
         _one_of("store", self.store, ("full", "hash"))
         _positive("incomplete_after_s", self.incomplete_after_s, none_ok=True)
+        _positive("max_waiting_mb", self.max_waiting_mb)
         _positive("close_timeout_s", self.close_timeout_s)
         if not self.run:
             raise InvalidInput("run must be a name, got an empty string")
@@ -133,6 +136,7 @@ class AgentOptions(LimitOptions, total=False):
     run: str
     run_dir: str | PathLike[str] | None
     incomplete_after_s: float | None
+    max_waiting_mb: float
     close_timeout_s: float
 
 

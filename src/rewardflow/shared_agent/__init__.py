@@ -19,6 +19,7 @@ The host, in the agent's process; it does not import Ray
   host.py               serves clients with one agent
   host_clients.py       the connected clients: leases, polls, requested serial numbers
   samples.py            which clients want which verdict
+  waiting_bytes.py      limits the bytes of rollouts that a run has waiting
   outbox.py             deliveries that a client has not confirmed, and the clients that record a run
   incomplete_groups.py  gives up groups whose rollouts never all arrive
 

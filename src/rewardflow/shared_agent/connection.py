@@ -2,7 +2,9 @@
 
 Always true: after `ConnectionLost` the client retries with growing delays; after `SharedAgentGone` it gives up. Each
 reconnect begins a new epoch, and messages of earlier epochs are not sent again. The client confirms a delivery by
-asking for the next one.
+asking for the next one. Every message carries the client's secret, which only the host learns: it is in no log,
+statistic or error, and the same before and after a restart of the host. A message for which the host has no room is
+sent again until there is room.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Protocol
 
 from rewardflow.errors import AgentClosed, AgentHalted, SharedAgentGone
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
+from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, RunFull, Welcome, client_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +31,18 @@ class ConnectionLost(Exception):
 
 
 class Transport(Protocol):
-    """Carries requests to a host. All methods raise `ConnectionLost` if a retry may help, else `SharedAgentGone`."""
+    """Carries requests to a host. All methods raise `ConnectionLost` if a retry may help, else `SharedAgentGone`.
 
-    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome: ...
+    `post` raises `RunFull` if the host has no room for the message now.
+    """
 
-    async def post(self, client_id: str, ops: Sequence[Op]) -> bool: ...
+    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome: ...
 
-    async def take(self, client_id: str, confirmed: int) -> Delivery | None: ...
+    async def post(self, secret: str, ops: Sequence[Op]) -> bool: ...
 
-    async def bye(self, client_id: str, confirmed: int) -> Delivery | None: ...
+    async def take(self, secret: str, confirmed: int) -> Delivery | None: ...
+
+    async def bye(self, secret: str, confirmed: int) -> Delivery | None: ...
 
     async def statistics(self) -> HostStatistics: ...
 
@@ -46,7 +51,8 @@ class Connection:
     """One client's connection: its id, the host's last welcome, and the number of reconnects."""
 
     def __init__(self, transport: Transport, *, run: str, share: float, records: bool, give_up_s: float) -> None:
-        self.client_id = uuid.uuid4().hex
+        self._secret = secrets.token_hex(32)
+        self.client_id = client_id_of(self._secret)
         self.num_reconnects = 0
         self._transport = transport
         self._run = run
@@ -56,6 +62,7 @@ class Connection:
         self._welcome: Welcome | None = None
         self._is_up = asyncio.Event()
         self._confirmed = 0
+        self._has_told_full = False
 
     @property
     def welcome(self) -> Welcome:
@@ -81,22 +88,40 @@ class Connection:
     async def wait_until_up(self) -> None:
         await self._is_up.wait()
 
-    async def post(self, ops: Sequence[Op], *, epoch: int) -> None:
-        """Retries until the message has arrived, or until a reconnect has queued its contents again."""
+    async def post(
+        self, ops: Sequence[Op], *, epoch: int, without_cancelled: Callable[[Sequence[Op]], Sequence[Op]] = list
+    ) -> None:
+        """Retries until the message has arrived, or until a reconnect has queued its contents again.
+
+        `without_cancelled` removes what was cancelled while the host had no room for the message.
+        """
         try:
             for retry_s in _retries():
-                with contextlib.suppress(ConnectionLost):
-                    if epoch != self.num_reconnects or await self._transport.post(self.client_id, ops):
+                try:
+                    if epoch != self.num_reconnects or await self._transport.post(self._secret, ops):
                         return
                     # The host does not know this client. `take` learns the same, and reconnects.
+                except ConnectionLost:
+                    pass
+                except RunFull as full:
+                    self._tell_full(full)
+                    ops = without_cancelled(ops)
+                    if not ops:
+                        return
                 await asyncio.sleep(retry_s)
         except AgentHalted:
             return  # `take` reports the halt to everybody
 
+    def _tell_full(self, full: RunFull) -> None:
+        """Logs once that the host has no room, because waiting for verdicts is slower from here on."""
+        if not self._has_told_full:
+            self._has_told_full = True
+            logger.warning("the shared agent takes more rollouts when verdicts are confirmed: %s", full)
+
     async def take(self) -> Delivery | None:
         """Returns the next delivery, and confirms it with the next call; None if the client must say hello first."""
         try:
-            delivery = await self._transport.take(self.client_id, self._confirmed)
+            delivery = await self._transport.take(self._secret, self._confirmed)
         except ConnectionLost as error:
             logger.info("the shared agent does not answer: %s", error)
             return None
@@ -108,7 +133,7 @@ class Connection:
         """Leaves the host, in bounded time; returns its last delivery if the host answers."""
         with contextlib.suppress(ConnectionLost, AgentHalted, TimeoutError):
             async with asyncio.timeout(_BYE_S):
-                return await self._transport.bye(self.client_id, self._confirmed)
+                return await self._transport.bye(self._secret, self._confirmed)
         return None
 
     async def _hello(self) -> Welcome:
@@ -116,7 +141,7 @@ class Connection:
         until_s = loop.time() + self._give_up_s
         for retry_s in _retries():
             try:
-                return await self._transport.hello(self.client_id, self._run, self._share, self._records)
+                return await self._transport.hello(self._secret, self._run, self._share, self._records)
             except ConnectionLost as error:
                 if loop.time() + retry_s > until_s:
                     raise SharedAgentGone(

@@ -3,7 +3,8 @@
 Always true: a rollout that two clients of a run submit is judged once, and both get the verdict. The host keeps a
 verdict until its client has confirmed it, and cancels a request once no client wants it. A client that does not come
 back within its lease is removed. A group that is judged as a whole and never becomes whole is given up in bounded time.
-A client that records its run gets every call that is made for the run.
+A client that records its run gets every call that is made for the run. Only the holder of a client's secret can send,
+take or leave as that client. A run's rollouts take a bounded number of bytes (`waiting_bytes.py`).
 
 This module does not import Ray. Everything runs on the agent's loop, and a message may arrive twice.
 """
@@ -31,9 +32,11 @@ from rewardflow.shared_agent.messages import (
     StillWanted,
     Submit,
     Welcome,
+    client_id_of,
 )
 from rewardflow.shared_agent.outbox import Listeners
 from rewardflow.shared_agent.samples import Samples
+from rewardflow.shared_agent.waiting_bytes import WaitingBytes
 from rewardflow.types import FailureKind, Reward, Rollout
 
 
@@ -49,6 +52,7 @@ class Host:
         self._opened_s = self._loop.time()
         self._clients = HostClients(self._loop, self._forget, lease_s=lease_s, poll_s=poll_s)
         self._samples = Samples()
+        self._waiting_bytes = WaitingBytes(agent.settings.max_waiting_mb * 1e6)
         self._listeners = Listeners()
         self._incomplete_groups = IncompleteGroups(self._loop, agent.incomplete_after_s, self._give_up)
         self.halt: Halt | None = None
@@ -57,8 +61,9 @@ class Host:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def hello(self, client_id: str, run: str, share: float, records: bool = False) -> Welcome:
+    def hello(self, secret: str, run: str, share: float, records: bool = False) -> Welcome:
         """Registers a client, or registers it again; deliveries that it has not confirmed are sent again."""
+        client_id = client_id_of(secret)
         client = self._clients.get(client_id)
         if client is None:
             client = self._clients.let_in(client_id, run, share, records)
@@ -74,9 +79,9 @@ class Host:
             settings=self._agent.shown_settings(),
         )
 
-    def bye(self, client_id: str, confirmed: int) -> Delivery | None:
+    def bye(self, secret: str, confirmed: int) -> Delivery | None:
         """Removes a client and stops the calls that only it wanted; returns the last delivery, for its record."""
-        client = self._forget(client_id)
+        client = self._forget(client_id_of(secret))
         if client is None:
             return None
         client.outbox.confirm(confirmed)
@@ -104,13 +109,17 @@ class Host:
 
     # -- what clients send -------------------------------------------------------------------------------------------
 
-    def post(self, client_id: str, ops: Sequence[Op]) -> bool:
-        """Carries out the client's requests; returns False if it must say hello first."""
-        client = self._clients.get(client_id)
+    def post(self, secret: str, ops: Sequence[Op]) -> bool:
+        """Carries out the client's requests; returns False if it must say hello first.
+
+        Raises `RunFull`, and does nothing, if the run has too many bytes waiting.
+        """
+        client = self._clients.get(client_id_of(secret))
         if client is None:
             return False
         if client.waiter is None:
             self._clients.renew(client)
+        self._waiting_bytes.add(client, ops)
         for op in ops:
             self._do(client, op)
         return True
@@ -196,7 +205,9 @@ class Host:
 
     def _withdraw(self, client: HostClient, serials: Iterable[int]) -> None:
         """Cancels calls that no client wants any longer, and whole groups of which no rollout is wanted."""
+        serials = tuple(serials)
         groups = self._samples.withdraw(client, serials)
+        self._waiting_bytes.release(client, serials)
         if groups:
             self._agent.assembly.cancel_unwanted(groups, self._samples.is_wanted)
 
@@ -227,17 +238,17 @@ class Host:
             for client in self._clients:
                 client.wake()
 
-    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
+    async def take(self, secret: str, confirmed: int) -> Delivery | None:
         """Waits for verdicts that the client does not have; returns an empty delivery after a while, as a sign of life.
 
         `confirmed` is the number of the last delivery that it has. Returns None if it must say hello first.
         """
-        client = self._clients.get(client_id)
+        client = self._clients.get(client_id_of(secret))
         if client is None:
             return None
         self._settle(client, client.outbox.confirm(confirmed))
         is_latest = await self._clients.poll(client, has_news=self._has_news(client))
-        if self._clients.get(client_id) is not client:
+        if self._clients.get(client.id) is not client:
             return None
         if not is_latest:  # the later poll got the verdicts, this one did not
             return Delivery(confirmed, [], sent_s=self._loop.time())

@@ -1,8 +1,8 @@
 """The clients that a host knows: their leases, polls, requests and outboxes.
 
 Always true: a client is lost when its lease ends without a message from it; an open poll keeps the lease. Only a
-client's latest poll gets verdicts. All clients of a run have the same share. A delivery stays in the client's outbox
-until the client has confirmed it.
+client's latest poll gets verdicts. All clients of a run have the same share, within bounds, so that no run starves. A
+delivery stays in the client's outbox until the client has confirmed it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.forwarding_ticket import ForwardingTicket
+from rewardflow.reward.settings import MAX_SHARE, MIN_SHARE
 from rewardflow.shared_agent.messages import ClientStatus, Packed
 from rewardflow.shared_agent.outbox import Outbox
 
@@ -67,6 +68,7 @@ class HostClient:
     records: bool = False  # whether it records the run's events
     serials: dict[int, SampleKey | None] = field(default_factory=dict)
     settled: SettledSerials = field(default_factory=SettledSerials)
+    sizes: dict[int, int] = field(default_factory=dict)  # bytes of the rollouts in `serials`
     tickets: dict[int, ForwardingTicket] = field(default_factory=dict)
     outbox: Outbox = field(default_factory=Outbox)
     num_polls: int = 0
@@ -103,6 +105,7 @@ class HostClient:
             share=self.share,
             out=sum(key is not None for key in self.serials.values()),
             untaken=self.outbox.num_verdicts,
+            num_bytes=sum(self.sizes.values()),
         )
 
 
@@ -131,8 +134,8 @@ class HostClients:
     def let_in(self, client_id: str, run: str, share: float, records: bool) -> HostClient:
         if not run or not isinstance(run, str):
             raise InvalidInput(f"run must be a name, got {run!r}")
-        if not 0 < share < float("inf"):
-            raise InvalidInput(f"share must be a positive number, got {share!r}")
+        if not MIN_SHARE <= share <= MAX_SHARE:
+            raise InvalidInput(f"share must be from {MIN_SHARE:g} to {MAX_SHARE:g}, got {share!r}")
         for other in self.of_run(run):
             if other.share != share:
                 raise InvalidInput(f"all clients of run {run!r} must have one share, got {other.share:g} and {share:g}")

@@ -2,11 +2,13 @@
 
 Always true: a message may arrive twice and takes effect once: a client's requests have serial numbers, and the host
 keeps a delivery until the client has confirmed it. Rollouts and rewards are sent as plain tuples, which take a tenth of
-the time of a record to pack. A rollout's tokens and log-probs are sent only if the client sets `sends_tokens`.
+the time of a record to pack. A rollout's tokens and log-probs are sent only if the client sets `sends_tokens`. A client
+speaks for itself with its secret; its id, which statistics show, is a digest of the secret and does not tell it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import pickle
 from collections.abc import Callable, Mapping
@@ -55,6 +57,15 @@ _PLAIN = (str, int, float, bool, type(None))
 
 Packed = tuple[Any, ...]
 PackedVerdict = tuple[int, Packed, float]  # the serial number, the reward, and how long its call waited to start
+
+
+class RunFull(Exception):
+    """The host holds as many bytes of the run's rollouts as it may; the client sends the message again later."""
+
+
+def client_id_of(secret: str) -> str:
+    """Returns the id of the client with this secret. Nobody can find a secret for the id of another client."""
+    return hashlib.blake2b(secret.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,7 @@ class ClientStatus:
     share: float
     out: int  # rollouts without a verdict
     untaken: int  # verdicts that it has not confirmed yet
+    num_bytes: int = 0  # size of its rollouts whose verdicts it has not confirmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +180,12 @@ class HostStatistics:
 
 def pack_rollout(rollout: Rollout, *, with_tokens: bool) -> Packed:
     return _pack_tokens(rollout) if with_tokens else _pack_text(rollout)
+
+
+def text_size(rollout: Rollout) -> int:
+    """Returns about how many bytes the rollout's texts take in a message."""
+    messages = sum(len(str(one.get("content", ""))) for one in rollout.messages or ())
+    return len(rollout.response) + len(rollout.prompt or "") + messages
 
 
 def unpack_rollout(packed: Packed) -> Rollout:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from os import PathLike
@@ -58,14 +59,14 @@ class AgentActor:
     async def hello(
         self,
         spec: AgentSpec | None,
-        client_id: str,
+        secret: str,
         run: str,
         share: float,
         records: bool,
         presence: Sequence[Awaitable[object]] = (),
     ) -> Welcome:
         """`presence` holds the client's pending answer of `stay`; in a list, so that Ray does not wait for it here."""
-        welcome = await self._service.hello(spec, client_id, run, share, records)
+        welcome = await self._service.hello(spec, secret, run, share, records)
         for answer in presence:
             self._watch.start(self._liveness.track(_until_owner_is_gone(answer)))
         return welcome
@@ -74,14 +75,14 @@ class AgentActor:
         """Never answers. The calling process owns the answer, so waiting for it ends when that process is gone."""
         await asyncio.Event().wait()
 
-    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
-        return await self._service.post(client_id, ops)
+    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
+        return await self._service.post(secret, ops)
 
-    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._service.take(client_id, confirmed)
+    async def take(self, secret: str, confirmed: int) -> Delivery | None:
+        return await self._service.take(secret, confirmed)
 
-    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._service.bye(client_id, confirmed)
+    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
+        return await self._service.bye(secret, confirmed)
 
     async def statistics(self) -> HostStatistics:
         return await self._service.statistics()
@@ -156,7 +157,7 @@ class RayTransport:
         self._actor: Any = None
         self._presence: list[Any] = []
 
-    async def hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
+    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
         if self._spec is not None and not self._was_welcome:
             self._actor = await asyncio.to_thread(self._find_or_make, self._spec)
         else:
@@ -164,7 +165,7 @@ class RayTransport:
         if self._make is not None and self._make.get("ends_with_clients"):
             self._presence = [self._actor.stay.remote()]
         try:
-            answer = self._actor.hello.remote(self._spec, client_id, run, share, records, self._presence)
+            answer = self._actor.hello.remote(self._spec, secret, run, share, records, self._presence)
             welcome: Welcome = await self._call(answer)
         except RewardflowError:
             await self._kill_if_never_opened()
@@ -180,14 +181,14 @@ class RayTransport:
             if await self._call(self._actor.could_not_open.remote()):
                 ray.kill(self._actor)
 
-    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
-        return await self._call(self._actor.post.remote(client_id, ops))
+    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
+        return await self._call(self._actor.post.remote(secret, ops))
 
-    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._call(self._actor.take.remote(client_id, confirmed))
+    async def take(self, secret: str, confirmed: int) -> Delivery | None:
+        return await self._call(self._actor.take.remote(secret, confirmed))
 
-    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._call(self._actor.bye.remote(client_id, confirmed))
+    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
+        return await self._call(self._actor.bye.remote(secret, confirmed))
 
     async def statistics(self) -> HostStatistics:
         return await self._call(self._actor.statistics.remote())
@@ -258,8 +259,9 @@ def start(
     was_there = _is_there(name, namespace)
     actor = _make(spec, name=name, namespace=namespace, env=env, resources=resources)
     try:
-        _get(actor.hello.remote(spec, "start", "start", 1.0, False), _START_S)
-        _get(actor.bye.remote("start", 0), _START_S)
+        secret = secrets.token_hex(32)
+        _get(actor.hello.remote(spec, secret, "start", 1.0, False), _START_S)
+        _get(actor.bye.remote(secret, 0), _START_S)
         return cast("HostStatistics", _get(actor.statistics.remote(), _START_S))
     except BaseException:
         if not was_there:

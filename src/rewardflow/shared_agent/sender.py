@@ -2,7 +2,8 @@
 
 Always true: all items put in one turn of the loop go in one message, if they fit. Rollouts need no order among
 themselves, so several messages of rollouts may be in flight at once; any other request is sent alone, after all earlier
-messages and before all later ones. A rollout that is cancelled before it is sent is not sent.
+messages and before all later ones. A rollout that is cancelled before it is sent is not sent, also if the host had no
+room for it before.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rewardflow.reward.ticket import Ticket
 from rewardflow.shared_agent.connection import Connection
-from rewardflow.shared_agent.messages import Op, Packed, ScoreRequest, Submit, pack_rollout
+from rewardflow.shared_agent.messages import Op, Packed, ScoreRequest, Submit, pack_rollout, text_size
 from rewardflow.shared_agent.waiting_rollouts import NO_TICKET, WaitingRollout, WaitingRollouts
 
 _ROLLOUTS_A_MESSAGE = 1024  # packing them blocks the loop for milliseconds only, and both sides work at once
+_BYTES_A_MESSAGE = 8 << 20  # the host takes a message as a whole or not at all
 _MESSAGES_OUT = 8  # on a busy machine even a small message takes long
 
 
@@ -54,7 +57,10 @@ class Sender:
                 continue
             is_free = all(isinstance(op, Submit | ScoreRequest) for op in ops)
             await self._wait_for_messages_out(fewer_than=_MESSAGES_OUT if is_free else 1)
-            message = self._tasks.create_task(self._connection.post(ops, epoch=self._connection.num_reconnects))
+            epoch = self._connection.num_reconnects
+            message = self._tasks.create_task(
+                self._connection.post(ops, epoch=epoch, without_cancelled=self._without_cancelled)
+            )
             self._messages_out.add(message)
             message.add_done_callback(self._arrived)
             if not is_free:
@@ -77,21 +83,32 @@ class Sender:
         """Takes rollouts from the front of the queue, up to one message, grouped by ticket."""
         by_ticket: dict[int, list[tuple[int, Packed]]] = {}
         tickets: dict[int, Ticket] = {}
-        room = _ROLLOUTS_A_MESSAGE
-        while room and self._waiting and isinstance(waiting := self._waiting[0], WaitingRollout):
+        room, room_bytes = _ROLLOUTS_A_MESSAGE, _BYTES_A_MESSAGE
+        while room and room_bytes > 0 and self._waiting and isinstance(waiting := self._waiting[0], WaitingRollout):
             self._waiting.popleft()
-            if self._waiting_rollouts.has_use(waiting):
+            if self._waiting_rollouts.has_use(waiting.serial):
                 packed = pack_rollout(waiting.rollout, with_tokens=self._sends_tokens)
                 by_ticket.setdefault(waiting.ticket, []).append((waiting.serial, packed))
                 if waiting.group is not None:
                     tickets[waiting.ticket] = waiting.group.ticket
                 room -= 1
+                room_bytes -= text_size(waiting.rollout)
         lone = by_ticket.pop(NO_TICKET, None)
         submits: list[Op] = [
             Submit(number, rollouts, tickets[number].due_step, tickets[number].source)
             for number, rollouts in by_ticket.items()
         ]
         return submits if lone is None else [*submits, ScoreRequest(lone)]
+
+    def _without_cancelled(self, ops: Sequence[Op]) -> Sequence[Op]:
+        kept: list[Op] = []
+        for op in ops:
+            if isinstance(op, Submit | ScoreRequest):
+                wanted = [one for one in op.rollouts if self._waiting_rollouts.has_use(one[0])]
+                kept += [replace(op, rollouts=wanted)] if wanted else []
+            else:
+                kept.append(op)
+        return kept
 
     def _next_others(self) -> Sequence[Op]:
         """Takes all requests in front of the next rollout; they must be sent in order."""

@@ -44,23 +44,23 @@ class Service:
         return self._was_refused and not self._was_opened
 
     async def hello(
-        self, spec: AgentSpec | None, client_id: str, run: str, share: float, records: bool = False
+        self, spec: AgentSpec | None, secret: str, run: str, share: float, records: bool = False
     ) -> Welcome:
         if spec is not None and (difference := self._spec.difference(spec)) is not None:
             raise InvalidInput(
                 "all who share an agent must describe it alike; this one runs with other settings (its own and those "
                 f"asked for): {difference}"
             )
-        return await self._on_host_loop(self._hello(client_id, run, share, records))
+        return await self._on_host_loop(self._hello(secret, run, share, records))
 
-    async def post(self, client_id: str, ops: Sequence[Op]) -> bool:
-        return await self._on_host_loop(self._post(client_id, ops))
+    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
+        return await self._on_host_loop(self._post(secret, ops))
 
-    async def take(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._on_host_loop(self._take(client_id, confirmed))
+    async def take(self, secret: str, confirmed: int) -> Delivery | None:
+        return await self._on_host_loop(self._take(secret, confirmed))
 
-    async def bye(self, client_id: str, confirmed: int) -> Delivery | None:
-        return await self._on_host_loop(self._bye(client_id, confirmed))
+    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
+        return await self._on_host_loop(self._bye(secret, confirmed))
 
     async def statistics(self) -> HostStatistics:
         return await self._on_host_loop(self._statistics())
@@ -75,17 +75,17 @@ class Service:
 
     # -- on the agent's own loop -------------------------------------------------------------------------------------
 
-    async def _hello(self, client_id: str, run: str, share: float, records: bool) -> Welcome:
-        return (await self._open_host()).hello(client_id, run, share, records)
+    async def _hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
+        return (await self._open_host()).hello(secret, run, share, records)
 
-    async def _post(self, client_id: str, ops: Sequence[Op]) -> bool:
-        return self._host is not None and self._host.post(client_id, ops)
+    async def _post(self, secret: str, ops: Sequence[Op]) -> bool:
+        return self._host is not None and self._host.post(secret, ops)
 
-    async def _take(self, client_id: str, confirmed: int) -> Delivery | None:
-        return None if self._host is None else await self._host.take(client_id, confirmed)
+    async def _take(self, secret: str, confirmed: int) -> Delivery | None:
+        return None if self._host is None else await self._host.take(secret, confirmed)
 
-    async def _bye(self, client_id: str, confirmed: int) -> Delivery | None:
-        return None if self._host is None else self._host.bye(client_id, confirmed)
+    async def _bye(self, secret: str, confirmed: int) -> Delivery | None:
+        return None if self._host is None else self._host.bye(secret, confirmed)
 
     async def _statistics(self) -> HostStatistics:
         return dataclasses.replace((await self._open_host()).statistics(), pid=os.getpid(), node=self._node)

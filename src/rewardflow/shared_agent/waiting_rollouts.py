@@ -75,9 +75,9 @@ class WaitingRollouts:
     def of(self, groups: Collection[PendingGroup]) -> list[WaitingRollout]:
         return [waiting for waiting in self._by_serial.values() if waiting.group in groups]
 
-    def has_use(self, waiting: WaitingRollout) -> bool:
-        """Whether it must still be sent, because it was not cancelled before."""
-        return waiting.serial in self._by_serial or waiting.serial in self._kept_for_groups
+    def has_use(self, serial: int) -> bool:
+        """Whether this rollout must still be sent, because it was not cancelled before."""
+        return serial in self._by_serial or serial in self._kept_for_groups
 
     def keep_for_group(self, answered: WaitingRollout) -> None:
         self._kept_for_groups[answered.serial] = answered

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.settings import MAX_SHARE, MIN_SHARE
 from rewardflow.settings.rules import at_least, check_choices, within
 
 
@@ -53,13 +54,13 @@ class SharedAgentSettings:
     namespace: str = "rewardflow"  # Ray's namespace of the name
     address: str = "auto"  # address of the Ray cluster, if the run itself is not on one
     run: str | None = None  # name of the run at the agent; null: its run_dir
-    share: float = 1.0  # this run's share of the service, relative to the shares of other runs
+    share: float = 1.0  # this run's share of the service, relative to the shares of other runs; from 0.1 to 10
     env: Sequence[str] = ()  # environment variables, such as keys, to pass on if the run starts the agent
     resources: Mapping[str, float] = field(default_factory=dict)  # Ray resources that its node must have
     give_up_s: float = 600.0  # seconds without an answer after which the run gives up
 
     def __post_init__(self) -> None:
-        within("share", self.share, 0.0, math.inf, low_open=True)
+        within("share", self.share, MIN_SHARE, MAX_SHARE)
         within("give_up_s", self.give_up_s, 0.0, math.inf, low_open=True)
         for name, amount in self.resources.items():
             within(f"resources.{name}", amount, 0.0, math.inf, low_open=True)
