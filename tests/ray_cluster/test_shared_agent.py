@@ -204,6 +204,25 @@ def test_no_file_of_the_cluster_holds_a_key_that_was_passed_on(cluster: Cluster,
     assert [path for path in files if b"a-key-that-nobody-may-read" in path.read_bytes()] == []
 
 
+def test_a_run_beyond_its_bytes_waits_and_no_file_of_the_cluster_holds_the_secret_of_its_client(
+    cluster: Cluster, judge: Path
+) -> None:
+    async def main() -> str:
+        spec = spec_of(judge, max_waiting_mb=0.001)
+        async with connect(spec, name="judge", run="a") as agent:
+            tickets = []
+            for number in range(6):
+                tickets.append(agent.submit(rf.Rollout(group_id=str(number), response=str(number), prompt="x" * 400)))
+                await asyncio.sleep(0.05)
+            groups = [group for ticket in tickets for group in await ticket.all()]
+            assert [group.rewards[0].value for group in groups] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+            return agent._connection._secret
+
+    secret = asyncio.run(main()).encode()
+    logs = Path(cluster.head_node.get_session_dir_path()) / "logs"
+    assert [path for path in logs.rglob("*") if path.is_file() and secret in path.read_bytes()] == []
+
+
 def test_a_killed_actor_comes_back_and_the_step_ends_without_loss_or_double_delivery(judge: Path) -> None:
     async def main() -> None:
         spec = spec_of(judge, max_concurrency=16, journal=judge / "run.db")
