@@ -212,7 +212,9 @@ def test_a_run_beyond_its_bytes_waits_and_no_file_of_the_cluster_holds_the_secre
         async with connect(spec, name="judge", run="a") as agent:
             tickets = []
             for number in range(6):
-                tickets.append(agent.submit(rf.Rollout(group_id=str(number), response=str(number), prompt="x" * 400)))
+                delay = {"delay_s": 0.3}
+                one = rf.Rollout(group_id=str(number), response=str(number), prompt="x" * 400, extra_info=delay)
+                tickets.append(agent.submit(one))
                 await asyncio.sleep(0.05)
             groups = [group for ticket in tickets for group in await ticket.all()]
             assert [group.rewards[0].value for group in groups] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
