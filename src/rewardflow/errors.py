@@ -28,15 +28,20 @@ A bad rollout is data (a failed `Reward`); these errors are for mistakes and for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from rewardflow.types import ScoredGroup
 
 
 class RewardflowError(Exception):
-    """The base class of the tree."""
+    """The base class of the tree. The text of an error holds no secret value that the process knows."""
+
+    without_secrets: ClassVar[Callable[[str], str]] = staticmethod(str)  # `observe.redact` puts its redactor here
+
+    def __str__(self) -> str:
+        return RewardflowError.without_secrets(super().__str__())
 
 
 class InvalidInput(RewardflowError, ValueError):

@@ -23,6 +23,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import plain
+from rewardflow.observe.redact import hide_in_record, is_free_of_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ FLUSH_S = 0.2
 BATCH_LINES = 1000
 
 _TAIL_BYTES = 65536
+_OWN_WORDS = frozenset({"event", "kind", "outcome", "source", "status"})  # fields whose words are rewardflow's own
 
 _encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
@@ -128,15 +130,17 @@ class LineFile(Generic[T]):
                 self._write_batch()
 
     def _write_batch(self) -> None:
-        lines = []
+        records, lines = [], []
         for _ in range(min(len(self._queue), BATCH_LINES)):
             record = self._queue.popleft()
             try:
-                lines.append(encode_line(self._to_json(record)))
+                data = self._to_json(record)
+                lines.append(encode_line(data))
+                records.append(data)
             except Exception as error:  # one record that cannot be encoded must not end the thread
                 self._fail(1, f"{type(record).__name__} cannot be encoded: {error!r}")
         if lines:
-            self._write(b"".join(lines), len(lines))
+            self._write(_without_secrets(lines, records), len(lines))
 
     def _write(self, data: bytes, num_lines: int) -> None:
         left = memoryview(data)
@@ -197,6 +201,18 @@ def encode_line(data: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError):
         text = _encoder.encode(plain(data))
     return text.encode("utf-8", "replace") + b"\n"  # half a surrogate pair, as broken tokenizers make, becomes "?"
+
+
+def _without_secrets(lines: list[bytes], records: list[Mapping[str, Any]]) -> bytes:
+    """Joins the lines of these records. Checks all of them at once, because secrets are rare and checks cost time."""
+    joined = b"".join(lines)
+    if is_free_of_secrets(joined.decode()):
+        return joined
+    return b"".join(encode_line({key: _hidden(key, value) for key, value in one.items()}) for one in records)
+
+
+def _hidden(key: str, value: Any) -> Any:
+    return value if key in _OWN_WORDS else hide_in_record(value)
 
 
 def _open_for_append(path: Path) -> int:

@@ -1,23 +1,41 @@
-"""Removes secrets from text before it is logged, stored or shown.
+"""The one redactor: removes secrets from everything that is logged, stored, sent to another run or shown.
 
-Always true: everything that looks like a key, and every secret in the environment, becomes `[redacted]`; redacting
-twice changes nothing more; the time is linear in the length of any text. When in doubt, it removes too much: a lost
-word in an error message is cheap, a key in a log is not.
+Always true: a secret value that this process knows leaves it in no form that `secret_values` finds. The process knows
+the values of the settings (`api_key_env`, `$NAME` headers, secret-named settings, passwords in addresses), registered
+where a reward is built from them, and the values of variables whose names say that they hold a secret.
+
+`hide_secrets` removes only these values, and is for texts of judges and users. `redact` also removes everything that
+looks like a key, and is for messages: when in doubt, it removes too much, because a lost word in an error message is
+cheap and a key in a log is not. Redacting twice changes nothing more, and the time is linear in the length of any text.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import threading
 import time
+import traceback
 import urllib.parse
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-REDACTED = "[redacted]"
-MIN_SECRET_LENGTH = 8  # a shorter value from the environment may be part of ordinary words
+from rewardflow.errors import RewardflowError
+from rewardflow.observe.secret_names import is_secret_setting, is_secret_variable
+from rewardflow.observe.secret_values import MIN_LENGTH, REDACTED, SecretValues, parts_of_address, parts_of_value
+from rewardflow.types import Reward
 
-_SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)S?(?:_?\d+)?$", re.IGNORECASE)
+__all__ = ["REDACTED", "Redactor", "hide_in_record", "hide_in_reward", "hide_secrets", "redact", "register_secret"]
+
+_MAX_REGISTERED = 200  # a run of weeks may change its key every hour; the newest count
+_READ_EVERY_S = 1.0  # users set keys after the import, above all in notebooks
+# Query parameters that never hold a secret.
+_PLAIN_PARAMETERS = frozenset(
+    {"alt", "api-version", "deployment", "format", "model", "project", "provider", "region", "stream", "version"}
+)
+_KEY_PARAMETERS = frozenset({"sig", "code"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +110,13 @@ _PATTERNS = (
 
 
 class Redactor:
-    """Redacts what the patterns above find, and the secrets of one environment, which it reads when it is built."""
+    """Redacts what the patterns above find, the secrets of one environment, and more values that are secret."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._literals = _secrets_of(environ)
+    def __init__(self, environ: Mapping[str, str], registered: Iterable[str] = ()) -> None:
+        self.values = SecretValues([*secrets_of(environ), *registered])
 
     def redact(self, text: str) -> str:
-        for literal in self._literals:
-            if literal in text:
-                text = text.replace(literal, REDACTED)
+        text = self.values.redact(text)
         lowered = text.lower()
         for secret in _PATTERNS:
             if not secret.is_absent(lowered):
@@ -109,22 +125,183 @@ class Redactor:
         return text
 
 
-_READ_EVERY_S = 1.0  # users set keys after the import, above all in notebooks
-_process: Redactor | None = None
-_read_at_s = 0.0
+def secrets_of(environ: Mapping[str, str]) -> frozenset[str]:
+    """Returns the values of variables with secret names, and the passwords in the addresses of all others."""
+    found: set[str] = set()
+    for name, value in environ.items():
+        if "://" in value and "@" in value:
+            found.update(parts_of_address(value))
+        if is_secret_variable(name) and not (value.startswith("/") and os.path.exists(value)):
+            found.update(parts_of_value(value))
+    return frozenset(value for value in found if len(value.strip()) >= MIN_LENGTH)
+
+
+# -- the values that this process knows --
+
+
+class _ProcessSecrets:
+    """The redactor of this process. Rebuilds it when a value is registered or the environment has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._registered: dict[str, None] = {}
+        self._of_environment: frozenset[str] = frozenset()
+        self._redactor = Redactor({})
+        self._read_at_s = -_READ_EVERY_S
+
+    def register(self, values: Iterable[str]) -> None:
+        new = [value for value in values if value not in self._registered]
+        if not new:
+            return
+        with self._lock:
+            self._registered = dict.fromkeys([*self._registered, *new][-_MAX_REGISTERED:])
+            self._rebuild()
+
+    def redactor(self) -> Redactor:
+        now_s = time.monotonic()
+        if now_s - self._read_at_s > _READ_EVERY_S:
+            with self._lock:
+                self._read_at_s = now_s
+                found = secrets_of(os.environ)
+                if found != self._of_environment:
+                    self._of_environment = found
+                    self._rebuild()
+        return self._redactor
+
+    def _rebuild(self) -> None:
+        self._redactor = Redactor({}, [*self._of_environment, *self._registered])
+
+
+_process = _ProcessSecrets()
+
+
+def register_secret(value: str) -> None:
+    """Makes every way out of this process remove the value, from now on. Registering it again costs next to nothing."""
+    _process.register(parts_of_value(value))
+
+
+def register_address(address: str) -> None:
+    """Registers the password of an address, and the values of its query that may be keys."""
+    secrets = [text for name, text in _query_of(address) if name not in _PLAIN_PARAMETERS]
+    _process.register([*parts_of_address(address), *secrets])
+
+
+def register_settings(settings: Mapping[str, Any]) -> None:
+    """Registers the texts under secret names, at any depth. A text `$NAME` names a variable and is no secret."""
+    _process.register(list(_secret_texts("", settings)))
+
+
+def _query_of(address: str) -> list[tuple[str, str]]:
+    """Returns the lower-case names and the values of the query."""
+    return [(name.lower(), value) for name, value in urllib.parse.parse_qsl(address.partition("?")[2])]
+
+
+def _secret_texts(name: str, value: Any, depth: int = 0) -> Iterable[str]:
+    if isinstance(value, str):
+        if not value.startswith("$") and is_secret_setting(name, value):
+            yield from parts_of_value(value)
+        elif "://" in value:
+            yield from parts_of_address(value)
+            yield from (text for name, text in _query_of(value) if is_secret_variable(name) or name in _KEY_PARAMETERS)
+    elif isinstance(value, Mapping) and depth < 20:
+        for key, item in value.items():
+            yield from _secret_texts(str(key), item, depth + 1)
+    elif isinstance(value, list | tuple) and depth < 20:
+        for item in value:
+            yield from _secret_texts(name, item, depth + 1)
+
+
+# -- the ways out --
 
 
 def redact(text: str) -> str:
-    """Returns the text without secrets. Reads this process's environment again about once a second."""
-    global _process, _read_at_s
-    now_s = time.monotonic()
-    if _process is None or now_s - _read_at_s > _READ_EVERY_S:
-        _process, _read_at_s = Redactor(os.environ), now_s
-    return _process.redact(text)
+    """Returns a message without secrets and without what looks like one."""
+    return _process.redactor().redact(text)
 
 
-def _secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the secrets of the environment, longest first, because one secret may begin with another."""
-    values = {value.strip() for name, value in environ.items() if _SECRET_NAME.search(name)}
-    secrets = {value for value in values if len(value) >= MIN_SECRET_LENGTH and value not in REDACTED}
-    return tuple(sorted(secrets | {urllib.parse.quote(value, safe="") for value in secrets}, key=len, reverse=True))
+def hide_secrets(text: str) -> str:
+    """Returns the text of a judge or user without the secret values that this process knows."""
+    return _process.redactor().values.redact(text)
+
+
+def hide_in_record(record: Any) -> Any:
+    """Returns plain data without secret values in its texts; numbers stay as they are."""
+    return _process.redactor().values.redact_record(record)
+
+
+def is_free_of_secrets(text: str) -> bool:
+    """Whether `hide_secrets` would leave the text alone. One call checks many encoded records quickly."""
+    return not _process.redactor().values.are_in(text)
+
+
+def hide_in_reward(reward: Reward) -> Reward:
+    """Returns the verdict without secret values in its texts. Its numbers are never changed."""
+    values = _process.redactor().values
+    changed: dict[str, Any] = {}
+    for name in ("error", "query", "explanation"):
+        text = getattr(reward, name)
+        if text is not None and (shown := values.redact(text)) != text:
+            changed[name] = shown
+    if reward.extras and values.are_in_record(reward.extras):
+        changed["extras"] = values.redact_record(reward.extras)
+    return replace(reward, **changed) if changed else reward
+
+
+def hide_in_result(result: Any) -> Any:
+    """Returns what a reward returned without secret values, in the shape that the reward chose."""
+    if isinstance(result, Reward):
+        return hide_in_reward(result)
+    if type(result) in (list, tuple):
+        return type(result)(hide_in_result(one) for one in result)
+    if isinstance(result, str | Mapping) and _process.redactor().values.are_in_record(result):
+        return hide_in_record(result)
+    return result
+
+
+def address_to_show(address: str) -> str:
+    """Returns an address without its user name and password, and with the values of its query hidden."""
+    place, mark, query = address.partition("?")
+    hidden = "&".join(f"{pair.partition('=')[0]}={REDACTED}" if _hides(pair) else pair for pair in query.split("&"))
+    return redact(place + mark + hidden)
+
+
+def _hides(pair: str) -> bool:
+    name, _, value = pair.partition("=")
+    return bool(value) and name.lower() not in _PLAIN_PARAMETERS
+
+
+# -- log records and errors --
+
+
+def redact_log_records(package: str) -> None:
+    """Makes the loggers of a package redact each record that they make, so that every handler gets a clean one.
+
+    A filter of the package's logger would not do: Python does not apply it to the loggers below it.
+    """
+    make = logging.getLogRecordFactory()
+
+    def make_redacted(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        if record.name.partition(".")[0] == package:
+            _hide_in_log_record(record)
+        return record
+
+    logging.setLogRecordFactory(make_redacted)
+
+
+def _hide_in_log_record(record: logging.LogRecord) -> None:
+    try:
+        message = record.getMessage()
+    except Exception:  # arguments that do not fit: the handler reports it
+        return
+    if (shown := hide_secrets(message)) != message:
+        record.msg, record.args = shown, ()
+    if record.exc_info and record.exc_info[1] is not None:
+        text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+        if not is_free_of_secrets(text):
+            record.exc_text = hide_secrets(text)
+
+
+# Every module that registers or meets a secret imports this one first.
+redact_log_records("rewardflow")
+RewardflowError.without_secrets = staticmethod(hide_secrets)

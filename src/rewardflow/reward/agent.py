@@ -23,7 +23,7 @@ from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed, RewardflowError, RewardLoadError
 from rewardflow.observe.events import REWARD_SOURCE, AgentEnded, AgentOpened, EventRelay, EventSink
 from rewardflow.observe.line_file import LineFileStatistics
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import address_to_show
 from rewardflow.reward.calls.dispatcher import Dispatcher, DispatchStatistics
 from rewardflow.reward.calls.faults import describe
 from rewardflow.reward.code.contract import load_reward
@@ -300,7 +300,7 @@ class RewardAgent:
         shown = dataclasses.asdict(self.settings) | dataclasses.asdict(self._limits)
         for name in ("journal", "run_dir"):
             shown[name] = None if shown[name] is None else str(shown[name])
-        shown["endpoints"] = [redact(name) for name in self._limits.endpoints]
+        shown["endpoints"] = [address_to_show(name) for name in self._limits.endpoints]
         return shown
 
     # -- submitting --------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rewardflow.errors import InvalidInput
@@ -28,7 +28,7 @@ class Weighted:
     reward: RewardLike
     weight: float = 1.0
     name: str | None = None
-    reward_kwargs: Mapping[str, Any] = EMPTY
+    reward_kwargs: Mapping[str, Any] = field(default=EMPTY, repr=False)  # may hold keys
     account: str | None = None
     limits: LimitOptions | None = None
 

@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any
 
+from rewardflow.observe.redact import redact, register_address
 from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY
 from rewardflow.services.http.endpoint import check_flag
 from rewardflow.services.http.http_client import HttpClient
@@ -19,8 +20,23 @@ from rewardflow.services.http.http_client import HttpClient
 class ServiceRecord:
     """A service. Everything it derives from its settings is a `cached_property`."""
 
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = ServiceRecord.__repr__  # type: ignore[method-assign]  # `dataclass` replaces no own `__repr__`
+
+    def __repr__(self) -> str:
+        """Shows the settings without keys: an address may hold one."""
+        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr)
+        return redact(f"{type(self).__qualname__}({', '.join(shown)})")
+
     def __getstate__(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for value in state.values():
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and "://" in text:
+                    register_address(text)  # this process must know them, too
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -39,6 +39,7 @@ from rewardflow.reward.code.process_messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_REDACTOR = "rewardflow.observe.redact"
 EXIT_GRACE_S = 5.0  # for `atexit` handlers and buffers, once the parent has closed its end
 
 
@@ -60,7 +61,7 @@ class _Child:
         try:
             function = pickle.loads(handshake.source).build()
         except BaseException as error:
-            self._write(HANDSHAKE, encode_answer(pack_exception(_load_error(error))))
+            self._write(HANDSHAKE, encode_answer(_without_secrets(pack_exception(_load_error(error)))))
             return
         base = contextvars.copy_context()  # every call sees the variables that building the reward has set
         for number in range(1, handshake.num_threads):
@@ -112,9 +113,10 @@ def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context
         return _reply(None, pack_exception(refused), Call(()))
     value, raised = run_call(function, kwargs, call, unpack_context(packed, base))
     if raised is not None:
-        return _reply(None, pack_exception(raised), call)
+        return _reply(None, _without_secrets(pack_exception(raised)), call)
+    redactor = sys.modules.get(_REDACTOR)
     try:
-        return _reply(value, None, call)
+        return _reply(value if redactor is None else redactor.hide_in_result(value), None, call)
     except Exception as error:
         unsendable = TypeError(
             f"the result of a reward in a process must be plain data, got a {type_name(value)}: {error}"
@@ -125,6 +127,21 @@ def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context
 def _reply(value: Any, failure: Failure | None, call: Call) -> bytes:
     cost_usd, tokens = float(call.cost_usd), int(call.tokens)
     return encode_reply(Reply(value, failure, cost_usd, tokens, call.is_cost_known, call.headers))
+
+
+def _without_secrets(failure: Failure) -> Failure:
+    """Removes the secrets that only this process knows. Without the redactor nobody has registered one here."""
+    redactor = sys.modules.get(_REDACTOR)
+    if redactor is None:
+        return failure
+    hide = redactor.hide_in_record
+    return Failure(
+        failure.classes,
+        hide(failure.arguments),
+        hide(failure.attributes),
+        hide(failure.summary),
+        hide(failure.traceback_text),
+    )
 
 
 def _load_error(error: BaseException) -> RewardLoadError:

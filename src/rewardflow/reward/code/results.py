@@ -16,14 +16,22 @@ from typing import Any
 
 import orjson
 
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import hide_in_reward, hide_secrets, redact
 from rewardflow.types import EMPTY, FAILURE_KINDS, UNDECIDED_KINDS, FailureKind, Reward
 
 ALLOWED = "a finite number, (score, query, explanation), a mapping with 'score', or a Reward"
 _MAX_REPR_CHARS = 200
 _JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
-_short_repr = reprlib.Repr()
+
+class _RedactedRepr(reprlib.Repr):
+    """Removes secrets from a text before it shortens the text, because half a secret cannot be recognised."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(hide_secrets(x), level)
+
+
+_short_repr = _RedactedRepr()
 _short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 160
 
 
@@ -32,7 +40,7 @@ def parse_result(result: Any) -> Reward:
     if type(result) is float and math.isfinite(result):  # by far the most frequent case, so it skips all other checks
         return Reward(value=result, status="scored")
     try:
-        return _parse(result)
+        return hide_in_reward(_parse(result))
     except Exception as error:  # raised by the user's own mapping or sequence class
         return _failed(f"reading {describe(result)}, which the reward returned, raised {describe(error)}")
 
@@ -211,7 +219,7 @@ def _post_processed(reward: Reward, returned: Any) -> Reward:
 
 def fail(reward: Reward, kind: FailureKind, error: str) -> Reward:
     """Returns the reward as a failed one; its cost, tokens and query stay."""
-    return replace(reward, value=None, status="failed", kind=kind, error=error, imputed=False)
+    return replace(reward, value=None, status="failed", kind=kind, error=redact(error), imputed=False)
 
 
 def _failed(error: str, **rest: Any) -> Reward:

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from rewardflow.errors import RewardLoadError
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import redact, register_settings
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.journal.identity import carried_settings, identity_of, qualified_name, source_of
 
@@ -47,7 +47,7 @@ class RewardSource:
     """A reward, by name or as an object, with its settings; can be pickled if both can."""
 
     spec: RewardLike
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, reward: RewardLike | RewardSource, reward_kwargs: Mapping[str, Any] | None = None) -> RewardSource:
@@ -55,6 +55,7 @@ class RewardSource:
         kwargs = dict(reward_kwargs or {})
         if odd := [key for key in kwargs if not isinstance(key, str)]:
             raise RewardLoadError(f"reward_kwargs must have names as keys, got {odd}")
+        register_settings(kwargs)
         if isinstance(reward, RewardSource):
             return cls(reward.spec, {**reward.kwargs, **kwargs})
         if isinstance(reward, os.PathLike):
@@ -97,6 +98,7 @@ class RewardSource:
         """Loads the reward and returns the plain function to call, for worker processes."""
         from rewardflow.reward.code.contract import load_reward  # here, because contract imports this module
 
+        register_settings(self.kwargs)  # this process must know the secrets, too
         return load_reward(self).function
 
     def _import(self) -> tuple[Any, bytes]:

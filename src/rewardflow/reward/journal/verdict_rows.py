@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from rewardflow.observe.redact import hide_in_record, is_free_of_secrets
 from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, TableRow, row_checksums, verdict_checksum
 from rewardflow.types import EMPTY, FailureKind, Reward, Rollout
 
@@ -152,10 +153,18 @@ def row_of(entry: JournalEntry, store: Store) -> TableRow:
         verdict["latency_s"],
         float(reward.cost_usd),
         _int64(reward.tokens),
-        _json(verdict),
-        _json(inputs),
+        _document(verdict, _VERDICT_TEXTS),
+        _document(inputs, _ROLLOUT_TEXTS),
     )
     return row + row_checksums(row)
+
+
+def _document(fields: Mapping[str, Any], texts: Sequence[str]) -> str:
+    """Returns the JSON of a document, without secret values in its texts. Numbers and kinds stay as they are."""
+    document = _json(fields)
+    if is_free_of_secrets(document):
+        return document
+    return _json({name: hide_in_record(value) if name in texts else value for name, value in fields.items()})
 
 
 def _verdict_document(reward: Reward) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import address_to_show
 from rewardflow.reward.limits.breaker import Breaker, BreakerStatistics
 
 
@@ -28,7 +28,7 @@ class Endpoint:
 
     def __init__(self, name: str | None, breaker: Breaker) -> None:
         self.name = name
-        self.shown = None if name is None else redact(name)
+        self.shown = None if name is None else address_to_show(name)
         self.breaker = breaker
         self.in_flight = 0
         self.calls = 0

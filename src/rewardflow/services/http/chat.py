@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import address_to_show, redact, register_secret
 from rewardflow.reward.code.current_call import report_usage
 from rewardflow.services.http.endpoint import (
     check_addresses,
@@ -261,7 +261,7 @@ def models_url(base_url: str) -> str:
 
 def _check_settings(base_urls: Sequence[str], model: str, sampling: Mapping[str, Any], client: Any) -> None:
     if isinstance(base_urls, str):
-        raise InvalidInput(f"base_urls must be a list of addresses, got the single text {redact(base_urls)!r}")
+        raise InvalidInput(f"base_urls must be a list of addresses, got the single text {address_to_show(base_urls)!r}")
     check_addresses("base_urls", base_urls)
     if bool(base_urls) == (client is not None):
         raise InvalidInput(f"exactly one of base_urls and client must be given, got {'both' if base_urls else 'none'}")
@@ -276,6 +276,9 @@ def _without_retries(client: Any) -> Any:
     """Turns the client's retries off: the agent retries, and hidden retries would escape its rate limit and budget."""
     if client is not None and not hasattr(getattr(getattr(client, "chat", None), "completions", None), "create"):
         raise InvalidInput(f"client must have chat.completions.create, as AsyncOpenAI has, got {type(client).__name__}")
+    key = getattr(client, "api_key", None)
+    if isinstance(key, str):
+        register_secret(key)
     return client.with_options(max_retries=0) if hasattr(client, "with_options") else client
 
 
@@ -390,5 +393,5 @@ def _read_tokens(logprobs: Any) -> tuple[TokenChoice, ...] | None:
 
 
 def _short(value: Any) -> str:
-    text = redact(value if isinstance(value, str) else repr(value)[:2000])
+    text = redact(value if isinstance(value, str) else repr(value))
     return text if len(text) <= _MAX_EXCERPT_CHARS else f"{text[: _MAX_EXCERPT_CHARS - 3]}..."

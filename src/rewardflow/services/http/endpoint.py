@@ -1,7 +1,8 @@
 """Checks and reads the settings that all HTTP services share: addresses, keys, headers, and the address of a call.
 
-Always true: settings name the environment variable of a key; the key is read for each request and not kept. No message
-shows a text that was given instead of such a name or as a header's value, because it may be the key itself.
+Always true: settings name the environment variable of a key; the key is read for each request, and only the redactor
+keeps it. No message shows a text that was given instead of such a name or as a header's value, because the text may be
+the key itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 
 from rewardflow.errors import InvalidInput
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import address_to_show, redact, register_address, register_secret
 from rewardflow.reward.code.current_call import current_call
 
 UNPRICED = "no price is known: set its own call_cost_usd (0 for a server of yours), or call_cost_usd of the agent"
@@ -45,9 +46,10 @@ def check_flag(name: str, value: object) -> None:
 def check_addresses(name: str, addresses: Sequence[str]) -> None:
     for address in addresses:
         if not _is_address(address):
-            raise InvalidInput(f"{name} must be http or https addresses, got {redact(str(address))!r}")
+            raise InvalidInput(f"{name} must be http or https addresses, got {address_to_show(str(address))!r}")
+        register_address(address)
     if len(set(addresses)) != len(addresses):
-        raise InvalidInput(f"{name} must differ from each other, got {redact(str(list(addresses)))}")
+        raise InvalidInput(f"{name} must differ from each other, got {', '.join(map(address_to_show, addresses))}")
 
 
 def read_addresses(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
@@ -83,6 +85,8 @@ def check_variable(name: str, variable: object) -> None:
             f"{name} must be the name of an environment variable (letters, digits and _); what was given is not, "
             "and is not shown, because it may be the key itself"
         )
+    if isinstance(variable, str):
+        _register_variable(variable)
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
@@ -108,6 +112,12 @@ def headers_to_send(
     return sent
 
 
+def _register_variable(variable: str) -> None:
+    """Makes the redactor know the value from now on: this runs in every process that builds the service."""
+    if value := os.environ.get(variable, "").strip():
+        register_secret(value)
+
+
 def _from_environment(variable: str) -> str:
     value = os.environ.get(variable, "").strip()
     shown = redact(variable)  # someone may have given the key itself instead of a name
@@ -115,4 +125,5 @@ def _from_environment(variable: str) -> str:
         raise InvalidInput(f"the environment variable {shown} must hold the service's key; it is not set or empty")
     if not value.isascii() or not value.isprintable():
         raise InvalidInput(f"the environment variable {shown} must hold plain characters, as a header allows")
+    register_secret(value)
     return value

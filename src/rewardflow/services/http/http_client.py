@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rewardflow.errors import CallError, RateLimited, ServiceError, Unparsable
-from rewardflow.observe.redact import REDACTED, redact
+from rewardflow.observe.redact import redact
+from rewardflow.observe.secret_values import SecretValues, parts_of_value
 from rewardflow.reward.code.current_call import report_headers
 from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
 from rewardflow.services.http.decompression import ACCEPT_ENCODING, BadEncoding, decompress
@@ -38,7 +38,6 @@ _STALE_WITHIN_S = 0.25
 MAX_EXCERPT_CHARS = 500
 
 _MAX_ERROR_BODY_BYTES = 16 * 1024
-_MIN_SECRET_CHARS = 4  # a shorter text would match inside ordinary words
 _RETRYABLE_4XX = frozenset({408, 409, 425})
 _HOPELESS_5XX = frozenset({501, 505})
 _MAX_CHECKED_BYTES = 16_384  # longer bodies are lists of log-probs, which would take 8 ms each
@@ -316,13 +315,8 @@ def excerpt_of(body: bytes, sent: Mapping[str, str] = EMPTY) -> str:
 
 def without_secrets(text: str, sent: Mapping[str, str]) -> str:
     """Removes secrets and the values of sent headers: a key may be in a header whose name does not suggest it."""
-    for name, value in sent.items():
-        if name in _JSON_HEADERS:
-            continue
-        for secret in {value, value.rpartition(" ")[2]}:
-            if len(secret) >= _MIN_SECRET_CHARS:
-                text = text.replace(secret, REDACTED).replace(urllib.parse.quote(secret, safe=""), REDACTED)
-    return redact(text)
+    given = (value for name, value in sent.items() if name not in _JSON_HEADERS)
+    return redact(SecretValues(part for value in given for part in parts_of_value(value)).redact(text))
 
 
 def _describe_error(error: BaseException, sent: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ import urllib.request
 from dataclasses import dataclass, field
 
 from rewardflow.errors import InvalidInput
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import redact, register_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ def _read_proxy(address: str) -> Proxy:
     url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     if parts.username is None:
         return Proxy(url)
+    register_address(parts.geturl())
     secret = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
     return Proxy(url, {"Proxy-Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"})
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from rewardflow.errors import ServiceError, Unparsable
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import hide_secrets, redact
 from rewardflow.services.http.chat import ChatAnswer, TokenChoice
 from rewardflow.services.judges.fencing import neutralised
 from rewardflow.services.judges.rubric import REASON, Criterion, number_of
@@ -161,6 +161,7 @@ def _check_stated_scores(prose: str, verdict: Mapping[str, Any]) -> None:
 
 def excerpt(text: str) -> str:
     """Returns both ends of a text for an error message: without secrets, on one line, of bounded length."""
+    text = hide_secrets(text)  # before it is cut, because half a secret cannot be recognised
     shown = " ".join(redact(text[:2000] if len(text) <= 4000 else f"{text[:2000]} ... {text[-2000:]}").split())
     if len(shown) <= _MAX_EXCERPT_CHARS:
         return repr(shown)
