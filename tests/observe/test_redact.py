@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +11,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rewardflow.observe.redact import REDACTED, Redactor
+from rewardflow.errors import InvalidInput
+from rewardflow.observe.redact import (
+    REDACTED,
+    Redactor,
+    address_to_show,
+    hide_in_reward,
+    hide_secrets,
+    redact,
+    register_address,
+    register_secret,
+    register_settings,
+)
+from rewardflow.types import Reward
 
 REDACTOR = Redactor({})
 
@@ -168,3 +181,64 @@ def test_the_environment_of_the_process_is_read_at_the_first_call() -> None:
         env = {**os.environ, name: "plain-but-secret"}
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == shown
+
+
+def test_the_password_of_any_address_in_the_environment_is_removed() -> None:
+    redactor = Redactor({"DATABASE": "postgres://me:sesame-street@db/1"})
+    assert redactor.redact("login as me with sesame-street") == f"login as me with {REDACTED}"
+
+
+def test_a_path_that_exists_is_no_secret_whatever_its_variable_is_called() -> None:
+    assert Redactor({"SERVICE_CREDENTIALS": os.__file__}).redact(os.__file__) == os.__file__
+
+
+# -- registered values --
+
+
+def test_a_registered_value_is_removed_from_texts_messages_errors_and_log_records(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    register_secret("Bearer tulip-garden-one")
+    assert hide_secrets("a tulip-garden-one") == redact("a tulip-garden-one") == f"a {REDACTED}"
+    assert str(InvalidInput("got tulip-garden-one")) == f"got {REDACTED}"
+    try:
+        raise ValueError("tulip-garden-one")
+    except ValueError:
+        logging.getLogger("rewardflow.anything").warning("no %s", "tulip-garden-one", exc_info=True)
+    logging.getLogger("rewardflow.anything").warning("%d of %s", 1, "tulips")
+    assert "tulip-garden" not in caplog.text
+    assert f"ValueError: {REDACTED}" in caplog.text
+    assert caplog.records[-1].args == (1, "tulips")
+
+
+def test_only_the_values_are_removed_from_the_texts_of_a_verdict_and_its_numbers_stay() -> None:
+    register_secret("87654321")
+    reward = Reward(
+        value=0.87654321, explanation="password: hunter2, 87654321", extras={"n": 87654321, "t": ["87654321"]}
+    )
+    shown = hide_in_reward(reward)
+    assert (shown.value, shown.explanation) == (0.87654321, f"password: hunter2, {REDACTED}")
+    assert shown.extras == {"n": 87654321, "t": [REDACTED]}
+    clean = Reward(value=1.0, explanation="password: hunter2")
+    assert hide_in_reward(clean) is clean
+
+
+def test_the_texts_under_secret_names_of_settings_are_registered() -> None:
+    register_settings(
+        {
+            "client": {"api_key": "rose-garden-key", "api_key_env": "ROSE_GARDEN_NAME"},
+            "headers": {"Authorization": "$ROSE_GARDEN_VAR"},
+            "answer_key": "rose_answers",
+            "servers": ["https://me:rose-garden-pass@host/?code=rose-code-1&page=rose-page-1"],
+        }
+    )
+    text = "rose-garden-key rose-garden-pass rose-code-1 | ROSE_GARDEN_NAME $ROSE_GARDEN_VAR rose_answers rose-page-1"
+    assert hide_secrets(text) == " ".join([REDACTED] * 3) + text[text.index(" |") :]
+
+
+def test_an_address_is_shown_without_its_password_and_the_values_of_its_query() -> None:
+    address = "https://me:lily-pond-pass@host:1/v1?api-version=2024-10-21&x=lily-pond-x"
+    assert address_to_show(address) == f"https://{REDACTED}@host:1/v1?api-version=2024-10-21&x={REDACTED}"
+    assert address_to_show("http://host/v1") == "http://host/v1"
+    register_address(address)
+    assert hide_secrets("lily-pond-x 2024-10-21") == f"{REDACTED} 2024-10-21"

@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 
 from rewardflow.cli.display import logging_to_stderr
 from rewardflow.cli.safe_text import safe
@@ -56,12 +56,17 @@ def exit_code_of(error: BaseException, *, shows_traceback: bool = False) -> int:
             _drop_stdout()
             message, code = f"the output could not be written: {cause.strerror}", WRONG_USE
         case _:
+            sys.excepthook = _print_without_secrets  # the interpreter shows the traceback of a bug of ours with it
             raise error
     with contextlib.suppress(OSError):  # stderr is closed or full as well
         if shows_traceback:
             sys.stderr.write(safe("".join(traceback.format_exception(error))))
         sys.stderr.write(f"rewardflow: {safe(message)}\n")
     return code
+
+
+def _print_without_secrets(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(safe("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _cause_of(error: BaseException) -> BaseException:
