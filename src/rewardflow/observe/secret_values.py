@@ -4,9 +4,9 @@ Always true: a text or a record that comes back from here holds no value in any 
 percent-encoded, as HTML entities, in base64, and interrupted by white space, line ends, quotation marks or commas. Text
 without such a value comes back as the same object. The time is linear in the length of the text. Numbers never change.
 
-A value of 8 or more characters is found anywhere. A value of 4 to 7 characters is found only as it is and as a whole
-word, and a shorter one never: it would match inside ordinary words. A value that was changed in another way (reversed,
-encrypted, in hexadecimal) is not found.
+A value of 8 or more characters is found anywhere. A value of 4 to 7 characters that are not all letters is found only
+as it is and as a whole word. Other values are not found: `EMPTY` or `test` as a key would remove words of ordinary
+text. A value that was changed in another way (reversed, encrypted, in hexadecimal) is not found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SecretValues:
     def __init__(self, values: Iterable[str]) -> None:
         stripped = {value.strip() for value in values}
         whole = {value for value in stripped if len(_squeezed(value)) >= MIN_LENGTH and value not in REDACTED}
-        words = {one for one in stripped - whole if len(one) >= MIN_WORD_LENGTH and one not in REDACTED}
+        words = {one for one in stripped - whole if len(one) >= MIN_WORD_LENGTH and not one.isalpha()}
         self._plain = tuple(sorted(whole, key=len, reverse=True))
         self._squeezed = tuple({form for value in whole for form in _forms(value)})
         self._words = _whole_words(words) if words else None
