@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -190,3 +192,23 @@ def test_ls_works_while_a_run_is_writing(tmp_path: Path, capsys: pytest.CaptureF
 
     asyncio.run(main())
     assert "0.75" in capsys.readouterr().out
+
+
+# ---- check --------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_what_is_wrong_and_repair_keeps_the_rest(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("check", path) == 0
+    assert capsys.readouterr().out == f"{path}: 3 verdicts are sound, 0 are broken\n"
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE verdicts SET verdict = replace(verdict, '0.75', '0.95')")
+    assert call("check", path, "--json") == 1
+    assert orjson.loads(capsys.readouterr().out)["broken"] == [
+        {"id": 1, "why": "its verdict does not match its checksum"}
+    ]
+    assert call("check", path) == 1
+    assert "verdict 1: its verdict does not match its checksum\n" in capsys.readouterr().out
+    assert call("check", path, "--repair") == 0
+    assert "repaired: kept 2 verdicts, of 1 more the cost alone, and lost 0;" in capsys.readouterr().out
+    assert call("check", path, "--repair") == 0
+    assert len([name for name in os.listdir(path.parent) if ".broken-" in name]) == 1

@@ -1,13 +1,15 @@
-"""`rewardflow journal`: lists, shows and exports the verdicts of a run, and shrinks the file.
+"""`rewardflow journal`: lists, shows and exports the verdicts of a run, checks and repairs the file, and shrinks it.
 
 Always true: text from policies and judges cannot control the terminal: `ls` and `show` escape every control character.
-`ls`, `show` and `export` open the journal read-only and work while a run writes to it.
+`ls`, `show`, `export` and `check` open the journal read-only and work while a run writes to it; `check --repair` and
+`vacuum` need it alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -20,10 +22,14 @@ import orjson
 
 from rewardflow.cli.safe_text import printable
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.journal.integrity import JournalCheck, check_journal
+from rewardflow.reward.journal.repair import RepairResult, repair_journal
 from rewardflow.reward.journal.verdict_journal import JournalReader, JournalRow, vacuum
 
 DAY_S = 86_400.0
 MAX_CELL = 40
+MAX_PROBLEMS = 20
+BROKEN = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
     export.add_argument("--scored-only", action="store_true", help="leave failed verdicts out")
 
+    check = commands.add_parser("check", help="say what is broken in the file; exit code 1 if anything is")
+    check.add_argument("path", metavar="PATH")
+    check.add_argument(
+        "--repair", action="store_true", help="keep what is sound in a new file, and the old file beside it"
+    )
+    check.add_argument("--json", action="store_true", help="print what was found as one JSON object")
+
     shrink = commands.add_parser("vacuum", help="delete the verdicts that the options name, and shrink the file")
     shrink.add_argument("path", metavar="PATH")
     shrink.add_argument("--keep-runs", nargs="+", default=[], metavar="R", help="delete no verdict of these runs")
@@ -62,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
             _show(args)
         case "export":
             _export(args)
+        case "check":
+            return _check(args)
         case "vacuum":
             _vacuum(args)
     return 0
@@ -173,6 +188,40 @@ def _write_counted(file: IO[str], lines: Iterable[str]) -> int:
         file.write(line)
         num_lines += 1
     return num_lines
+
+
+# ---- check --------------------------------------------------------------------------------------------------------
+
+
+def _check(args: argparse.Namespace) -> int:
+    found = check_journal(args.path)
+    sys.stdout.writelines([_json_line(dataclasses.asdict(found))] if args.json else _shown_check(args.path, found))
+    if found.is_sound or not args.repair:
+        return 0 if found.is_sound else BROKEN
+    repaired = repair_journal(args.path)
+    if not args.json:
+        sys.stdout.writelines(_shown_repair(repaired))
+    return 0
+
+
+def _shown_check(path: str, found: JournalCheck) -> Iterator[str]:
+    unchecked = f" ({found.rows_without_checksum} have no checksum)" if found.rows_without_checksum else ""
+    yield f"{printable(path)}: {found.rows} verdicts are sound{unchecked}, {len(found.broken)} are broken\n"
+    yield from (f"  verdict {row.id}: {row.why}\n" for row in found.broken[:MAX_PROBLEMS])
+    if len(found.broken) > MAX_PROBLEMS:
+        yield f"  and {len(found.broken) - MAX_PROBLEMS} more\n"
+    yield from (f"  SQLite: {printable(problem)}\n" for problem in found.page_problems[:MAX_PROBLEMS])
+    if not found.is_sound:
+        yield "broken verdicts are asked for again; `rewardflow journal check PATH --repair` keeps the rest\n"
+
+
+def _shown_repair(repaired: RepairResult) -> Iterator[str]:
+    yield (
+        f"repaired: kept {repaired.rows_kept} verdicts, of {repaired.costs_kept} more the cost alone, and lost "
+        f"{repaired.rows_lost}; the broken file is {printable(str(repaired.broken_file))}\n"
+    )
+    for name in repaired.tables_cut_short:
+        yield f"the table {printable(name)} could not be read to its end: what was spent may be counted too low\n"
 
 
 # ---- vacuum -------------------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +21,7 @@ import pytest
 from rewardflow.cli.main import main
 from rewardflow.cli.score.closing_report import Distribution
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
+from rewardflow.reward.journal.journal_lock import lock_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -250,6 +253,96 @@ def test_the_same_command_pays_nothing_twice_unless_it_is_another_run(here: Path
     assert calls() == ["1", "2"]
     assert run_score("--run", "again") == 0
     assert calls() == ["1", "2", "1", "2"]
+
+
+def test_the_same_command_asks_again_for_what_failed_and_pays_for_no_score_twice(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(1, {"response": "fail"}, 2)
+    for num_asked in (1, 2):
+        assert run_score() == 3
+        assert column("cached") == [num_asked > 1, False, num_asked > 1]
+        assert sorted(calls()) == ["1", "2", *["fail"] * num_asked]
+    assert run_score("--replay-failures", "true") == 3
+    assert column("cached") == [True, True, True]
+    with pytest.raises(SystemExit):
+        main(["score", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "asks for rows that it had not reached and for rows that failed" in told
+
+
+def test_a_second_command_on_the_same_output_is_refused_while_the_first_runs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(1)
+    with lock_run(here / "out.jsonl.journal.db", "default"):
+        assert run_score() == 2
+    assert f"in use by process {os.getpid()} on " in capsys.readouterr().err
+    assert calls() == []
+    assert run_score() == 0
+
+
+FULL_DISK = """
+import resource, signal, sys
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+calls = []
+
+async def judge(response):
+    calls.append(response)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, resource.RLIM_INFINITY))
+    return 0.5
+
+if __name__ == "__main__":
+    sys.modules["full_disk"] = sys.modules["__main__"]
+    from rewardflow.cli.main import main
+    code = main("score answers.jsonl --reward full_disk:judge --out out.jsonl --max-concurrency 2".split())
+    print(len(calls))
+    sys.exit(code)
+"""
+
+
+def test_on_a_full_disk_the_output_has_every_verdict_that_was_paid_for(here: Path) -> None:
+    """A limit on file size stands in for the full disk: the journal reaches it, the output does not."""
+    answers(*range(200))
+    Path("full_disk.py").write_text(FULL_DISK)
+    done = subprocess.run([sys.executable, "full_disk.py"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    num_calls = int(done.stdout.splitlines()[-1])
+    assert 0 < num_calls < 100
+    assert len(verdicts()) == 200
+    assert column("score").count(0.5) == num_calls
+    assert set(column("kind")) == {None, "cancelled"}
+    assert "the journal is not complete: the journal out.jsonl.journal.db must be written, but" in done.stderr
+
+
+def test_an_output_that_cannot_be_written_any_more_goes_to_a_temporary_folder(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare_place = here / "spare"
+    spare_place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(spare_place))
+    (here / "gone").mkdir()
+    (here / "remover.py").write_text("import os\ndef judge(response):\n    os.rmdir('gone')\n    return 0.5\n")
+    answers(1)
+    assert run_score("--journal", "j.db", reward="remover.py:judge", out="gone/out.jsonl") == 1
+    (spare,) = spare_place.glob("*/out.jsonl")
+    assert column("score", str(spare)) == [0.5]
+    assert f"cannot write gone/out.jsonl: No such file or directory; the verdicts are in {spare}" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_saved_verdicts_that_are_broken_are_asked_for_again_and_counted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(1, 2)
+    assert run_score() == 0
+    with contextlib.closing(sqlite3.connect("out.jsonl.journal.db")) as journal, journal:
+        journal.execute("UPDATE verdicts SET verdict = replace(verdict, '2.0', '9.0')")
+    assert run_score() == 0
+    assert column("score") == [1.0, 2.0]
+    assert "1 saved verdicts were broken and were asked for again" in " ".join(capsys.readouterr().err.split())
 
 
 def test_without_a_journal_there_is_none(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

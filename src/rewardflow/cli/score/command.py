@@ -1,15 +1,16 @@
 """`rewardflow score`: judges a file of answers with a reward agent and writes a file of verdicts.
 
 Always true: whatever happens to the calls, the output has one row for each input row, in order, and no failure has a
-score; every paid verdict is in the journal, so that the same command, started again, continues where the last one
-stopped. An interrupt leaves the output file as it was; after an outage or a spent budget the command writes the
-verdicts that it has.
+score; every paid verdict is in the journal, so that the same command, started again, asks only for rows without a
+score: those that it had not reached, and those that failed. An interrupt leaves the output file as it was; after an
+outage, a spent budget or a full disk the command writes the verdicts that it has.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,15 +29,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ALL_SCORED = 0
+NOT_SAVED = 1
 SOME_FAILED = 3
 BAD_ROWS_NAMED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Judges every row of a JSONL or parquet file and writes one output row for each, in order. After Ctrl-C the\n"
-        "same command continues where it stopped. Exit code 0 if all rows were scored, 3 if some failed, 2 for bad\n"
-        "usage, 130 if interrupted."
+        "Judges every row of a JSONL or parquet file and writes one output row for each, in order. The same command,\n"
+        "started again, pays for no score twice: it asks for rows that it had not reached and for rows that failed.\n"
+        "Exit code 0 if all rows were scored, 3 if some failed, 1 if the output or the journal could not be written,\n"
+        "2 for bad usage, 130 if interrupted."
     )
     parser.add_argument("answers", metavar="ANSWERS", help="the file of answers, .jsonl or .parquet")
     parser.add_argument("--reward", required=True, metavar="R", help="judge.yaml, file.py:name or package.module:name")
@@ -72,10 +75,12 @@ def run(args: argparse.Namespace) -> int:
         console.print(_how_to_resume(journal), soft_wrap=True)
         raise
     judged = _judged(rows, scoring)
-    write_verdicts(out, judged, source=answers_path)
+    written = _write(out, judged, answers_path, console)
     _report_problems(scoring, journal, console)
-    outcome = summarise(judged, scoring, out=out, journal=journal)
+    outcome = summarise(judged, scoring, out=written, journal=journal)
     report(outcome, as_json=args.json)
+    if written != out or scoring.journal_problem is not None:
+        return NOT_SAVED
     return ALL_SCORED if outcome.scored == len(rows) else SOME_FAILED
 
 
@@ -132,14 +137,41 @@ def _judged(rows: Sequence[Answer | BadRow], scoring: Scoring) -> list[JudgedAns
     ]
 
 
+def _write(out: Path, judged: Sequence[JudgedAnswer], source: Path, console: Console) -> Path:
+    """Writes the verdicts and returns where: in the folder for temporary files, if `out` cannot be written any more."""
+    try:
+        write_verdicts(out, judged, source=source)
+        return out
+    except InvalidInput as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        try:
+            spare = Path(tempfile.mkdtemp(prefix="rewardflow-score-")) / out.name
+            write_verdicts(spare, judged, source=source)
+        except (OSError, InvalidInput):
+            raise error from None
+        console.print(f"{safe(str(error))}; the verdicts are in {safe(str(spare))}", soft_wrap=True)
+        return spare
+
+
 def _report_problems(scoring: Scoring, journal: Path | None, console: Console) -> None:
     if scoring.journal_problem is not None:
+        console.print(f"the journal is not complete: {safe(scoring.journal_problem)}", soft_wrap=True)
         console.print(
-            f"the output is complete, but the journal is not: {safe(scoring.journal_problem)}", soft_wrap=True
+            "the output has every verdict that was paid for; the same command pays again for those that the journal "
+            "lacks",
+            soft_wrap=True,
         )
-    if scoring.halted is not None:
+    elif scoring.halted is not None:
         console.print(f"stopped early: {safe(str(scoring.halted))}", soft_wrap=True)
         console.print(_how_to_resume(journal), soft_wrap=True)
+    saved = scoring.statistics.journal
+    if saved is not None and saved.broken_rows:
+        console.print(
+            f"{saved.broken_rows:,} saved verdicts were broken and were asked for again; "
+            f"`rewardflow journal check {safe(str(journal))}` tells which",
+            soft_wrap=True,
+        )
 
 
 def _how_to_resume(journal: Path | None) -> str:

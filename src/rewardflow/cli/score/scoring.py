@@ -53,10 +53,12 @@ async def score_all(agent: rf.RewardAgent, answers: Sequence[Answer], console: C
                 except rf.AgentHalted as halted:
                     scoring.take(halted.groups)
                     scoring.halted = halted
+                    if isinstance(halted, JournalWriteFailed):
+                        scoring.journal_problem = str(halted)
             scoring.elapsed_s = loop.time() - began_s
             scoring.statistics = agent.statistics()
     except JournalWriteFailed as error:  # the agent delivered the verdicts, so the output has them
-        scoring.journal_problem = str(error)
+        scoring.journal_problem = scoring.journal_problem or str(error)
     return scoring
 
 

@@ -196,7 +196,7 @@ def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 def column_names(connection: sqlite3.Connection) -> list[str]:
     """Returns the columns of the verdicts in this file."""
-    return [str(row[1]) for row in connection.execute("PRAGMA table_info(verdicts)")]
+    return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('verdicts')")]
 
 
 # -- network file systems --

@@ -115,10 +115,7 @@ def _checked_reward(key: bytes, checksum: bytes, document: bytes) -> Reward | No
     """Returns None for a broken row. A row of an earlier version has no checksum, and is believed if it can be read."""
     if checksum and int(checksum) != verdict_checksum(key, document):
         return None
-    try:
-        return _reward(orjson.loads(document))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return _readable_reward(document)
 
 
 def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
@@ -210,6 +207,22 @@ def _reward(document: Mapping[str, Any]) -> Reward:
         latency_s=document["latency_s"],
         cached=True,
     )
+
+
+def _readable_reward(document: bytes) -> Reward | None:
+    try:
+        return _reward(orjson.loads(document))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def is_readable_verdict(document: bytes) -> bool:
+    return _readable_reward(document) is not None
+
+
+def failed_document(kind: FailureKind, error: str) -> str:
+    """Returns the document of a failed verdict, as a row holds it."""
+    return _json(_verdict_document(Reward(kind=kind, error=error)))
 
 
 def _with_digests(document: Mapping[str, Any], private: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""Repairs a journal: copies everything that is sound into a new file, which takes the place of the broken one.
+
+Always true: the broken file stays beside the new one, complete, as `NAME.broken-TIME`; nothing is changed before that
+copy is on disk. No run uses the journal meanwhile. A row whose verdict is broken but whose cost is sound stays as a
+failed verdict that is never reused, so that the cap still counts what it cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rewardflow.errors import JournalError
+from rewardflow.reward.journal.database import (
+    LOCK_TIMEOUT_S,
+    close,
+    open_for_reading,
+    open_for_writing,
+    require_file,
+    translated_errors,
+)
+from rewardflow.reward.journal.integrity import ScannedRow, check_journal, scan
+from rewardflow.reward.journal.journal_lock import lock_run
+from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, row_checksums
+from rewardflow.reward.journal.verdict_rows import COLUMNS, failed_document
+
+_VERDICT_LOST: Final = "its verdict was broken in the journal"
+_TEXT_COLUMNS: Final = ("run", "group_id", "reward", "identity", "kind", "verdict", "rollout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairResult:
+    rows_kept: int
+    costs_kept: int  # rows that lost their verdict and keep their place and cost
+    rows_lost: int
+    tables_cut_short: tuple[str, ...]  # other tables of which not all rows could be read
+    broken_file: Path
+
+
+def repair_journal(path: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> RepairResult:
+    """Replaces the journal by one that holds its sound rows; raises `JournalLocked` while a run uses it."""
+    path = Path(path).resolve()  # the file itself is replaced, not a link to it
+    require_file(path)
+    draft = path.with_name(f"{path.name}-repaired")
+    with lock_run(path, None):
+        try:
+            broken_file = _keep_copy(path)
+            _remove(draft)
+            with (
+                translated_errors(path),
+                contextlib.closing(open_for_reading(path, lock_timeout_s)) as old,
+                contextlib.closing(open_for_writing(draft, lock_timeout_s, exclusive=True)) as new,
+            ):
+                result = _copy_all(old, new, broken_file)
+                close(new)
+            if not check_journal(draft).is_sound:
+                raise JournalError(f"the repaired journal must be sound, got a broken one; {path} is unchanged")
+            for suffix in ("-wal", "-shm"):  # of the old file; SQLite would take them for the new one's
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            os.replace(draft, path)
+        except OSError as error:
+            raise JournalError(f"cannot repair the journal {path}: {error.strerror or error}") from error
+        finally:
+            _remove(draft)
+    return result
+
+
+def _keep_copy(path: Path) -> Path:
+    copy = path.with_name(f"{path.name}.broken-{time.strftime('%Y%m%dT%H%M%S')}")
+    for suffix in ("", "-wal"):
+        source = path.with_name(path.name + suffix)
+        if source.exists() and (source == path or source.stat().st_size):  # a reader leaves an empty WAL
+            handle = os.open(f"{copy}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(handle, "wb") as target, source.open("rb") as content:
+                shutil.copyfileobj(content, target)
+                target.flush()
+                os.fsync(target.fileno())
+    return copy
+
+
+def _remove(draft: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+
+
+def _copy_all(old: sqlite3.Connection, new: sqlite3.Connection, broken_file: Path) -> RepairResult:
+    num_kept = num_costs = num_lost = 0
+    insert = f"INSERT INTO verdicts (id, {COLUMNS}, {CHECKSUM_COLUMNS}) VALUES (?{', ?' * (COLUMNS.count(',') + 3)})"
+    new.execute("BEGIN")
+    for row in scan(old):
+        if row.problem() is None:
+            num_kept += 1
+            new.execute(insert, (row.id, *_as_texts(row.values), row.verdict_crc32, row.rest_crc32))
+        elif row.has_sound_rest:
+            num_costs += 1
+            values = _without_verdict(row)
+            new.execute(insert, (row.id, *values, *row_checksums(values)))
+        else:
+            num_lost += 1
+    cut_short = tuple(_copy_other_tables(old, new))
+    new.execute("COMMIT")
+    return RepairResult(
+        rows_kept=num_kept,
+        costs_kept=num_costs,
+        rows_lost=num_lost,
+        tables_cut_short=cut_short,
+        broken_file=broken_file,
+    )
+
+
+def _as_texts(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Decodes texts, which `scan` reads as bytes, so that SQLite stores them as texts again."""
+    named = zip(COLUMNS.split(", "), values, strict=True)
+    return tuple(
+        value.decode("utf-8", "surrogateescape") if name in _TEXT_COLUMNS and isinstance(value, bytes) else value
+        for name, value in named
+    )
+
+
+def _without_verdict(row: ScannedRow) -> tuple[Any, ...]:
+    columns = dict(zip(COLUMNS.split(", "), _as_texts(row.values), strict=True))
+    document = failed_document("cancelled", _VERDICT_LOST)
+    return tuple((columns | {"value": None, "kind": "cancelled", "verdict": document}).values())
+
+
+def _copy_other_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> Iterator[str]:
+    """Copies tables beside the verdicts, as far as each can be read; yields the names of those that were cut short."""
+    old.text_factory = str
+    tables = old.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name != 'verdicts'").fetchall()
+    there = {name for (name,) in new.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for name, sql in tables:
+        if name.startswith("sqlite_"):
+            continue
+        if name not in there:
+            new.execute(sql)
+        quoted = '"' + name.replace('"', '""') + '"'
+        try:
+            for row in old.execute(f"SELECT * FROM {quoted}"):
+                new.execute(f"INSERT INTO {quoted} VALUES ({', '.join('?' * len(row))})", row)
+        except sqlite3.DatabaseError:
+            yield name
