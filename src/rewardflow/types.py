@@ -59,6 +59,7 @@ _ROLLOUT_TYPES: tuple[tuple[str, type], ...] = (
     ("index", int),
     ("group_size", int),
     ("step", int),
+    ("position", int),
     ("prompt", str),
     ("extra_info", Mapping),
 )
@@ -73,7 +74,8 @@ class Rollout:
 
     `group_id` names the prompt's group within its step; never derive it from the prompt's text, because prompts repeat.
     Where several policy versions sampled a response, `token_versions` gives the version of each token, and
-    `policy_version` is the oldest of them.
+    `policy_version` is the oldest of them. The agent judges older steps first, and within a step first the groups of
+    lower `position`.
     """
 
     group_id: str
@@ -86,6 +88,7 @@ class Rollout:
     data_source: str = ""
     extra_info: Mapping[str, Any] = EMPTY
     step: int = 0
+    position: int = 0
     token_ids: Sequence[int] | None = None
     log_probs: Sequence[float] | None = None
     response_mask: Sequence[int] | None = None

@@ -18,7 +18,7 @@ from rewardflow.flow.schedule import Schedule
         ({"groups_per_step": 4, "refill_rounds": 1}, "refill must be at least 1, got refill=0"),
         (
             {"groups_per_step": 4, "refill": 1, "refill_rounds": 1, "order": "fixed", "stream": "micro_batch"},
-            "need stream=batch, got refill_rounds=1, stream=micro_batch",
+            "need stream=batch or order=completion, got refill_rounds=1, stream=micro_batch, order=fixed",
         ),
         ({"groups_per_step": 4, "straggler_s": 0.0}, "straggler_s must be a positive number"),
     ],

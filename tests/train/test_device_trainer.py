@@ -60,7 +60,7 @@ class Noting(DeviceTrainer):
         self._note("passes")
         self._tally.take(batch)
 
-    def _update(self) -> tuple[UpdateSums, float | None]:
+    def _update(self, token_share: float) -> tuple[UpdateSums, float | None]:
         self._note("update")
         return self._tally.close(Ranks(self._device)), 2.0
 

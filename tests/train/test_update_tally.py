@@ -1,11 +1,13 @@
 """What is counted between updates, and how an update is told."""
 
 import logging
+from typing import get_args
 
 import pytest
 import torch
 from tiny_training import batch, random_samples
 
+from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.update_tally import UpdateTally
 
@@ -52,3 +54,16 @@ def test_an_update_without_a_scored_sample_is_told_as_empty() -> None:
     report = tally.told(tally.close(ALONE), grad_norm=None, lr=0.1, step=0)
     assert report.metrics["skipped_empty"] == 1.0
     assert tally.statistics().num_empty_updates == 1
+
+
+def test_the_share_of_tokens_divides_a_mean_over_tokens_and_no_mean_over_rollouts() -> None:
+    samples = random_samples(6)
+    found = {}
+    for rule in get_args(Aggregation):
+        denominators = []
+        for share in (1.0, 0.5):
+            tally = UpdateTally(rule, 9)
+            tally.take(batch(samples))
+            denominators.append(tally.close(ALONE, share).denominator)
+        found[rule] = denominators[1] / denominators[0]
+    assert found == {"token_mean": 2.0, "seq_mean_token_sum": 1.0, "seq_mean_token_mean": 1.0, "fixed_length": 1.0}

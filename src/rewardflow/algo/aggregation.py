@@ -1,7 +1,8 @@
 """Turns the losses of tokens into the loss of a batch: a numerator and a denominator that both add up.
 
 Always true: numerators and denominators of micro-batches sum to those of the batch, however its rows are split. So the
-trainer may accumulate gradients first and divide once. A failed rollout is in neither.
+trainer may accumulate gradients first and divide once. A failed rollout is in neither. Where a step has several
+mini-batches, `token_share_divisor` makes a token weigh the same in each of them.
 
     token_mean             sum of tokens                    / trained tokens
     seq_mean_token_sum     sum of tokens                    / scored rollouts
@@ -25,11 +26,12 @@ from rewardflow.settings.run_settings import Aggregation
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
     divides_rows: bool  # each by its own number of trained tokens
+    counts_tokens: bool = False
     count: Callable[[Tensor, Tensor, int], Tensor]  # arguments: trained mask, scored rows, longest response
 
 
 _RULES: Mapping[str, _Rule] = {
-    "token_mean": _Rule(divides_rows=False, count=lambda mask_BT, scored_B, longest: mask_BT.sum()),
+    "token_mean": _Rule(divides_rows=False, counts_tokens=True, count=lambda mask_BT, scored_B, longest: mask_BT.sum()),
     "seq_mean_token_sum": _Rule(divides_rows=False, count=lambda mask_BT, scored_B, longest: scored_B.sum()),
     "seq_mean_token_mean": _Rule(divides_rows=True, count=lambda mask_BT, scored_B, longest: scored_B.sum()),
     "fixed_length": _Rule(divides_rows=False, count=lambda mask_BT, scored_B, longest: scored_B.sum() * longest),
@@ -66,3 +68,12 @@ def denominator(aggregation: Aggregation, mask_BT: Tensor, scored_B: Tensor, max
     """
     count = look_up("aggregation", aggregation, _RULES).count
     return count(trained_mask(mask_BT, scored_B), scored_B.bool(), max_response_tokens).to(torch.float64)
+
+
+def token_share_divisor(aggregation: Aggregation, token_share: float) -> float:
+    """Returns by what to divide the denominator of a mini-batch with `token_share` times the mean number of tokens.
+
+    Without it, a token of a mini-batch with few tokens would weigh more than one of a mini-batch with many. The
+    aggregations that count rollouts need none: mini-batches do not differ in rollouts.
+    """
+    return token_share if look_up("aggregation", aggregation, _RULES).counts_tokens else 1.0

@@ -1,8 +1,8 @@
 """Computes how soon steps could have ended, from the durations of their parts with no time lost between them.
 
 Always true: this is arithmetic on durations that were measured elsewhere; it shares no code with the loop or the agent.
-Calls start in the first free slot: those of older steps first, then group after group in the order in which their first
-rollouts ended, then by index. The one device does one thing at a time, in the only order that the schedule allows:
+Calls start in the first free slot: those of older steps first, then group after group, then by index. The one device
+does one thing at a time, in the only order that the schedule allows:
 
     generate every step that may be generated, then for each step in turn:
     log-probs, micro-batches and updates, each as soon as the groups it needs are complete; publish; generate one more
@@ -11,12 +11,13 @@ rollouts ended, then by index. The one device does one thing at a time, in the o
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rewardflow.flow.schedule import Schedule, Stream
+from rewardflow.flow.schedule import Order, Schedule, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def critical_path(
 
     `one_batch_at_a_time` lets no call of a step start before the last of the step before has ended.
     """
-    service = _Service(slots, one_batch_at_a_time=one_batch_at_a_time)
+    service = _Service(slots, schedule.order, one_batch_at_a_time=one_batch_at_a_time)
     to_generate = iter(steps)
     completions: list[list[float]] = []
     published: list[float] = []
@@ -110,22 +111,27 @@ def _train(step: StepTimes, completions_s: Sequence[float], stream: Stream, now_
 class _Service:
     """The slots that calls run in. Serves steps in order, because calls of older steps go first."""
 
-    def __init__(self, slots: int, *, one_batch_at_a_time: bool) -> None:
+    def __init__(self, slots: int, order: Order, *, one_batch_at_a_time: bool) -> None:
+        self._order = order
         self._free_s = [0.0] * slots
         self._one_batch_at_a_time = one_batch_at_a_time
 
     def serve(self, calls: Sequence[CallTimes], started_s: float) -> list[float]:
-        """Returns when one group of the step is complete, two are, and so on; its generation starts at `started_s`."""
+        """Returns when the first group to train is complete, the first two are, and so on.
+
+        Generation of the step starts at `started_s`.
+        """
         not_before_s = max(self._free_s) if self._one_batch_at_a_time else -math.inf
         completed_s: defaultdict[int, float] = defaultdict(float)
         for call, ended_s in self._ends(calls, started_s, not_before_s):
             completed_s[call.group] = max(completed_s[call.group], ended_s)
-        return sorted(completed_s.values())
+        if self._order == "completion":
+            return sorted(completed_s.values())
+        return list(itertools.accumulate((completed_s[group] for group in sorted(completed_s)), max))
 
     def _ends(
         self, calls: Sequence[CallTimes], started_s: float, not_before_s: float
     ) -> Iterator[tuple[CallTimes, float]]:
-        place = {group: number for number, group in enumerate(dict.fromkeys(call.group for call in calls))}
         released = [max(started_s + call.rollout_ended_s, not_before_s) for call in calls]
         arriving = sorted(range(len(calls)), key=lambda i: released[i])
         waiting: list[tuple[int, int, CallTimes]] = []
@@ -136,7 +142,7 @@ class _Service:
                 now_s = max(now_s, released[arriving[num_arrived]])
             while num_arrived < len(calls) and released[arriving[num_arrived]] <= now_s:
                 arrived = calls[arriving[num_arrived]]
-                heapq.heappush(waiting, (place[arrived.group], arrived.index, arrived))
+                heapq.heappush(waiting, (arrived.group, arrived.index, arrived))
                 num_arrived += 1
             call = heapq.heappop(waiting)[2]
             heapq.heapreplace(self._free_s, now_s + call.delay_s)

@@ -76,7 +76,7 @@ def _request_to_json(request: GroupRequest) -> dict[str, Any]:
 
 def _rollout_to_json(rollout: Rollout, prompt: Prompt) -> dict[str, Any]:
     """Returns the fields that the prompt does not give."""
-    record: dict[str, Any] = {name: getattr(rollout, name) for name in _PLAIN}
+    record: dict[str, Any] = {name: getattr(rollout, name) for name in (*_PLAIN, "position")}
     for name, source in _FROM_PROMPT.items():
         if not _are_same(getattr(rollout, name), getattr(prompt, source)):
             record[name] = getattr(rollout, name)
@@ -192,6 +192,7 @@ def _request_from_json(record: Mapping[str, Any], prompt_of: Callable[[str], Pro
 
 def _rollout_from_json(record: Mapping[str, Any], prompt: Prompt, taken: Mapping[str, Any]) -> PreparedRollout:
     fields: dict[str, Any] = {name: record[name] for name in _PLAIN}
+    fields["position"] = record.get("position", 0)  # which was not written while the agent took groups as they came
     fields |= {name: record.get(name, getattr(prompt, source)) for name, source in _FROM_PROMPT.items()}
     info = prompt.extra_info
     if record["added_info"] or record["removed_info"]:

@@ -57,6 +57,7 @@ class FakeGenerator:
             index=index,
             group_size=request.group_size,
             step=request.step,
+            position=request.number,
             prompt=request.prompt.text,
             response=f"{request.prompt.uid}.{index}",
             extra_info=request.extra_info_of(index),
@@ -104,7 +105,7 @@ class FakeTrainer:
         await asyncio.sleep(self.forward_backward_s * len(batch.samples))
         self.batches.append(batch)
 
-    async def optim_step(self) -> UpdateReport:
+    async def optim_step(self, token_share: float = 1.0) -> UpdateReport:
         await asyncio.sleep(self.optim_s)
         self.num_updates += 1
         return UpdateReport(num_sequences=0, num_tokens=0, grad_norm=0.0, lr=0.0)

@@ -1,8 +1,8 @@
 """Selects the groups that a step trains on, and their order.
 
-Always true: a step makes P selections, and training takes each exactly once: a kept group, or no group, because a
-group dropped out and no reserve was left to replace it. With a fixed order the selections depend only on which groups
-are kept, not on when that became known.
+Always true: a step makes P selections, one for each requested group, and training takes each exactly once: that group,
+the reserve that replaces it, or no group, because it dropped out and no reserve was left. With a fixed order the
+selections depend only on which groups are kept, not on when that became known.
 
 This module knows no clock and never waits: the loop settles groups as their verdicts come, and takes selections as
 they become ready.
@@ -22,8 +22,12 @@ _Fate = Literal["pending", "kept", "dropped"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One of a step's P selections: the number of the selected group, or None if no group was left for it."""
+    """One of a step's P selections. `number` is the selected group, or None if no group was left.
 
+    `requested` is the requested group in whose place it was selected: the same group, or one that dropped out.
+    """
+
+    requested: int
     number: int | None
 
 
@@ -38,7 +42,8 @@ class GroupSelection:
         self._requested: dict[int, _Fate] = dict.fromkeys(numbers, "pending")
         self._reserves: dict[int, _Fate] = {}  # the started ones
         self._unstarted: deque[int] = deque()
-        self._num_unreplaced = 0
+        self._replaces: dict[int, int] = {}  # the requested group that each started reserve replaces
+        self._unreplaced: deque[int] = deque()  # requested groups that dropped out and found no reserve yet
         self._may_refill = True
         self._ready: deque[Selection] = deque()
         self._in_order = self._select_in_order()
@@ -56,39 +61,38 @@ class GroupSelection:
     @property
     def num_unreplaced(self) -> int:
         """The number of dropped groups that found no reserve; more reserves may still come."""
-        return self._num_unreplaced
+        return len(self._unreplaced)
 
     def add_reserves(self, numbers: range) -> list[int]:
         """Adds groups that may replace dropped ones. Returns those to start at once."""
         self._unstarted.extend(numbers)
         started = []
-        while self._num_unreplaced and self._unstarted:
-            self._num_unreplaced -= 1
-            started.append(self._start_reserve())
+        while self._unreplaced and self._unstarted:
+            started.append(self._start_reserve(self._unreplaced.popleft()))
         return started
 
     def settle(self, number: int, *, is_kept: bool) -> int | None:
         """Records whether a group is kept. Returns the reserve to start in its place, if it has one."""
         fates = self._requested if number in self._requested else self._reserves
         fates[number] = "kept" if is_kept else "dropped"
+        requested = self._replaces.get(number, number)
         started = None
         if is_kept:
-            self._select_if_by_completion(Selection(number))
+            self._select_if_by_completion(Selection(requested, number))
         elif self._unstarted:
-            started = self._start_reserve()
+            started = self._start_reserve(requested)
         elif self._may_refill:
-            self._num_unreplaced += 1
+            self._unreplaced.append(requested)
         else:
-            self._select_if_by_completion(Selection(None))
+            self._select_if_by_completion(Selection(requested, None))
         self._advance()
         return started
 
     def end_refill(self) -> None:
         """Says that no more reserves will come: dropped groups without a replacement stay without one."""
         self._may_refill = False
-        for _ in range(self._num_unreplaced):
-            self._select_if_by_completion(Selection(None))
-        self._num_unreplaced = 0
+        while self._unreplaced:
+            self._select_if_by_completion(Selection(self._unreplaced.popleft(), None))
         self._advance()
 
     def take(self) -> Selection:
@@ -100,9 +104,10 @@ class GroupSelection:
         """Returns the reserves that were never started."""
         return list(self._unstarted)
 
-    def _start_reserve(self) -> int:
+    def _start_reserve(self, requested: int) -> int:
         number = self._unstarted.popleft()
         self._reserves[number] = "pending"
+        self._replaces[number] = requested
         return number
 
     def _select_if_by_completion(self, selection: Selection) -> None:
@@ -126,25 +131,25 @@ class GroupSelection:
             while self._requested[number] == "pending":
                 yield None
             if self._requested[number] == "kept":
-                yield Selection(number)
+                yield Selection(number, number)
                 continue
-            while (replacement := next(replacements)) is None:
+            while (replacement := next(replacements)) == "pending":
                 yield None
-            yield replacement
+            yield Selection(number, replacement)
 
-    def _replacements(self) -> Iterator[Selection | None]:
-        """Yields the kept reserves in order, None while the next one is unknown, and empty selections at the end."""
+    def _replacements(self) -> Iterator[int | Literal["pending"] | None]:
+        """Yields the kept reserves in order, `pending` while the next one is unknown, and None when none is left."""
         position = 0
         while True:
             if position < len(self._reserves):
                 number = list(self._reserves)[position]
                 if self._reserves[number] == "pending":
-                    yield None
+                    yield "pending"
                     continue
                 position += 1
                 if self._reserves[number] == "kept":
-                    yield Selection(number)
+                    yield number
             elif self._unstarted or self._may_refill:
-                yield None
+                yield "pending"
             else:
-                yield Selection(None)
+                yield None

@@ -21,6 +21,7 @@ from rewardflow.flow.records import (
     Prompt,
     Sampling,
     SavedStep,
+    num_sampled_tokens,
     num_tokens,
 )
 from rewardflow.flow.schedule import Schedule
@@ -102,6 +103,23 @@ class OpenStep:
         """The tokens of all rollouts that may be trained on, without reserves."""
         last = self._first_number + self._schedule.groups_per_step
         return sum(num_tokens(rollout) for rollout in self.trainable() if int(rollout.group_id) < last)
+
+    def token_share(self, selections: Sequence[Selection]) -> float:
+        """Returns the tokens generated for one mini-batch's selections, as a multiple of the step's mean mini-batch.
+
+        Counts the requested groups, also those that dropped out, so that the shares of a step have a mean of 1 and do
+        not depend on verdicts except through `order: completion`.
+        """
+        if self._schedule.mini_batches == 1:
+            return 1.0
+        own = sum(self._sampled_tokens_of(selection.requested) for selection in selections)
+        last = self._first_number + self._schedule.groups_per_step
+        every = sum(self._sampled_tokens_of(number) for number in range(self._first_number, last))
+        return own * self._schedule.mini_batches / every if own else 1.0
+
+    def _sampled_tokens_of(self, number: int) -> int:
+        rollouts = self._rollouts.get(number, {}).values()
+        return sum(num_sampled_tokens(rollout) for rollout in rollouts if not self.is_baseline(rollout))
 
     # -- saving ------------------------------------------------------------------------------------------------------
 

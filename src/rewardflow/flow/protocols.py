@@ -79,7 +79,12 @@ class Trainer(Protocol):
     async def forward_backward(self, batch: MicroBatch) -> None:
         """Adds the gradient of the batch's numerators, and its part of the denominator, to the accumulated ones."""
 
-    async def optim_step(self) -> UpdateReport: ...
+    async def optim_step(self, token_share: float = 1.0) -> UpdateReport:
+        """Updates the weights by what was added up since the last update.
+
+        `token_share`: how many tokens were generated for this mini-batch, as a multiple of the step's mean mini-batch.
+        Divides a mean over tokens by that mean's size instead, so that a token weighs the same in every mini-batch.
+        """
 
 
 class ValueEstimator(Protocol):

@@ -6,10 +6,11 @@ Always true: seconds by label add up to the step's duration; every requested gro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rewardflow.flow.device_usage import UsageTotals
+from rewardflow.flow.mini_batch_bias import MiniBatchBias
 from rewardflow.flow.quantiles import Quantiles
 from rewardflow.flow.records import UpdateReport
 from rewardflow.observe.events import SCHEMA_VERSION
@@ -48,6 +49,7 @@ class StepReport:
     memory_peak_bytes: int | None = None  # of this process, so far
     warnings: tuple[str, ...] = ()  # about this step's figures
     mini_batch_latency_s: tuple[Quantiles, ...] = ()  # latencies of the verdicts in each mini-batch
+    mini_batch_bias: MiniBatchBias = field(default_factory=MiniBatchBias)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -104,6 +106,9 @@ class StepReport:
             "memory_peak_bytes": self.memory_peak_bytes,
             "warnings": list(self.warnings),
             "mini_batch_latency_s": [quantiles.to_json() for quantiles in self.mini_batch_latency_s],
+            "mini_batch_bias_length": self.mini_batch_bias.length,
+            "mini_batch_bias_score": self.mini_batch_bias.score,
+            "mini_batch_bias_latency": self.mini_batch_bias.latency,
             **self.metrics,
             "by_staleness": _by_text(self.by_staleness),
             "mini_batches": [_update_to_json(update) for update in self.updates],

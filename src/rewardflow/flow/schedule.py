@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 from rewardflow.errors import InvalidInput
 
 Stream = Literal["batch", "mini_batch", "micro_batch"]
-Order = Literal["completion", "fixed"]
+Order = Literal["fixed", "completion"]
 Placement = Literal["colocated", "separate"]
 
 
@@ -33,8 +33,9 @@ class Schedule:
     mini_batches: int = 1  # optimizer steps per step; must divide `groups_per_step`
     stream: Stream = "batch"  # how much must be scored before training on it starts
     max_staleness: int = 0  # how many steps generation may run ahead of the weights
-    # order in which a step's groups are trained: as they complete, or always the same, which makes runs repeatable
-    order: Order = "completion"
+    # order in which a step's groups are trained: that of their prompts, or `completion`, that of their verdicts, which
+    # trains slowly judged groups, often those with long answers, always last
+    order: Order = "fixed"
     epochs: int = 1  # passes over a step's batch; more than one needs `stream: batch`
     placement: Placement = "colocated"  # whether generation and training share devices
     min_group: int = 2  # a group with fewer verdicts is dropped
@@ -74,8 +75,9 @@ class Schedule:
             )
         if self.refill_rounds and self.order == "fixed" and self.stream != "batch":
             raise InvalidInput(
-                "refill_rounds end with a step's first update, whose time depends on the verdicts: with order=fixed "
-                f"they need stream=batch, got refill_rounds={self.refill_rounds}, stream={self.stream}"
+                "refill_rounds end with a step's first update, whose time depends on the verdicts, so they need "
+                f"stream=batch or order=completion, got refill_rounds={self.refill_rounds}, stream={self.stream}, "
+                f"order={self.order}"
             )
 
     @property

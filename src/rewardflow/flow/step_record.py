@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.flow.flow_parts import Devices
+from rewardflow.flow.mini_batch_bias import MiniBatchFigures
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.protocols import Rewards
 from rewardflow.flow.quantiles import Quantiles
@@ -97,7 +98,7 @@ class StepRecord:
         self._before = devices.trainer.usage.totals()
         self._generator_before = devices.generator.usage.totals()
         self._calls_before = _Calls.of(agent)
-        self._latencies_s: defaultdict[int, list[float]] = defaultdict(list)  # by mini-batch
+        self._figures = MiniBatchFigures()
 
     def trained(self, samples: Sequence[Sample], mini_batch: int = 0) -> None:
         trained = self._trained
@@ -108,8 +109,7 @@ class StepRecord:
                 trained.staleness.append(trained.step - rollout.policy_version)
             if rollout.response_mask is not None:
                 trained.response_tokens.append(num_sampled_tokens(rollout))
-            if sample.reward.attempts and not sample.reward.cached:  # a verdict without a call has no latency
-                self._latencies_s[mini_batch].append(sample.reward.latency_s)
+        self._figures.add(samples, mini_batch)
 
     def updated(self, report: UpdateReport) -> None:
         if self._trained.first_update_s is None:
@@ -144,8 +144,6 @@ class StepRecord:
             num_retries=calls.retries - self._calls_before.retries,
             generated_tokens_per_s=generator.tokens_per_s(generator.generated_tokens, "generate"),
             trained_tokens_per_s=usage.tokens_per_s(sum(update.num_tokens for update in report.updates), "update"),
-            mini_batch_latency_s=tuple(
-                Quantiles.of(self._latencies_s.get(index, ()))
-                for index in range(max(self._latencies_s, default=-1) + 1)
-            ),
+            mini_batch_latency_s=tuple(map(Quantiles.of, self._figures.latencies_by_mini_batch())),
+            mini_batch_bias=self._figures.bias(),
         )

@@ -67,8 +67,10 @@ class StepTraining:
             first += count
 
     async def _update(self, index: int, epoch: int) -> None:
+        size = self._schedule.groups_per_mini_batch
+        token_share = self._step.token_share(self._selections[index * size : (index + 1) * size])
         async with self._devices.trainer.lease("update", self._step.step):
-            report = await self._parts.trainer.optim_step()
+            report = await self._parts.trainer.optim_step(token_share)
         self._record.updated(replace(report, mini_batch=index, epoch=epoch))
 
     def judged(self) -> Iterator[JudgedRollout]:

@@ -60,6 +60,7 @@ class Ended:
             index=self.index,
             group_size=request.group_size,
             step=request.step,
+            position=request.number,
             prompt=prompt.text,
             messages=prompt.messages,
             response=self.text,

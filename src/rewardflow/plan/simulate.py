@@ -58,6 +58,7 @@ async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: 
         judge = OriginalThreadPool(
             reward, slots=settings.service.slots, calls_per_step=settings.calls_per_step, seed=settings.seed
         )
+        schedule = schedule.changed(order="completion")
         options |= {"max_concurrency": settings.calls_per_step * schedule.max_steps_open + 1, "max_attempts": 1}
     sink, reports = EventList(), list[StepReport]()
     async with RewardAgent(judge, **options) as agent:

@@ -64,6 +64,7 @@ def _rollout(request: GroupRequest, index: int, version: int) -> Rollout:
         index=index,
         group_size=request.group_size,
         step=request.step,
+        position=request.number,
         response="",
         token_ids=_TOKEN,
         response_mask=_MASK,
@@ -91,7 +92,7 @@ class SimulatedTrainer:
     async def forward_backward(self, batch: MicroBatch) -> None:
         await asyncio.sleep(self._update_s * len(batch.samples))
 
-    async def optim_step(self) -> UpdateReport:
+    async def optim_step(self, token_share: float = 1.0) -> UpdateReport:
         await asyncio.sleep(self._optimizer_s)
         return UpdateReport(num_sequences=0, num_tokens=0, grad_norm=0.0, lr=0.0)
 

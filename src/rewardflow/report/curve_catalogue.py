@@ -69,6 +69,15 @@ def learning_curves(steps: Sequence[StepRow]) -> list[Curve]:
             from_zero=True,
             lines=[_line("mean", "staleness_mean"), _line("max", "staleness_max")],
         ),
+        Curve(
+            title="Mini-batch bias",
+            note="correlation with the mini-batch's index; near 0 if mini-batches are alike",
+            lines=[
+                _line("length", "mini_batch_bias_length"),
+                _line("score", "mini_batch_bias_score"),
+                _line("latency", "mini_batch_bias_latency"),
+            ],
+        ),
         _one("Gradient norm", "grad_norm", note="before clipping", from_zero=True),
         _one("Policy loss", "policy_loss"),
         Curve(
@@ -109,6 +118,7 @@ _KNOWN = frozenset(
         *("kl", "kl_old_k1", "kl_old_k3", "entropy", "response_tokens_mean", "staleness_mean", "staleness_max"),
         *("behaviour_kl_k1", "behaviour_kl_k3", "effective_share", "response_effective_share"),
         *("generated_tokens_per_s", "trained_tokens_per_s"),
+        *("mini_batch_bias_length", "mini_batch_bias_score", "mini_batch_bias_latency"),
         *("grad_norm", "policy_loss", "clipped_low", "clipped_high", "clipped_dual", "lr", "cost_usd", "num_scored"),
     }
 )

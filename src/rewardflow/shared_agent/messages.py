@@ -31,6 +31,7 @@ _ROLLOUT_NAMES = (
     "data_source",
     "extra_info",
     "step",
+    "position",
     "policy_version",
 )
 _TOKEN_NAMES = (*_ROLLOUT_NAMES, "token_ids", "log_probs", "response_mask")

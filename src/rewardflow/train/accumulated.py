@@ -53,11 +53,13 @@ class Accumulated:
         """Adds one pass. All ranks make the same number of passes, with the same names in the same order."""
         self.passes.append(sums)
 
-    def summed(self, ranks: Ranks) -> UpdateSums:
+    def summed(self, ranks: Ranks, divisor: float = 1.0) -> UpdateSums:
+        """Sums over ranks, and divides the denominator by `divisor`."""
         names = self._names()
         counts = torch.tensor([self.num_sequences, self.num_tokens, len(self.passes)], dtype=torch.float64)
         sums = ranks.sum(torch.cat([self.denominator[None], counts, self._pass_sums(names)])).tolist()
         denominator, num_sequences, num_tokens, num_passes = sums[:4]
+        denominator /= divisor
         tables = self._tables(ranks)
         return UpdateSums(
             denominator=denominator,

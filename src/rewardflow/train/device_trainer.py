@@ -132,8 +132,8 @@ class DeviceTrainer(ABC):
     async def forward_backward(self, batch: MicroBatch) -> None:
         await self._run(partial(self._forward_backward, batch))
 
-    async def optim_step(self) -> UpdateReport:
-        return await self._run(self._optim_step)
+    async def optim_step(self, token_share: float = 1.0) -> UpdateReport:
+        return await self._run(partial(self._optim_step, token_share))
 
     async def take(self) -> TakenWeights:
         """Copies this rank's part of a checkpoint into host memory."""
@@ -183,12 +183,12 @@ class DeviceTrainer(ABC):
         self._set_learning_rate(number + 1)
         self.rest()
 
-    def _optim_step(self) -> UpdateReport:
+    def _optim_step(self, token_share: float) -> UpdateReport:
         if self._open_step is None:
             raise InvalidInput(
                 "an update is part of a step: call optim_step() within `async with trainer.step(number)`"
             )
-        sums, grad_norm = self._update()
+        sums, grad_norm = self._update(token_share)
         return self._tally.told(sums, grad_norm=grad_norm, lr=self.lr, step=self._open_step)
 
     # -- on the thread: what differs between trainers ----------------------------------------------------------------
@@ -218,7 +218,7 @@ class DeviceTrainer(ABC):
     def _forward_backward(self, batch: MicroBatch) -> None: ...
 
     @abstractmethod
-    def _update(self) -> tuple[UpdateSums, float | None]:
+    def _update(self, token_share: float) -> tuple[UpdateSums, float | None]:
         """Returns the sums over all ranks and the gradient's norm: None if there was nothing to change."""
 
     @abstractmethod

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rewardflow.algo.aggregation import token_share_divisor
 from rewardflow.flow.records import MicroBatch, Sample, UpdateReport
 from rewardflow.settings.run_settings import Aggregation
 from rewardflow.train.accumulated import Accumulated, UpdateSums
@@ -64,10 +65,10 @@ class UpdateTally:
         """Discards what was counted since the last update."""
         self._accumulated = Accumulated()
 
-    def close(self, ranks: Ranks) -> UpdateSums:
+    def close(self, ranks: Ranks, token_share: float = 1.0) -> UpdateSums:
         """Returns the sums over all ranks since the last update."""
         accumulated, self._accumulated = self._accumulated, Accumulated()
-        return accumulated.summed(ranks)
+        return accumulated.summed(ranks, token_share_divisor(self._aggregation, token_share))
 
     def told(self, sums: UpdateSums, *, grad_norm: float | None, lr: float, step: int) -> UpdateReport:
         """Reports the update. `grad_norm` is None if nothing was to change; a non-finite one skipped the update."""

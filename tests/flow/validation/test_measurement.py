@@ -269,7 +269,7 @@ def test_a_validation_of_the_version_that_a_run_resumes_at_is_generated_again_an
 def test_a_run_that_fails_leaves_no_call_of_a_validation_behind() -> None:
     @dataclass(slots=True, kw_only=True)
     class Breaking(FakeTrainer):
-        async def optim_step(self) -> Any:
+        async def optim_step(self, token_share: float = 1.0) -> Any:
             if self.num_updates == 2:
                 raise FlowError("broken")
             return await FakeTrainer.optim_step(self)

@@ -17,7 +17,7 @@ from rewardflow.reward.calls.fair_queue import FairQueue, QueueEntry
 def entry(run: str, sequence: int, *, step: int = 0, share: float = 1.0) -> QueueEntry:
     ticket = SimpleNamespace(run=run, share=share)
     job: Any = SimpleNamespace(group=SimpleNamespace(ticket=ticket), is_done=False, fault=None)
-    return QueueEntry(step, sequence, 0, sequence, job, False)
+    return QueueEntry(step, 0, sequence, 0, sequence, job, False)
 
 
 def filled(shares: dict[str, float], count: int) -> FairQueue:

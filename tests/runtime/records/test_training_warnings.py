@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rewardflow.flow.device_usage import UsageTotals
+from rewardflow.flow.mini_batch_bias import MiniBatchBias
 from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.schedule import Schedule
@@ -185,3 +187,24 @@ def test_of_a_step_the_worst_place_is_told() -> None:
 def test_bounds_can_be_others() -> None:
     assert HealthWatch(settings(), SaneRange(entropy=1.0)).warnings(report())
     assert HealthWatch(settings(), SaneRange(entropy=0.0)).warnings(report(entropy=0.0)) == []
+
+
+def bias_warnings(run: RunSettings, *lengths: float, num_groups: int = 32) -> list[str]:
+    watch = HealthWatch(run)
+    steps = [replace(report(step), num_groups=num_groups) for step in range(len(lengths))]
+    biases = [MiniBatchBias(length=length) for length in lengths]
+    biased = [replace(one, mini_batch_bias=bias) for one, bias in zip(steps, biases, strict=True)]
+    return [warning for one in biased for warning in watch.warnings(one)]
+
+
+def test_mini_batches_that_differ_in_length_step_after_step_are_told_once_with_the_order_that_mixes_them() -> None:
+    told = bias_warnings(settings(PIPELINE.changed(order="completion")), *[0.7] * 30)
+    assert len(told) == 1
+    assert "mini_batch_bias_length, in the mean of 2 steps, is 0.7, above 0.3" in told[0]
+    assert told[0].endswith("train groups in the order of their prompts (schedule.order: fixed)")
+    assert bias_warnings(settings(), *[-0.7] * 30)[0].endswith("in which prompts of one kind come together")
+
+
+def test_a_bias_that_chance_explains_is_not_told() -> None:
+    assert bias_warnings(settings(), *[0.5, -0.5] * 15) == []
+    assert bias_warnings(settings(), 0.9, 0.9, num_groups=4) == []  # two steps of four groups say nothing

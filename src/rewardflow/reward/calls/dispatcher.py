@@ -123,13 +123,14 @@ class Dispatcher:
     # -- which call starts next, and when ----------------------------------------------------------------------------
 
     def add(self, job: Job, *, is_hedge: bool = False) -> None:
-        """Queues a job by age: the step it is due with, then group, then index."""
+        """Queues a job by age: the step it is due with, then group by its position, then index."""
         first = job.rollouts[0]
         if not job.queued_s:
             job.queued_s = self._loop.time()
         self._sequence += 1
-        entry = QueueEntry(job.group.due_step, job.group.number, first.index, self._sequence, job, is_hedge)
-        self._queue.push(entry)
+        group = job.group
+        place = (group.due_step, group.position, group.number, first.index)
+        self._queue.push(QueueEntry(*place, self._sequence, job, is_hedge))
         self.wake()
 
     def wake(self) -> None:

@@ -1,8 +1,8 @@
 """Chooses the next job when several runs share an account.
 
-Always true: inside a run the oldest step goes first, then groups one after another. Runs that have work get scarce
-resources in proportion to their shares: turns while the rate limit delays calls, slots while all slots are taken. A run
-saves up nothing while it is idle, and gains nothing by leaving and coming back.
+Always true: inside a run the oldest step goes first, then groups one after another, by position. Runs that have work
+get scarce resources in proportion to their shares: turns while the rate limit delays calls, slots while all slots are
+taken. A run saves up nothing while it is idle, and gains nothing by leaving and coming back.
 
 Turns are shared by virtual time: a run's clock advances by 1 / share with each turn, and the run whose clock is
 furthest behind goes next. Slots are shared by the number of calls in flight, because calls of one run may take longer
@@ -27,6 +27,7 @@ class QueueEntry(NamedTuple):
     """One job in the queue; entries sort in the order of their run."""
 
     step: int
+    group_position: int
     group_number: int
     place: int  # the index of its first rollout in the group
     sequence: int  # unique, so that the fields after it are never compared

@@ -66,7 +66,7 @@ class LocalDecider:
         self._context = contextvars.copy_context()  # for runners: independent of who submitted the rollouts
         self._deadlines = Deadlines(self._loop)
         self._threads: ThreadPool | None = None
-        self._queue: list[tuple[int, int, int, int, Job]] = []
+        self._queue: list[tuple[int, int, int, int, int, Job]] = []
         self._sequence = 0
         self._is_pump_due = False
         self._num_runners = 0
@@ -74,15 +74,17 @@ class LocalDecider:
         self._num_decided = self._num_left_open = self._num_failed = 0
 
     def add(self, job: Job) -> None:
-        """Queues a job by age: step, then group, then index."""
+        """Queues a job by age: step, then group by its position, then index."""
         rollout = job.rollouts[0]
         self._sequence += 1
-        heapq.heappush(self._queue, (rollout.step, job.group.number, rollout.index, self._sequence, job))
+        group = job.group
+        entry = (rollout.step, group.position, group.number, rollout.index, self._sequence, job)
+        heapq.heappush(self._queue, entry)
         self._wake()
 
     def prune(self) -> None:
         """Drops jobs that were cancelled in the queue, and abandons hooks whose job was cancelled."""
-        self._queue = [entry for entry in self._queue if not entry[4].is_done]
+        self._queue = [entry for entry in self._queue if not entry[-1].is_done]
         heapq.heapify(self._queue)
         for deadline, job in self._running.items():
             if job.is_done:
@@ -114,7 +116,7 @@ class LocalDecider:
         self._wake()
 
     def _take_nowait(self) -> Job | None:
-        return heapq.heappop(self._queue)[4] if self._queue else None
+        return heapq.heappop(self._queue)[-1] if self._queue else None
 
     # -- one job -----------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class PendingGroup:
         "num_expected",
         "num_in",
         "number",
+        "position",
         "rollouts",
         "size",
         "step",
@@ -71,6 +72,7 @@ class PendingGroup:
         self.group_id = rollout.group_id
         self.size = self.num_expected = rollout.group_size
         self.number = number
+        self.position = rollout.position
         self.ticket = ticket
         self.rollouts: list[Rollout | None] = [None] * self.size
         self.num_in = 0

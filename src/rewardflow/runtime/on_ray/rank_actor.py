@@ -193,8 +193,8 @@ class Rank(GeneratingActor):
         await self._opened.forward_backward(batch)
 
     @telling
-    async def optim_step(self) -> UpdateReport:
-        return await self._opened.optim_step()
+    async def optim_step(self, token_share: float) -> UpdateReport:
+        return await self._opened.optim_step(token_share)
 
     # -- weights for engines ------------------------------------------------------------------------------------------
 

@@ -55,8 +55,8 @@ class RankTrainer:
         given = self._once_each(batches)
         await self._ranks.all("forward_backward", lambda rank: (given[self.places[rank].replica],))
 
-    async def optim_step(self) -> UpdateReport:
-        reports: list[UpdateReport] = await self._ranks.all("optim_step")
+    async def optim_step(self, token_share: float = 1.0) -> UpdateReport:
+        reports: list[UpdateReport] = await self._ranks.all("optim_step", lambda rank: (token_share,))
         return reports[0]
 
     async def take(self) -> TakenOnRanks:

@@ -7,6 +7,8 @@ bounds.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -14,9 +16,22 @@ from typing import Literal
 from rewardflow.flow.reports import StepReport
 from rewardflow.settings.run_settings import RunSettings
 
-Cause = Literal["engine", "engine_outlier", "far", "few_count", "few_responses_count", "clipped", "left_out", "entropy"]
+Cause = Literal[
+    "engine",
+    "engine_outlier",
+    "far",
+    "few_count",
+    "few_responses_count",
+    "clipped",
+    "left_out",
+    "entropy",
+    "length_bias",
+    "score_bias",
+]
 
 MUCH_WORSE = 2.0
+_BIAS_STEPS = 20  # the steps over which a bias is averaged
+_BEYOND_CHANCE = 4.0  # standard deviations of a correlation between independent figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +58,9 @@ class SaneRange:
     left_out: float = 0.2
     # Nats a token. Below it the responses of a group are all but the same, and there is nothing left to compare.
     entropy: float = 0.005
+    # Correlation of a figure with the mini-batch's index. By prompts it is chance; by verdicts it was 0.5 to 0.9 where
+    # a judge's latency grew with the length of the answer.
+    mini_batch_bias: float = 0.3
 
 
 SANE = SaneRange()
@@ -72,15 +90,43 @@ class HealthWatch:
         self._settings = settings
         self._sane = sane
         self._said: dict[Cause, float] = {}  # how bad it was when it was said last
+        self._biases: defaultdict[Cause, deque[float]] = defaultdict(lambda: deque(maxlen=_BIAS_STEPS))
 
     def warnings(self, report: StepReport) -> list[str]:
         """Returns the new warnings of this step."""
         told = []
-        for cause, finding in worst_findings(report, self._settings, self._sane).items():
+        found = {**worst_findings(report, self._settings, self._sane), **self._bias_findings(report)}
+        for cause, finding in found.items():
             if finding.badness >= MUCH_WORSE * self._said.get(cause, 0.0):
                 self._said[cause] = finding.badness
                 told.append(str(finding))
         return told
+
+    def _bias_findings(self, report: StepReport) -> dict[Cause, Finding]:
+        """Averages over steps, because the few groups of one step correlate with anything."""
+        biases: dict[Cause, tuple[str, float | None]] = {
+            "length_bias": ("mini_batch_bias_length", report.mini_batch_bias.length),
+            "score_bias": ("mini_batch_bias_score", report.mini_batch_bias.score),
+        }
+        found: dict[Cause, Finding] = {}
+        for cause, (figure, value) in biases.items():
+            if value is None:
+                continue
+            self._biases[cause].append(value)
+            num_steps, bound = len(self._biases[cause]), self._sane.mini_batch_bias
+            mean = sum(self._biases[cause]) / num_steps
+            by_chance = _BEYOND_CHANCE / math.sqrt(num_steps * max(1, report.num_groups - 1))
+            if abs(mean) > max(bound, by_chance):
+                found[cause] = Finding(
+                    cause=cause,
+                    figure=f"{figure}, in the mean of {num_steps} steps,",
+                    value=mean,
+                    bound=math.copysign(bound, mean),
+                    badness=abs(mean) / bound,
+                    where=f"step {report.step}",
+                    remedy=_Remedies(self._settings).mixed_mini_batches(),
+                )
+        return found
 
 
 def worst_findings(report: StepReport, settings: RunSettings, sane: SaneRange = SANE) -> dict[Cause, Finding]:
@@ -182,6 +228,11 @@ class _Remedies:
                 f"lower trainer.lr ({self.settings.trainer.lr:g}), unless the policy has learnt what there is to learn",
             ]
         )
+
+    def mixed_mini_batches(self) -> str:
+        if self.settings.schedule.order == "completion":
+            return "train groups in the order of their prompts (schedule.order: fixed)"
+        return "shuffle the data, in which prompts of one kind come together"
 
     def _correction(self) -> str:
         is_ppo = self.settings.algorithm.loss == "ppo"

@@ -269,10 +269,10 @@ class TorchTrainer(DeviceTrainer):
 
     # -- on the thread: an update ------------------------------------------------------------------------------------
 
-    def _update(self) -> tuple[UpdateSums, float | None]:
+    def _update(self, token_share: float) -> tuple[UpdateSums, float | None]:
         if self._ranks.size > 1:
             self._reduce_what_is_left()
-        sums = self._tally.close(self._ranks)
+        sums = self._tally.close(self._ranks, token_share)
         if self.critic is not None:
             told = self.critic.update(sums.denominator)
             sums = replace(sums, metrics={**sums.metrics, **told})

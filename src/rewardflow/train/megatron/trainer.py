@@ -162,17 +162,17 @@ class MegatronTrainer(DeviceTrainer):
 
     # -- on the thread: an update ------------------------------------------------------------------------------------
 
-    def _update(self) -> tuple[UpdateSums, float | None]:
-        sums = self._sums()
+    def _update(self, token_share: float) -> tuple[UpdateSums, float | None]:
+        sums = self._sums(token_share)
         if sums.denominator:
             return sums, self._gradients.update(1.0 / sums.denominator)
         self._gradients.clear()
         return sums, None
 
-    def _sums(self) -> UpdateSums:
+    def _sums(self, token_share: float) -> UpdateSums:
         """Returns the sums of all replicas. The last stages compute the loss, so they send the sums to the others."""
         axis = self.layout.pipeline
-        sums = self._tally.close(self.layout.replicas) if axis.is_last else None
+        sums = self._tally.close(self.layout.replicas, token_share) if axis.is_last else None
         if not axis.is_last:
             self._tally.forget()
         if axis.size > 1:
