@@ -14,6 +14,7 @@ from typing import Any
 from rewardflow.errors import Unparsable
 from rewardflow.reward.code.current_call import report_usage
 from rewardflow.reward.code.results import describe
+from rewardflow.reward.limits.plausible_numbers import CALL_TOKENS
 
 
 def follow(answer: Any, path: str) -> Any:
@@ -46,6 +47,6 @@ def _tokens(answer: Any) -> int:
     for holder, key in (("usage", "total_tokens"), ("meta_info", "prompt_tokens")):
         counts = first.get(holder) if isinstance(first, Mapping) else None
         tokens = counts.get(key) if isinstance(counts, Mapping) else None
-        if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
-            return tokens
+        if tokens is not None:
+            return CALL_TOKENS.count(tokens, f"{holder}.{key}") or 0
     return 0

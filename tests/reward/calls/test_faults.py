@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import rewardflow as rf
@@ -75,3 +77,10 @@ def test_errors_without_a_status_go_by_their_family(error: Exception, kind: str)
 def test_no_key_reaches_the_message() -> None:
     fault = fault_of(ValueError("Incorrect API key provided: sk-abcdefghijklmnopqrstuvwxyz123456"))
     assert "sk-abc" not in fault.message
+
+
+@pytest.mark.parametrize("asked_s", [315_360_000.0, math.inf, math.nan])
+def test_a_wait_of_years_is_no_wait(asked_s: float) -> None:
+    assert fault_of(rf.RateLimited(retry_after_s=asked_s)).retry_after_s is None
+    assert fault_of(rf.ServiceError(retry_after_s=asked_s)).retry_after_s is None
+    assert fault_of(rf.RateLimited(retry_after_s=7)).retry_after_s == 7

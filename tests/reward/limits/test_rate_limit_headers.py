@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +70,58 @@ def test_nothing_that_a_service_sends_raises(headers: dict[str, str]) -> None:
     assert wait_s is None or wait_s >= 0
     rpm = read_limits(headers).rpm
     assert rpm is None or rpm > 0
+
+
+# -- absurd values --
+
+ABSURD = [
+    "1e308",
+    "-1",
+    "nan",
+    "inf",
+    "-inf",
+    "1e-300",
+    "0.0001",
+    "9" * 400,
+    "1e30d",
+    "\u0661\u0662",
+    "1_000",
+    "0x10",
+    "true",
+    "",
+]
+NAMES = [
+    *("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens", "x-ratelimit-reset-requests"),
+    *("x-ratelimit-reset-tokens", "anthropic-ratelimit-requests-limit", "anthropic-ratelimit-tokens-limit"),
+    *("retry-after", "retry-after-ms", "date"),
+]
+VALUES = st.one_of(
+    st.sampled_from([*ABSURD, "Thu, 09 Oct 9999 09:00:30 GMT", "Thu, 01 Jan 0001 00:00:00 +2359", "9" * 400 + "h"]),
+    st.text(max_size=60),
+    st.floats().map(str),
+    st.integers().map(str),
+    st.datetimes().map(lambda moment: moment.strftime("%a, %d %b %Y %H:%M:%S GMT")),
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES))
+def test_any_text_in_any_header_gives_finite_bounded_numbers(headers: dict[str, str]) -> None:
+    limits, wait_s = read_limits(headers), read_retry_after_s(headers, NOON_UNIX_S)
+    assert limits.rpm is None or 1.0 <= limits.rpm <= 1e9
+    assert limits.tpm is None or 100.0 <= limits.tpm <= 1e12
+    assert wait_s is None or 0.0 <= wait_s <= 86_400.0
+    for value in headers.values():
+        seconds = read_duration_s(value)
+        assert seconds is None or 0.0 <= seconds < math.inf
+
+
+@pytest.mark.parametrize("value", ["315360000", "1e300", "Thu, 09 Oct 2035 09:00:00 GMT"])
+def test_a_retry_after_of_more_than_a_day_is_none(value: str) -> None:
+    assert read_retry_after_s({"Retry-After": value}, NOON_UNIX_S) is None
+    assert read_retry_after_s({"Retry-After": "86400"}, NOON_UNIX_S) == 86_400.0
+
+
+@pytest.mark.parametrize("value", ["1e308", "0.01", "-1", "0"])
+def test_an_absurd_limit_is_none_and_the_next_header_counts(value: str) -> None:
+    headers = {"x-ratelimit-limit-requests": value, "anthropic-ratelimit-requests-limit": "600"}
+    assert read_limits(headers).rpm == 600.0

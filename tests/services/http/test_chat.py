@@ -398,7 +398,13 @@ def test_checking_asks_every_address_what_it_serves_and_sends_no_question(
 
 
 @pytest.mark.parametrize(
-    "usage", [None, {}, [], {"prompt_tokens": None}, {"prompt_tokens": -5}, {"prompt_tokens": "9"}]
+    "usage",
+    [
+        *(None, {}, [], {"prompt_tokens": None}, {"prompt_tokens": -5}, {"prompt_tokens": "9"}),
+        *({"prompt_tokens": 1e30}, {"prompt_tokens": True, "completion_tokens": 5}, {"completion_tokens": 10**15}),
+        *({"prompt_tokens": 10**18, "completion_tokens": 3}, {"cost": 1e308}, {"cost": -1}, {"cost": "1"}),
+        {"prompt_tokens": 10_000_000, "completion_tokens": 3},  # no request here is that long
+    ],
 )
 def test_missing_or_odd_usage_counts_as_nothing(usage: Any) -> None:
     answer = {**completion("Hi"), "usage": usage}

@@ -13,6 +13,7 @@ from typing import Any
 
 from rewardflow.errors import RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import redact
+from rewardflow.reward.limits.plausible_numbers import WAIT_S
 from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
 from rewardflow.types import EMPTY, FailureKind
 
@@ -56,9 +57,9 @@ def fault_of(error: BaseException) -> Fault:
     match error:
         case RateLimited():
             headers = error.headers or EMPTY
-            wait_s = (
-                error.retry_after_s if error.retry_after_s is not None else read_retry_after_s(headers, time.time())
-            )
+            wait_s = _wait_s(error.retry_after_s)
+            if error.retry_after_s is None:
+                wait_s = read_retry_after_s(headers, time.time())
             return Fault(
                 kind="rate_limited", message=message, is_retryable=True, retry_after_s=wait_s, headers=dict(headers)
             )
@@ -67,7 +68,7 @@ def fault_of(error: BaseException) -> Fault:
                 kind="service",
                 message=message,
                 is_retryable=error.retryable,
-                retry_after_s=error.retry_after_s,
+                retry_after_s=_wait_s(error.retry_after_s),
                 is_about_request=not error.retryable and (error.status is None or error.status in _REQUEST_STATUSES),
             )
         case Unparsable():
@@ -98,6 +99,10 @@ def describe(error: BaseException) -> str:
     text = str(error).strip()
     name = type(error).__name__
     return redact(f"{name}: {text}" if text else name)[:_MAX_ERROR_CHARS]
+
+
+def _wait_s(asked_s: float | None) -> float | None:
+    return None if asked_s is None else WAIT_S.read(asked_s, "retry_after_s")
 
 
 def _fault_of_status(status: int, message: str, headers: Mapping[str, str]) -> Fault:

@@ -33,6 +33,8 @@ class Call:
     headers: dict[str, str] | None = None
 
 
+_MAX_TOKENS = 10**12  # in one call; the journal's integers end at 2**63
+
 _current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("rewardflow_call", default=None)
 
 enter_call = _current_call.set
@@ -48,8 +50,10 @@ def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
 
     `cost_usd=0.0` means that the call was free; without any report the agent counts `call_cost_usd`.
     """
-    if (cost_usd is not None and not 0 <= cost_usd < math.inf) or tokens < 0:
-        raise InvalidInput(f"usage must be finite and not negative, got cost_usd={cost_usd}, tokens={tokens}")
+    if (cost_usd is not None and not 0 <= cost_usd < math.inf) or not 0 <= tokens <= _MAX_TOKENS:
+        raise InvalidInput(
+            f"usage must be finite and not negative, and at most {_MAX_TOKENS} tokens, got cost_usd={cost_usd}, tokens={tokens}"
+        )
     call = _current_call.get()
     if call is not None:
         call.tokens += tokens

@@ -11,7 +11,6 @@ with a path stays as it is. `/chat/completions` is added to both unless it is al
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import address_to_show, redact, register_secret
 from rewardflow.reward.code.current_call import report_usage
+from rewardflow.reward.limits.plausible_numbers import CALL_COST_USD, CALL_TOKENS
 from rewardflow.services.http.endpoint import (
     check_addresses,
     check_flag,
@@ -51,6 +51,7 @@ _MAX_EXCERPT_CHARS = 300
 _FIRST_GUESS_TOKENS = 256
 _CHARS_PER_TOKEN = 4.0
 _SHARE_OF_NEWEST = 0.05
+_ROOM_TOKENS = 131_072
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ class ChatClient:
             payload["logprobs"] = True
             payload["top_logprobs"] = logprobs
         answer, is_held_to_schema = await self._ask(endpoint, payload, schema, schema_name)
-        return self._account_for(_read_answer(answer), endpoint, is_held_to_schema)
+        most = _MostTokens.of(messages, self._sampling)
+        return self._account_for(_read_answer(answer, most), endpoint, is_held_to_schema)
 
     def estimate_tokens(self, num_chars: int) -> int:
         """Estimates the tokens of a call with a prompt of this length, from the average answer so far."""
@@ -309,10 +311,24 @@ class _Raw:
     problem: CallError | None = None
 
 
-def _read_answer(answer: Any) -> _Raw:
+@dataclass(frozen=True, slots=True)
+class _MostTokens:
+    """The most tokens that a server can have counted for a request, with room for what templates and thoughts add."""
+
+    prompt: int = _ROOM_TOKENS
+    completion: int = _ROOM_TOKENS
+
+    @classmethod
+    def of(cls, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> _MostTokens:
+        texts = [message.get("content") for message in messages]
+        num_chars = sum(len(text if isinstance(text, str) else repr(text)) for text in texts)
+        return cls(_ROOM_TOKENS + 4 * num_chars, _ROOM_TOKENS + 4 * _completion_limit(sampling))  # 4 bytes a character
+
+
+def _read_answer(answer: Any, most: _MostTokens) -> _Raw:
     if not isinstance(answer, Mapping):
         return _Raw(problem=Unparsable(f"the server answered with {_short(answer)}, not with a chat completion"))
-    usage = _read_usage(answer.get("usage"))
+    usage = _read_usage(answer.get("usage"), most)
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, Mapping) else None
@@ -353,25 +369,24 @@ def _error_in(answer: Mapping[str, Any]) -> CallError | None:
     return ServiceError(message, status=status, retryable=status is None or status >= 500 or status == 408)
 
 
-def _read_usage(usage: Any) -> _Usage:
+def _read_usage(usage: Any, most: _MostTokens) -> _Usage:
     if not isinstance(usage, Mapping):
         return _Usage()
+    cost = usage.get("cost")
+    cost_usd = None if cost is None else CALL_COST_USD.read(cost, "usage.cost")
+    prompt_tokens = _count(usage, "prompt_tokens", most.prompt)
+    completion_tokens = _count(usage, "completion_tokens", most.completion)
+    if prompt_tokens is None or completion_tokens is None:
+        return _Usage(cost_usd=cost_usd)  # one count alone would be too cheap
     details = usage.get("prompt_tokens_details")
-    return _Usage(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        _count(details.get("cached_tokens")) if isinstance(details, Mapping) else 0,
-        _money(usage.get("cost")),
-    )
+    cached_tokens = _count(details, "cached_tokens", most.prompt) if isinstance(details, Mapping) else 0
+    return _Usage(prompt_tokens, completion_tokens, min(cached_tokens or 0, prompt_tokens), cost_usd)
 
 
-def _money(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < math.inf else None
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+def _count(usage: Mapping[str, Any], name: str, most: int) -> int | None:
+    """Returns 0 if the server sent no count, and None if it sent one that cannot be true."""
+    value = usage.get(name)
+    return 0 if value is None else CALL_TOKENS.count(value, f"usage.{name}", at_most=most)
 
 
 def _read_tokens(logprobs: Any) -> tuple[TokenChoice, ...] | None:
