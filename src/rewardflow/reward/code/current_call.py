@@ -52,7 +52,8 @@ def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
     """
     if (cost_usd is not None and not 0 <= cost_usd < math.inf) or not 0 <= tokens <= _MAX_TOKENS:
         raise InvalidInput(
-            f"usage must be finite and not negative, and at most {_MAX_TOKENS} tokens, got cost_usd={cost_usd}, tokens={tokens}"
+            f"usage must be finite, not negative and at most {_MAX_TOKENS} tokens, got cost_usd={cost_usd}, "
+            f"tokens={tokens}"
         )
     call = _current_call.get()
     if call is not None:

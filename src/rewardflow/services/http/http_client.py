@@ -10,7 +10,6 @@ it reports a failure.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,10 +30,9 @@ from rewardflow.types import EMPTY
 if TYPE_CHECKING:
     import aiohttp
 
-    from rewardflow.services.http.connection_pool import ConnectionPool, WatchSettings
+    from rewardflow.services.http.connection_pool import ConnectionPool, Trip, WatchSettings
 
 MAX_BODY_BYTES = 8 * 2**20
-_STALE_WITHIN_S = 0.25
 MAX_EXCERPT_CHARS = 500
 
 _MAX_ERROR_BODY_BYTES = 16 * 1024
@@ -99,18 +97,20 @@ class HttpClient:
     async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
         import aiohttp
 
+        from rewardflow.services.http.connection_pool import Trip
+
         request = _Request(method, url, body, headers)
         pools = await self._pools.of_running_loop()
         try:
             pool = pools.pool_of(url)
-            trip = _Trip()
+            trip = Trip()
             try:
                 return await self._send(pool, pool.session, request, pools.proxies, trip)
             except aiohttp.ClientConnectionError:
                 if not trip.is_stale:
                     raise
             # If one pooled connection is stale, others are too.
-            return await self._send(pool, pool.single_use, request, pools.proxies, _Trip())
+            return await self._send(pool, pool.single_use, request, pools.proxies, Trip())
         except aiohttp.InvalidURL:
             return ServiceError(f"{_place(url)} is not an address", retryable=False)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
@@ -124,10 +124,13 @@ class HttpClient:
         session: aiohttp.ClientSession,
         request: _Request,
         proxies: EnvironmentProxies,
-        trip: _Trip,
+        trip: Trip,
     ) -> _Answer | CallError:
         import aiohttp
 
+        from rewardflow.services.http.connection_pool import CURRENT_TRIP
+
+        CURRENT_TRIP.set(trip)
         url = request.url
         headers = {**_JSON_HEADERS, HEADER: trip.request_id, **request.headers}
         route: dict[str, Any] = {}
@@ -141,7 +144,6 @@ class HttpClient:
             data=request.body,
             headers=headers,
             allow_redirects=False,
-            trace_request_ctx=trip,
             **route,
         ) as response:
             trip.is_answered = True
@@ -174,28 +176,7 @@ class _Answer:
     body: bytes
 
 
-class _Trip:
-    """The state of one request that decides whether to send it again, and whether to believe its answer."""
-
-    __slots__ = ("began_s", "is_answered", "is_on_used_connection", "request_id")
-
-    def __init__(self) -> None:
-        self.request_id = REQUEST_IDS.new()
-        self.is_answered = False
-        self.is_on_used_connection = False
-        self.began_s = time.monotonic()
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether a reused connection broke at once without an answer, because the server had already closed it.
-
-        After a later break the server may have worked on the request: then the agent retries, and counts the attempt.
-        """
-        is_soon = time.monotonic() - self.began_s < _STALE_WITHIN_S
-        return self.is_on_used_connection and not self.is_answered and is_soon
-
-
-def _mistaken(pool: ConnectionPool, trip: _Trip, headers: Mapping[str, str], body: bytes) -> ServiceError | None:
+def _mistaken(pool: ConnectionPool, trip: Trip, headers: Mapping[str, str], body: bytes) -> ServiceError | None:
     """Returns an error if the answer belongs, or may belong, to another request."""
     if REQUEST_IDS.names_another(trip.request_id, headers, body):
         pool.distrust("answered with the id of another request")
