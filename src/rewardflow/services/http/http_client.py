@@ -204,7 +204,7 @@ async def _decoded(answer: _Answer, url: str, limit: int) -> _Answer | CallError
             if len(body) > limit:
                 problem = f"must be at most {limit} bytes after decompression, and is longer"
     if problem is None or is_error:  # an error needs only the start of its body
-        return replace(answer, body=body)
+        return answer if body is answer.body else replace(answer, body=body)
     return Unparsable(f"the answer of {_place(url)} {problem}")
 
 
