@@ -28,9 +28,9 @@ def test_usage_adds_up_within_a_call() -> None:
     assert (call.cost_usd, call.tokens) == (0.75, 812)
 
 
-@pytest.mark.parametrize("usage", [{"cost_usd": -1.0}, {"cost_usd": float("nan")}, {"tokens": -1}])
+@pytest.mark.parametrize("usage", [{"cost_usd": -1.0}, {"cost_usd": float("nan")}, {"tokens": -1}, {"tokens": 10**13}])
 def test_impossible_usage_is_refused(usage: dict[str, float]) -> None:
-    with pytest.raises(rf.InvalidInput, match="usage must be finite and not negative"):
+    with pytest.raises(rf.InvalidInput, match="usage must be finite, not negative and at most"):
         rf.report_usage(**usage)
 
 
