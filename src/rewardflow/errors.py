@@ -75,7 +75,10 @@ class RateLimited(CallError):
 
 
 class ServiceError(CallError):
-    """The service failed. `retryable=False` says that asking again cannot help."""
+    """The service failed. `retryable=False` says that asking again cannot help.
+
+    `was_sent=False` says that the service never got the request, so that it cannot charge for it.
+    """
 
     def __init__(
         self,
@@ -84,15 +87,17 @@ class ServiceError(CallError):
         status: int | None = None,
         retryable: bool = True,
         retry_after_s: float | None = None,
+        was_sent: bool = True,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.was_sent = was_sent
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {"status": self.status, "retryable": self.retryable, "retry_after_s": self.retry_after_s}
-        return _rebuild, (type(self), self.args, fields)
+        names = ("status", "retryable", "retry_after_s", "was_sent")
+        return _rebuild, (type(self), self.args, {name: getattr(self, name) for name in names})
 
 
 class Unparsable(CallError):

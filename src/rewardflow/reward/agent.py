@@ -184,7 +184,6 @@ class RewardAgent:
             stack.push_async_callback(self._close_scorer, scorers[-1])
             self._check_cap_can_be_kept(scorers[-1])
             await _run_own_check(scorers[-1])
-        already_usd = 0.0
         stack.callback(self._release_waiters)
         if settings.journal is not None:
             with hold(loop):  # waiting for a locked file may take seconds
@@ -196,10 +195,9 @@ class RewardAgent:
                 )
             self._journal.start(loop, failed=lambda error: self.assembly.halt(error))
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
-            already_usd = self._journal.spent_usd()
-        self._ledger = Ledger(
-            cap_usd=settings.max_cost_usd, call_cost_usd=settings.call_cost_usd, already_spent_usd=already_usd
-        )
+        self._ledger = self._make_ledger()
+        if self._journal is not None:
+            stack.push_async_callback(self._save_ledger, self._journal)
         await self._tasks.__aenter__()
         self._connect(scorers, loop)
         self._assembly = Assembly(
@@ -215,6 +213,32 @@ class RewardAgent:
             self._recorder.emit(
                 AgentOpened(at_s=loop.time(), unix_s=time.time(), rewards=names, settings=self.shown_settings())
             )
+
+    def _make_ledger(self) -> Ledger:
+        cap_usd, call_cost_usd, journal = self.settings.max_cost_usd, self.settings.call_cost_usd, self._journal
+        if journal is None:
+            return Ledger(cap_usd=cap_usd, call_cost_usd=call_cost_usd)
+        return Ledger(
+            cap_usd=cap_usd,
+            call_cost_usd=call_cost_usd,
+            already_spent_usd=journal.spent_usd(),
+            already_uncertain_usd=journal.stored_money.uncertain_usd,
+            before=journal.stored_money.before,
+            reserve=journal.reserve,
+            on_change=self._wake_all,
+        )
+
+    async def _save_ledger(self, journal: Journal) -> None:
+        """Writes down what the saved verdicts do not show, in place of the reservations, after the last verdict."""
+        loop = asyncio.get_running_loop()
+        is_last_saved: asyncio.Future[None] = loop.create_future()
+        journal.reserve((), lambda _: None if is_last_saved.done() else is_last_saved.set_result(None))
+        with contextlib.suppress(TimeoutError):  # a journal that hangs keeps the reservations, which are enough
+            async with asyncio.timeout(self.settings.close_timeout_s):
+                await is_last_saved
+            rows = self._ledger.closing_reservations()
+            if rows:
+                journal.reserve(rows, lambda _: None)
 
     def _load(self, part: Weighted) -> Scorer:
         source = RewardSource.of(part.reward, part.reward_kwargs)

@@ -142,6 +142,10 @@ class Cascade:
         return self._judge.estimate_tokens
 
     @property
+    def cost_bound_usd(self) -> Callable[[Rollout], float | None] | None:
+        return self._judge.cost_bound_usd
+
+    @property
     def price_problem(self) -> Callable[[], str | None] | None:
         return self._judge.price_problem
 

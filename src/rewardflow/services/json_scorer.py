@@ -86,6 +86,11 @@ class JsonScorer(HttpServiceRecord):
     def price_problem(self) -> str | None:
         return None if self.call_cost_usd is not None else UNPRICED
 
+    def cost_bound_usd(self, rollout: Rollout) -> float | None:
+        if self.call_cost_usd is None or not self.batch:
+            return self.call_cost_usd
+        return self.call_cost_usd / rollout.group_size  # one request for the whole group
+
     @property
     def endpoints(self) -> tuple[str, ...]:
         return tuple(self.urls)

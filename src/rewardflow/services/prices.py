@@ -63,6 +63,11 @@ class Prices:
             + completion_tokens * self.output_usd_per_million
         ) / _MILLION
 
+    def bound_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Returns the cost if no input is cached, or all of it, whichever is dearer."""
+        dearest = max(self.input_usd_per_million, self.cached_usd_per_million or 0.0)
+        return (prompt_tokens * dearest + completion_tokens * self.output_usd_per_million) / _MILLION
+
 
 @functools.lru_cache(maxsize=256)
 def known_prices(model: str, base_url: str) -> Prices | None:

@@ -87,6 +87,9 @@ class RewardModel(HttpServiceRecord):
     def price_problem(self) -> str | None:
         return None if self.call_cost_usd is not None else UNPRICED
 
+    def cost_bound_usd(self, rollout: Rollout) -> float | None:
+        return self.call_cost_usd
+
     @property
     def endpoints(self) -> tuple[str, ...]:
         return tuple(self.base_urls)

@@ -99,7 +99,10 @@ def test_a_call_that_reports_no_cost_is_paid_for_by_how_it_ended(
     loop: asyncio.AbstractEventLoop, outcome: str, spent_usd: float, uncertain_usd: float
 ) -> None:
     account = Account(loop)
-    account.call(1.0, outcome, None if outcome == "scored" else Fault(kind=outcome, message=outcome))
+    is_refused = outcome == "refused"
+    kind = "service" if is_refused else outcome
+    fault = None if outcome == "scored" else Fault(kind=kind, message=outcome, is_free=is_refused)
+    account.call(1.0, kind, fault)
     money = account.ledger.statistics()
     assert (money.spent_usd, money.uncertain_usd, money.reserved_usd) == (spent_usd, uncertain_usd, 0.0)
     assert money.by_step_usd.get(7, 0.0) == spent_usd

@@ -155,8 +155,11 @@ class Dispatcher:
         """Keeps a verdict's slot taken until it is on disk, so that a crash never loses more than the limit."""
         self._num_unsaved += 1
 
-    def saved(self) -> None:
+    def saved(self, cost_usd: float) -> None:
+        """Frees the slot of a verdict; `cost_usd` is the part of its cost that is on disk now."""
         self._num_unsaved -= 1
+        if cost_usd:
+            self._ledger.saved(self.account, cost_usd)
         self.wake()
 
     def finish(self) -> None:
@@ -241,12 +244,13 @@ class Dispatcher:
                 continue
             now = self._loop.time()
             tokens = self._estimate_tokens(job) if self._governors.counts_tokens else 0
-            if tokens is None:
+            bound_usd = self._bound_cost(job) if self._ledger.needs_bounds else None
+            if job.is_done:  # because one of its hooks raised
                 continue
-            if not self._may_start(job, now, tokens):
+            if not self._may_start(job, now, tokens, bound_usd):
                 return None
             queue.pop()
-            return self._start(job, entry.is_hedge, now, tokens)
+            return self._start(job, entry.is_hedge, now, tokens, bound_usd)
         return None
 
     def _next_entry(self) -> QueueEntry | None:
@@ -265,15 +269,26 @@ class Dispatcher:
         limit = self._governors.limit
         return limit if self._running + self._num_unsaved >= limit else None
 
-    def _estimate_tokens(self, job: Job) -> int | None:
-        """Estimates the tokens of the call; fails the job and returns None if the reward's own estimate raises."""
+    def _estimate_tokens(self, job: Job) -> int:
+        """Estimates the tokens of the call; fails the job if the reward's own estimate raises."""
         try:
             return job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
         except Exception as error:
             job.fail("user_error", f"estimate_tokens failed: {describe(error)}", self._loop.time())
-            return None
+            return 0
 
-    def _may_start(self, job: Job, now: float, tokens: int) -> bool:
+    def _bound_cost(self, job: Job) -> float | None:
+        """Returns the most that the call can cost, or None if that is not known; fails the job if its hook raises."""
+        if job.cost_bound_usd is None:
+            try:
+                bound_usd = job.scorer.cost_bound_usd(job.rollouts)
+            except Exception as error:
+                job.fail("user_error", f"cost_bound_usd failed: {describe(error)}", self._loop.time())
+                return None
+            job.cost_bound_usd = math.inf if bound_usd is None else bound_usd
+        return None if job.cost_bound_usd == math.inf else job.cost_bound_usd
+
+    def _may_start(self, job: Job, now: float, tokens: int, bound_usd: float | None) -> bool:
         if self._is_stopped or self._is_draining or (job.scorer.workers is not None and not self._has_worker(job)):
             return False
         ready_s = self._governors.ready_at(now, tokens)
@@ -283,9 +298,10 @@ class Dispatcher:
             if is_too_long or self._governors.outage_since_s() is not None:
                 self._outage.begin(self._governors.why_waiting(now, tokens))
             return False
-        if self._ledger.cap_usd is not None and not self._ledger.may_start(self.account):
-            if self._ledger.num_out == 0:
-                self._give_up_on_budget()
+        ledger = self._ledger
+        if ledger.cap_usd is not None and not ledger.may_start(self.account, bound_usd):
+            if ledger.num_out == 0 and not ledger.is_waiting_for_journal:
+                self._give_up_on_budget(bound_usd)
             return False
         return True
 
@@ -312,7 +328,7 @@ class Dispatcher:
 
     # -- one attempt -------------------------------------------------------------------------------------------------
 
-    def _start(self, job: Job, is_hedge: bool, now: float, tokens: int) -> Attempt:
+    def _start(self, job: Job, is_hedge: bool, now: float, tokens: int, bound_usd: float | None) -> Attempt:
         self._num_started += 1
         if job.num_calls == 0:
             self._budget.earn()
@@ -324,7 +340,7 @@ class Dispatcher:
         job.num_running += 1
         job.scorer.num_busy += 1
         attempt = Attempt(self._deadlines, job, is_hedge, now)
-        self._governors.start(attempt, tokens)
+        self._governors.start(attempt, tokens, bound_usd)
         job.endpoint = attempt.endpoint
         attempt.call = Call(job.rollouts, job.num_calls, attempt.endpoint.name)
         attempt.when_s = self._deadline_s(job, now)
@@ -518,12 +534,8 @@ class Dispatcher:
                 job.fail(job.fault.kind, message, self._loop.time())
         return True
 
-    def _give_up_on_budget(self) -> None:
-        ledger = self._ledger.statistics()
-        error = BudgetExhausted(
-            f"{self.account}: the next call could pass max_cost_usd={ledger.cap_usd:g}, spent so far: "
-            f"{ledger.spent_usd:.6g} USD. Raise the cap and run again with the same journal to go on"
-        )
+    def _give_up_on_budget(self, bound_usd: float | None) -> None:
+        error = BudgetExhausted(_over_budget(self.account, self._ledger, bound_usd))
         self._loop.call_soon(self._halt, error)
 
     # -- statistics --------------------------------------------------------------------------------------------------
@@ -565,6 +577,22 @@ def _call_event(attempt: Attempt, outcome: str, latency_s: float, now: float) ->
         tokens=attempt.call.tokens,
         is_hedge=attempt.is_hedge,
         source=attempt.job.group.ticket.source,
+    )
+
+
+def _over_budget(account: str, ledger: Ledger, bound_usd: float | None) -> str:
+    money, price_usd = ledger.statistics(), ledger.next_price_usd(account, bound_usd)
+    parts = [f"spent so far: {money.spent_usd:.6g} USD"]
+    if money.uncertain_usd:
+        parts.append(
+            f"uncertain: {money.uncertain_usd:.6g} USD, for calls that may have been charged but told no cost (cut "
+            "off, timed out, or in flight when a run was killed)"
+        )
+    if price_usd:
+        parts.append(f"reserved for the next call: {price_usd:.6g} USD")
+    return (
+        f"{account}: the next call could pass max_cost_usd={money.cap_usd:g}, {'; '.join(parts)}. "
+        "Raise the cap and run again with the same journal to go on"
     )
 
 

@@ -36,6 +36,16 @@ _CONNECTION_NAMES = frozenset(
 _TIMEOUT_NAMES = frozenset({"TimeoutError", "Timeout", "TimeoutException", "APITimeoutError", "ServerTimeoutError"})
 _RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501, 505}
 _REQUEST_STATUSES = frozenset({400, 413, 414, 415, 422, 431})  # too long, refused by a filter, malformed
+_UNCHARGED_STATUSES = frozenset({*range(300, 500), 501, 503, 505, 529})  # the service refused the request
+_NOT_SENT_NAMES = frozenset(
+    {
+        "ClientConnectorError",  # aiohttp
+        "ConnectError",  # httpx, httpcore
+        "ConnectTimeout",  # httpx, requests
+        "NewConnectionError",  # urllib3
+        "gaierror",
+    }
+)
 _MAX_ERROR_CHARS = 2000
 
 
@@ -49,6 +59,7 @@ class Fault:
     retry_after_s: float | None = None
     headers: Mapping[str, str] = EMPTY
     is_about_request: bool = False  # the service works but cannot serve this request
+    is_free: bool = False  # the service refused the request, or never got it, so it cannot have charged for it
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -61,7 +72,12 @@ def fault_of(error: BaseException) -> Fault:
             if error.retry_after_s is None:
                 wait_s = read_retry_after_s(headers, time.time())
             return Fault(
-                kind="rate_limited", message=message, is_retryable=True, retry_after_s=wait_s, headers=dict(headers)
+                kind="rate_limited",
+                message=message,
+                is_retryable=True,
+                retry_after_s=wait_s,
+                headers=dict(headers),
+                is_free=True,
             )
         case ServiceError():
             return Fault(
@@ -70,6 +86,7 @@ def fault_of(error: BaseException) -> Fault:
                 is_retryable=error.retryable,
                 retry_after_s=_wait_s(error.retry_after_s),
                 is_about_request=not error.retryable and (error.status is None or error.status in _REQUEST_STATUSES),
+                is_free=not error.was_sent or error.status in _UNCHARGED_STATUSES,
             )
         case Unparsable():
             return Fault(kind="unparsable", message=message, is_retryable=error.retryable)
@@ -78,10 +95,11 @@ def fault_of(error: BaseException) -> Fault:
         return _fault_of_status(status, message, _headers(error))
     names = {cls.__name__ for cls in type(error).__mro__}
     is_timeout = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
+    is_free = _was_not_sent(error)
     if is_timeout or names & _TIMEOUT_NAMES:
-        return Fault(kind="timeout", message=message, is_retryable=True)
+        return Fault(kind="timeout", message=message, is_retryable=True, is_free=is_free)
     if isinstance(error, ConnectionError) or names & _CONNECTION_NAMES:
-        return Fault(kind="service", message=message, is_retryable=True)
+        return Fault(kind="service", message=message, is_retryable=True, is_free=is_free)
     return Fault(kind="user_error", message=message)
 
 
@@ -114,7 +132,23 @@ def _fault_of_status(status: int, message: str, headers: Mapping[str, str]) -> F
         retry_after_s=read_retry_after_s(headers, time.time()),
         headers=headers,
         is_about_request=status in _REQUEST_STATUSES,
+        is_free=status in _UNCHARGED_STATUSES,
     )
+
+
+def is_free_of_charge(error: Exception) -> bool:
+    """Whether the service cannot have charged for the request that ended with this error."""
+    return fault_of(error).is_free
+
+
+def _was_not_sent(error: BaseException) -> bool:
+    """Whether no connection was made; `reason` and the cause are looked at, because clients wrap the error."""
+    for one in (error, getattr(error, "reason", None), error.__cause__):
+        if isinstance(one, ConnectionRefusedError) or (
+            isinstance(one, BaseException) and any(cls.__name__ in _NOT_SENT_NAMES for cls in type(one).__mro__)
+        ):
+            return True
+    return False
 
 
 def _http_status(error: BaseException) -> int | None:

@@ -41,6 +41,7 @@ class LoadedReward:
     log: Callable[..., Any] | None
     close: Callable[[], Any] | None
     estimate_tokens: Callable[[Rollout], int] | None
+    cost_bound_usd: Callable[[Rollout], float | None] | None  # the most that a call can cost, or None if not known
     decide_locally: Callable[[Rollout], Any] | None  # a verdict without a call, or None; never async
     decides_quickly: bool  # `decide_locally` may run on the loop
     check: Callable[[], Any] | None  # called when the agent opens, to find what is missing before anything is sent
@@ -87,6 +88,7 @@ def load_reward(source: RewardSource) -> LoadedReward:
         log=_hook(target, source.name, "log", "timestamps", "queries", "results", "latencies", "group_uids"),
         close=_hook(target, source.name, "aclose") or _hook(target, source.name, "close"),
         estimate_tokens=_hook(target, source.name, "estimate_tokens", "rollout"),
+        cost_bound_usd=_hook(target, source.name, "cost_bound_usd", "rollout"),
         decide_locally=_decide_locally(target, source.name, plan.unit),
         decides_quickly=bool(getattr(target, "decides_quickly", False)),
         check=_hook(target, source.name, "check"),

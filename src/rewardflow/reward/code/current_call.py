@@ -11,9 +11,10 @@ that users can try reward code by hand. One line each:
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
@@ -31,6 +32,7 @@ class Call:
     tokens: int = 0
     is_cost_known: bool = False  # true also when the reported cost is 0
     headers: dict[str, str] | None = None
+    num_unpriced: int = 0  # requests sent for this call whose cost is not known
 
 
 _MAX_TOKENS = 10**12  # in one call; the journal's integers end at 2**63
@@ -48,7 +50,8 @@ def current_call() -> Call | None:
 def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
     """Adds to the cost of this call. Call it as soon as the service has answered, before parsing can fail.
 
-    `cost_usd=0.0` means that the call was free; without any report the agent counts `call_cost_usd`.
+    `cost_usd=0.0` means that the call was free. A call without any report counts as `call_cost_usd`, or else as what
+    the agent reserved for it.
     """
     if (cost_usd is not None and not 0 <= cost_usd < math.inf) or not 0 <= tokens <= _MAX_TOKENS:
         raise InvalidInput(
@@ -61,6 +64,32 @@ def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
         if cost_usd is not None:
             call.cost_usd += cost_usd
             call.is_cost_known = True
+
+
+@contextlib.contextmanager
+def request_of_unknown_cost(is_free: Callable[[Exception], bool]) -> Iterator[Callable[[], None]]:
+    """Counts a request as one of unknown cost until its block calls the function that it gets.
+
+    For clients: a call may send several requests, and one of them may break off after others told their cost. An error
+    that `is_free` means that the service cannot have charged for the request.
+    """
+    call = _current_call.get()
+    is_open = True
+
+    def close() -> None:
+        nonlocal is_open
+        if is_open and call is not None:
+            call.num_unpriced -= 1
+        is_open = False
+
+    if call is not None:
+        call.num_unpriced += 1
+    try:
+        yield close
+    except Exception as error:
+        if is_free(error):
+            close()
+        raise
 
 
 def report_headers(headers: Mapping[str, str]) -> None:

@@ -92,6 +92,15 @@ class SupportsEstimateTokens(Protocol):
     def estimate_tokens(self, rollout: Rollout, /) -> int: ...
 
 
+class SupportsCostBound(Protocol):
+    """Tells the most that a call about this rollout can cost, or None if it is not known; 0 if it is free.
+
+    The agent reserves this much of `max_cost_usd` for each call. For a group, it adds up the bounds of its rollouts.
+    """
+
+    def cost_bound_usd(self, rollout: Rollout, /) -> float | None: ...
+
+
 class SupportsClose(Protocol):
     """Closes clients and sessions when the agent closes."""
 

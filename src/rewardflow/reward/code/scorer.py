@@ -54,6 +54,21 @@ class Scorer:
         estimate = self.loaded.estimate_tokens
         return usual if estimate is None else sum(estimate(with_own_extra_info(rollout)) for rollout in rollouts)
 
+    def cost_bound_usd(self, rollouts: Sequence[Rollout]) -> float | None:
+        """Returns the most that a call can cost, as its reward tells it; None if it tells none."""
+        bound = self.loaded.cost_bound_usd
+        if bound is None:
+            return None
+        total_usd = 0.0
+        for rollout in rollouts:
+            one_usd = bound(with_own_extra_info(rollout))
+            if one_usd is None:
+                return None
+            if not 0 <= one_usd < math.inf:
+                raise InvalidInput(f"cost_bound_usd must return a finite number of at least 0 or None, got {one_usd!r}")
+            total_usd += one_usd
+        return total_usd
+
     def begin(self, attempt: Attempt, context: contextvars.Context) -> tuple[bool, Any]:
         """Starts the call. Returns True and the result if it ended at once, else False and an awaitable for it."""
         rollouts = attempt.job.rollouts

@@ -226,7 +226,9 @@ class Assembly:
 
     def _saved(self, job: Job, rewards: tuple[Reward, ...]) -> None:
         if job.num_calls:
-            self._components[job.column].dispatcher.saved()
+            is_on_disk = self._journal is not None and self._journal.has_saved_all
+            saved_usd = sum([reward.cost_usd for reward in rewards]) if is_on_disk else 0.0
+            self._components[job.column].dispatcher.saved(saved_usd)
         self._land(job, rewards)
 
     def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:

@@ -29,6 +29,7 @@ class Job:
         "attempt_out",
         "column",
         "context",
+        "cost_bound_usd",
         "cost_usd",
         "endpoint",
         "fault",
@@ -78,6 +79,7 @@ class Job:
         self.queued_s = 0.0
         self.started_s = -1.0
         self.cost_usd = 0.0
+        self.cost_bound_usd: float | None = None  # infinity if its reward tells none
         self.tokens = 0
         self.endpoint: Endpoint | None = None
         self.attempt_out: Attempt | None = None

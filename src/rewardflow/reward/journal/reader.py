@@ -27,6 +27,7 @@ from rewardflow.reward.journal.database import (
     require_file,
     translated_errors,
 )
+from rewardflow.reward.journal.reservations import create_reservations
 from rewardflow.reward.journal.verdict_rows import COLUMNS, SCORED, as_text
 from rewardflow.types import FailureKind
 
@@ -161,6 +162,11 @@ def _delete(connection: sqlite3.Connection, path: Path, keep_runs: Sequence[str]
     if unknown:  # otherwise a typing mistake would delete the run that the user wants to keep
         raise InvalidInput(f"keep_runs must name runs of {path}, got {unknown}; its runs are {runs}")
     before_s = time.time() - older_than_s if older_than_s is not None else None
+    create_reservations(connection)
+    connection.execute(
+        f"DELETE FROM reservations WHERE run NOT IN ({', '.join('?' * len(keep_runs))}) AND (? IS NULL OR at_s < ?)",
+        (*keep_runs, before_s, before_s),
+    )
     return connection.execute(
         f"DELETE FROM verdicts WHERE run NOT IN ({', '.join('?' * len(keep_runs))}) AND (? IS NULL OR at_s < ?)",
         (*keep_runs, before_s, before_s),

@@ -31,6 +31,12 @@ from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, close, open_for_w
 from rewardflow.reward.journal.files_in_place import FilesInPlace
 from rewardflow.reward.journal.journal_lock import lock_run
 from rewardflow.reward.journal.reader import JournalReader, JournalRow, vacuum
+from rewardflow.reward.journal.reservations import (
+    Reservation,
+    create_reservations,
+    read_reservations,
+    write_reservations,
+)
 from rewardflow.reward.journal.row_checksums import TableRow
 from rewardflow.reward.journal.verdict_rows import (
     FoundVerdicts,
@@ -87,6 +93,16 @@ class _Write:
         self.saved(self.entry)
 
 
+@dataclass(slots=True)
+class _Reserve:
+    rows: Sequence[Reservation]
+    reserved: Callable[[bool], None]
+    is_saved: bool = False
+
+    def answer(self) -> None:
+        self.reserved(self.is_saved)
+
+
 @dataclass(frozen=True, slots=True)
 class _Stop:
     stopped: asyncio.Future[None]
@@ -96,7 +112,7 @@ class _Stop:
             self.stopped.set_result(None)
 
 
-_Job = _Find | _Write | _Stop
+_Job = _Find | _Write | _Reserve | _Stop
 
 
 class Journal:
@@ -119,12 +135,15 @@ class Journal:
             raise InvalidInput(f"store must be one of {', '.join(get_args(Store))}, got {store!r}")
         self.path = Path(path)
         self._store: Store = store
+        self._run = "" if run is None else run  # for reservations: an agent of all runs has its own
         with contextlib.ExitStack() as undo:
             self._lock = undo.enter_context(lock_run(self.path, run))
             self._connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
             undo.callback(self._connection.close)
             with translated_errors(self.path):  # a damaged file may fail only when its rows are read
                 self._spent_usd = spent_usd(self._connection, run)
+                create_reservations(self._connection)
+                self.stored_money = read_reservations(self._connection, self._run, all_runs=run is None)
             undo.pop_all()
         self._files = FilesInPlace(self.path)
         self._max_rows = min(MAX_ROWS_A_COMMIT, max_rows_a_statement(self._connection))
@@ -170,6 +189,15 @@ class Journal:
         self._submit(_Write(entry, saved))
         self._num_submitted += 1
 
+    def reserve(self, rows: Sequence[Reservation], reserved: Callable[[bool], None]) -> None:
+        """Writes reservations, after all earlier entries, then calls `reserved` with whether they are on disk."""
+        self._submit(_Reserve(rows, reserved))
+
+    @property
+    def has_saved_all(self) -> bool:
+        """Whether every entry for which `saved` was called is on disk; false after a commit that failed."""
+        return not self._unsaved
+
     async def aclose(self, timeout_s: float = 10.0) -> None:
         """Writes all pending rows, merges the WAL into the file and stops; returns after all callbacks have run."""
         if self._closed:
@@ -201,8 +229,8 @@ class Journal:
             )
 
     def spent_usd(self) -> float:
-        """Returns what the run's verdicts had cost when the journal was opened; with `run=None`, those of all runs."""
-        return self._spent_usd
+        """Returns what the run had spent when the journal was opened; with `run=None`, what all runs had spent."""
+        return self._spent_usd + self.stored_money.spent_usd
 
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(
@@ -280,6 +308,9 @@ class Journal:
         """Writes in one commit before it looks up, so that a lookup sees every entry submitted before it."""
         try:
             self._save([job.entry for job in jobs if isinstance(job, _Write)])
+            for job in jobs:
+                if isinstance(job, _Reserve):
+                    self._save_reservations(job)
             for failures in (True, False):
                 self._look_up([job for job in jobs if isinstance(job, _Find) and job.failures is failures], failures)
         finally:
@@ -298,6 +329,18 @@ class Journal:
                 self._log_error(error, "an entry could not be written")
         if entries:
             self._save_rows(rows)
+
+    def _save_reservations(self, job: _Reserve) -> None:
+        try:
+            self._require_files()
+            write_reservations(self._connection, self._run, job.rows)
+            self._files.remember()
+            job.is_saved = True
+        except (sqlite3.Error, JournalError) as error:
+            self._failed_writes += 1
+            self._log_error(error, "a reservation of money was NOT saved")
+            if not _is_busy(error):
+                self._cannot_save = self._cannot_save or str(error)
 
     def _save_rows(self, rows: list[TableRow]) -> None:
         """Commits rows in order; keeps a failed batch and all rows after it for the next time, up to MAX_PENDING."""

@@ -21,6 +21,7 @@ from rewardflow.reward.settings import LimitSettings
 logger = logging.getLogger(__name__)
 
 _ANSWERED = ("scored", "unparsable")
+_WITHOUT_ANSWER = ("timeout", "cancelled", "service", "rate_limited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,12 @@ class Governors:
         waiting = self._pace.why_waiting(now, tokens)
         return f"{failure}; {waiting}" if failure is not None else waiting
 
-    def start(self, attempt: Attempt, tokens: int) -> None:
+    def start(self, attempt: Attempt, tokens: int, bound_usd: float | None = None) -> None:
         """Records that a call starts now, and notes in `attempt` what it holds."""
         now = attempt.started_s
         attempt.sent = self._pace.start(now, tokens)
         attempt.endpoint = self._endpoints.start(now, attempt.job.endpoint)
-        attempt.reserved_usd = self._ledger.start(self._account)
+        attempt.reserved_usd = self._ledger.start(self._account, bound_usd)
 
     def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> bool:
         """Tells every governor how a call ended: `scored`, a failure kind, or `cancelled` if its caller gave it up.
@@ -81,7 +82,7 @@ class Governors:
         Returns whether the service answered.
         """
         endpoint, breaker = attempt.endpoint, attempt.endpoint.breaker
-        self._settle_money(attempt, outcome)
+        self._settle_money(attempt, outcome, fault)
         endpoint.in_flight -= 1
         was_open = breaker.is_open
         is_answered = outcome in _ANSWERED or (fault is not None and fault.is_about_request)
@@ -112,16 +113,27 @@ class Governors:
             self._report_limits(outcome, now)
         return is_answered
 
-    def _settle_money(self, attempt: Attempt, outcome: str) -> None:
+    def _settle_money(self, attempt: Attempt, outcome: str, fault: Fault | None) -> None:
+        """Counts what the call cost. One that may have been charged, and told no cost, counts as its reservation."""
         ledger, call = self._ledger, attempt.call
-        was_answered = outcome in _ANSWERED
-        if attempt.was_made and not call.cost_usd and not call.is_cost_known:
-            if outcome in ("timeout", "cancelled"):
-                ledger.doubt(attempt.reserved_usd)
-            elif outcome not in ("rate_limited", "service"):
-                call.cost_usd = ledger.cost_of(call.cost_usd)
+        is_told = not call.num_unpriced and (call.is_cost_known or call.cost_usd > 0)
+        is_free = not attempt.was_made or (fault is not None and fault.is_free and not call.num_unpriced)
+        is_uncertain = not is_told and not is_free
+        if is_uncertain and not call.cost_usd and outcome not in _WITHOUT_ANSWER:
+            assumed_usd = ledger.assumed_cost_usd()
+            if assumed_usd is not None:
+                call.cost_usd = assumed_usd
+                is_uncertain = False
         step = attempt.job.rollouts[0].step
-        ledger.settle(self._account, attempt.reserved_usd, step, call.cost_usd, call.tokens, was_answered=was_answered)
+        ledger.settle(
+            self._account,
+            attempt.reserved_usd,
+            step,
+            call.cost_usd,
+            call.tokens,
+            is_told=is_told,
+            is_uncertain=is_uncertain,
+        )
 
     def statistics(self, now: float) -> GovernorStatistics:
         return GovernorStatistics(

@@ -1,18 +1,30 @@
 """Counts what calls cost, per step and per run, and stops calls before they can pass the cap.
 
-Always true: spent + uncertain + reserved <= cap, as long as no call costs more than it reserved.
+Always true: spent + uncertain + reserved <= cap, across restarts and `kill -9`, as long as no call costs more than it
+reserved. A call reserves `call_cost_usd` if that is set, else the upper bound that its reward tells (`cost_bound_usd`).
+A call that told no cost counts as its reservation: it stays uncertain, because the service may have charged for it.
 
-A call reserves `call_cost_usd` if that is set, else the largest cost seen on its account. Until the account's first
-answer only one of its calls is in flight, so that an unknown price cannot be paid a thousand times. A call that was
-made and reported no cost counts as `call_cost_usd`. A call that ended without an answer keeps its reservation as
-uncertain, because the service may still charge for it.
+Where a reward tells no bound, a call reserves the largest cost that its account has told, and twice that while other
+calls of the account are in flight. At most as many of these calls are in flight as answers have told a cost, and one
+until the first has. Calls that reserved nothing, because no cost was known, count as the first cost that is told.
+
+The bound, in every case: spending passes the cap by no more than the sum of (cost - reservation) over the calls that
+cost more than they reserved and were in flight when the last call started, or never told their cost. So where each
+call costs at most r times its reservation, spending stays below r times the cap. After a call that cost more than it
+reserved, the calls of its account in flight count as at least that cost, and later ones reserve at least that much.
+
+With a journal the reservations are on disk before the calls go out: see `journal_allowance.py`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from rewardflow.reward.journal.reservations import Reservation
+from rewardflow.reward.limits.journal_allowance import Allowance, Reserve
+
+_ROUNDING = 1e-9  # three times 0.1 must fit into 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,76 +38,200 @@ class LedgerStatistics:
 
 
 class _Account:
-    """What the ledger knows about the prices of one account."""
+    """What the ledger knows about the costs of one account."""
 
-    __slots__ = ("largest_usd", "num_out", "was_answered")
+    __slots__ = (
+        "allowance",
+        "counted_reserved_usd",
+        "counted_uncertain_usd",
+        "largest_usd",
+        "least_usd",
+        "num_out",
+        "num_told",
+        "num_unpriced",
+        "reserved_usd",
+        "saved_usd",
+        "spent_usd",
+        "uncertain_usd",
+    )
 
-    def __init__(self) -> None:
-        self.largest_usd = 0.0
+    def __init__(self, before: Reservation, allowance: Allowance | None) -> None:
+        self.allowance = allowance
         self.num_out = 0
-        self.was_answered = False
+        self.num_told = 0
+        self.num_unpriced = before.num_unpriced  # ended without telling a cost, before any cost was known
+        self.largest_usd = before.largest_usd
+        self.least_usd = 0.0  # the largest cost of a call that cost more than it had reserved
+        self.reserved_usd = 0.0
+        self.spent_usd = before.spent_usd
+        self.saved_usd = 0.0  # the part of spent_usd that verdicts in the journal hold
+        self.uncertain_usd = before.uncertain_usd
+        self.counted_reserved_usd = 0.0  # reserved_usd, or more after a call that cost more than it reserved
+        self.counted_uncertain_usd = before.uncertain_usd
+
+    @property
+    def exposure_usd(self) -> float:
+        """The money that the journal's verdicts do not show: it would be unknown after a `kill -9`."""
+        return self.spent_usd - self.saved_usd + self.counted_uncertain_usd + self.counted_reserved_usd
 
 
 class Ledger:
     """The costs of one agent. Each account has its own prices, so a free rule does not reserve the judge's price."""
 
-    def __init__(self, *, cap_usd: float | None, call_cost_usd: float | None, already_spent_usd: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        cap_usd: float | None,
+        call_cost_usd: float | None,
+        already_spent_usd: float = 0.0,
+        already_uncertain_usd: float = 0.0,
+        before: Sequence[Reservation] = (),
+        reserve: Reserve | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        """`before` is what earlier sessions of the run left; `already_...` are the sums of it and of all verdicts.
+
+        `reserve` writes reservations to the journal; the ledger calls `on_change` when one is on disk or failed.
+        """
         self.cap_usd = cap_usd
+        self.needs_bounds = cap_usd is not None and call_cost_usd is None
         self._fixed_usd = call_cost_usd
-        self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
+        self._before = {one.account: one for one in before}
+        self._reserve = reserve if cap_usd is not None else None
+        self._on_change = on_change
+        self._accounts: dict[str, _Account] = {name: self._new_account(name) for name in self._before}
         self._spent_usd = already_spent_usd
-        self._uncertain_usd = 0.0
+        self._uncertain_usd = already_uncertain_usd
         self._reserved_usd = 0.0
         self._tokens = 0
         self._num_out = 0
-        self._by_step_usd: defaultdict[int, float] = defaultdict(float)
+        self._by_step_usd: dict[int, float] = {}
+
+    def _new_account(self, name: str) -> _Account:
+        before = self._before.get(name) or Reservation(name)
+        reserve = self._reserve
+        return _Account(before, None if reserve is None else Allowance(before, reserve, self._on_change))
+
+    def _account(self, name: str) -> _Account:
+        known = self._accounts.get(name)
+        if known is None:
+            known = self._accounts[name] = self._new_account(name)
+        return known
 
     @property
     def num_out(self) -> int:
         return self._num_out
 
-    def may_start(self, account: str) -> bool:
+    @property
+    def room_usd(self) -> float:
+        cap_usd = float("inf") if self.cap_usd is None else self.cap_usd
+        return cap_usd - self._spent_usd - self._uncertain_usd - self._reserved_usd
+
+    @property
+    def is_waiting_for_journal(self) -> bool:
+        """Whether a reservation is on its way to the disk; `on_change` follows."""
+        return any(one.allowance is not None and one.allowance.is_asked for one in self._accounts.values())
+
+    def may_start(self, account: str, bound_usd: float | None = None) -> bool:
+        """Whether a call fits under the cap. If only the journal lacks its reservation, asks the journal for more."""
         if self.cap_usd is None:
             return True
-        known = self._accounts[account]
-        if self._fixed_usd is None and not known.was_answered and known.num_out > 0:
+        known = self._account(account)
+        base_usd = bound_usd if self._fixed_usd is None else self._fixed_usd
+        if base_usd is None and known.num_out >= max(1, known.num_told):
             return False
-        room_usd = self.cap_usd - self._spent_usd - self._uncertain_usd - self._reserved_usd
-        rounding_usd = 1e-9 * self.cap_usd  # three times 0.1 must fit into 0.3
+        price_usd = self._price_usd(known, base_usd)
+        if base_usd == price_usd == 0:
+            return True  # free, also when the cap is reached
+        room_usd, rounding_usd = self.room_usd, _ROUNDING * self.cap_usd
         # A cap that is already reached also stops calls of unknown price.
-        return room_usd >= self._price_usd(known) - rounding_usd and room_usd > rounding_usd
+        if room_usd < price_usd - rounding_usd or room_usd <= rounding_usd:
+            return False
+        if known.allowance is None:
+            return True
+        num_unpriced = known.num_unpriced + (known.num_out + 1 if price_usd == 0 else 0)
+        return known.allowance.covers(
+            known.exposure_usd,
+            price_usd,
+            in_flight_usd=known.counted_reserved_usd,
+            room_usd=room_usd,
+            num_unpriced=num_unpriced,
+            largest_usd=known.largest_usd,
+        )
 
-    def start(self, account: str) -> float:
+    def next_price_usd(self, account: str, bound_usd: float | None = None) -> float:
+        """Returns what the next call would reserve."""
+        return self._price_usd(self._account(account), bound_usd if self._fixed_usd is None else self._fixed_usd)
+
+    def start(self, account: str, bound_usd: float | None = None) -> float:
         """Reserves money for one call and returns the amount; pass it to `settle`."""
-        known = self._accounts[account]
-        price_usd = self._price_usd(known)
+        known = self._accounts.get(account) or self._account(account)
+        if self.cap_usd is None:
+            price_usd = known.largest_usd if self._fixed_usd is None else self._fixed_usd
+        else:
+            price_usd = self._price_usd(known, bound_usd if self._fixed_usd is None else self._fixed_usd)
         known.num_out += 1
         self._num_out += 1
-        self._reserved_usd += price_usd
+        if price_usd:
+            known.reserved_usd += price_usd
+            self._recount(known)
         return price_usd
 
-    def cost_of(self, reported_usd: float) -> float:
-        """Returns the cost of an answered call: the reported cost, or else `call_cost_usd`."""
-        return reported_usd or self._fixed_usd or 0.0
+    def assumed_cost_usd(self) -> float | None:
+        """Returns what an answered call costs that told no cost, if the settings say so."""
+        return self._fixed_usd
 
     def settle(
-        self, account: str, reserved_usd: float, step: int, cost_usd: float, tokens: int, *, was_answered: bool
+        self,
+        account: str,
+        reserved_usd: float,
+        step: int,
+        cost_usd: float,
+        tokens: int,
+        *,
+        is_told: bool,
+        is_uncertain: bool = False,
     ) -> None:
+        """Counts a call that ended. `is_told`: its whole cost is known. `is_uncertain`: it may have cost more."""
         known = self._accounts[account]
         known.num_out -= 1
         self._num_out -= 1
-        self._reserved_usd = self._reserved_usd - reserved_usd if self._num_out else 0.0
-        if was_answered:
-            known.was_answered = True
+        if is_told:
+            known.num_told += 1
         if cost_usd or tokens:
-            self._spent_usd += cost_usd
-            self._tokens += tokens
-            self._by_step_usd[step] += cost_usd
-            known.largest_usd = max(known.largest_usd, cost_usd)
+            self._count(known, reserved_usd, step, cost_usd, tokens)
+        if is_uncertain:
+            known.uncertain_usd += max(0.0, reserved_usd - cost_usd)
+            known.num_unpriced += reserved_usd == 0
+        if known.num_unpriced and known.largest_usd:
+            known.uncertain_usd += known.num_unpriced * known.largest_usd
+            known.num_unpriced = 0
+        if reserved_usd or cost_usd or is_uncertain or known.counted_reserved_usd:
+            known.reserved_usd = known.reserved_usd - reserved_usd if known.num_out else 0.0
+            self._recount(known)
 
-    def doubt(self, reserved_usd: float) -> None:
-        """Records a call that ended without reporting a cost: its reservation may have been spent."""
-        self._uncertain_usd += reserved_usd
+    def saved(self, account: str, cost_usd: float) -> None:
+        """Notes that verdicts of this cost are on disk."""
+        self._account(account).saved_usd += cost_usd
+
+    def closing_reservations(self) -> list[Reservation]:
+        """Returns what the journal's verdicts do not show, exactly; for the end, when no call is in flight."""
+        rows = []
+        for name, known in self._accounts.items():
+            is_stored = name in self._before or (known.allowance is not None and known.allowance.is_stored)
+            unsaved_usd = known.spent_usd - known.saved_usd
+            if abs(unsaved_usd) < _ROUNDING * known.spent_usd:  # a sum of the same costs in another order
+                unsaved_usd = 0.0
+            row = Reservation(
+                name,
+                spent_usd=max(0.0, unsaved_usd),
+                uncertain_usd=known.uncertain_usd,
+                num_unpriced=known.num_unpriced if self.cap_usd is not None else 0,
+                largest_usd=known.largest_usd,
+            )
+            if is_stored or row.spent_usd or row.uncertain_usd:
+                rows.append(row)
+        return rows
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
@@ -107,5 +243,27 @@ class Ledger:
             dict(self._by_step_usd),
         )
 
-    def _price_usd(self, known: _Account) -> float:
-        return known.largest_usd if self._fixed_usd is None else self._fixed_usd
+    def _price_usd(self, known: _Account, base_usd: float | None) -> float:
+        if base_usd is not None:
+            return max(base_usd, known.least_usd)
+        return 2 * known.largest_usd if known.num_out else known.largest_usd
+
+    def _count(self, known: _Account, reserved_usd: float, step: int, cost_usd: float, tokens: int) -> None:
+        self._spent_usd += cost_usd
+        self._tokens += tokens
+        self._by_step_usd[step] = self._by_step_usd.get(step, 0.0) + cost_usd
+        known.spent_usd += cost_usd
+        known.largest_usd = max(known.largest_usd, cost_usd)
+        if cost_usd > reserved_usd * (1 + _ROUNDING):
+            known.least_usd = max(known.least_usd, cost_usd)
+
+    def _recount(self, known: _Account) -> None:
+        """Brings the sums up to date. A call in flight counts as at least what another one cost beyond its bound."""
+        reserved_usd, uncertain_usd = known.reserved_usd, known.uncertain_usd
+        if self.cap_usd is not None:
+            reserved_usd = max(reserved_usd, known.num_out * known.least_usd)
+        self._reserved_usd += reserved_usd - known.counted_reserved_usd
+        self._uncertain_usd += uncertain_usd - known.counted_uncertain_usd
+        known.counted_reserved_usd, known.counted_uncertain_usd = reserved_usd, uncertain_usd
+        if not self._num_out:
+            self._reserved_usd = 0.0  # rounding must not add up

@@ -19,7 +19,8 @@ from typing import Any
 
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import address_to_show, redact, register_secret
-from rewardflow.reward.code.current_call import report_usage
+from rewardflow.reward.calls.faults import is_free_of_charge
+from rewardflow.reward.code.current_call import report_usage, request_of_unknown_cost
 from rewardflow.reward.limits.plausible_numbers import CALL_COST_USD, CALL_TOKENS
 from rewardflow.services.http.endpoint import (
     check_addresses,
@@ -50,6 +51,8 @@ _OPENAI_NAMES = frozenset(
 _MAX_EXCERPT_CHARS = 300
 _FIRST_GUESS_TOKENS = 256
 _CHARS_PER_TOKEN = 4.0
+_TEMPLATE_TOKENS = 512  # more than a chat template adds to two messages
+_SEVERAL_ANSWERS = ("best_of", "use_beam_search", "extra_body")  # may make a server charge for more than one answer
 _SHARE_OF_NEWEST = 0.05
 _ROOM_TOKENS = 131_072
 
@@ -146,13 +149,39 @@ class ChatClient:
         if logprobs:
             payload["logprobs"] = True
             payload["top_logprobs"] = logprobs
-        answer, is_held_to_schema = await self._ask(endpoint, payload, schema, schema_name)
-        most = _MostTokens.of(messages, self._sampling)
-        return self._account_for(_read_answer(answer, most), endpoint, is_held_to_schema)
+        with request_of_unknown_cost(is_free_of_charge) as cost_is_told:
+            answer, is_held_to_schema = await self._ask(endpoint, payload, schema, schema_name)
+            raw = _read_answer(answer, _MostTokens.of(messages, self._sampling))
+            if self._report(raw.usage, endpoint):
+                cost_is_told()
+            if raw.problem is not None:
+                raise raw.problem
+        return ChatAnswer(
+            raw.text,
+            raw.tokens,
+            raw.usage.prompt_tokens,
+            raw.usage.completion_tokens,
+            raw.finish_reason,
+            is_held_to_schema,
+        )
 
     def estimate_tokens(self, num_chars: int) -> int:
         """Estimates the tokens of a call with a prompt of this length, from the average answer so far."""
         return round(num_chars / _CHARS_PER_TOKEN + self._usual_completion_tokens)
+
+    def cost_bound_usd(self, num_bytes: int) -> float | None:
+        """Returns the most that a request with a prompt of this many bytes can cost, at the dearest endpoint.
+
+        A token stands for at least one byte of the prompt. Returns None if a price is unknown, or if the settings do
+        not limit the tokens of the answer.
+        """
+        completion_tokens = _most_completion_tokens(self._sampling)
+        places = self.endpoints or (self._endpoint(),)
+        prices = [self._prices or known_prices(self._model, place) for place in places]
+        if completion_tokens is None or any(one is None for one in prices):
+            return None
+        prompt_tokens = num_bytes + _TEMPLATE_TOKENS
+        return max(one.bound_usd(prompt_tokens, completion_tokens) for one in prices if one is not None)
 
     async def aclose(self) -> None:
         """Closes this client's own connections. The caller closes a client that it passed in."""
@@ -212,24 +241,18 @@ class ChatClient:
 
     # -- usage and cost --
 
-    def _account_for(self, answer: _Raw, endpoint: str, is_held_to_schema: bool) -> ChatAnswer:
-        usage = answer.usage
-        if usage.prompt_tokens or usage.completion_tokens or usage.cost_usd is not None:
-            report_usage(cost_usd=self._cost_usd(usage, endpoint), tokens=usage.prompt_tokens + usage.completion_tokens)
-        if usage.prompt_tokens or usage.completion_tokens:
+    def _report(self, usage: _Usage, endpoint: str) -> bool:
+        """Reports the usage to the agent; returns whether it told the cost."""
+        has_tokens = bool(usage.prompt_tokens or usage.completion_tokens)
+        if not has_tokens and usage.cost_usd is None:
+            return False
+        cost_usd = self._cost_usd(usage, endpoint)
+        report_usage(cost_usd=cost_usd, tokens=usage.prompt_tokens + usage.completion_tokens)
+        if has_tokens:
             self._usual_completion_tokens += _SHARE_OF_NEWEST * (
                 usage.completion_tokens - self._usual_completion_tokens
             )
-        if answer.problem is not None:
-            raise answer.problem
-        return ChatAnswer(
-            answer.text,
-            answer.tokens,
-            usage.prompt_tokens,
-            usage.completion_tokens,
-            answer.finish_reason,
-            is_held_to_schema,
-        )
+        return cost_usd is not None
 
     def _cost_usd(self, usage: _Usage, endpoint: str) -> float | None:
         """Computes the cost from the judge's prices, the cost that the service sent, or the price list, in this order.
@@ -287,6 +310,13 @@ def _without_retries(client: Any) -> Any:
 def _completion_limit(sampling: Mapping[str, Any]) -> int:
     limit = sampling.get("max_completion_tokens") or sampling.get("max_tokens")
     return limit if isinstance(limit, int) else _FIRST_GUESS_TOKENS
+
+
+def _most_completion_tokens(sampling: Mapping[str, Any]) -> int | None:
+    """Returns the largest number of tokens that can be charged for an answer; None if nothing limits it."""
+    limits = [sampling[name] for name in ("max_tokens", "max_completion_tokens") if sampling.get(name) is not None]
+    is_limited = limits and all(isinstance(one, int) and one > 0 for one in limits)
+    return max(limits) if is_limited and not any(sampling.get(name) for name in _SEVERAL_ANSWERS) else None
 
 
 # -- reading the answer --

@@ -112,11 +112,12 @@ class HttpClient:
             # If one pooled connection is stale, others are too.
             return await self._send(pool, pool.single_use, request, pools.proxies, Trip())
         except aiohttp.InvalidURL:
-            return ServiceError(f"{_place(url)} is not an address", retryable=False)
+            return ServiceError(f"{_place(url)} is not an address", retryable=False, was_sent=False)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not pools.is_closed:
                 raise
-            return ServiceError(f"no answer from {_place(url)}: {_describe_error(error, headers)}")
+            was_sent = not isinstance(error, aiohttp.ClientConnectorError)
+            return ServiceError(f"no answer from {_place(url)}: {_describe_error(error, headers)}", was_sent=was_sent)
 
     async def _send(
         self,

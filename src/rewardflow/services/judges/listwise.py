@@ -14,6 +14,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.judges.group_prompt import (
     CHARS_PER_TOKEN,
+    bytes_shown,
     check_positive,
     check_several,
     show,
@@ -80,6 +81,14 @@ class ListwiseJudge(JudgeWrapper):
         once = self.judge.estimate_tokens(replace(rollout, response=""))
         own = min(len(rollout.response), self.max_answer_chars) // CHARS_PER_TOKEN
         return own + -(-once // rollout.group_size)
+
+    def cost_bound_usd(self, rollout: Rollout) -> float | None:
+        """Returns this rollout's share: its answer, and its part of the rest of the group's one request."""
+        size = rollout.group_size
+        shared, own = bytes_shown(rollout, self.max_answer_chars)
+        shape = self._shape(size)
+        bound_usd = self.judge.bound_usd(self._system(shape), shared + size * own, shape.schema)
+        return None if bound_usd is None else bound_usd / size
 
     def identity_settings(self) -> dict[str, Any]:
         return self.identity_of("mode", "low", "high", "seed", "max_answer_chars")

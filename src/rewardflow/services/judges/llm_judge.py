@@ -154,6 +154,17 @@ class LLMJudge(ServiceRecord):
         num_chars += sum(min(len(text), self.max_chars) for text in texts_of(rollout).values() if text is not None)
         return self._chat.estimate_tokens(num_chars)
 
+    def cost_bound_usd(self, rollout: Rollout) -> float | None:
+        """Returns the most that judging this rollout can cost; None without prices or a limit of tokens."""
+        return self.bound_usd(self.system_prompt, num_bytes(self.prompt(rollout)), self.rubric.schema)
+
+    def bound_usd(self, system: str, user_bytes: int, schema: Mapping[str, Any]) -> float | None:
+        """Returns the most that `ask` can cost with a user message of this many bytes."""
+        if self._chat.cost_bound_usd(0) is None:
+            return None
+        schema_bytes = 0 if self.structured == "prompt" else len(orjson.dumps(schema))
+        return self._chat.cost_bound_usd(num_bytes(system) + user_bytes + schema_bytes)
+
     async def check(self) -> None:
         """Raises `InvalidInput` if the key's variable is missing; logs an address or a model that seems missing."""
         await self._chat.check()
@@ -187,6 +198,10 @@ class LLMJudge(ServiceRecord):
             schema_fallback=self.structured == "auto",
             keep_alive=self.keep_alive,
         )
+
+
+def num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def texts_of(rollout: Rollout) -> dict[str, str | None]:

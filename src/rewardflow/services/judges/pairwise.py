@@ -22,6 +22,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.judges.group_prompt import (
     CHARS_PER_TOKEN,
+    bytes_shown,
     check_positive,
     check_several,
     show,
@@ -108,6 +109,14 @@ class PairwiseJudge(JudgeWrapper):
         met = size - 1 if size <= MAX_ALL_PAIRS else min(self.opponents, size - 1)
         other = min(len(rollout.response), self.max_answer_chars) // CHARS_PER_TOKEN
         return met * (self.judge.estimate_tokens(rollout) + other)
+
+    def cost_bound_usd(self, rollout: Rollout) -> float | None:
+        """Returns this rollout's share: its answer in two comparisons per opponent, and half of everything else."""
+        size = rollout.group_size
+        met = size - 1 if size <= MAX_ALL_PAIRS else min(self.opponents, size - 1)
+        shared, own = bytes_shown(rollout, self.max_answer_chars)
+        bound_usd = self.judge.bound_usd(self._system, shared + 2 * own, _GAME_SCHEMA)
+        return None if bound_usd is None else met * bound_usd
 
     def identity_settings(self) -> dict[str, Any]:
         """Leaves out `parallel`, which changes no verdict."""

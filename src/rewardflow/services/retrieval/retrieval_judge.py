@@ -21,7 +21,7 @@ from rewardflow import clock
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.judges.judge_wrapper import JudgeWrapper
-from rewardflow.services.judges.llm_judge import question_of
+from rewardflow.services.judges.llm_judge import num_bytes, question_of
 from rewardflow.services.retrieval.chunking import cut_into_passages
 from rewardflow.services.retrieval.collection import Collection
 from rewardflow.services.retrieval.passage_index import Evidence, PassageIndex, merge
@@ -32,6 +32,9 @@ T = TypeVar("T")
 TITLE = "Passages found in the collection"
 _NOTHING = "(no passage was found)"
 _CHARS_PER_TOKEN = 4
+_MAX_ID_CHARS = 500
+_MAX_BYTES_PER_CHAR = 5  # four of UTF-8, and a blank that a fence may put after it
+_FENCE_BYTES = 300
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,6 +95,14 @@ class RetrievalJudge(JudgeWrapper):
 
     def estimate_tokens(self, rollout: Rollout) -> int:
         return self.judge.estimate_tokens(rollout) + self.k * self.chunk_chars // _CHARS_PER_TOKEN
+
+    def cost_bound_usd(self, rollout: Rollout) -> float | None:
+        """Returns the most that judging with `k` passages of the full length can cost."""
+        num_chars = min(self.k * (self.chunk_chars + _MAX_ID_CHARS), self.judge.max_chars)
+        shown_bytes = _MAX_BYTES_PER_CHAR * num_chars + _FENCE_BYTES
+        judge = self.judge
+        user_bytes = num_bytes(judge.prompt(rollout)) + shown_bytes
+        return judge.bound_usd(judge.system_prompt, user_bytes, judge.rubric.schema)
 
     # -- private --
 

@@ -45,6 +45,9 @@ class Length:
     def price_problem(self) -> None:
         """Returns None: a rule costs nothing."""
 
+    def cost_bound_usd(self, rollout: Rollout) -> float:
+        return 0.0
+
     def compute_score(self, rollout: Rollout) -> Reward:
         length = self._measure(rollout)
         over = min(max(length - (self.limit - self.buffer), 0), self.buffer)

@@ -35,6 +35,9 @@ class Worth:
     def price_problem(self) -> None:
         """Returns None: a rule costs nothing."""
 
+    def cost_bound_usd(self, rollout: Rollout) -> float:
+        return 0.0
+
     def _reward(self, is_right: bool, why: str) -> Reward:
         return Reward(value=self.right if is_right else self.wrong, explanation=why)
 
