@@ -92,7 +92,8 @@ def test_a_retry_after_of_a_failed_call_stops_the_account_only_if_it_has_one_end
     [
         ("scored", 0.5, 0.0),  # answered and nothing reported: the set price
         ("timeout", 0.0, 0.5),  # the service may charge for it
-        ("service", 0.0, 0.0),  # a service that fails charges nothing
+        ("service", 0.0, 0.5),  # a broken connection or a 500: the service may charge for it
+        ("refused", 0.0, 0.0),  # a service that refused the request cannot charge for it
     ],
 )
 def test_a_call_that_reports_no_cost_is_paid_for_by_how_it_ended(
