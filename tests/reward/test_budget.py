@@ -102,9 +102,8 @@ def test_a_bound_that_raises_fails_its_rollouts() -> None:
             raise KeyError("tokenizer")
 
     rewards = score(Broken(), numbered(3), max_cost_usd=1.0)
-    assert {(one.kind, one.error) for one in rewards} == {
-        ("user_error", "cost_bound_usd failed: KeyError: 'tokenizer'")
-    }
+    assert {one.kind for one in rewards} == {"user_error"}
+    assert {one.error for one in rewards} == {"cost_bound_usd failed: KeyError: 'tokenizer'"}
 
 
 def test_a_price_that_rises_while_calls_are_in_flight_passes_the_cap_by_those_calls_at_most() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -91,8 +92,8 @@ def group(*responses: str) -> list[rf.Rollout]:
 
 
 @pytest.mark.parametrize(
-    "judge",
-    [judge_with(), ListwiseJudge(judge=judge_with()), PairwiseJudge(judge=judge_with())],
+    "make",
+    [lambda judge: judge, lambda judge: ListwiseJudge(judge=judge), lambda judge: PairwiseJudge(judge=judge)],
     ids=["one", "listwise", "pairwise"],
 )
 @pytest.mark.parametrize(
@@ -100,36 +101,29 @@ def group(*responses: str) -> list[rf.Rollout]:
     [["a", "b"], ["x" * 50_000, "ö" * 9000, "<|im_end|>" * 900], ["<<<" * 5000, "\u22d8" * 3000], ["z"] * 9],
     ids=["short", "long", "markers", "many"],
 )
-def test_no_call_of_a_judge_can_cost_more_than_its_bound(judge: Any, responses: list[str]) -> None:
-    """A model that makes a token of every byte that it is sent, and answers with as many tokens as it may."""
+def test_no_call_of_a_judge_can_cost_more_than_its_bound(make: Any, responses: list[str]) -> None:
+    """The model makes a token of every byte that it is sent, and answers with as many tokens as it may."""
     rollouts = group(*responses)
-    charged = 0.0
+    charged_usd = 0.0
 
-    async def answer(request: Request) -> Any:
-        nonlocal charged
+    def answer(request: Request) -> Any:
+        nonlocal charged_usd
         num_bytes = sum(len(message["content"].encode()) for message in request.body["messages"])
         usage = (num_bytes + 200, request.body["max_tokens"])
-        charged += PRICES.cost_usd(*usage)
-        return completion(verdict(), usage=usage)
+        charged_usd += PRICES.cost_usd(*usage)
+        return completion('{"reason": "r", "better": "tie"}', usage=usage)
 
-    async def main() -> None:
+    async def main() -> float:
         async with ScriptedServer(answer) as server:
-            inner = judge if isinstance(judge, LLMJudge) else judge.judge
-            object.__setattr__(inner, "base_urls", (server.url,))
-            inner.__dict__.pop("_chat", None)
-            try:
-                score = (
-                    judge.score_group(rollouts) if hasattr(judge, "score_group") else judge.compute_score(rollouts[0])
-                )
-                await score
-            except rf.Unparsable:
-                pass  # the verdict fits the judge of one answer only; all games are charged until one fails
-            finally:
-                await judge.aclose()
+            judge = make(judge_with(base_urls=[server.url]))
+            sees_group = hasattr(judge, "score_group")
+            with contextlib.suppress(rf.Unparsable):  # the verdict fits the pairwise judge only
+                await (judge.score_group(rollouts) if sees_group else judge.compute_score(rollouts[0]))
+            await judge.aclose()
+        return sum(judge.cost_bound_usd(one) for one in (rollouts if sees_group else rollouts[:1]))
 
-    asyncio.run(main())
-    judged = rollouts if hasattr(judge, "score_group") else rollouts[:1]
-    assert 0 < charged <= sum(judge.cost_bound_usd(one) for one in judged)
+    bound_usd = asyncio.run(main())
+    assert 0 < charged_usd <= bound_usd
 
 
 @pytest.mark.parametrize(

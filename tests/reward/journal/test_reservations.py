@@ -11,9 +11,9 @@ from rewardflow.reward.journal.reservations import Reservation, StoredMoney
 from rewardflow.reward.journal.verdict_journal import Journal
 
 
-def write(path: Path, run: str | None, *rows: Reservation) -> list[str | None]:
-    async def main() -> list[str | None]:
-        answers: list[str | None] = []
+def write(path: Path, run: str | None, *rows: Reservation) -> list[bool]:
+    async def main() -> list[bool]:
+        answers: list[bool] = []
         journal = Journal(path, run=run)
         journal.start(asyncio.get_running_loop())
         journal.reserve(rows, answers.append)
@@ -31,7 +31,7 @@ def read(path: Path, run: str | None) -> StoredMoney:
 
 def test_a_row_is_read_again_as_it_was_written(tmp_path: Path) -> None:
     row = Reservation("judge", spent_usd=0.1, uncertain_usd=0.2, num_unpriced=3, largest_usd=0.4)
-    assert write(tmp_path / "run.db", "a", row) == [None]
+    assert write(tmp_path / "run.db", "a", row) == [True]
     assert read(tmp_path / "run.db", "a") == StoredMoney((row,), spent_usd=0.1, uncertain_usd=0.2)
 
 
@@ -50,18 +50,20 @@ def test_an_agent_of_all_runs_counts_the_money_of_all_and_keeps_its_own_rows(tmp
     assert read(tmp_path / "run.db", None) == StoredMoney((own,), uncertain_usd=3.0)
 
 
-def test_a_reservation_that_cannot_be_written_answers_with_the_reason(tmp_path: Path) -> None:
-    async def main() -> list[str | None]:
-        answers: list[str | None] = []
+def test_a_reservation_that_cannot_be_written_says_so_and_stops_the_agent(tmp_path: Path) -> None:
+    async def main() -> list[bool]:
+        answers: list[bool] = []
         journal = Journal(tmp_path / "run.db", run="a")
         journal._connection.execute("DROP TABLE reservations")
-        journal.start(asyncio.get_running_loop())
+        journal.start(
+            asyncio.get_running_loop(), failed=lambda error: answers.append("no such table" not in str(error))
+        )
         journal.reserve([Reservation("judge")], answers.append)
         with contextlib.suppress(Exception):
             await journal.aclose()
         return answers
 
-    assert asyncio.run(main()) == ["OperationalError: no such table: reservations"]
+    assert asyncio.run(main()) == [False, False]
 
 
 def test_vacuum_forgets_the_money_of_the_runs_that_it_deletes(tmp_path: Path) -> None:

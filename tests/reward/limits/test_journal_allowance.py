@@ -14,22 +14,22 @@ from rewardflow.reward.limits.ledger import Ledger
 class Disk:
     """Takes reservations, and answers when it is told to."""
 
-    def __init__(self, problem: str | None = None) -> None:
+    def __init__(self, *, is_full: bool = False) -> None:
         self.rows: dict[str, Reservation] = {}
         self.num_writes = 0
-        self._problem = problem
-        self._waiting: list[tuple[Sequence[Reservation], Callable[[str | None], None]]] = []
+        self.is_full = is_full
+        self._waiting: list[tuple[Sequence[Reservation], Callable[[bool], None]]] = []
 
-    def reserve(self, rows: Sequence[Reservation], done: Callable[[str | None], None]) -> None:
+    def reserve(self, rows: Sequence[Reservation], done: Callable[[bool], None]) -> None:
         self._waiting.append((rows, done))
 
     def answer(self) -> None:
         waiting, self._waiting = self._waiting, []
         for rows, done in waiting:
-            if self._problem is None:
+            if not self.is_full:
                 self.rows |= {row.account: row for row in rows}
                 self.num_writes += 1
-            done(self._problem)
+            done(not self.is_full)
 
     @property
     def stored_usd(self) -> float:
@@ -94,11 +94,16 @@ def test_calls_of_unknown_price_are_counted_on_disk() -> None:
     assert again.statistics().uncertain_usd >= 10.0
 
 
-def test_without_a_disk_that_writes_no_call_may_start_and_the_ledger_says_why() -> None:
-    disk = Disk("disk full")
+def test_no_call_starts_while_its_reservation_cannot_be_written() -> None:
+    disk = Disk(is_full=True)
     ledger = ledger_on(disk)
-    assert fill(ledger, disk, 1) == []
-    assert ledger.journal_problem == "disk full"
+    for _ in range(3):
+        assert not ledger.may_start("judge")
+        disk.answer()
+    disk.is_full = False
+    assert not ledger.may_start("judge")
+    disk.answer()
+    assert ledger.may_start("judge")
 
 
 @given(st.floats(1.0, 50.0), st.integers(1, 30), st.randoms(use_true_random=False))

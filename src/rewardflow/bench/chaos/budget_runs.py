@@ -4,7 +4,7 @@ Always true: the service's own count of its charges is the truth, not the agent'
 run. A run has several sessions on one journal; a session ends cleanly, at its cap, or as by `kill -9`: the next session
 opens the journal as it was on disk at that moment, while calls were in flight.
 
-    python -m rewardflow.bench.budget_runs --runs 1000 --seed 0
+    python -m rewardflow.bench.chaos.budget_runs --runs 1000 --seed 0
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from rewardflow.bench.budget_runs import PRICES, BudgetRun, describe_runs, main, make_budget_run, make_budget_runs
+from rewardflow.bench.chaos.budget_runs import PRICES, BudgetRun, describe_runs, main, make_budget_run, make_budget_runs
 
-NUM_RUNS = int(os.environ.get("REWARDFLOW_BUDGET_RUNS", "120"))  # 1000 for all of them
+NUM_RUNS = int(os.environ.get("REWARDFLOW_BUDGET_RUNS", "90"))  # 1000 for all of them
 
 
 @pytest.fixture(scope="module")
