@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rewardflow import clock
+from rewardflow.bench.chaos.scenario import Scenario, Tried
 from rewardflow.errors import AgentHalted, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.code.current_call import report_usage
@@ -208,6 +209,21 @@ async def _session(
                 service.is_dead = True
                 return True
     return False
+
+
+def _trial(seed: int, _folder: Path) -> Tried:
+    run = make_budget_run(seed)
+    complaint = f"{run.charged_usd:.6g} USD were charged, more than the bound of {run.bound_usd:.6g} USD"
+    return Tried(1, () if run.is_kept else (complaint,), f"{run.share_of_cap:.2f} of the cap")
+
+
+BUDGETS = Scenario(
+    name="budgets",
+    promise="spending stays within the cap, over restarts, kills and answers without a cost",
+    unit="runs",
+    seconds=15.0,
+    trial=_trial,
+)
 
 
 def make_budget_runs(num_runs: int, seed: int = 0) -> Iterator[BudgetRun]:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rewardflow.bench.chaos.budget_runs import BUDGETS
 from rewardflow.bench.chaos.killed_scoring import KILLS
 from rewardflow.bench.chaos.mixed_answers import MIXED_ANSWERS
 from rewardflow.bench.chaos.scenario import Scenario, Tally, Tried
 from rewardflow.errors import InvalidInput
 
-SCENARIOS: tuple[Scenario, ...] = (MIXED_ANSWERS, KILLS)
+SCENARIOS: tuple[Scenario, ...] = (MIXED_ANSWERS, KILLS, BUDGETS)
 LONG = 24.0  # how much longer the long campaign is
 
 
