@@ -40,3 +40,13 @@ def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> N
         write_rows(path, rows())
     assert path.read_text() == "old"
     assert [one.name for one in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize("depth", [101, 900, 5_000, 100_000])
+def test_a_row_nested_without_end_is_refused_and_the_next_one_comes(depth: int, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": ' + "[" * depth + "]" * depth + '}\n{"a": "' + "[" * depth + '"}\n')
+    (_, deep), (_, text) = read_rows(path)
+    assert isinstance(deep, Unreadable)
+    assert "at most 100 deep" in deep.why or "depth limit" in deep.why
+    assert text == {"a": "[" * depth}

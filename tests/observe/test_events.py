@@ -190,3 +190,13 @@ def test_a_relay_passes_events_on_to_every_sink_that_was_added_before() -> None:
     relay.emit(ONE_OF_EACH[2])
     assert early.events == ONE_OF_EACH[1:3]
     assert late.events == ONE_OF_EACH[2:3]
+
+
+@pytest.mark.parametrize("depth", [900, 5_000, 100_000])
+def test_what_is_nested_without_end_is_cut_with_a_note(depth: int) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = [{"a": deep}]
+    text = json.dumps(plain({"deep": deep, "beside": 1}))
+    assert text.count("(nested more than 100 deep)") == 1
+    assert text.endswith('"beside": 1}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import tempfile
 import threading
 from pathlib import Path
@@ -163,3 +164,12 @@ def test_after_a_flush_everything_appended_before_is_in_the_file_in_order(tmp_pa
             if number % 1000 == 7:
                 file.flush()
                 assert [line["n"] for _, line in read_lines(file.path)] == list(range(number + 1))
+
+
+@pytest.mark.parametrize("depth", [900, 5_000, 100_000])
+def test_a_value_nested_without_end_is_cut_and_the_line_is_written(depth: int) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = [deep]
+    line = encode_line({"deep": deep, "beside": 7, "odd": math.nan})
+    assert json.loads(line)["beside"] == 7

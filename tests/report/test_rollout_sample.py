@@ -196,3 +196,22 @@ def test_a_text_that_is_too_long_says_how_much_is_missing(tmp_path: Path) -> Non
     path = write_run(tmp_path / "run").path
     write_rollouts(path, 0, [{"response": "x" * (MAX_CHARS + 1234)}])
     assert sample_of(path).rollouts[0].answer.endswith("[… 1,234 characters more]")
+
+
+@pytest.mark.parametrize("depth", [900, 5_000, 100_000])
+def test_a_text_that_only_looks_like_deep_json_is_shown_as_text(depth: int, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run").path
+    write_rollouts(path, 3, [{"prompt": "[" * depth, "response": "[" * depth + "]" * depth}])
+    (rollout,) = sample_of(path).rollouts
+    assert rollout.question.startswith("[[[[")
+
+
+@pytest.mark.parametrize("depth", [240, 900, 5_000, 100_000])
+def test_a_value_nested_without_end_is_shown_short(depth: int, tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = [deep]
+    path = write_run(tmp_path / "run").path
+    write_journal(path, an_entry(run="default", ground_truth=deep))
+    (rollout,) = sample_of(path).rollouts
+    assert rollout.truth.startswith("[[[[")

@@ -22,6 +22,7 @@ import orjson
 from rewardflow.answers import parquet
 from rewardflow.answers.plain_json import json_text
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.nesting import MAX_DEPTH, is_too_deep
 
 Format = Literal["jsonl", "parquet"]
 
@@ -92,6 +93,8 @@ def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
                 continue
             try:
                 row = _parse(text)
+                if text.count(b"[") + text.count(b"{") > MAX_DEPTH and is_too_deep(row):
+                    row = Unreadable(f"a row must be nested at most {MAX_DEPTH} deep, got more")
             except orjson.JSONDecodeError as error:
                 row = Unreadable(f"a line must be valid JSON: {error.msg} (column {error.colno})")
             yield number, row

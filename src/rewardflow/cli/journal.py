@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import orjson
-
+from rewardflow.answers.plain_json import json_text
 from rewardflow.cli.safe_text import printable
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.integrity import JournalCheck, check_journal
@@ -143,7 +142,7 @@ def _show(args: argparse.Namespace) -> None:
 
 def _shown(name: str, value: object) -> str:
     """Indents all lines of a text but the first, so that no text can look like another field."""
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    text = value if isinstance(value, str) else json_text(value)
     first, *others = printable(text, keep="\n\t").split("\n")
     return f"{name}: {first}\n" + "".join(f"    {line}\n" for line in others)
 
@@ -271,4 +270,4 @@ def _record(row: JournalRow) -> dict[str, Any]:
 
 
 def _json_line(record: dict[str, Any]) -> str:
-    return orjson.dumps(record).decode() + "\n"
+    return json_text(record) + "\n"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.nesting import MAX_DEPTH
 from rewardflow.types import EMPTY, FailureKind, Reward, Status
 
 SCHEMA_VERSION = 1
@@ -274,11 +275,15 @@ def from_json(data: Mapping[str, Any]) -> Event:
     return kind(**known)
 
 
+_TOO_DEEP = f"(nested more than {MAX_DEPTH} deep)"
 _ALREADY_PLAIN = frozenset({type(None), bool, int, str})  # nearly every value; checking the other types is slow
 
 
-def plain(value: Any) -> Any:
-    """Returns the value in JSON's own types: NaN and infinity become None, and objects unknown to JSON their text."""
+def plain(value: Any, _depth: int = 0) -> Any:
+    """Returns the value in JSON's own types: NaN and infinity become None, and objects unknown to JSON their text.
+
+    A note replaces lists and objects below `MAX_DEPTH` levels.
+    """
     if type(value) in _ALREADY_PLAIN or isinstance(value, str):
         return value
     if isinstance(value, float):
@@ -288,9 +293,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, numbers.Real):
         return plain(float(value))
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+        if _depth >= MAX_DEPTH:
+            return _TOO_DEEP
+        return {key if isinstance(key, str) else str(key): plain(item, _depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
-        return [plain(item) for item in value]
+        return _TOO_DEEP if _depth >= MAX_DEPTH else [plain(item, _depth + 1) for item in value]
     return str(value)
 
 

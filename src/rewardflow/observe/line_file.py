@@ -198,7 +198,7 @@ def encode_line(data: Mapping[str, Any]) -> bytes:
     """Returns one line of JSON in UTF-8; replaces values that JSON or UTF-8 cannot hold."""
     try:
         text = _encoder.encode(data)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         text = _encoder.encode(plain(data))
     return text.encode("utf-8", "replace") + b"\n"  # half a surrogate pair, as broken tokenizers make, becomes "?"
 

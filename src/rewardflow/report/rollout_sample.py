@@ -17,6 +17,7 @@ from typing import Any
 
 from rewardflow.drawing.markup import visible
 from rewardflow.errors import InvalidInput, JournalError
+from rewardflow.observe.events import plain
 from rewardflow.observe.run_directory import JOURNAL_FILE, ROLLOUTS_FOLDER, ROLLOUTS_VERSION, ROLLOUTS_VERSION_KEY
 from rewardflow.report.run_data import RunData
 from rewardflow.reward.journal.reader import JournalReader, JournalRow
@@ -232,7 +233,7 @@ def _question(prompt: object) -> str:
     if isinstance(prompt, str) and prompt.lstrip().startswith("["):
         try:
             prompt = json.loads(prompt)
-        except ValueError:
+        except (ValueError, RecursionError):  # a text that only looks like JSON
             return _text(prompt)
     if isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(isinstance(m, Mapping) for m in prompt):
         return _text("\n\n".join(f"{m.get('role', '')}: {_content(m.get('content'))}" for m in prompt))
@@ -240,13 +241,13 @@ def _question(prompt: object) -> str:
 
 
 def _content(content: object) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
+    return content if isinstance(content, str) else json.dumps(plain(content), ensure_ascii=False)
 
 
 def _text(value: object) -> str:
     if value is None:
         return ""
-    text = visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    text = visible(_content(value))
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n[… {len(text) - MAX_CHARS:,} characters more]"
 
 
@@ -255,7 +256,7 @@ def _components(value: object) -> dict[str, float | None]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     if isinstance(value, Iterable) and not isinstance(value, Mapping | str):
         pairs = [pair for pair in value if isinstance(pair, Sequence) and len(pair) == 2]

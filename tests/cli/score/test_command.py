@@ -521,3 +521,28 @@ def test_an_llm_judge_from_yaml_scores_a_file_over_http_and_is_not_asked_twice(
         assert run_score("--json", reward="judge.yaml") == 0
         assert judge.statistics() == asked
         assert summary(capsys)["cached"] == 20
+
+
+@pytest.mark.parametrize("depth", [101, 900, 5_000, 100_000])
+def test_a_row_nested_without_end_is_a_bad_row_before_anything_is_paid(depth: int, here: Path) -> None:
+    deep = "[" * depth + "]" * depth
+    answers(1, '{"response": "2", "extra_info": {"deep": ' + deep + "}}", 3)
+    assert run_score() == 3
+    assert column("score") == [1.0, None, 3.0]
+    assert column("kind") == [None, "bad_row", None]
+    assert (here / "calls.txt").read_text().split() == ["1", "3"]
+
+
+def test_a_verdict_nested_without_end_is_written_short(here: Path) -> None:
+    (here / "deep.py").write_text(
+        "async def judge(response):\n"
+        "    deep = 1\n"
+        "    for _ in range(int(response)):\n"
+        "        deep = [deep]\n"
+        "    return {'score': 1.0, 'deep': deep}\n"
+    )
+    answers(1, 900, 100_000)
+    assert run_score(reward="deep.py:judge") == 0
+    assert column("score") == [1.0, 1.0, 1.0]
+    assert run_score(reward="deep.py:judge") == 0
+    assert column("cached") == [True, True, True]

@@ -84,3 +84,10 @@ def test_a_wait_of_years_is_no_wait(asked_s: float) -> None:
     assert fault_of(rf.RateLimited(retry_after_s=asked_s)).retry_after_s is None
     assert fault_of(rf.ServiceError(retry_after_s=asked_s)).retry_after_s is None
     assert fault_of(rf.RateLimited(retry_after_s=7)).retry_after_s == 7
+
+
+def test_an_exception_without_a_text_is_described_all_the_same() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert fault_of(ValueError(deep)).message == "ValueError: its text cannot be made: RecursionError"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from rewardflow.errors import RewardLoadError
-from rewardflow.reward.code.contract import LoadedReward, is_coroutine_function, load_reward
+from rewardflow.errors import InvalidInput, RewardLoadError
+from rewardflow.reward.code.contract import LoadedReward, is_coroutine_function, load_reward, with_own_extra_info
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.types import Reward, Rollout
@@ -495,3 +495,12 @@ def test_a_reward_may_say_itself_what_tells_it_from_others() -> None:
     assert (
         load_reward(RewardSource.of(Judge("a", "x"))).identity == load_reward(RewardSource.of(Judge("b", "x"))).identity
     )
+
+
+@pytest.mark.parametrize("depth", [5_000, 100_000])
+def test_extra_info_that_cannot_be_copied_is_refused_by_name(depth: int) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = {"a": deep}
+    with pytest.raises(InvalidInput, match="extra_info must be nested"):
+        with_own_extra_info(Rollout(group_id="q", response="4", extra_info={"deep": deep}))

@@ -114,7 +114,10 @@ def with_reported_headers(fault: Fault, reported: Mapping[str, str] | None) -> F
 
 def describe(error: BaseException) -> str:
     """Returns a short description of an exception, without secrets and of bounded length."""
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception as unprintable:  # raised by the exception's own `__str__`, or by arguments nested too deep
+        text = f"its text cannot be made: {type(unprintable).__name__}"
     name = type(error).__name__
     return redact(f"{name}: {text}" if text else name)[:_MAX_ERROR_CHARS]
 

@@ -16,7 +16,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal
 
-from rewardflow.errors import RewardLoadError
+from rewardflow.errors import InvalidInput, RewardLoadError
 from rewardflow.reward.code.results import parse_result, parse_results
 from rewardflow.reward.code.source import FoundReward, RewardSource, scoring_function
 from rewardflow.types import Reward, Rollout
@@ -159,7 +159,10 @@ def with_own_extra_info(rollout: Rollout) -> Rollout:
         return rollout
     for value in info.values():
         if type(value) not in _FLAT_TYPES:
-            return replace(rollout, extra_info={key: _copied(one) for key, one in info.items()})
+            try:
+                return replace(rollout, extra_info={key: _copied(one) for key, one in info.items()})
+            except RecursionError:
+                raise InvalidInput("extra_info must be nested a few hundred levels deep at most, got more") from None
     return rollout
 
 
