@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from simple_rewards import (
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.errors import JournalLocked, NewerJournal, NotAJournal
+from rewardflow.errors import JournalLocked, JournalWriteFailed, NewerJournal, NotAJournal
 
 # -- rewards and settings ----------------------------------------------------------------------------------------------
 
@@ -354,3 +355,38 @@ asyncio.run(main())
     assert "ERROR" in done.stderr
     assert "j.db" in done.stderr
     assert "j.db" in done.stdout
+
+
+def test_when_a_commit_fails_calls_in_flight_end_without_retries_and_nothing_new_is_sent(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    async def reward(solution_str: str) -> dict[str, object]:
+        calls.append(solution_str)
+        await asyncio.sleep({"quick": 1, "flaky": 5}.get(solution_str, 10))
+        if solution_str == "flaky":
+            raise rf.ServiceError("busy", status=503)
+        return {"score": 1.0, "explanation": "x" * 50_000}
+
+    async def main() -> list[rf.ScoredGroup]:
+        async with rf.RewardAgent(reward, journal=tmp_path / "j.db", max_concurrency=3) as agent:
+            texts = ["quick", "flaky", "slow", *["never"] * 20]
+            ticket = agent.submit(rf.Rollout(group_id=f"{i}", response=text) for i, text in enumerate(texts))
+            with pytest.raises(JournalWriteFailed, match=r"the journal .*j\.db must be written, but ") as halted:
+                await ticket.all()
+            with pytest.raises(JournalWriteFailed):
+                agent.submit(rf.Rollout(group_id="later", response="never"))
+            assert asyncio.get_running_loop().time() == 10
+            raise halted.value
+        raise AssertionError
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32_768, before[1]))
+    try:
+        with pytest.raises(JournalWriteFailed) as halted:
+            clock.run(main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    kinds = {group.rollouts[0].response: group.rewards[0].kind for group in halted.value.groups}
+    assert kinds == {"quick": None, "slow": None, "flaky": "service", "never": "cancelled"}
+    assert len(halted.value.groups) == 23
+    assert sorted(calls) == ["flaky", "quick", "slow"]
