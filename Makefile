@@ -82,14 +82,17 @@ fix: .venv/.dev ## format, and fix what the linter can fix
 	@$(BIN)/python -m ruff format
 	@$(BIN)/python -m ruff check
 
-lock: $(BIN)/python ## pin again in constraints.txt what the package index gives today
+BUILD := $(shell sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml) editables
+
+lock: $(BIN)/python ## pin again in constraints.txt and the lock files what the package index gives today
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	$(BIN)/python -m venv "$$tmp/venv"; \
-	"$$tmp/venv/bin/python" -m pip -qq --disable-pip-version-check install '.[dev]'; \
+	"$$tmp/venv/bin/python" -m pip -qq --disable-pip-version-check install '.[dev]' $(BUILD); \
 	{ sed -n '/^#/p' constraints.txt; \
-	  "$$tmp/venv/bin/python" -m pip --disable-pip-version-check freeze --exclude rewardflow | sed 's/+cpu$$//'; } \
-	  > "$$tmp/constraints.txt"; \
+	  "$$tmp/venv/bin/python" -m pip --disable-pip-version-check freeze --all --exclude rewardflow --exclude pip \
+	    | sed 's/+cpu$$//'; } > "$$tmp/constraints.txt"; \
 	cp "$$tmp/constraints.txt" constraints.txt
+	@$(BIN)/python tests/lock_files.py
 
 clean: ## remove the environment, caches and builds
 	@rm -rf .venv .venv-*
