@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,17 @@ def test_a_row_nested_without_end_is_refused_and_the_next_one_comes(depth: int, 
     assert isinstance(deep, Unreadable)
     assert "at most 100 deep" in deep.why or "depth limit" in deep.why
     assert text == {"a": "[" * depth}
+
+
+def test_a_file_of_rows_is_private_and_is_not_written_through_a_link(tmp_path: Path) -> None:
+    victim, out = tmp_path / "victim.jsonl", tmp_path / "out.jsonl"
+    victim.write_text("mine")
+    out.symlink_to(victim)
+    before = os.umask(0)
+    try:
+        write_rows(out, [{"a": 1}])
+    finally:
+        os.umask(before)
+    assert victim.read_text() == "mine"
+    assert out.lstat().st_mode & 0o777 == 0o600
+    assert out.read_text() == '{"a":1}\n'

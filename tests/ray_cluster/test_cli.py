@@ -299,6 +299,11 @@ JOIN = "import logging, ray; ray.init(address={!r}, log_to_driver=False, logging
 with private_cluster():
     import ray
 
+    session = ray._private.worker._global_node.get_session_dir_path()
+    places = [session]
+    while os.path.dirname(places[-1]) != "/tmp":
+        places.append(os.path.dirname(places[-1]))
+    print(oct(os.stat(places[-1]).st_mode & 0o777), len(places))
     code = JOIN.format(ray.get_runtime_context().gcs_address)
     stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     for environment in (dict(os.environ), stranger):
@@ -306,7 +311,7 @@ with private_cluster():
 """
 
 
-def test_nobody_joins_a_cluster_of_a_runs_own_without_its_token(tmp_path: Path) -> None:
+def test_nobody_joins_a_cluster_of_a_runs_own_without_its_token_or_enters_its_folder(tmp_path: Path) -> None:
     (tmp_path / "stranger.py").write_text(STRANGER, "utf-8")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     said = subprocess.run(
@@ -317,7 +322,7 @@ def test_nobody_joins_a_cluster_of_a_runs_own_without_its_token(tmp_path: Path) 
         timeout=300,
         check=True,
     )
-    assert said.stdout.split() == ["0", "1"]
+    assert said.stdout.split() == ["0o700", "3", "0", "1"]  # Ray opens up its own folder, the second of three
 
 
 def test_an_address_where_nobody_listens_is_told_at_once() -> None:

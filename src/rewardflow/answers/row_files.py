@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -22,6 +20,7 @@ import orjson
 from rewardflow.answers import parquet
 from rewardflow.answers.plain_json import json_text
 from rewardflow.errors import InvalidInput
+from rewardflow.observe import private_file
 from rewardflow.observe.nesting import MAX_DEPTH, is_too_deep
 
 Format = Literal["jsonl", "parquet"]
@@ -72,17 +71,11 @@ def write_json_lines(file: BinaryIO, rows: Iterable[Mapping[str, Any]]) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Opens a new file that replaces the old one if the block ends without an error."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with beside.open("xb") as file:
+        with private_file.replacing(path) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:

@@ -7,6 +7,7 @@ that comes with a model: only the caller can.
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import torch
@@ -66,8 +67,8 @@ def export_policy(
     policy = load_policy(settings, seed=checkpoint.settings["seed"])
     read_state(checkpoint.path / STATE_FOLDER, policy.model)
     model = torch.nn.Module.to(policy.model, getattr(torch, dtype))
-    draft = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(draft, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))  # mode 0700
     try:
         model.save_pretrained(draft)
         policy.tokenizer.save_pretrained(draft)

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rewardflow.errors import CheckpointError, InvalidInput
+from rewardflow.observe.private_file import write_private
 from rewardflow.observe.run_directory import own_version
 
 MANIFEST_FILE = "checkpoint.json"
@@ -81,8 +82,7 @@ def write_manifest(
         "files": {file.relative_to(folder).as_posix(): _file_to_json(_saved(file)) for file in files},
     }
     path = folder / MANIFEST_FILE
-    path.write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
-    sync(path)
+    write_private(path, json.dumps(manifest, indent=1).encode() + b"\n")
     sync(folder)
 
 
@@ -118,12 +118,9 @@ def read_manifest(folder: Path) -> Checkpoint:
 def write_score(folder: Path, score: float | None, score_by: str | None = None) -> None:
     """Adds a score that was not known when the checkpoint was written."""
     path = folder / MANIFEST_FILE
-    draft = folder / f".{MANIFEST_FILE}.tmp"
     try:
         manifest = {**json.loads(path.read_bytes()), "score": score, "score_by": score_by}
-        draft.write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
-        sync(draft)
-        os.replace(draft, path)
+        write_private(path, json.dumps(manifest, indent=1).encode() + b"\n")
         sync(folder)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the score of {folder} could not be written: {error}") from error

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rewardflow.errors import CheckpointError, InvalidInput
 from rewardflow.flow.records import GroupRequest, Precomputed, PreparedRollout, Prompt, SavedStep
+from rewardflow.observe.private_file import replacing, write_private
 from rewardflow.reward.journal.canonical import canonical
 from rewardflow.types import Rollout
 
@@ -52,15 +53,15 @@ _DTYPES = {
 
 def write_rollouts(steps: Sequence[SavedStep], folder: Path) -> None:
     numbers = _NumberWriter()
-    with (folder / LINES_FILE).open("w", encoding="utf-8") as lines:
+    with replacing(folder / LINES_FILE) as lines:
         for step in steps:
             prompts = {request.group_id: request.prompt for request in step.requests}
             for request in step.requests:
-                lines.write(_line({"kind": "request", **_request_to_json(request)}))
+                lines.write(_line({"kind": "request", **_request_to_json(request)}).encode())
             for one in step.rollouts:
                 record = _rollout_to_json(one.rollout, prompts[one.rollout.group_id])
-                lines.write(_line({"kind": "rollout", **record, "numbers": numbers.add(one)}))
-    (folder / TENSORS_FILE).write_bytes(safetensors.torch.save(numbers.tensors()))
+                lines.write(_line({"kind": "rollout", **record, "numbers": numbers.add(one)}).encode())
+    write_private(folder / TENSORS_FILE, safetensors.torch.save(numbers.tensors()))
 
 
 def _request_to_json(request: GroupRequest) -> dict[str, Any]:

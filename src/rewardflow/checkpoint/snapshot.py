@@ -26,6 +26,7 @@ from rewardflow.checkpoint.model_state import State, copied, write_state
 from rewardflow.checkpoint.open_rollouts import write_rollouts
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
+from rewardflow.observe.private_file import write_private
 
 if TYPE_CHECKING:
     import torch
@@ -53,10 +54,10 @@ class Snapshot:
 
     def write(self, folder: Path) -> None:
         self.weights.write(folder)
-        (folder / PROGRESS_FILE).write_text(json.dumps(self.progress) + "\n", "utf-8")
+        write_private(folder / PROGRESS_FILE, json.dumps(self.progress).encode() + b"\n")
         write_rollouts(self.boundary.open_steps, folder)
         if self.boundary.validations:
-            (folder / VALIDATION_FOLDER).mkdir()
+            (folder / VALIDATION_FOLDER).mkdir(mode=0o700)
             write_rollouts(self.boundary.validations, folder / VALIDATION_FOLDER)
 
 
@@ -76,7 +77,7 @@ class TakenWeights:
         """Writes this rank's shards; all ranks call it together. The first rank writes its random numbers."""
         write_state(self.state, folder / STATE_FOLDER, group=group)
         if group is None or group.rank() == 0:
-            (folder / RANDOM_FILE).write_bytes(safetensors.torch.save(dict(self.random)))
+            write_private(folder / RANDOM_FILE, safetensors.torch.save(dict(self.random)))
 
 
 def put_back_random(folder: Path, device: torch.device) -> None:

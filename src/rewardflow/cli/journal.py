@@ -8,11 +8,8 @@ Always true: text from policies and judges cannot control the terminal: `ls` and
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import IO, Any
 from rewardflow.answers.plain_json import json_text
 from rewardflow.cli.safe_text import printable
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.private_file import replacing
 from rewardflow.reward.journal.integrity import JournalCheck, check_journal
 from rewardflow.reward.journal.repair import RepairResult, repair_journal
 from rewardflow.reward.journal.verdict_journal import JournalReader, JournalRow, vacuum
@@ -163,28 +161,16 @@ def _export(args: argparse.Namespace) -> None:
 def _write_whole(path: Path, lines: Iterable[str]) -> int:
     """Replaces the file at once, so that other programs never see half of it. Mode 0600, as private as the journal."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with replacing(path) as file:
+            return _write_counted(file, lines)
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            num_lines = _write_counted(file, lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError):
-            raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
-        raise
-    return num_lines
 
 
-def _write_counted(file: IO[str], lines: Iterable[str]) -> int:
+def _write_counted(file: IO[bytes], lines: Iterable[str]) -> int:
     num_lines = 0
     for line in lines:
-        file.write(line)
+        file.write(line.encode())
         num_lines += 1
     return num_lines
 

@@ -17,6 +17,7 @@ import orjson
 from rewardflow.cli.display import stdout_console
 from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.private_file import write_private
 from rewardflow.plan.formatting import (
     COMPARED_HEADINGS,
     HEADINGS,
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         _show(plan, stdout_console())
     if args.html is not None:
         title = f"Plan: {plan_file or args.measured or 'a training run'}"
-        Path(args.html).write_text(plan_page(plan, title=title), "utf-8")
+        write_private(Path(args.html), plan_page(plan, title=title).encode())
     return 0
 
 

@@ -7,7 +7,6 @@ no path that a file of the run names.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import orjson
 
 from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.private_file import write_private
 
 if TYPE_CHECKING:
     from rewardflow.report.run_data import RunData
@@ -115,12 +115,7 @@ def _parse_steps(text: str) -> range:
 
 def _write(path: Path, data: bytes) -> None:
     """Writes a file that only its owner may read: it may hold prompts and answers, as the run's own files do."""
-    draft = path.with_name(f".{path.name}.tmp")
     try:
-        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(file, "wb") as stream:
-            stream.write(data)
-        os.replace(draft, path)
+        write_private(path, data)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise InvalidInput(f"the file to write must be in a writable folder, got {path}: {error}") from error

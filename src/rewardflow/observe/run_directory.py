@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from typing import Any, Self
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import SCHEMA_VERSION, Event, from_json, to_json
 from rewardflow.observe.line_file import LineFile, LineFileStatistics, encode_line, read_lines
+from rewardflow.observe.private_file import write_private
 
 RUN_FILE = "run.json"
 EVENTS_FILE = "events.jsonl"
@@ -58,11 +58,11 @@ TRAINING_LOCK_FILE = "training.lock"
 ROLLOUTS_VERSION = 1
 ROLLOUTS_VERSION_KEY = b"rewardflow.rollouts.version"
 
-_DRAFT = f".{RUN_FILE}.tmp"  # the unfinished run.json, the only file that a crash in `create` leaves behind
 # A directory may hold these before a run starts in it, because people evaluate a model before they train it; and a
 # journal, which may be older than the run directory, with the files beside it: SQLite's, locks, a repaired file's past.
-_ALLOWED_BEFORE = frozenset({_DRAFT, EVALUATIONS_FOLDER, JOURNAL_FILE})
-_ALLOWED_PREFIXES = (f"{JOURNAL_FILE}-", f"{JOURNAL_FILE}.broken-")
+_ALLOWED_BEFORE = frozenset({EVALUATIONS_FOLDER, JOURNAL_FILE})
+# The last is the unfinished run.json, the only file that a crash in `create` leaves behind.
+_ALLOWED_PREFIXES = (f"{JOURNAL_FILE}-", f"{JOURNAL_FILE}.broken-", f".{RUN_FILE}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class RunDirectory:
                 "started_at": time.time(),
                 "rewardflow_version": own_version(),
             }
-            _write_atomically(directory / RUN_FILE, encode_line(run))
+            write_private(directory / RUN_FILE, encode_line(run))
         except OSError as error:
             raise InvalidInput(f"a run directory must be writable, got {directory}: {error}") from error
         return cls.open(directory)
@@ -219,17 +219,6 @@ def _file_in(path: str | PathLike[str], name: str) -> Path:
 
 
 # -- run.json --
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    draft = path.with_name(_DRAFT)
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(file, data)
-        os.fsync(file)
-    finally:
-        os.close(file)
-    os.replace(draft, path)
 
 
 def check_free_for_new_run(directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 Always true: this module ends the clusters that it started, and no others. A private cluster uses the loopback
 interface, and accepts only processes that have its token, because Ray's servers listen on all addresses whatever their
-settings say.
+settings say. Its files, sockets and logs are in a folder that only this user may enter.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _CPUS = 32  # logical ones: they cost nothing, and too few stall placement
 _OBJECT_STORE_BYTES = 256 * 2**20
 _LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Ray replaces 127.0.0.1 by the network address
 _CONNECT_S = 10.0
+_RAY_FOLDER = "r"  # below a folder of mode 0700, because Ray lets everybody write to its own
 _TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
@@ -89,7 +90,7 @@ def private_cluster() -> Iterator[None]:
         import ray
 
         try:
-            _start(folder)
+            _start(os.path.join(folder, _RAY_FOLDER))
             yield
         finally:
             ray.shutdown()

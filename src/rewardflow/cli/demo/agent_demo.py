@@ -25,6 +25,7 @@ from rewardflow.cli.score import command as score
 from rewardflow.errors import InvalidInput
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.mock_judge.marking import share_right
+from rewardflow.observe.private_file import write_private
 from rewardflow.observe.run_directory import JOURNAL_FILE, RunDirectory
 
 ANSWERS_FILE, REWARD_FILE, VERDICTS_FILE = "answers.jsonl", "judge.yaml", "verdicts.jsonl"
@@ -154,7 +155,7 @@ def _score(run_dir: Path, settings: MockJudgeSettings, num_answers: int, *, as_j
     half_s = num_answers / 2 / CALLS_PER_S
     with MockJudge(settings) as judge, _outage(judge, half_s * settings.scale, OUTAGE_S * settings.scale):
         # JSON is YAML, and orjson is here already.
-        (run_dir / REWARD_FILE).write_bytes(orjson.dumps(reward_file(judge.base_url, settings.scale)))
+        write_private(run_dir / REWARD_FILE, orjson.dumps(reward_file(judge.base_url, settings.scale)))
         score.run(parser.parse_args(words))
 
 

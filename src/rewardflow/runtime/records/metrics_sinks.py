@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import json
 import logging
-import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.private_file import write_private
 from rewardflow.observe.run_directory import TENSORBOARD_FOLDER, WANDB_FILE, RunDirectory
 from rewardflow.runtime.records.background_writer import BackgroundWriter
 from rewardflow.runtime.records.saved_settings import shown_settings
@@ -144,10 +144,7 @@ class _WandbState:
             return cls(run_id=uuid.uuid4().hex[:12])
 
     def write(self, path: Path) -> None:
-        draft = path.with_name(f".{path.name}.tmp")
-        draft.touch(mode=0o600)
-        draft.write_text(json.dumps({"run_id": self.run_id, "next_step": self.next_step}) + "\n", "utf-8")
-        os.replace(draft, path)
+        write_private(path, json.dumps({"run_id": self.run_id, "next_step": self.next_step}).encode() + b"\n")
 
 
 # -- which of them a run has --

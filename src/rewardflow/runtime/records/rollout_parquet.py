@@ -13,7 +13,6 @@ import importlib
 import importlib.util
 import itertools
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 
 from rewardflow.answers.plain_json import json_text
 from rewardflow.flow.records import JudgedRollout, num_sampled_tokens
+from rewardflow.observe.private_file import replacing
 from rewardflow.observe.run_directory import ROLLOUTS_VERSION, ROLLOUTS_VERSION_KEY
 from rewardflow.runtime.records.background_writer import BackgroundStatistics, BackgroundWriter
 from rewardflow.settings.run_settings import RolloutSettings
@@ -147,13 +147,8 @@ def write_file(path: Path, step: int, rollouts: Sequence[JudgedRollout], *, keep
         for name, column in COLUMNS.items()
     }
     arrays = [pyarrow.array(column, type=fields.field(name).type) for name, column in values.items()]
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.touch(mode=0o600)
-    with draft.open("wb") as file:
+    with replacing(path) as file:
         parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=fields), file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
 
 
 def _schema(pyarrow: Any) -> Any:

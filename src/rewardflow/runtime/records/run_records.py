@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE
 from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.observe.events import EventSink
 from rewardflow.observe.line_file import LineFile, encode_line, read_lines
+from rewardflow.observe.private_file import replacing
 from rewardflow.observe.run_directory import ROLLOUTS_FOLDER, SETTINGS_FILE, RunDirectory
 from rewardflow.runtime.records import rollout_parquet as rollout_files
 from rewardflow.runtime.records.background_writer import BackgroundWriter
@@ -167,10 +167,5 @@ def cut_metrics(path: Path, *, next_step: int, versions: Collection[int]) -> Non
             by_step[line["source"], line["step"]] = line
     if num_lines == len(by_step):
         return
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.touch(mode=0o600)
-    with draft.open("wb") as file:
+    with replacing(path) as file:
         file.writelines(encode_line(line) for line in by_step.values())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)

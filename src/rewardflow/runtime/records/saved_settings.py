@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rewardflow.observe.private_file import write_private
 from rewardflow.observe.redact import REDACTED, redact
 from rewardflow.settings.run_keys import FREE, LIMITS
 from rewardflow.settings.run_settings import RunSettings
@@ -19,8 +20,7 @@ from rewardflow.settings.typed_values import may_be_secret
 
 
 def write_settings(settings: RunSettings, path: Path) -> None:
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(shown_settings(settings), indent=2) + "\n", "utf-8")
+    write_private(path, json.dumps(shown_settings(settings), indent=2).encode() + b"\n")
 
 
 def changed_settings(settings: RunSettings, path: Path) -> list[str]:

@@ -9,7 +9,6 @@ journal keeps no texts (`limits.store: hash`), these files have none either.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rewardflow.flow.records import num_sampled_tokens
 from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.observe.events import SCHEMA_VERSION
 from rewardflow.observe.line_file import LineFile, encode_line, read_lines
+from rewardflow.observe.private_file import replacing
 from rewardflow.observe.run_directory import VALIDATION_FILE, VALIDATION_ROLLOUTS_FILE
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.types import Reward, Rollout
@@ -79,13 +79,8 @@ def cut_validations(folder: Path, *, versions: Collection[int]) -> None:
 def _cut(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> None:
     if all(keeps(line) for _, line in read_lines(path)):
         return
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.touch(mode=0o600)
-    with draft.open("wb") as file:
+    with replacing(path) as file:
         file.writelines(encode_line(line) for _, line in read_lines(path) if keeps(line))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
 
 
 def rollout_lines(validated: Validated, *, keeps_texts: bool) -> Iterator[dict[str, Any]]:
