@@ -64,8 +64,8 @@ class Client:
         async with self.session.get(f"{self.judge.url}{path}") as response:
             return orjson.loads(await response.read())
 
-    async def post(self, path: str) -> int:
-        async with self.session.post(f"{self.judge.url}{path}") as response:
+    async def post(self, path: str, headers: dict[str, str] | None = None) -> int:
+        async with self.session.post(f"{self.judge.url}{path}", headers=headers) as response:
             return response.status
 
 
@@ -430,6 +430,27 @@ def test_a_scaled_minute_lets_a_rate_be_seen_in_a_moment() -> None:
         assert client.judge.statistics().outcomes["limited_requests"] > 0
 
     with_judge(test, rpm=600, scale=0.1, burst_s=0.6)
+
+
+def test_no_page_of_another_site_can_give_orders_through_a_browser() -> None:
+    async def test(client: Client) -> None:
+        own = client.judge.url.removeprefix("http://")
+        port = own.rpartition(":")[2]
+        refused = (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": f"http://evil.example:{port}"},
+            {"Host": f"evil.example:{port}"},  # its name points here now
+            {"Host": f"evil.example:{port}", "Origin": f"http://evil.example:{port}"},
+        )
+        allowed = ({}, {"Origin": client.judge.url}, {"Host": f"localhost:{port}"}, {"Host": f"[::1]:{port}"})
+        for headers in refused:
+            assert await client.post("/admin/down", headers) == 403
+        assert (await client.get("/stats"))["is_down"] is False
+        for headers in allowed:
+            assert await client.post("/admin/up", headers) == 200
+
+    with_judge(test)
 
 
 def test_while_it_is_down_everything_is_503_also_what_was_being_answered() -> None:

@@ -18,6 +18,7 @@ from rewardflow.services.http.endpoint import (
     endpoint_of_call,
     headers_to_send,
     read_addresses,
+    warn_of_readable_key,
 )
 
 KEY = "sk-correct-horse-battery-9"
@@ -121,3 +122,37 @@ def test_a_cost_is_a_number_from_0_on_or_none(cost: Any) -> None:
 @pytest.mark.parametrize("cost", [-1, float("inf"), float("nan"), "1", True])
 def test_another_cost_is_refused(cost: Any) -> None:
     assert "call_cost_usd must be a number of at least 0" in refused(check_cost, "call_cost_usd", cost)
+
+
+def test_a_key_over_plain_http_to_another_machine_is_warned_of_once_for_each_host(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    key = {"Authorization": "Bearer garden-of-keys-1"}
+    for url in ("http://judge-a.example:8000/v1", "http://judge-a.example/v2", "http://10.1.2.3/v1"):
+        warn_of_readable_key(url, key)
+    warn_of_readable_key("http://me:word@judge-b.example/v1", {})
+    warned = [record.getMessage() for record in caplog.records]
+    assert [message.split(" over ")[0] for message in warned] == [
+        "a key goes to judge-a.example",
+        "a key goes to 10.1.2.3",
+        "a key goes to judge-b.example",
+    ]
+    assert "garden-of-keys-1" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [
+        ("https://judge-c.example/v1", {"Authorization": "Bearer x"}),
+        ("http://127.0.0.1:8000/v1", {"Authorization": "Bearer x"}),
+        ("http://[::1]:8000/v1", {"x-api-key": "x"}),
+        ("http://localhost:8000/v1", {"Authorization": "Bearer x"}),
+        ("http://judge-c.example/v1", {"X-Title": "mine"}),
+        ("http://judge-c.example/v1", {}),
+    ],
+)
+def test_nobody_is_warned_without_a_key_or_on_this_machine_or_with_encryption(
+    url: str, headers: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_readable_key(url, headers)
+    assert not caplog.records

@@ -7,6 +7,8 @@ the key itself.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import os
 import re
@@ -16,9 +18,13 @@ from collections.abc import Mapping, Sequence
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.redact import address_to_show, redact, register_address, register_secret
 from rewardflow.reward.code.current_call import current_call
+from rewardflow.services.http.proxies import is_this_machine
 
 UNPRICED = "no price is known: set its own call_cost_usd (0 for a server of yours), or call_cost_usd of the agent"
 
+logger = logging.getLogger(__name__)
+
+_warned_of: set[str] = set()  # hosts
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Headers that identify the sender and never hold a secret.
 _PLAIN_HEADERS = frozenset(
@@ -110,6 +116,23 @@ def headers_to_send(
         key = _from_environment(api_key_env)
         sent[key_header] = f"Bearer {key}" if key_header.lower() == "authorization" else key
     return sent
+
+
+def warn_of_readable_key(url: str, headers: Mapping[str, str]) -> None:
+    """Warns once for each host to which a key goes over plain http:// and which is another machine."""
+    host = _host_without_encryption(url)
+    if host is None or host in _warned_of:
+        return
+    if "@" in urllib.parse.urlsplit(url).netloc or any(name.lower() not in _PLAIN_HEADERS for name in headers):
+        _warned_of.add(host)
+        logger.warning("a key goes to %s over plain http://, where others on the way can read it: use https://", host)
+
+
+@functools.lru_cache(maxsize=256)
+def _host_without_encryption(url: str) -> str | None:
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    return host if parts.scheme == "http" and not is_this_machine(host) else None
 
 
 def _register_variable(variable: str) -> None:

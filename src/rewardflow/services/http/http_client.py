@@ -22,6 +22,7 @@ from rewardflow.observe.secret_values import SecretValues, parts_of_value
 from rewardflow.reward.code.current_call import report_headers
 from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
 from rewardflow.services.http.decompression import ACCEPT_ENCODING, BadEncoding, decompress
+from rewardflow.services.http.endpoint import warn_of_readable_key
 from rewardflow.services.http.loop_pools import PoolsOfLoops
 from rewardflow.services.http.proxies import EnvironmentProxies
 from rewardflow.services.http.request_ids import HEADER, REQUEST_IDS
@@ -99,6 +100,7 @@ class HttpClient:
 
         from rewardflow.services.http.connection_pool import Trip
 
+        warn_of_readable_key(url, headers)
         request = _Request(method, url, body, headers)
         pools = await self._pools.of_running_loop()
         try:

@@ -46,7 +46,7 @@ def _from_environment(target: urllib.parse.SplitResult) -> Proxy | None:
     named = urllib.request.getproxies_environment()
     address = named.get(target.scheme) or named.get("all")
     host = target.hostname or ""
-    if not address or _is_this_machine(host):
+    if not address or is_this_machine(host):
         return None
     place = f"{host}:{target.port}" if target.port else host
     if urllib.request.proxy_bypass(place):
@@ -66,7 +66,7 @@ def _read_proxy(address: str) -> Proxy:
     return Proxy(url, {"Proxy-Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"})
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
