@@ -206,7 +206,9 @@ def _shown_repair(repaired: RepairResult) -> Iterator[str]:
         f"{repaired.rows_lost}; the broken file is {printable(str(repaired.broken_file))}\n"
     )
     for name in repaired.tables_cut_short:
-        yield f"the table {printable(name)} could not be read to its end: what was spent may be counted too low\n"
+        yield f"the table {printable(name)} could not be read to its end\n"
+    if repaired.rows_lost or repaired.tables_cut_short:
+        yield "what was lost may have cost money, which a cap no longer counts\n"
 
 
 # ---- vacuum -------------------------------------------------------------------------------------------------------

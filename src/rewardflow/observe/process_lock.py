@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 _MAX_HOLDER_BYTES = 4096
+_MAX_TRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,18 @@ class ProcessLock:
     @classmethod
     def acquire(cls, path: Path) -> ProcessLock:
         """Takes the lock at once, or raises `LockHeld`; creates the file in a folder that exists."""
-        while True:
+        for is_last in (*[False] * _MAX_TRIES, True):
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, file)
                 _lock(file, path)
-                if _is_same_file(file, path):  # otherwise the last holder removed it after we had opened it
+                # The last holder may have removed the file after we had opened it. On some network file systems a file
+                # never looks the same twice; there the lock counts as it is.
+                if _is_same_file(file, path) or is_last:
                     _introduce(file)
                     undo.pop_all()
                     return cls(path, file)
+        raise AssertionError("the last try returns or raises")
 
     def release(self) -> None:
         """Removes the file and frees the lock; releasing twice is fine."""

@@ -15,10 +15,17 @@ from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.journal_lock import lock_run
 from rewardflow.reward.journal.repair import repair_journal
+from rewardflow.reward.journal.reservations import (
+    Reservation,
+    create_reservations,
+    read_reservations,
+    write_reservations,
+)
 from rewardflow.reward.journal.verdict_rows import insert, look_up, row_of, spent_usd
 from rewardflow.types import Reward
 
 NUM_ROWS = 300
+RESERVATIONS = (Reservation("judge", spent_usd=0.25, uncertain_usd=1.5), Reservation("other", num_unpriced=3))
 
 
 @pytest.fixture
@@ -27,7 +34,9 @@ def path(tmp_path: Path) -> Path:
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
         verdict = Reward(value=0.125, explanation="ünï " * 99, cost_usd=0.5)
         insert(connection, [row_of(an_entry(number, verdict, group_id="ü"), "full") for number in range(NUM_ROWS)])
-        connection.execute("CREATE TABLE extra (run TEXT, usd REAL, PRIMARY KEY (run)) WITHOUT ROWID")
+        create_reservations(connection)
+        write_reservations(connection, "run", RESERVATIONS)
+        connection.execute("CREATE TABLE extra (run TEXT, usd REAL)")
         connection.execute("INSERT INTO extra VALUES ('a', 0.25), ('b', 1.5)")
     return path
 
@@ -51,6 +60,7 @@ def test_sound_rows_and_other_tables_are_kept_and_a_broken_verdict_still_counts_
         assert spent_usd(connection, "run") == (NUM_ROWS - 1) * 0.5
         assert look_up(connection, [key_of(6), key_of(8)], failures=True).rewards == {}
         assert connection.execute("SELECT * FROM extra").fetchall() == [("a", 0.25), ("b", 1.5)]
+        assert read_reservations(connection, "run", all_runs=False).before == RESERVATIONS
 
 
 def test_a_broken_page_costs_its_rows(path: Path) -> None:
