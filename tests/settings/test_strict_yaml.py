@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.redact import hide_secrets
 from rewardflow.settings.strict_yaml import read_yaml
 
 
@@ -149,3 +150,10 @@ def test_no_error_shows_what_may_be_a_key(line: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="valid YAML") as caught:
         read(tmp_path, f"model: m\n{line}")
     assert "correct-horse" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_stands_under_a_secret_name_is_known_to_the_redactor_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("reward_kwargs:\n  clients:\n    - {name: peony, api_key: peony-garden-key}\n")
+    read_yaml(path)
+    assert hide_secrets("peony sent peony-garden-key") == "peony sent [redacted]"

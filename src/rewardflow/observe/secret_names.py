@@ -13,7 +13,7 @@ _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # also of camelCase; digits
 _LONG_WORD = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|SIGNATURE|BEARER|AUTHORIZATION|WEBHOOK)S?$"
 )
-_SHORT_WORDS = frozenset({"PASS", "PAT", "PATS", "PWD", "AUTH", "CRED", "CREDS", "JWT", "PSK", "PIN", "DSN", "OTP"})
+_SHORT_WORDS = frozenset({"PASS", "PAT", "PATS", "PWD", "AUTH", "CRED", "CREDS", "JWT", "PSK", "DSN", "OTP"})
 _CONNECTION = ("CONNECTION", "STRING")
 # Names whose last part is one of these are about a secret but do not hold it.
 _ABOUT = frozenset(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.errors import InvalidInput
-from rewardflow.observe.redact import redact
+from rewardflow.observe.redact import redact, register_settings
 from rewardflow.settings.typed_values import may_be_secret
 
 _FLOAT_WITHOUT_DOT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$")
@@ -36,7 +36,10 @@ def read_yaml(path: Path) -> Any:
         raise InvalidInput("the file must exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"the file must be readable text in UTF-8: {error}") from error
-    return parse_yaml(text)
+    contents = parse_yaml(text)
+    if isinstance(contents, dict):
+        register_settings(contents)  # before any message can quote them
+    return contents
 
 
 def parse_yaml(text: str, *, what: str = "the file") -> Any:
