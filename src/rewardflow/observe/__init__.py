@@ -1,1 +1,1 @@
-"""Records what happens in a run: events, the run directory, files of JSON lines, totals, redaction, and private files."""
+"""Records what happens in a run: events, its directory, files of JSON lines, totals, redaction, private files."""
