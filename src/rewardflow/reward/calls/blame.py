@@ -55,8 +55,9 @@ class Blame:
     def answered(self, endpoint: Endpoint, now: float) -> list[Job]:
         """Records an answer; returns the jobs that were held back and may be asked about again."""
         self._answered_s = now
-        for job in self._undecided.pop(endpoint, ()):
-            job.is_suspect = True
+        if self._undecided:
+            for job in self._undecided.pop(endpoint, ()):
+                job.is_suspect = True
         if self._excused:
             for job in self._excused:
                 job.is_suspect = job.is_suspect or (job.fault is not None and job.fault.kind == "timeout")

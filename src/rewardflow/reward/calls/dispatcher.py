@@ -405,9 +405,10 @@ class Dispatcher:
         breaker = attempt.endpoint.breaker
         was_open = breaker.is_open
         is_answered = self._governors.settle(attempt, outcome, fault, self._running, now)
-        if breaker.is_open != was_open:
-            self._num_broken += 1 if breaker.is_open else -1
-            if breaker.is_open:
+        is_open = breaker.is_open
+        if is_open != was_open:
+            self._num_broken += 1 if is_open else -1
+            if is_open:
                 self._blame.opened(attempt.endpoint)
         if is_answered:
             for job in self._blame.answered(attempt.endpoint, now):
@@ -416,7 +417,7 @@ class Dispatcher:
         latency_s = now - attempt.started_s
         if outcome == "scored":
             self._latencies.add(latency_s)
-        if self._outage.is_running or breaker.is_open:
+        if is_open or self._outage.is_running:
             self._follow_outage()
         sink = attempt.job.group.ticket.sink
         if sink is not None:
@@ -426,7 +427,7 @@ class Dispatcher:
             self._sink.emit(WorkerAbandoned(at_s=now, reward=name, num_abandoned=stuck))
         if self._settled is not None:
             self._settled()
-        if self._queue and self._running < self._governors.limit:
+        if self._running < self._governors.limit and self._queue:
             self.wake()
 
     def _retry_or_fail(self, attempt: Attempt, fault: Fault, now: float) -> None:

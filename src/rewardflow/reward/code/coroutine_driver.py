@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import time
 import types
 from collections.abc import Callable, Coroutine, Generator
+from time import perf_counter
 from typing import Any
 
 from rewardflow.reward.calls.deadlines import Deadline
@@ -93,7 +93,7 @@ def _step(
     """Advances the coroutine by one step and checks what the step did to the loop and to the task that runs it."""
     loop: Any = task.get_loop()
     was_stopping, num_requests = getattr(loop, "_stopping", True), task.cancelling()
-    began_s = time.perf_counter()
+    began_s = perf_counter()
     try:
         return context.run(advance, value)
     except (GeneratorExit, KeyboardInterrupt) as error:
@@ -101,8 +101,7 @@ def _step(
             raise
         raise as_ordinary_exception(error) from error
     finally:
-        took_s = time.perf_counter() - began_s
-        if took_s > _BLOCKING_S:
+        if (took_s := perf_counter() - began_s) > _BLOCKING_S:
             _warn_blocking(name, took_s)
         if task.cancelling() > num_requests:
             raise TasksCancelled(

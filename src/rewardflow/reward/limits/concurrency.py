@@ -105,6 +105,7 @@ class Concurrency:
         self._maximum = maximum
         self._limit = float(min(_FIRST_LIMIT, maximum) if limit == "auto" else limit)
         self._is_doubling = True
+        self.limit = int(self._limit)
         self._cohort = _Cohort(-math.inf, self._limit)
         self._used_at = -math.inf
         self._slowest_s = 0.0
@@ -113,10 +114,6 @@ class Concurrency:
         self._strained_s: float | None = None  # the latency that made the limit shrink, until the next cohort is read
         self._shrink_again_at = -math.inf
         self._history: deque[tuple[float, int, str]] = deque(maxlen=_HISTORY)
-
-    @property
-    def limit(self) -> int:
-        return int(self._limit)
 
     def succeeded(self, now: float, latency_s: float, in_flight: int) -> None:
         """Records a call that was answered."""
@@ -179,6 +176,7 @@ class Concurrency:
 
     def _choose(self, now: float, limit: float, reason: str) -> None:
         before, self._limit = self.limit, min(max(limit, 1.0), float(self._maximum))
+        self.limit = int(self._limit)
         if self.limit != before:
             self._record(now, reason)
 

@@ -206,7 +206,8 @@ class Ledger:
         if known.num_unpriced and known.largest_usd:
             known.uncertain_usd += known.num_unpriced * known.largest_usd
             known.num_unpriced = 0
-        if reserved_usd or cost_usd or is_uncertain or known.counted_reserved_usd:
+        is_changed = known.uncertain_usd != known.counted_uncertain_usd
+        if reserved_usd or cost_usd or is_changed or known.counted_reserved_usd:
             known.reserved_usd = known.reserved_usd - reserved_usd if known.num_out else 0.0
             self._recount(known)
 
