@@ -79,6 +79,15 @@ def test_one_success_closes_it_and_forgets_the_past() -> None:
     assert not breaker.is_open
 
 
+def test_a_success_of_a_call_from_before_the_outage_does_not_close_it() -> None:
+    breaker = opened(100.0)
+    breaker.succeeded(100.5, started_s=98.0)
+    assert breaker.is_open
+    breaker.start(101.0)
+    breaker.succeeded(101.5, started_s=101.0)
+    assert not breaker.is_open
+
+
 def test_a_probe_without_an_outcome_is_repeated_at_once() -> None:
     breaker = opened()
     breaker.start(101.0)

@@ -1,9 +1,9 @@
 """Stops sending to an endpoint that fails, and finds out when it works again.
 
 Always true: while the breaker is open, only single calls (probes) start, one after another failed, and the time between
-them grows; one success closes the breaker. A probe that hangs does not delay the next one for long, because the request
-may be at fault and not the endpoint. "Too many requests" means that the service is alive, so it opens the breaker only
-after a long time without success.
+them grows. One success closes the breaker, unless its call started before the breaker opened. A probe that hangs does
+not delay the next one for long, because the request may be at fault and not the endpoint. "Too many requests" means
+that the service is alive, so it opens the breaker only after a long time without success.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class Breaker:
             self._state = "probing"
             self._probe_at_s = now + _SILENT_PROBE_S
 
-    def succeeded(self, now: float) -> None:
+    def succeeded(self, now: float, started_s: float | None = None) -> None:
+        """Records a success of a call that started at `started_s`."""
+        if self._open_since_s is not None and started_s is not None and started_s < self._open_since_s:
+            return  # an answer from before the outage: the service may finish old calls and refuse every new one
         self._last_success_s = now
         self._num_rejected = 0
         if self._num_failed:

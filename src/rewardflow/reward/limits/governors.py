@@ -89,7 +89,7 @@ class Governors:
         if is_answered:
             self._pace.succeeded(attempt.sent, now, attempt.call.tokens)
             self._concurrency.succeeded(now, now - attempt.started_s, in_flight)
-            breaker.succeeded(now)
+            breaker.succeeded(now, attempt.started_s)
         elif fault is not None and outcome == "rate_limited":
             self._pace.limited(attempt.sent, now, fault.retry_after_s)
             breaker.rejected(now, fault.message)
