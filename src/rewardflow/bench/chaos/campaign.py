@@ -11,13 +11,32 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rewardflow.bench.chaos.broken_disks import CHANGED_BYTES, CHANGED_DIGITS, FULL_DISK, LOST_JOURNAL
 from rewardflow.bench.chaos.budget_runs import BUDGETS
-from rewardflow.bench.chaos.killed_scoring import KILLS
-from rewardflow.bench.chaos.mixed_answers import MIXED_ANSWERS
+from rewardflow.bench.chaos.killed_scoring import KILLS, KILLS_WITH_CAP
+from rewardflow.bench.chaos.late_replies import LATE_REPLIES
+from rewardflow.bench.chaos.mixed_answers import ECHOED_KEYS, MIXED_ANSWERS
+from rewardflow.bench.chaos.outages import ABSURD_HEADERS, OUTAGES, POISON
 from rewardflow.bench.chaos.scenario import Scenario, Tally, Tried
+from rewardflow.bench.chaos.two_at_once import TWO_AT_ONCE
 from rewardflow.errors import InvalidInput
 
-SCENARIOS: tuple[Scenario, ...] = (MIXED_ANSWERS, KILLS, BUDGETS)
+SCENARIOS: tuple[Scenario, ...] = (
+    MIXED_ANSWERS,
+    LATE_REPLIES,
+    ECHOED_KEYS,
+    KILLS,
+    KILLS_WITH_CAP,
+    BUDGETS,
+    TWO_AT_ONCE,
+    FULL_DISK,
+    CHANGED_DIGITS,
+    CHANGED_BYTES,
+    LOST_JOURNAL,
+    POISON,
+    OUTAGES,
+    ABSURD_HEADERS,
+)
 LONG = 24.0  # how much longer the long campaign is
 
 

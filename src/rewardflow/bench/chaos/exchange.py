@@ -105,6 +105,17 @@ class Exchange:
         while await self._reader.read(_PIECE_BYTES):
             pass
 
+    async def stays_idle(self, duration_s: float) -> bool:
+        """Returns whether the client sends nothing more on this connection for so long."""
+        try:
+            async with asyncio.timeout(duration_s):
+                arrived = await self._reader.read(_PIECE_BYTES)
+        except TimeoutError:
+            return True
+        if arrived:
+            self._reader.feed_data(arrived)  # the next request is read as if nobody had looked
+        return False
+
     async def flood(self, piece: bytes, pause_s: float = 0.0) -> None:
         """Sends the piece again and again until the client goes away."""
         while True:

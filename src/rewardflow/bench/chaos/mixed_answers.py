@@ -56,7 +56,7 @@ async def mixed_answers(seed: int, folder: Path, *, judge: Callable[..., Any] = 
 
 async def echoed_keys(seed: int, folder: Path) -> Tried:
     """Scores one batch while the server echoes the client's key, and searches for the key wherever the agent writes."""
-    batch = _Batch(_NUM_ROLLOUTS // 4, 16, mixture(seed, KEY_ECHOES, honest_share=0.1), "prompt")
+    batch = _Batch(_NUM_ROLLOUTS // 3, 16, mixture(seed, KEY_ECHOES, honest_share=0.1), "prompt")
     with LogText() as log:
         _, groups = await _score(seed, folder, batch, judge_at)
     verdicts, complaints = verdicts_by_number(groups, _GROUP_SIZE)

@@ -1,0 +1,150 @@
+"""The scenarios of outages, poison and absurd headers: a service that goes down, or hangs on some rollouts for ever.
+
+Always true: time is virtual, so a trial covers hours of waiting in a second, and its seed decides all delays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rewardflow import clock
+from rewardflow.bench.chaos.hostile_server import rollout_of
+from rewardflow.bench.chaos.scenario import Scenario, Tried
+from rewardflow.bench.chaos.truth_check import LogText
+from rewardflow.errors import RateLimited, RewardflowError, ServiceError
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.types import Reward, Rollout
+
+_GIVE_UP_S = 600.0
+_TIMEOUT_S = 60.0
+_ABSURD_HEADERS = (
+    {"Retry-After": "1e300"},
+    {"Retry-After": "99999999999"},
+    {"Retry-After": "-5"},
+    {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"},
+    {"x-ratelimit-limit-requests": "0", "x-ratelimit-reset-requests": "1e40h"},
+    {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "9" * 400},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weather:
+    """What happens to a service in one trial."""
+
+    seed: int
+    poisoned: frozenset[int] = frozenset()  # rollouts whose calls never end
+    down_from_s: float = 0.0
+    down_until_s: float = 0.0
+    absurd_share: float = 0.0  # of calls that are refused with an absurd header
+
+    def truth_of(self, number: int) -> float:
+        return random.Random(f"{self.seed}/{number}").random()
+
+
+class _Service:
+    """A judge that is down for a while, hangs on some rollouts, and sends absurd headers now and then."""
+
+    def __init__(self, weather: _Weather) -> None:
+        self._weather = weather
+        self._chance = random.Random(weather.seed)
+        self._refused: set[int] = set()
+
+    async def compute_score(self, rollout: Rollout) -> float:
+        number = int(rollout.group_id.removeprefix("group-"))
+        weather, now_s = self._weather, asyncio.get_running_loop().time()
+        if number in weather.poisoned:
+            await asyncio.sleep(1e9)
+        if weather.down_from_s <= now_s < weather.down_until_s:
+            raise ServiceError("down for maintenance", status=503)
+        if number not in self._refused and self._chance.random() < weather.absurd_share:
+            self._refused.add(number)
+            raise RateLimited(headers=self._chance.choice(_ABSURD_HEADERS))
+        await asyncio.sleep(self._chance.uniform(0.5, 5.0))
+        return weather.truth_of(number)
+
+
+def outages(seed: int, _folder: Path) -> Tried:
+    """Takes the service down for a while."""
+    began_s = random.Random(seed).uniform(0.0, 100.0)
+    duration_s = random.Random(seed).choice((5.0, 30.0, 200.0))
+    return _try(_Weather(seed=seed, down_from_s=began_s, down_until_s=began_s + duration_s))
+
+
+def poison(seed: int, _folder: Path) -> Tried:
+    """Makes some rollouts hang in every call: the first ones, or any."""
+    chance = random.Random(seed)
+    count = num_rollouts(seed)
+    num_poisoned = int(count * chance.choice((0.02, 0.05, 0.1, 0.2)))
+    chosen = range(num_poisoned) if chance.random() < 0.5 else chance.sample(range(count), num_poisoned)
+    return _try(_Weather(seed=seed, poisoned=frozenset(chosen)))
+
+
+def absurd_headers(seed: int, _folder: Path) -> Tried:
+    """Refuses some calls with headers that ask for absurd waits."""
+    return _try(_Weather(seed=seed, absurd_share=random.Random(seed).choice((0.005, 0.02, 0.1))))
+
+
+def num_rollouts(seed: int) -> int:
+    return (100, 400, 1000)[seed % 3]
+
+
+def _try(weather: _Weather) -> Tried:
+    """Scores a batch in this weather. Every rollout that is not poisoned gets its true score."""
+    count = num_rollouts(weather.seed)
+    slots = random.Random(f"{weather.seed}/slots").choice((4, 16, 64))
+    with LogText():
+        complaints = clock.run(_score(weather, count, slots), seed=weather.seed)
+    note = f"{slots} slots, {len(weather.poisoned)} of {count} poisoned"
+    return Tried(count, tuple(complaints), f"{note}, down for {weather.down_until_s - weather.down_from_s:.0f} s")
+
+
+async def _score(weather: _Weather, count: int, slots: int) -> list[str]:
+    agent = RewardAgent(
+        _Service(weather), max_concurrency=slots, timeout_s=_TIMEOUT_S, outage_give_up_s=_GIVE_UP_S, max_attempts=3
+    )
+    try:
+        async with agent:
+            groups = await agent.submit([rollout_of(number) for number in range(count)]).all()
+    except RewardflowError as error:
+        return [f"the run ended with {type(error).__name__}: {error}"]
+    verdicts = {int(group.group_id.removeprefix("group-")): group.rewards[0] for group in groups}
+    return list(_check(weather, count, verdicts))
+
+
+def _check(weather: _Weather, count: int, verdicts: dict[int, Reward]) -> Iterator[str]:
+    for number in range(count):
+        verdict = verdicts.get(number)
+        if verdict is None:
+            yield f"rollout {number} has no verdict"
+        elif number in weather.poisoned:
+            if verdict.is_scored:
+                yield f"rollout {number} has a score, but every call for it hangs"
+        elif verdict.value != weather.truth_of(number):
+            yield f"rollout {number} should have a score, got {verdict.kind}: {verdict.error}"
+
+
+OUTAGES = Scenario(
+    name="outages",
+    promise="a service that is down for less than outage_give_up_s costs no verdict",
+    unit="rollouts",
+    seconds=3.0,
+    trial=outages,
+)
+POISON = Scenario(
+    name="poison",
+    promise="rollouts that make every call hang fail, and all others are scored",
+    unit="rollouts",
+    seconds=3.0,
+    trial=poison,
+)
+ABSURD_HEADERS = Scenario(
+    name="absurd-headers",
+    promise="an absurd Retry-After or rate-limit header does not stop a run",
+    unit="rollouts",
+    seconds=3.0,
+    trial=absurd_headers,
+)
