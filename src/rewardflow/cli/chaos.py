@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SEED = 16
 _MAX_COMPLAINT_CHARS = 300
+_EVERY_S = 1.0  # between two lines on the screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,18 +62,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _last(trials: Iterable[Tally], console: Console) -> Tally:
-    """Shows each trial when it ends, and returns the sum of all of them."""
-    last = None
+    """Shows a line about every second, and returns the sum of all trials."""
+    last, shown_s = None, -_EVERY_S
     for last in trials:
-        lost = f"{last.lost:,} LOST" if last.lost else "none lost"
-        console.print(
-            f"{last.scenario.name}: trial {last.num_trials}, {last.elapsed_s:.0f} s, "
-            f"{last.tried:,} {last.scenario.unit}, {lost}" + (f"; {last.note}" if last.note else ""),
-            highlight=False,
-            markup=False,
-        )
+        if last.elapsed_s - shown_s >= _EVERY_S:
+            shown_s = last.elapsed_s
+            console.print(_line(last), highlight=False, markup=False)
     assert last is not None  # a scenario has at least one trial
+    if last.elapsed_s != shown_s:
+        console.print(_line(last), highlight=False, markup=False)
     return last
+
+
+def _line(tally: Tally) -> str:
+    lost = f"{tally.lost:,} LOST" if tally.lost else "none lost"
+    counts = f"{tally.num_trials:,} trials, {tally.elapsed_s:.0f} s, {tally.tried:,} {tally.scenario.unit}, {lost}"
+    return f"{tally.scenario.name}: {counts}" + (f"; the last: {tally.note}" if tally.note else "")
 
 
 def write_table(tallies: Sequence[Tally], console: Console) -> None:

@@ -53,9 +53,7 @@ async def full_disk(seed: int, folder: Path) -> Tried:
         complaints.append("the agent went on sending after the disk was full")
     complaints += check_verdicts(server, _COUNT, second.verdicts)
     complaints += [f"the life with enough space ended with {second.error}: {second.message}"] if second.error else []
-    note = (
-        f"full at {limit:,} bytes, {len(paid)} paid, {len(first.verdicts)} handed over, {server.num_requests} requests"
-    )
+    note = f"full at {limit:,} bytes, {len(paid)} paid, {len(lost)} of them lost, {server.num_requests} requests in all"
     return Tried(_COUNT, tuple(complaints), note)
 
 
@@ -159,28 +157,28 @@ def _scenarios() -> Iterator[Scenario]:
         name="full-disk",
         promise="a full disk stops the run; the paid verdicts are handed over, and nothing on disk is asked again",
         unit="rollouts",
-        seconds=8.0,
+        seconds=5.0,
         trial=in_real_time(full_disk),
     )
     yield Scenario(
         name="changed-digits",
         promise="a changed score in the journal is not believed, and a broken row costs that row only",
         unit="rollouts",
-        seconds=6.0,
+        seconds=4.0,
         trial=in_real_time(changed_digits),
     )
     yield Scenario(
         name="changed-bytes",
         promise="a damaged journal gives true scores or is refused by name",
         unit="rollouts",
-        seconds=6.0,
+        seconds=4.0,
         trial=in_real_time(changed_bytes),
     )
     yield Scenario(
         name="lost-journal",
         promise="a journal that is deleted or replaced under a run is noticed; the paid verdicts are handed over",
         unit="rollouts",
-        seconds=6.0,
+        seconds=4.0,
         trial=in_real_time(lost_journal),
     )
 

@@ -221,7 +221,7 @@ BUDGETS = Scenario(
     name="budgets",
     promise="spending stays within the cap, over restarts, kills and answers without a cost",
     unit="runs",
-    seconds=15.0,
+    seconds=12.0,
     trial=_trial,
 )
 

@@ -37,7 +37,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     OUTAGES,
     ABSURD_HEADERS,
 )
-LONG = 24.0  # how much longer the long campaign is
+LONG = 30.0  # how much longer the long campaign is
 
 
 def scenarios_named(names: Sequence[str]) -> tuple[Scenario, ...]:

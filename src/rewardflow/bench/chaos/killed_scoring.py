@@ -89,7 +89,7 @@ async def kills(seed: int, folder: Path) -> Tried:
     complaints = (
         [f"the last life ended with {lives.reached.error}: {lives.reached.message}"] if lives.reached.error else []
     )
-    complaints += check_verdicts(server, count, lives.reached.verdicts)
+    complaints += check_verdicts(server, count, lives.reached.verdicts, may_fail=True)
     repeated = sum(max(told.num_told - 1, 0) for told in server.told.values())
     allowed = 2 * slots * lives.num_kills  # the calls in flight, and those whose commit had not ended
     if repeated > allowed:
@@ -121,13 +121,13 @@ KILLS = Scenario(
     name="kills",
     promise="after kill -9 every verdict is there and true; only calls in flight are paid for again",
     unit="rollouts",
-    seconds=20.0,
+    seconds=14.0,
     trial=in_real_time(kills),
 )
 KILLS_WITH_CAP = Scenario(
     name="kills-with-cap",
     promise="the cap holds over all lives of a run that is killed",
     unit="rollouts",
-    seconds=20.0,
+    seconds=14.0,
     trial=in_real_time(kills_with_cap),
 )

@@ -92,7 +92,7 @@ MIXED_ANSWERS = Scenario(
     name="mixed-answers",
     promise="every rollout gets exactly one verdict, and every score is the true one",
     unit="rollouts",
-    seconds=35.0,
+    seconds=30.0,
     trial=in_real_time(mixed_answers),
 )
 ECHOED_KEYS = Scenario(

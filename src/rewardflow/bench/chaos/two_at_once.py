@@ -44,6 +44,6 @@ TWO_AT_ONCE = Scenario(
     name="two-at-once",
     promise="the same run cannot be started twice on one journal, and pays for nothing twice",
     unit="rollouts",
-    seconds=6.0,
+    seconds=4.0,
     trial=in_real_time(two_at_once),
 )
