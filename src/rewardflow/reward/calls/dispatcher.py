@@ -600,5 +600,6 @@ def _over_budget(account: str, ledger: Ledger, bound_usd: float | None) -> str:
 def _outcome(job: Job, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> str:
     """Names how the call ended, for governors and counters; the outcome of its job may differ."""
     if rewards is not None:
-        return "scored" if any(reward.value is not None for reward in rewards) else "unparsable"
+        is_scored = rewards[0].value is not None or any(reward.value is not None for reward in rewards)
+        return "scored" if is_scored else "unparsable"
     return "cancelled" if fault is None or job.is_done else fault.kind

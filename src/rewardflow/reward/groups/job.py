@@ -131,12 +131,12 @@ class Job:
 
     def _share_of_cost(self) -> tuple[float, int]:
         """Returns the cost and tokens of each rollout of the call so far, with attempts still in flight."""
-        cost_usd, tokens = self.cost_usd, self.tokens
+        cost_usd, tokens, num_rollouts = self.cost_usd, self.tokens, len(self.rollouts)
         for attempt in (self.attempt_out, self.hedge_out):
             if attempt is not None:
                 cost_usd += attempt.call.cost_usd
                 tokens += attempt.call.tokens
-        return cost_usd / len(self.rollouts), tokens // len(self.rollouts)
+        return cost_usd / num_rollouts, tokens // num_rollouts
 
     def latency_s(self, now: float) -> float:
         """Counts from the start of the first attempt, so that waiting for a slot does not count."""
