@@ -79,10 +79,27 @@ def test_a_reward_of_one_s_own_with_256_slots_whose_first_answers_tell_no_cost_k
     assert reward.most_in_flight > 8, "once the price is known, calls run side by side"
 
 
-def test_a_reward_that_never_tells_a_cost_is_called_one_at_a_time() -> None:
+def test_a_reward_that_never_tells_a_cost_is_called_one_at_a_time_and_a_warning_says_what_to_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     reward = PaidReward(untold=10**9)
     assert spend(reward, 20, max_concurrency=256, max_cost_usd=40.0) is None
     assert reward.most_in_flight == 1
+    assert [text for text in caplog.messages if "set call_cost_usd, or report cost_usd=0.0" in text] == caplog.messages
+    assert len(caplog.messages) == 1
+
+
+def test_a_reward_that_says_it_is_free_is_called_at_full_concurrency_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Free(PaidReward):
+        def cost_bound_usd(self, rollout: rf.Rollout) -> float:
+            return 0.0
+
+    reward = Free(untold=10**9)
+    assert spend(reward, 64, max_concurrency=64, max_cost_usd=1.0) is None
+    assert reward.most_in_flight == 64
+    assert caplog.messages == []
 
 
 def test_a_reward_that_tells_an_upper_bound_starts_with_many_calls_and_keeps_the_cap() -> None:

@@ -116,8 +116,12 @@ class Governors:
     def _settle_money(self, attempt: Attempt, outcome: str, fault: Fault | None) -> None:
         """Counts what the call cost. One that may have been charged, and told no cost, counts as its reservation."""
         ledger, call = self._ledger, attempt.call
+        if ledger.cap_usd is None and not (attempt.reserved_usd or call.cost_usd or call.tokens):
+            ledger.settle_nothing(self._account)
+            return
         is_told = not call.num_unpriced and (call.is_cost_known or call.cost_usd > 0)
-        is_free = not attempt.was_made or (fault is not None and fault.is_free and not call.num_unpriced)
+        is_refused = fault is not None and fault.is_free and not call.num_unpriced
+        is_free = not attempt.was_made or is_refused or attempt.job.cost_bound_usd == 0
         is_uncertain = not is_told and not is_free
         if is_uncertain and not call.cost_usd and outcome not in _WITHOUT_ANSWER:
             assumed_usd = ledger.assumed_cost_usd()

@@ -18,11 +18,14 @@ With a journal the reservations are on disk before the calls go out: see `journa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rewardflow.reward.journal.reservations import Reservation
 from rewardflow.reward.limits.journal_allowance import Allowance, Reserve
+
+logger = logging.getLogger(__name__)
 
 _ROUNDING = 1e-9  # three times 0.1 must fit into 0.3
 
@@ -200,9 +203,10 @@ class Ledger:
             known.num_told += 1
         if cost_usd or tokens:
             self._count(known, reserved_usd, step, cost_usd, tokens)
+        if not reserved_usd and self.cap_usd is None:
+            return  # nothing to give back, and no cap for which the call could count
         if is_uncertain:
-            known.uncertain_usd += max(0.0, reserved_usd - cost_usd)
-            known.num_unpriced += reserved_usd == 0
+            self._doubt(account, known, reserved_usd, cost_usd)
         if known.num_unpriced and known.largest_usd:
             known.uncertain_usd += known.num_unpriced * known.largest_usd
             known.num_unpriced = 0
@@ -210,6 +214,21 @@ class Ledger:
         if reserved_usd or cost_usd or is_changed or known.counted_reserved_usd:
             known.reserved_usd = known.reserved_usd - reserved_usd if known.num_out else 0.0
             self._recount(known)
+
+    def settle_nothing(self, account: str) -> None:
+        """Counts the end of a call that reserved and told nothing, without a cap: the usual case, so it is quick."""
+        self._accounts[account].num_out -= 1
+        self._num_out -= 1
+
+    def _doubt(self, account: str, known: _Account, reserved_usd: float, cost_usd: float) -> None:
+        known.uncertain_usd += max(0.0, reserved_usd - cost_usd)
+        if reserved_usd == 0 and known.num_unpriced == 0:
+            logger.warning(
+                "%s: a call told no cost, and no price is known, so under max_cost_usd calls go one at a time until "
+                "one tells its cost; set call_cost_usd, or report cost_usd=0.0 if calls are free",
+                account,
+            )
+        known.num_unpriced += reserved_usd == 0
 
     def saved(self, account: str, cost_usd: float) -> None:
         """Notes that verdicts of this cost are on disk."""
@@ -227,7 +246,7 @@ class Ledger:
                 name,
                 spent_usd=max(0.0, unsaved_usd),
                 uncertain_usd=known.uncertain_usd,
-                num_unpriced=known.num_unpriced if self.cap_usd is not None else 0,
+                num_unpriced=known.num_unpriced,
                 largest_usd=known.largest_usd,
             )
             if is_stored or row.spent_usd or row.uncertain_usd:
