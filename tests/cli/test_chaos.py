@@ -46,7 +46,9 @@ def test_one_trial_of_a_scenario_can_be_repeated(capsys: pytest.CaptureFixture[s
     assert (row["scenario"], row["trials"], row["tried"], row["lost"]) == ("mixed-answers", 1, 100, 0)
 
 
-@pytest.mark.parametrize("arguments", [["--only", "earthquake"], ["--trials", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["--only", "earthquake"], ["--trials", "0"], ["--times", "0"], ["--times", "nan"]]
+)
 def test_a_wrong_option_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", *arguments]) != 0
     assert "must" in capsys.readouterr().err

@@ -7,6 +7,7 @@ repeats its worst trial.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -31,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Tries to break the promises of docs/reliability.md with a hostile server, kills, a full disk and random "
         "budgets on this machine. Takes two to three minutes."
     )
-    parser.add_argument("--long", action="store_true", help="go on for about an hour")
+    parser.add_argument(
+        "--times", type=float, default=1.0, metavar="N", help="go on N times as long, with more trials of each scenario"
+    )
+    parser.add_argument("--long", action="store_true", help=f"go on for about an hour, as --times {LONG:g} does")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"the seed of each first trial ({SEED})")
     parser.add_argument(
         "--only",
@@ -47,10 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.trials is not None and args.trials < 1:
         raise InvalidInput(f"--trials must be at least 1, got {args.trials}")
+    if not 0 < args.times < math.inf:
+        raise InvalidInput(f"--times must be a positive number, got {args.times}")
     scenarios = scenarios_named(args.only)
     tallies = []
     for scenario in scenarios:
-        seconds = scenario.seconds * (LONG if args.long else 1.0)
+        seconds = scenario.seconds * (LONG if args.long else args.times)
         trials = run_scenario(scenario, seed=args.seed, seconds=seconds, max_trials=args.trials)
         tallies.append(_last(trials, stderr_console()))
     if args.json:

@@ -31,7 +31,7 @@ def check_verdicts(
 ) -> Iterator[str]:
     """Yields a complaint for each rollout without verdict, with an invented score, or with a true score refused.
 
-    `may_fail` allows the last: a score may be lost with the process that got it, and cost too much to ask for again.
+    `may_fail` allows the last: a killed process may take a score with it, and a client may distrust a connection.
     """
     for number in range(count):
         verdict, told = verdicts.get(number), server.told.get(number, Told())

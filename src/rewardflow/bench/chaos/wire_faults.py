@@ -361,3 +361,6 @@ WIRE_FAULTS = (
     *(Misbehaviour(answer.__name__, Carries.PERHAPS, answer) for answer in _PERHAPS),
     *(Misbehaviour(answer.__name__, Carries.TRUTH, answer) for answer in _TRUTH),
 )
+
+# After such an answer the client believes no answer that is under way on another used connection, not even a true one.
+LEAVES_BYTES = frozenset({surplus_in_same_segment.__name__, length_too_small.__name__})
