@@ -70,9 +70,10 @@ def test_a_request_that_is_itself_at_fault_counts_as_an_answer(loop: asyncio.Abs
     assert account.governors.outage_since_s() is None
 
 
-def test_a_refused_call_slows_the_pace_and_an_event_reports_it(loop: asyncio.AbstractEventLoop) -> None:
+def test_refused_calls_slow_the_pace_and_an_event_reports_it(loop: asyncio.AbstractEventLoop) -> None:
     account = Account(loop, max_concurrency=1)
-    account.call(1.0, "rate_limited", Fault(kind="rate_limited", message="429"))
+    for _ in range(6):
+        account.call(1.0, "rate_limited", Fault(kind="rate_limited", message="429"))
     (changed,) = account.events.of(LimitChanged)
     assert (changed.governor, changed.reason) == ("pace", "rate_limited")
     assert account.governors.statistics(1.1).pace.rpm == changed.value

@@ -38,7 +38,8 @@ class Sender:
 
 def searching() -> Sender:
     sender = Sender(LearntRate())
-    sender.send_refused()
+    for _ in range(6):
+        sender.send_refused()
     return sender
 
 
@@ -60,7 +61,7 @@ def test_without_a_refusal_there_is_no_limit() -> None:
     assert sender.learnt.rate is None
 
 
-def test_the_first_refusal_begins_a_search_at_a_low_rate_that_doubles() -> None:
+def test_refusals_begin_a_search_at_a_low_rate_that_doubles() -> None:
     sender = searching()
     assert sender.learnt.rate == 1.0
     sender.send_accepted_for(8.0)
@@ -71,10 +72,11 @@ def test_the_first_refusal_begins_a_search_at_a_low_rate_that_doubles() -> None:
 def test_a_late_refusal_from_before_the_cut_does_not_cut_again() -> None:
     sender = Sender(LearntRate())
     flood = [sender.send() for _ in range(100)]
-    sender.learnt.refused(*flood[0], sender.now)
+    for call in flood[:6]:
+        sender.learnt.refused(*call, sender.now)
     sender.send_accepted_for(5.0)
     rate = sender.learnt.rate
-    for call in flood[1:]:
+    for call in flood[6:]:
         sender.learnt.refused(*call, sender.now)
     assert sender.learnt.rate == rate
 

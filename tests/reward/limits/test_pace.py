@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_pace import Service, run
 
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, RateLimited
@@ -348,7 +349,7 @@ def test_what_is_saved_up_between_batches_is_not_taken_for_a_higher_limit(burst:
             await driver.run(start_s + 90.0)
 
     clock.run(batches())
-    assert service.rejected_share(MINUTE_S, 20 * MINUTE_S) <= 0.01
+    assert service.rejected_share(MINUTE_S, 20 * MINUTE_S) <= 0.012
 
 
 @pytest.mark.parametrize("burst", [1, 60, 600])
@@ -375,6 +376,37 @@ def test_a_limit_that_goes_back_up_is_found_within_seven_minutes(burst: int) -> 
     assert service.rejected_share(MINUTE_S, 28 * MINUTE_S) <= 0.02
 
 
+@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("replies_s", [0.05, 0.5, 2.0])
+def test_refusals_by_chance_of_a_service_without_a_limit_do_not_slow_it_down(replies_s: float, seed: int) -> None:
+    service = Service(rpm=None, noise=0.05, replies_s=(replies_s, replies_s))
+    log = run(Pace("auto", None), service, slots=64, until_s=MINUTE_S, seed=seed)
+    assert log.accepted_share(64 / replies_s * 60.0, 0.0, MINUTE_S) >= 0.8
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("burst", [10, 60])
+def test_refusals_by_chance_do_not_hide_the_limit(burst: int, seed: int) -> None:
+    log = run(Pace("auto", None), Service(burst=burst, noise=0.05), slots=256, until_s=20 * MINUTE_S, seed=seed)
+    assert log.accepted_share(600.0, 5 * MINUTE_S, 20 * MINUTE_S) >= 0.8
+    assert log.refused_share(5 * MINUTE_S, 20 * MINUTE_S) <= 0.1
+
+
+@pytest.mark.parametrize("burst", [1, 10, 60, 200, 600])
+def test_a_retry_after_of_half_a_minute_leaves_most_of_the_rate(burst: int) -> None:
+    service = Service(burst=burst, retry_after=lambda wait_s: 30.0)
+    log = run(Pace("auto", None), service, slots=256, until_s=20 * MINUTE_S)
+    assert log.accepted_share(600.0, 10 * MINUTE_S, 20 * MINUTE_S) >= 0.8
+
+
+@pytest.mark.parametrize("minute", [5, 11, 18])
+@pytest.mark.parametrize("burst", [1, 10, 60, 600])
+def test_of_a_limit_that_triples_most_is_used_in_the_next_five_minutes(burst: int, minute: int) -> None:
+    service = Service(burst=burst, changes=((minute * MINUTE_S, 1800.0),))
+    log = run(Pace("auto", None), service, slots=1024, until_s=(minute + 5) * MINUTE_S)
+    assert log.accepted_share(1800.0, minute * MINUTE_S, (minute + 5) * MINUTE_S) >= 0.8
+
+
 def test_a_service_that_refuses_everything_for_a_while_is_used_again_soon_after() -> None:
     service = SimulatedService(rpm=600, burst=60)
     pace = Pace("auto", None)
@@ -385,9 +417,11 @@ def test_a_service_that_refuses_everything_for_a_while_is_used_again_soon_after(
 def test_a_late_429_for_a_call_sent_before_the_cut_does_not_cut_again() -> None:
     pace = Pace("auto", None)
     flood = [pace.start(0.0, 0) for _ in range(200)]
-    pace.limited(flood[0], 0.1, None)
+    for start in flood[:6]:
+        pace.limited(start, 0.1, None)
     rpm = pace.rpm
-    for start in flood[1:]:
+    assert rpm == 60.0
+    for start in flood[6:]:
         pace.limited(start, 0.2, None)
     assert pace.rpm == rpm
     assert pace.statistics(0.2).num_limited == 200
@@ -395,7 +429,8 @@ def test_a_late_429_for_a_call_sent_before_the_cut_does_not_cut_again() -> None:
 
 def test_idle_time_teaches_nothing() -> None:
     pace = Pace("auto", None)
-    pace.limited(pace.start(0.0, 0), 0.1, None)
+    for _ in range(6):
+        pace.limited(pace.start(0.0, 0), 0.1, None)
     rpm = pace.rpm
     for minute in range(1, 60):
         pace.start(60.0 * minute, 0)
@@ -407,7 +442,7 @@ def test_statistics_say_what_changed_and_why() -> None:
     drive(pace, SimulatedService(rpm=600, burst=60), slots=256, until_s=MINUTE_S)
     statistics = pace.statistics(MINUTE_S)
     assert statistics.rpm == pytest.approx(600, rel=0.05)
-    assert statistics.history[0][1:] == (60.0, "searching: first 429")
+    assert statistics.history[0][1:] == (60.0, "searching: refusals")
     assert statistics.history[-1][2] == "holding: measured by count"
 
 

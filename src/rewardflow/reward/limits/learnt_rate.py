@@ -25,8 +25,12 @@ sweeping: as above.
 listening: the rate goes back to the one before, until refusals of the calls that were sent too fast must have arrived.
 climbing: the rate is above the best estimate and grows every few seconds, but not far while the service may have saved
     up allowance. This spends the allowance and finds a raised limit. A refusal begins a count.
-holding: the rate stays just below a measured one, for one minute and 200 calls, and twice as long each time the same
-    rate is found again, up to five minutes. Refusals so rare that they may be chance change nothing.
+holding: the rate stays just below a measured one, for 55 s and 200 calls, and longer if refusals arrive slowly or stop
+    all sending for long. Refusals so rare that they may be chance change nothing.
+testing: refusals went on after the rate was lowered, so calls at 70 % of it show whether they are chance
+    (`chance_refusals.py`).
+
+A Retry-After of many seconds makes refusals dear. Then the rate is narrowed down between bounds (`long_stops.py`).
 
 Idle time does not count: only calls sent as fast as the rate allowed make a state go on to the next.
 """
@@ -37,9 +41,11 @@ import math
 from collections import deque
 from typing import Literal
 
+from rewardflow.reward.limits.chance_refusals import MOST_SHARE, TEST_RATE, ChanceRefusals
+from rewardflow.reward.limits.long_stops import LongStops
 from rewardflow.reward.limits.refusals import Refusals
 
-RateState = Literal["free", "searching", "listening", "sweeping", "climbing", "holding"]
+RateState = Literal["free", "searching", "listening", "sweeping", "climbing", "holding", "testing"]
 
 _FIRST_RATE = 1.0  # calls per second at the start of a search
 _LEAST_RATE = 1 / 30  # calls per second, the least while everything is refused
@@ -51,10 +57,13 @@ _ECHO_WEIGHT = 0.01  # of each refusal in the mean; a slower refusal replaces th
 _ROUNDING = 1e-6
 
 _HOLD_SHARE = 0.97
-_FIRST_HOLD_S = 60.0
+_HOLD_S = 55.0  # a limit that was raised is found soon after; holding for longer would save few refusals
+_HOLD_ECHOES = 15.0  # if refusals take long to arrive, a climb costs many of them: hold for longer
 _LONGEST_HOLD_S = 300.0
+_CLOSE_BOUNDS = 1.1  # bounds of the rate that are this close need no more trials
+_CLOSE_TRIAL = 1.25  # a trial that is this close to the refused rate is held for long
+_STOP_SHARE = 0.08  # of the time that stops by Retry-After may take: the rate is held longer for it
 _LEAST_HOLD_CALLS = 200  # each new measurement costs a few refusals
-_SAME_RATE = 0.10  # two measurements this close count as the same rate
 
 _NARROW_SWEEP = 1.1  # the last rate by the first; a wider sweep would say little about a service with a small burst
 _NARROW_SWEEP_CALLS = 12  # half of them may be refused before the first refusal arrives
@@ -76,6 +85,7 @@ _GOOD_ACCEPTED = 100  # accepted calls that make a count good enough to hold at:
 _LEAST_ELAPSED_S = 0.5  # over a shorter time, chance and the loop's own timing decide
 _ENOUGH_ELAPSED_S = 10.0  # after this long, fewer accepted calls are enough: slow services
 _ENOUGH_REFUSED = 8
+_SURELY_REFUSED = 20  # this many refusals tell their share well
 _DOUBTFUL_SHARE = 0.4  # if this share was refused, the count may be half of the rate
 _DOUBTFUL_STOPS = 0.1  # if sending was stopped for this share of the time, the count may be lower still
 _PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below this lost much of its time in stops
@@ -83,8 +93,7 @@ _LESS_PROVEN = 0.85  # factor for a proven rate, each time it is relied on and r
 _FURTHEST_TRIAL = 1.25
 _MANY_REFUSED = 6  # this many refusals, and this share of the calls: halve the rate without waiting for a count
 _MOSTLY_REFUSED = 0.6
-_CHANCE_REFUSALS = 3  # while holding, this many refusals plus this share of the accepted calls may be chance
-_CHANCE_SHARE = 0.02
+_LONGEST_TEST_S = 60.0
 _HISTORY = 64
 _NEWS = 0.01  # the history leaves out smaller changes of the rate
 
@@ -113,8 +122,13 @@ class LearntRate:
         self._excess = 0.0
         self._excess_step = 0.0
         self._known: float | None = None
+        self._chance = ChanceRefusals()
+        # The state and rate before refusals lowered the rate, and the share that was refused.
+        self._lowered_from: tuple[RateState, float | None, float] | None = None
+        self._test_until = self._test_ends_at = math.inf
+        self._stops = LongStops()
         self._proven = 0.0  # the last rate at which nothing was refused for a while
-        self._hold_s = _FIRST_HOLD_S
+        self._hold_s = _HOLD_S
         self._hint: float | None = None
         self._watched_from = 0
         self._num_watched = 0  # refusals from there on
@@ -124,6 +138,7 @@ class LearntRate:
     def sent(self, now: float, spent_s: float) -> None:
         """Records that a call starts. `spent_s` is how long the rate delayed it, 0 if other reasons did."""
         self._spend(now)
+        self._stops.num_sent += 1
         if spent_s > 0.0:
             self._quiet_s += spent_s
             self._quiet_calls += 1
@@ -133,6 +148,9 @@ class LearntRate:
         elif self.state == "holding":
             is_over = self._quiet_s >= self._hold_s and self._quiet_calls >= _LEAST_HOLD_CALLS
             if is_over and self._known is not None:
+                if self._lowered_from is not None and self._chance.goes_on(self.current, self._lowered_from[2]):
+                    self._go_back(now)
+                    return
                 self._prove()
                 self._begin_sweep(now, self._known, _NARROW_SWEEP, _NARROW_SWEEP_CALLS, "held long enough")
         elif self.state == "climbing":
@@ -144,6 +162,8 @@ class LearntRate:
                 self._search_on(now)
         elif self.state == "listening" and now >= self._listen_until:
             self._end_listening(now)
+        elif self.state == "testing":
+            self._test_on(now)
 
     def refused(self, refusals: Refusals, sent_at: float, index: int, sent_rate: float, now: float) -> None:
         """Records a 429 for the call sent as number `index` of `refusals`, at `sent_rate`."""
@@ -151,14 +171,24 @@ class LearntRate:
         latency_s = now - sent_at
         self._echo_s = max(latency_s, self._echo_s + _ECHO_WEIGHT * (latency_s - self._echo_s))
         refusals.settle(now - (1.0 - _ROUNDING) * self._echo_s)
+        self._stops.refused_rate = sent_rate
+        if now < self._stops.ends_at:  # the stop has already answered for the calls that were out
+            return
         is_current = refusals is self.current
-        is_chance = is_current and self.state == "holding" and _is_chance(refusals)
+        if self._chance.refused(refusals, index):
+            self._go_back(now)
+            return
+        may_be_chance = self.state in ("free", "holding", "testing") or self._chance.share > 0.0
+        is_chance = may_be_chance and self._chance.explains(refusals)
         if is_current and not is_chance:
             self._hush(now)
         elif not is_current and (refusals is not self._previous or self.current.num_heard >= 2):
             return
         if self.state == "free":
-            self._search(now, _FIRST_RATE, "first 429")
+            if not is_chance:
+                self._leave_free(refusals, now)
+        elif self.state == "testing":
+            pass
         elif refusals is self._sweep:
             if self.state == "sweeping":  # refusals of slower calls may still be in flight
                 self._listen(now, _HOLD_SHARE * self._base)
@@ -167,10 +197,25 @@ class LearntRate:
         elif not (is_current and self._halve_if_mostly_refused(index, now)) and not is_chance:
             self._judge(refusals, now)
 
-    def stopped(self, stopped_s: float) -> None:
+    def stopped(self, stopped_s: float, now: float) -> None:
         """Records that a Retry-After stops all sending. Meanwhile the service may lose allowance it cannot save up."""
         if self.current.num_heard > 0:
             self.current.stopped_s += stopped_s
+        at_least = self._stops.stopped(stopped_s, now)
+        if now < self._stops.ends_at and self.state == "free":
+            self._search(now, _FIRST_RATE, "refusals")
+        elif at_least is not None:
+            self._bound(now, at_least)
+
+    def _bound(self, now: float, at_least: float) -> None:
+        """Holds a rate between the bounds that a long stop told; for long if they are close, as each stop is dear."""
+        refused = self._stops.refused_rate
+        if self.state in ("climbing", "listening") and self._known is not None and self._known <= refused:
+            at_least = max(at_least, self._known)
+        trial = at_least if refused <= _CLOSE_BOUNDS * at_least else math.sqrt(at_least * refused)
+        self._hold(now, trial, self.current, "between bounds")
+        if refused <= _CLOSE_TRIAL * trial:
+            self._hold_s = max(self._hold_s, self._stops.longest_s / _STOP_SHARE)
 
     def hint(self, rate: float, now: float) -> None:
         """Takes over a rate that the service announced: once for each value, and until refusals measure another."""
@@ -181,6 +226,50 @@ class LearntRate:
         self._known = self._base = rate
         self._hold_s = math.inf  # every answer announces the rate again, so sweeping would find nothing
         self._choose(now, "holding", _HOLD_SHARE * rate, "announced by the service")
+
+    def _leave_free(self, refusals: Refusals, now: float) -> None:
+        """Searches if most calls are refused; a count is enough if few are."""
+        share = refusals.share
+        is_mostly = refusals.num_refused >= _MANY_REFUSED and share >= _MOSTLY_REFUSED
+        if refusals.stopped_s > 0.0 or is_mostly or (refusals.num_refused >= _SURELY_REFUSED and share >= MOST_SHARE):
+            self._search(now, _FIRST_RATE, "refusals")
+            return
+        is_enough = refusals.num_refused >= _ENOUGH_REFUSED and refusals.num_accepted >= _ENOUGH_ACCEPTED
+        if is_enough and refusals.elapsed_s >= _LEAST_ELAPSED_S and share < MOST_SHARE:
+            self._lowered_from = ("free", None, share)
+            self._hold(now, refusals.num_accepted / refusals.elapsed_s, refusals, "few refusals")
+
+    def _test(self, refusals: Refusals, now: float) -> None:
+        """Sends slowly for a while, to see whether refusals go on that do not depend on the rate."""
+        self._base = refusals.num_accepted / refusals.elapsed_s
+        self._renew(refusals)
+        self._chance.begin_test(self.current, refusals.share)
+        self._test_until = math.inf
+        self._test_ends_at = now + _LONGEST_TEST_S
+        self._choose(now, "testing", TEST_RATE * self._base, "whether refusals are chance")
+
+    def _test_on(self, now: float) -> None:
+        if self._test_until == math.inf and self._chance.is_over(self.current):
+            self._test_until = now + _LISTEN_ECHOES * self._echo_s
+        if now >= min(self._test_until, self._test_ends_at):
+            self._chance.end_test()
+            self._lowered_from = None
+            self._hold(now, self._base, self._previous, "refusals are not chance")
+
+    def _go_back(self, now: float) -> None:
+        """Goes back to the rate that refusals lowered, because they are chance."""
+        state, rate, _ = self._lowered_from or ("climbing", self._base, 0.0)
+        self._lowered_from = None
+        if rate is None:
+            self._renew()
+            self.state, self.rate = "free", None
+            self.history.append((now, math.inf, "free: refusals are chance"))
+        elif state == "searching":
+            self._search(now, rate, "refusals are chance")
+        else:
+            self._renew()
+            self._excess_step = 0.0
+            self._climb(now, rate, _MOST_FIRST_EXCESS, "refusals are chance")
 
     def _search(self, now: float, rate: float, reason: str) -> None:
         self._renew()
@@ -214,6 +303,8 @@ class LearntRate:
     def _prove(self) -> None:
         """Records that nothing was refused at this rate for a while. The service had allowance left: a count ends."""
         assert self.rate is not None
+        self._chance.measure(self.current)
+        self._lowered_from = None
         self._proven = self.rate if self._saved <= 0.0 else min(self.rate, self._base)
         self._quiet_s = 0.0
         self._quiet_calls = 0
@@ -243,6 +334,10 @@ class LearntRate:
 
     def _begin_sweep(self, now: float, base: float, span: float, num_calls: int, reason: str) -> None:
         self._renew()
+        if self._chance.share > 0.0:  # a single refusal would end the sweep
+            self._excess_step = 0.0
+            self._climb(now, max(base, min(self._proven, span * base)), _MOST_FIRST_EXCESS / 4.0, reason)
+            return
         self._sweep = self.current
         self._sweep_growth = span ** (1.0 / num_calls)
         self._sweep_end = base * span
@@ -292,9 +387,7 @@ class LearntRate:
     def _hold(self, now: float, measured: float, refusals: Refusals, reason: str) -> None:
         is_late = refusals is self._previous and self.state == "holding"
         if not is_late:
-            is_same = self._known is not None and abs(measured / self._known - 1.0) < _SAME_RATE
-            was_looking = self.state != "holding"  # if it was holding, the held rate was too fast
-            self._hold_s = min(2.0 * self._hold_s, _LONGEST_HOLD_S) if is_same and was_looking else _FIRST_HOLD_S
+            self._hold_s = max(_HOLD_S, min(_HOLD_ECHOES * self._echo_s, _LONGEST_HOLD_S))
             self._renew(refusals)
         self._known = self._base = measured
         self._choose(now, "holding", _HOLD_SHARE * measured, reason)
@@ -338,6 +431,13 @@ class LearntRate:
         if accepted == 0 and refusals.num_refused >= _ENOUGH_REFUSED and self.rate is not None:
             self._search(now, max(self.rate / 2.0, _LEAST_RATE), "all refused")
             return
+        share = refusals.share
+        if refusals is self.current and share < MOST_SHARE and refusals.stopped_s == 0.0:
+            if self._lowered_from is None:
+                self._lowered_from = (self.state, self.rate, share)
+            elif self.state == "holding":
+                self._test(refusals, now)
+                return
         if self._is_known(at_least):
             self._hold(now, self._known or at_least, refusals, "the same rate again")
             return
@@ -396,9 +496,3 @@ class LearntRate:
         self.rate = rate
         if is_news:
             self.history.append((now, 60.0 * rate, f"{state}: {reason}"))
-
-
-def _is_chance(refusals: Refusals) -> bool:
-    """Whether refusals are so rare that a new search would cost more. A Retry-After is never chance."""
-    is_rare = refusals.num_refused < _CHANCE_REFUSALS + _CHANCE_SHARE * refusals.num_accepted
-    return is_rare and refusals.stopped_s == 0.0

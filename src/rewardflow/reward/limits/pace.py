@@ -218,7 +218,8 @@ class Pace:
         if until <= self._stopped_until:
             return
         if self._learnt is not None:
-            self._learnt.stopped(until - max(self._stopped_until, now))
+            self._learnt.stopped(until - max(self._stopped_until, now), now)
+            self._follow(now)
         self._stopped_until = until
 
     def _space(self, now: float) -> None:
@@ -236,6 +237,7 @@ class Pace:
         assert self._learnt is not None
         self._refusals = self._learnt.current
         if self._learnt.rate is None:
+            self._interval_s, self._next_at = 0.0, -math.inf
             return
         interval_s = 1.0 / self._learnt.rate
         if interval_s != self._interval_s:

@@ -48,6 +48,11 @@ class Refusals:
     def num_accepted(self) -> int:
         return max(0, self._last_index - self._first_index - (self.num_refused - 1))
 
+    @property
+    def share(self) -> float:
+        """The share of refused calls among the counted ones."""
+        return self.num_refused / max(1, self.num_refused + self.num_accepted)
+
     def add(self, sent_at: float, index: int, sent_rate: float) -> None:
         """Records that call number `index` was refused."""
         self.num_heard += 1

@@ -1,0 +1,77 @@
+"""Finds out which share of a service's 429s does not depend on the rate.
+
+Always true: refusals count as chance only as long as their share stays near the one that was measured at a much lower
+rate, where a limit refuses nothing.
+
+A service that refuses one call in twenty whatever the rate looks at first like one with a limit. Slowing down is no
+remedy there, and each further refusal would slow the pace down again. So when refusals go on right after the rate was
+lowered, a test follows: calls at 70 % of the rate that was accepted. If the refusals go on there too, they are chance.
+"""
+
+from __future__ import annotations
+
+from rewardflow.reward.limits.refusals import Refusals
+
+TEST_RATE = 0.7  # of the accepted rate: far enough below a limit that it refuses nothing
+_TEST_REFUSALS = 8  # expected in a test if they are chance
+_ENOUGH_TO_CONFIRM = 4
+_RARE = 3  # this many refusals, and this share of the accepted calls, may always be chance
+_RARE_SHARE = 0.02
+_MARGIN = 1.6  # by which the share of chance refusals may be exceeded
+_LEAST_SHARE = 0.005
+MOST_SHARE = 0.4  # a larger share is a limit, or no service to work with
+
+
+class ChanceRefusals:
+    """The share of calls that the service refuses by chance, and the test that measures it."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self._test: Refusals | None = None
+        self._num_calls = 0
+        self._num_refused = 0
+        self._expected_share = 0.0
+
+    def explains(self, refusals: Refusals) -> bool:
+        """Whether refusals are so rare that they may be chance. A Retry-After is never chance."""
+        share = _RARE_SHARE + _MARGIN * self.share / (1.0 - self.share)
+        return refusals.num_refused < _RARE + share * refusals.num_accepted and refusals.stopped_s == 0.0
+
+    def begin_test(self, refusals: Refusals, share: float) -> None:
+        """Begins a test with the calls of `refusals`; `share` was refused before."""
+        self._test = refusals
+        self._expected_share = share
+        self._num_calls = round(_TEST_REFUSALS / share)
+        self._num_refused = 0
+
+    def refused(self, refusals: Refusals, index: int) -> bool:
+        """Counts a refusal; returns whether the test has shown that refusals are chance."""
+        if refusals is not self._test or index > self._num_calls:
+            return False
+        self._num_refused += 1
+        if self._num_refused < _ENOUGH_TO_CONFIRM:
+            return False
+        self._test = None
+        self.share = min(max(self._expected_share, self.share), MOST_SHARE)
+        return True
+
+    def goes_on(self, refusals: Refusals, share: float) -> bool:
+        """Whether about the same share was refused before the rate was lowered and after; then refusals are chance."""
+        seen = refusals.num_heard / max(1, refusals.num_sent)
+        if refusals.num_heard < _ENOUGH_TO_CONFIRM or seen < share / 2.0:
+            return False
+        self.share = min(max(seen, self.share), MOST_SHARE)
+        return True
+
+    def is_over(self, refusals: Refusals) -> bool:
+        """Whether all calls of the test were sent."""
+        return refusals is self._test and refusals.num_sent >= self._num_calls
+
+    def end_test(self) -> None:
+        self._test = None
+
+    def measure(self, refusals: Refusals) -> None:
+        """Lowers the share if fewer calls were refused than it says."""
+        if self.share > 0.0 and refusals.num_sent * self.share >= _TEST_REFUSALS:
+            seen = refusals.num_heard / refusals.num_sent
+            self.share = min(self.share, seen) if seen >= _LEAST_SHARE else 0.0

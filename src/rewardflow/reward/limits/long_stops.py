@@ -1,0 +1,35 @@
+"""Bounds the rate of a service whose refusals stop all sending for long.
+
+Always true: the calls accepted from one stop to the next, divided by that whole time, are at most the service's rate.
+
+A `Retry-After` of half a minute makes every refusal dear, and leaves too few of them to count between. But each stop
+tells two bounds: the service's rate is at least the one above, and below the rate at which the call was refused unless
+the service refuses by chance.
+"""
+
+from __future__ import annotations
+
+import math
+
+_LONG_S = 5.0
+
+
+class LongStops:
+    """The time since the last long stop began, and the calls that were sent since."""
+
+    def __init__(self) -> None:
+        self.num_sent = 0
+        self.refused_rate = math.inf  # at which the last refused call was sent
+        self.ends_at = -math.inf
+        self.longest_s = 0.0
+        self._began_at: float | None = None
+
+    def stopped(self, seconds: float, now: float) -> float | None:
+        """Records a stop; returns the least rate that the service can have, None if this stop does not tell."""
+        if seconds < _LONG_S:
+            return None
+        began_at, self._began_at = self._began_at, now
+        num_sent, self.num_sent = self.num_sent, 0
+        self.ends_at = now + seconds
+        self.longest_s = seconds
+        return None if began_at is None or num_sent < 2 else (num_sent - 1) / (now - began_at)

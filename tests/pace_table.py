@@ -1,0 +1,163 @@
+"""Prints how well `Pace` learns a rate over tables of settings: `python tests/pace_table.py`.
+
+A row is a family of settings. Its figures are the share of the rate in the last ten of twenty minutes (mean and worst)
+and the share of calls answered 429 in minutes 2 to 10 and 2 to 20 (worst). The share is relative to what the slots can
+reach. `--seed` chooses other random numbers; `--worst` also prints the three worst settings of each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from statistics import mean
+
+from simulated_pace import Log, Service, run
+
+from rewardflow.reward.limits.pace import Pace
+
+MINUTE_S = 60.0
+REPLIES_S = ((0.2, 0.2), (20.0, 20.0), (1.0, 40.0))
+BURSTS = (1, 10, 60, 200, 600)
+
+
+def exact(wait_s: float) -> float:
+    return math.ceil(1000.0 * wait_s) / 1000.0
+
+
+def whole_seconds(wait_s: float) -> float:
+    return float(math.ceil(wait_s))
+
+
+def always(seconds: float) -> Callable[[float], float]:
+    return lambda wait_s: seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One service and the way it is used; `since_s` to `until_s` is the time that the share is taken of."""
+
+    service: Service
+    slots: int = 256
+    rpm: float = 600.0  # what the share is relative to
+    since_s: float = 10 * MINUTE_S
+    until_s: float = 20 * MINUTE_S
+    name: str = ""
+
+    def reachable_rpm(self) -> float:
+        by_slots = self.slots / mean(self.service.replies_s) * 60.0
+        return min(self.rpm, by_slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    setting: Setting
+    share: float
+    refused_to_10: float
+    refused: float
+
+
+def figures_of(setting: Setting, seed: int) -> Figures:
+    pace = Pace("auto", None)
+    log: Log = run(pace, setting.service, slots=setting.slots, until_s=setting.until_s, seed=seed)
+    return Figures(
+        setting=setting,
+        share=log.accepted_share(setting.reachable_rpm(), setting.since_s, setting.until_s),
+        refused_to_10=log.refused_share(MINUTE_S, 10 * MINUTE_S),
+        refused=log.refused_share(MINUTE_S, setting.until_s),
+    )
+
+
+def grid(**options: object) -> list[Setting]:
+    """Returns 45 settings: replies, slots and bursts."""
+    return [
+        Setting(
+            service=replace(Service(burst=burst, replies_s=replies_s), **options),  # type: ignore[arg-type]
+            slots=slots,
+            name=f"burst {burst}, replies {replies_s}, {slots} slots",
+        )
+        for replies_s, slots, burst in itertools.product(REPLIES_S, (64, 256, 1024), BURSTS)
+    ]
+
+
+def families() -> Iterator[tuple[str, list[Setting]]]:
+    """Yields the rows of the table."""
+    yield "45 that announce nothing", grid()
+    yield "90 with `Retry-After`", [*grid(retry_after=exact), *grid(retry_after=whole_seconds)]
+    yield "90 with `x-ratelimit-*` headers", [*grid(announces=True), *grid(announces=True, retry_after=exact)]
+    yield "45 that also refuse 0.5 % at random", grid(noise=0.005)
+    yield "45 that also refuse 5 % at random", grid(noise=0.05)
+    yield (
+        "45 whose limit is 300 from minute 10 to 20; share of the last 3 of 30 minutes",
+        [
+            replace(setting, since_s=27 * MINUTE_S, until_s=30 * MINUTE_S)
+            for setting in grid(changes=((600.0, 300.0), (1200.0, 600.0)))
+        ],
+    )
+    yield (
+        "135 of 30, 60 and 3000 a minute",
+        [replace(setting, rpm=rpm) for rpm in (30.0, 60.0, 3000.0) for setting in grid(rpm=rpm)],
+    )
+    yield "45 with `Retry-After: 30`", grid(retry_after=always(30.0))
+    yield "20 whose limit triples; share of the next five minutes", list(tripled())
+    yield "12 without a limit that refuse 2 to 20 % at random; minutes 1 to 5", list(unlimited())
+
+
+def tripled() -> Iterator[Setting]:
+    for burst, minute in itertools.product(BURSTS, (5, 10, 17, 25)):
+        service = Service(burst=burst, changes=((minute * MINUTE_S, 1800.0),))
+        since_s, until_s = minute * MINUTE_S, (minute + 5) * MINUTE_S
+        yield Setting(
+            service=service,
+            slots=1024,
+            rpm=1800.0,
+            since_s=since_s,
+            until_s=until_s,
+            name=f"burst {burst}, at {minute}",
+        )
+
+
+def unlimited() -> Iterator[Setting]:
+    for noise, replies_s, slots in itertools.product((0.02, 0.05, 0.1, 0.2), (0.05, 0.5, 2.0), (64,)):
+        service = Service(rpm=None, noise=noise, replies_s=(replies_s, replies_s))
+        yield Setting(
+            service=service,
+            slots=slots,
+            rpm=math.inf,
+            since_s=0.0,
+            until_s=2 * MINUTE_S,
+            name=f"{noise:.0%}, replies {replies_s}",
+        )
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--worst", action="store_true")
+    arguments = parser.parse_args()
+    say("| settings | share, mean | worst | 429, minutes 2 to 10 | 429, from minute 2 | mean |")
+    say("|---|---|---|---|---|---|")
+    for name, settings in families():
+        all_figures = [figures_of(setting, arguments.seed) for setting in settings]
+        shares = [figures.share for figures in all_figures]
+        worst_10 = max(figures.refused_to_10 for figures in all_figures)
+        worst_20 = max(figures.refused for figures in all_figures)
+        refused = mean(figures.refused for figures in all_figures)
+        say(f"| {name} | {mean(shares):.3f} | {min(shares):.3f} | {worst_10:.1%} | {worst_20:.1%} | {refused:.2%} |")
+        if arguments.worst:
+            for figures in sorted(all_figures, key=lambda one: one.share)[:3]:
+                say(f"    share {figures.share:.3f}, 429 {figures.refused:.1%}: {figures.setting.name}")
+            for figures in sorted(all_figures, key=lambda one: -one.refused_to_10)[:3]:
+                say(f"    429 {figures.refused_to_10:.1%}, share {figures.share:.3f}: {figures.setting.name}")
+
+
+if __name__ == "__main__":
+    main()
