@@ -103,7 +103,7 @@ def families() -> Iterator[tuple[str, list[Setting]]]:
     )
     yield "45 with `Retry-After: 30`", grid(retry_after=always(30.0))
     yield "20 whose limit triples; share of the next five minutes", list(tripled())
-    yield "12 without a limit that refuse 2 to 20 % at random; minutes 1 to 5", list(unlimited())
+    yield "12 without a limit that refuse 2 to 20 % at random; share of the first two minutes", list(unlimited())
 
 
 def tripled() -> Iterator[Setting]:
