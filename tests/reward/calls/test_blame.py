@@ -105,14 +105,16 @@ def test_whatever_rollouts_hang_all_others_are_scored(
 @settings(max_examples=40)
 @given(
     slots=st.integers(1, 70),
-    since_s=st.floats(0.0, 20.0),
+    done_share=st.floats(0.0, 0.6),
     lasts_s=st.floats(1.0, 2000.0),
     raises=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_an_outage_that_ends_uses_up_no_attempt(
-    slots: int, since_s: float, lasts_s: float, raises: bool, seed: int
+    slots: int, done_share: float, lasts_s: float, raises: bool, seed: int
 ) -> None:
+    """The outage begins while more rollouts are left than the breaker's window has places."""
+    since_s = done_share * 200 / slots
     judge = Poisoned(set(), (since_s, since_s + lasts_s), raises=raises)
 
     async def main() -> list[rf.ScoredGroup]:
