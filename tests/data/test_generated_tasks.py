@@ -62,7 +62,7 @@ def test_a_task_with_a_size_has_an_end() -> None:
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({"task": "sorting"}, "task must be one of copy_digits, arithmetic, got 'sorting'"),
+        ({"task": "sorting"}, "task must be one of copy_digits, copy_numbers, arithmetic, got 'sorting'"),
         ({"task": "arithmetic", "num_digits": 0}, "num_digits must be a whole number of at least 1"),
         ({"task": "arithmetic", "size": 0}, "size must be a whole number of at least 1"),
     ],
@@ -70,3 +70,11 @@ def test_a_task_with_a_size_has_an_end() -> None:
 def test_a_task_that_cannot_be_is_refused(settings: dict[str, Any], rule: str) -> None:
     with pytest.raises(InvalidInput, match=rule):
         GeneratedTask(**settings)
+
+
+def test_numbers_to_copy_have_one_to_the_given_number_of_digits_equally_often() -> None:
+    task = GeneratedTask(task="copy_numbers", num_digits=4, seed=1)
+    answers = [str(task[index].ground_truth) for index in range(2000)]
+    assert all(task[index].text == f"{answers[index]:<4}=" for index in range(50))
+    counts = [sum(len(answer) == length for answer in answers) for length in range(1, 5)]
+    assert all(400 < count < 600 for count in counts)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from cpu_shim import pretend_in_every_thread
 
-from rewardflow.bench.learning import DelayedRule, copying_settings
+from rewardflow.bench.learning.copying_runs import DelayedRule, copying_settings
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.reward.agent import RewardAgent

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rewardflow.bench import algorithms, learning, plan_check, schedule_figures, schedules, trainer
+from rewardflow.bench import plan_check, schedule_figures, schedules, trainer
 from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.judge import run_judge_benchmarks
+from rewardflow.bench.learning import algorithms, copying_runs
 from rewardflow.bench.report import run_report_benchmarks
 from rewardflow.bench.scale import run_scale_benchmarks
 from rewardflow.cli.display import stdout_console
@@ -68,10 +69,10 @@ _SEEDED_BENCHMARKS = {
         seeds=plan_check.SEEDS,
     ),
     "learning": _SeededBenchmark(
-        measure=learning.run_learning_benchmarks,
-        rows_of=learning.rows_of,
-        report_of=learning.report_of,
-        seeds=learning.SEEDS,
+        measure=copying_runs.run_learning_benchmarks,
+        rows_of=copying_runs.rows_of,
+        report_of=copying_runs.report_of,
+        seeds=copying_runs.SEEDS,
     ),
     "algorithms": _SeededBenchmark(
         measure=algorithms.run_algorithm_benchmarks,
@@ -93,14 +94,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "scale (several processes on Ray), "
         "report (the page of a run of 5 million calls), schedules (a training step under each, 10 minutes), "
         "plan (`rewardflow plan` against three real runs, 2 minutes), "
-        "learning (whether overlapping makes it worse, 10 minutes), algorithms (whether each learns, 25 minutes), "
+        "learning (whether overlapping makes it worse, 90 minutes; --quick: 5), "
+        "algorithms (whether each learns, 25 minutes), "
         "trainer (tokens a second beside TRL and verl, 2 minutes)",
     )
     parser.add_argument("--quick", action="store_true", help="leave out repetitions that only make figures steadier")
     parser.add_argument(
         "--seeds",
         metavar="N,...",
-        help="the seeds of benchmarks that train: one run with each (schedules, plan, algorithms: 0, learning: 0,1,2)",
+        help="the seeds of benchmarks that train: one run with each (schedules, plan, algorithms: 0, learning: 0-11)",
     )
     for name in (trainer.TRL, trainer.VERL):
         parser.add_argument(
@@ -153,10 +155,16 @@ def _run_trainer(args: argparse.Namespace) -> int:
 
 
 def _parse_seeds(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise InvalidInput(f"--seeds must be whole numbers with commas between them, got {text!r}")
-    return tuple(int(part) for part in parts)
+    """Reads `0,3,7` and `0-19`."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        ends = [end.strip() for end in part.split("-")]
+        if len(ends) > 2 or not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[-1]):
+            raise InvalidInput(
+                f"--seeds must be whole numbers with commas between them, or ranges such as 0-19, got {text!r}"
+            )
+        seeds += range(int(ends[0]), int(ends[-1]) + 1)
+    return tuple(seeds)
 
 
 def write_json(rows: Iterable[BenchmarkRow]) -> None:

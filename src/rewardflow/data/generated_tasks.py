@@ -4,6 +4,7 @@ Always true: prompt i depends only on (task, num_digits, seed, i), so any prompt
 machine; different numbers give independent draws.
 
     copy_digits   "407="   answer "407"
+    copy_numbers  "40 ="   answer "40": 1 to `num_digits` digits, each count equally likely, and spaces up to that width
     arithmetic    "3+4="   answer "7": addition of two numbers of at most `num_digits` digits
 """
 
@@ -18,7 +19,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import Prompt
 from rewardflow.settings.rules import at_least
 
-TaskName = Literal["copy_digits", "arithmetic"]
+TaskName = Literal["copy_digits", "copy_numbers", "arithmetic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +49,11 @@ class GeneratedTask:
         return Prompt(uid=str(index), text=text, ground_truth=answer, data_source=self.task)
 
     def _question(self, index: int) -> tuple[str, str]:
-        if self.task == "copy_digits":
+        if self.task != "arithmetic":
             digits = str(self._number(index, "digits")).zfill(self.num_digits)
-            return f"{digits}=", digits
+            if self.task == "copy_numbers":
+                digits = digits[: 1 + self._number(index, "length") % self.num_digits]
+            return f"{digits:<{self.num_digits}}=", digits
         left, right = self._number(index, "left"), self._number(index, "right")
         return f"{left}+{right}=", str(left + right)
 

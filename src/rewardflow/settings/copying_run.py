@@ -6,7 +6,7 @@ benchmarks use this run.
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from rewardflow.flow.schedule import Schedule, Stream
 from rewardflow.settings.run_settings import (
@@ -22,6 +22,8 @@ GROUPS_PER_STEP = 16
 GROUP_SIZE = 16
 NUM_DIGITS = 3
 
+CopyingTask = Literal["copy_digits", "copy_numbers"]
+
 ALGORITHM = AlgorithmSettings(entropy_coef=0.1)
 # One thread leaves the loop a core where the machine has two.
 TRAINER = TrainerSettings(lr=1e-3, lr_schedule="cosine", threads=1, device="cpu")
@@ -31,6 +33,7 @@ CRITIC = CriticSettings()
 class CopyingOptions(TypedDict, total=False):
     """The optional arguments of `copying_run`."""
 
+    task: CopyingTask
     groups_per_step: int
     group_size: int
     num_digits: int
@@ -45,6 +48,7 @@ def copying_run(
     max_staleness: int,
     seed: int,
     steps: int,
+    task: CopyingTask = "copy_digits",
     groups_per_step: int = GROUPS_PER_STEP,
     group_size: int = GROUP_SIZE,
     num_digits: int = NUM_DIGITS,
@@ -58,7 +62,7 @@ def copying_run(
     """
     return RunSettings(
         reward=reward,
-        data=DataSettings(task="copy_digits", num_digits=num_digits),
+        data=DataSettings(task=task, num_digits=num_digits),
         schedule=Schedule(
             groups_per_step=groups_per_step,
             mini_batches=4,

@@ -17,7 +17,7 @@ from rewardflow.settings.rules import at_least, check_choices
 class DataSettings:
     """The source of prompts: exactly one of `task` (generated), `path` (a file) and `dataset` (Hugging Face)."""
 
-    task: Literal["copy_digits", "arithmetic"] | None = None  # generated prompts, which need no file
+    task: Literal["copy_digits", "copy_numbers", "arithmetic"] | None = None  # generated prompts, which need no file
     path: str | PathLike[str] | None = None  # a file of prompts, .jsonl or .parquet
     dataset: str | None = None  # a data set of the Hugging Face hub; add `:configuration` if it has several
     split: str = "train"  # of `dataset`

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, Literal, get_args, get_type_hints
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
-from rewardflow.bench.learning import LAST_STEPS, copying_settings, grade
+from rewardflow.bench.learning.copying_runs import LAST_STEPS, copying_settings, grade
 from rewardflow.flow.records import GREEDY
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded

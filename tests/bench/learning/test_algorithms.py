@@ -9,7 +9,15 @@ import pytest
 from rollouts import rollout
 
 import rewardflow.clock
-from rewardflow.bench.algorithms import AlgorithmFigures, GradedRule, Variant, measure, report_of, rows_of, variants
+from rewardflow.bench.learning.algorithms import (
+    AlgorithmFigures,
+    GradedRule,
+    Variant,
+    measure,
+    report_of,
+    rows_of,
+    variants,
+)
 from rewardflow.cli.bench import holds
 from rewardflow.flow.records import GREEDY
 from rewardflow.settings.algorithm_needs import ADVANTAGES

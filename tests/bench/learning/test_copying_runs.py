@@ -7,23 +7,24 @@ from dataclasses import replace
 import pytest
 
 from rewardflow import clock
-from rewardflow.bench.learning import (
+from rewardflow.bench.learning import copying_runs
+from rewardflow.bench.learning.copying_runs import (
+    TASKS,
     DelayedRule,
-    LearningFigures,
+    LearningTask,
     copying_settings,
     measure,
+    reached_step,
     report_of,
-    rows_of,
     run_learning_benchmarks,
 )
 from rewardflow.bench.schedules import SCHEDULES
-from rewardflow.cli.bench import holds
+from rewardflow.data.generated_tasks import GeneratedTask
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Reward, Rollout
 
-GOOD = LearningFigures(schedule="synchronous", seed=0, steps=240, exact=0.98, final_reward=0.99, seconds=40.0)
-BAD = replace(GOOD, schedule="pipeline", exact=0.8, final_reward=0.93)
+COPY, LENGTHS = TASKS
 
 
 def rollouts(*responses: str) -> list[Rollout]:
@@ -34,7 +35,7 @@ def rollouts(*responses: str) -> list[Rollout]:
     ]
 
 
-def judged(seed: int, *responses: str) -> tuple[list[Reward], list[int]]:
+def judged(seed: int, *responses: str, delay_a_character_s: float = 0.0) -> tuple[list[Reward], list[int]]:
     """The verdicts in their places, and the places in the order in which the verdicts came."""
     order: list[int] = []
 
@@ -44,8 +45,10 @@ def judged(seed: int, *responses: str) -> tuple[list[Reward], list[int]]:
             order.append(rollout.index)
             return reward
 
+    rule = Noting(seed=seed, delay_a_character_s=delay_a_character_s)
+
     async def main() -> list[Reward]:
-        async with RewardAgent(Noting(seed=seed), max_concurrency=64) as agent:
+        async with RewardAgent(rule, max_concurrency=64) as agent:
             (group,) = await agent.submit(rollouts(*responses)).all()
         return list(group.rewards)
 
@@ -53,10 +56,25 @@ def judged(seed: int, *responses: str) -> tuple[list[Reward], list[int]]:
 
 
 def test_a_run_reports_how_much_was_right_and_how_it_was_rewarded() -> None:
-    figures = measure("pipeline_one_step", seed=3, steps=2, groups_per_step=4)
-    assert (figures.schedule, figures.seed, figures.steps) == ("pipeline_one_step", 3, 2)
+    figures = measure(LENGTHS, "pipeline_one_step", "decoupled", seed=3, steps=2, groups_per_step=4)
+    assert (figures.task, figures.schedule, figures.loss) == ("lengths", "pipeline_one_step", "decoupled")
+    assert (figures.seed, figures.steps) == (3, 2)
     assert 0.0 <= figures.exact <= figures.final_reward < 0.5
     assert figures.seconds > 0
+    assert (figures.reached_step, figures.reached_s) == (None, None)
+
+
+def test_the_target_is_reached_when_the_mean_of_the_last_ten_steps_is_there() -> None:
+    assert reached_step([0.0] * 5 + [1.0] * 20) == 14  # nine of the last ten were right
+    assert reached_step([1.0] * 9) is None
+    assert reached_step([0.89] * 50) is None
+
+
+def test_in_the_second_task_answers_differ_in_length_and_longer_ones_take_longer() -> None:
+    lengths = {len(GeneratedTask(task="copy_numbers", num_digits=4)[i].ground_truth) for i in range(50)}
+    assert lengths == {1, 2, 3, 4}
+    _, order = judged(0, "4" * 40, "4", "4" * 20, delay_a_character_s=LENGTHS.delay_a_character_s)
+    assert order == [1, 2, 0]
 
 
 def test_runs_differ_in_schedule_and_seed_alone() -> None:
@@ -80,27 +98,27 @@ def test_verdicts_come_in_an_order_that_the_seed_fixes() -> None:
     assert len({tuple(range(16)), *map(tuple, orders)}) == 3
 
 
-def test_rows_say_what_is_promised_and_what_was_lost_in_the_mean() -> None:
-    second = replace(BAD, seed=1, final_reward=0.99)
-    rows = list(rows_of([GOOD, BAD, second]))
-    exact = [row for row in rows if "right" in row.name]
-    assert [holds(row) for row in exact] == [True, False, False]
-    (lost,) = [row for row in rows if "lost" in row.name]
-    assert lost.value == pytest.approx(0.03)
-    assert holds(lost) is False
+def test_a_quick_run_compares_both_tasks_with_the_synchronous_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, str, int]] = []
+
+    def note(task: LearningTask, schedule: str, loss: str, seed: int, steps: int) -> None:
+        asked.append((task.name, schedule, loss, seed))
+
+    monkeypatch.setattr(copying_runs, "measure", note)
+    list(run_learning_benchmarks(quick=True, seeds=range(20)))
+    assert len(asked) == len(set(asked)) == 2 * 2 * 3
+    assert {loss for _, _, loss, _ in asked} == {"ppo"}
+    asked.clear()
+    list(run_learning_benchmarks(seeds=[0]))
+    assert {loss for _, schedule, loss, _ in asked if schedule == "pipeline_one_step"} == {"ppo", "decoupled"}
+    assert {loss for _, schedule, loss, _ in asked if schedule == "synchronous"} == {"ppo"}
 
 
 def test_the_report_has_the_runs_and_the_rows() -> None:
-    report = report_of(iter([GOOD, BAD]))
-    assert report["learning"][1] == {
-        "schedule": "pipeline",
-        "seed": 0,
-        "steps": 240,
-        "exact": 0.8,
-        "final_reward": 0.93,
-        "seconds": 40.0,
-    }
-    assert len(report["rows"]) == 5
+    figures = measure(COPY, "synchronous", seed=0, steps=1, groups_per_step=4)
+    report = report_of(iter([figures]))
+    assert report["learning"][0]["reached_step"] is None
+    assert "copy, synchronous, ppo, seed 0: final reward, 0.9 never reached" in report["rows"][0]["name"]
 
 
 def test_no_seeds_are_refused() -> None:

@@ -1,0 +1,1 @@
+"""Whether the policy learns: under every schedule, and with every algorithm."""
