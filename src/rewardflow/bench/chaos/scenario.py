@@ -14,7 +14,7 @@ from typing import Any
 
 Trial = Callable[[int, Path], "Tried"]
 
-_MAX_TRIAL_S = 120.0
+_MAX_TRIAL_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
