@@ -47,7 +47,8 @@ def test_a_run_needs_little() -> None:
 @pytest.mark.parametrize(
     ("record", "values", "problem"),
     [
-        (DataSettings, {"task": "sorting"}, "task must be one of copy_digits, copy_numbers, arithmetic, null, got 'sorting'"),
+        (DataSettings, {"task": "sorting"},
+         "task must be one of copy_digits, copy_numbers, arithmetic, null, got 'sorting'"),
         (DataSettings, {"task": "arithmetic", "path": "x"},
          "exactly one of task, path and dataset must be given, got task, path"),
         (DataSettings, {"path": "x", "limit": 0}, "limit must be a whole number of at least 1"),

@@ -184,7 +184,10 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
     async def body(url: str, client: HttpClient) -> bool:
         await post(url, client, 1)
+        (connections,) = (await pool_of(url, client)).session.connector._conns.values()
+        connection = connections[0][0]
         server.sent[-1][0].close()
+        await until(lambda: not connection.is_connected())
         assert await post(url, client, 2) == {"score": 2}
         return bool((await pool_of(url, client)).keeps_alive)
 

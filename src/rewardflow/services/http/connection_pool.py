@@ -19,7 +19,6 @@ import contextvars
 import functools
 import logging
 import select
-import time
 import urllib.parse
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,6 @@ from rewardflow.services.http.request_ids import REQUEST_IDS
 
 logger = logging.getLogger(__name__)
 
-_STALE_WITHIN_S = 0.25
 KEEP_ALIVE_S = 4.0  # vLLM and others close idle connections after 5 s; closing earlier avoids using a closed one
 
 
@@ -47,24 +45,13 @@ class WatchSettings:
 
 
 class Trip:
-    """The state of one request that decides whether to send it again, and whether to believe its answer."""
+    """The state of one request that decides whether to believe its answer."""
 
-    __slots__ = ("began_s", "is_answered", "is_on_used_connection", "request_id")
+    __slots__ = ("is_on_used_connection", "request_id")
 
     def __init__(self) -> None:
         self.request_id = REQUEST_IDS.new()
-        self.is_answered = False
         self.is_on_used_connection = False
-        self.began_s = time.monotonic()
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether a reused connection broke at once without an answer, because the server had already closed it.
-
-        After a later break the server may have worked on the request: then the agent retries, and counts the attempt.
-        """
-        is_soon = time.monotonic() - self.began_s < _STALE_WITHIN_S
-        return self.is_on_used_connection and not self.is_answered and is_soon
 
 
 # The request that the running code sends. aiohttp's own way to pass it (tracing) takes 20 us a request.

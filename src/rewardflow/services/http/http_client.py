@@ -105,14 +105,9 @@ class HttpClient:
         pools = await self._pools.of_running_loop()
         try:
             pool = pools.pool_of(url)
-            trip = Trip()
-            try:
-                return await self._send(pool, pool.session, request, pools.proxies, trip)
-            except aiohttp.ClientConnectionError:
-                if not trip.is_stale:
-                    raise
-            # If one pooled connection is stale, others are too.
-            return await self._send(pool, pool.single_use, request, pools.proxies, Trip())
+            # Never sends twice, not even if a reused connection breaks: the server may have charged for the request, so
+            # a second one needs a reservation of its own, which only the agent's retry makes.
+            return await self._send(pool, pool.session, request, pools.proxies, Trip())
         except aiohttp.InvalidURL:
             return ServiceError(f"{_place(url)} is not an address", retryable=False, was_sent=False)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
@@ -149,7 +144,6 @@ class HttpClient:
             allow_redirects=False,
             **route,
         ) as response:
-            trip.is_answered = True
             is_error = not 200 <= response.status < 300
             limit = _MAX_ERROR_BODY_BYTES if is_error else self._max_body_bytes
             try:
