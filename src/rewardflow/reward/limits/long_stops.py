@@ -12,6 +12,9 @@ from __future__ import annotations
 import math
 
 _LONG_S = 5.0
+_CLOSE_BOUNDS = 1.1  # bounds of the rate that are this close need no more trials
+_CLOSE_TRIAL = 1.25  # a trial that is this close to the refused rate is held for long
+_STOP_SHARE = 0.08  # of the time that stops by Retry-After may take: the rate is held longer for it
 
 
 class LongStops:
@@ -33,3 +36,12 @@ class LongStops:
         self.ends_at = now + seconds
         self.longest_s = seconds
         return None if began_at is None or num_sent < 2 else (num_sent - 1) / (now - began_at)
+
+    def trial_rate(self, at_least: float) -> float:
+        """Returns the rate to try next, between `at_least` and the refused rate."""
+        is_close = self.refused_rate <= _CLOSE_BOUNDS * at_least
+        return at_least if is_close else math.sqrt(at_least * self.refused_rate)
+
+    def hold_s(self, trial: float) -> float:
+        """Returns how long to hold a trial at least: long if it is close to the refused rate, as each stop is dear."""
+        return self.longest_s / _STOP_SHARE if self.refused_rate <= _CLOSE_TRIAL * trial else 0.0
