@@ -194,7 +194,13 @@ def test_a_command_without_a_stdout_does_its_work_all_the_same(tmp_path: Path) -
 def test_an_interrupted_plan_does_not_wait_for_what_its_processes_simulate() -> None:
     process = start("plan", str(ROOT / "examples" / "original.yaml"), "simulated_steps=100000", "--processes", "2")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while len(children.read_text().split()) < 3:  # the two, and the tracker of what they share
+
+    def num_at_work() -> int:
+        """Counts the processes that have computed for two seconds: they have started long since."""
+        used = [Path(f"/proc/{child}/stat").read_text().split()[13] for child in children.read_text().split()]
+        return sum(int(ticks) >= 2 * os.sysconf("SC_CLK_TCK") for ticks in used)
+
+    while num_at_work() < 2:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

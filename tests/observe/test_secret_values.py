@@ -58,6 +58,9 @@ def test_a_value_is_found_in_every_form(form: str) -> None:
 )
 @example(secret="nvapi-0123456789", form="as it is", before="\\", after="")
 @example(secret="ab0123456789abcd", form="as it is", before="100%", after="")
+@example(secret="000000000000%0\\0", form="JSON", before="", after="")
+@example(secret="0123456789%26amp;0", form="as it is", before="", after="")
+@example(secret="0123456789\\u002541", form="JSON", before="", after="")
 def test_no_text_around_a_value_hides_it(secret: str, form: str, before: str, after: str) -> None:
     values = SecretValues([secret])
     assume(sum(char.isalnum() for char in secret) >= 8)

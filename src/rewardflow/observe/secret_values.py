@@ -34,8 +34,11 @@ _ESCAPE = (
 _ESCAPES = re.compile(_ESCAPE)
 _UNITS = re.compile(rf"{_ESCAPE}|.", re.DOTALL)
 # The same for a quick look at the bytes of a text. Each begins with one fixed byte, so that the search can skip ahead.
-_QUICK_PERCENT = re.compile(rb"%([0-9a-fA-F]{2})")
-_QUICK_ENTITY = re.compile(rb"&(?:(amp|lt|gt|quot|apos)|\#([0-9]{1,5})|\#[xX]([0-9a-fA-F]{1,4}));")
+_PERCENT = rb"%(?P<percent>[0-9a-fA-F]{2})"
+_ENTITY = rb"&(?:(?P<entity>amp|lt|gt|quot|apos)|\#(?P<decimal>[0-9]{1,5})|\#[xX](?P<hexadecimal>[0-9a-fA-F]{1,4}));"
+_QUICK_PERCENT = re.compile(_PERCENT)
+_QUICK_ENTITY = re.compile(_ENTITY)
+_QUICK_BOTH = re.compile(_PERCENT + b"|" + _ENTITY)  # in one pass: what one of them makes is no part of the other
 _QUICK_UNICODE = re.compile(rb"u([0-9a-fA-F]{4})")
 _QUICK_IGNORED = b" \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\\" + _IGNORED.encode()
 _ODD_BLANKS = re.compile(rf"[\u0085\u00a0\u1680\u2000-\u200d\u2028\u2029\u202f\u205f\u3000{_INVISIBLE}]+")
@@ -184,29 +187,35 @@ def _quickly_squeezed(text: str) -> bytes:
     if not text.isascii():
         text = _ODD_BLANKS.sub("", text)
     data = _as_bytes(text)
-    if b"\\" in data:
-        first, *others = data.split(b"\\")
-        data = first + b"".join([_after_backslash(part) for part in others])
-    if b"%" in data:
-        data = _QUICK_PERCENT.sub(lambda match: bytes([int(match[1], 16)]), data)
-    if b"&" in data:
-        data = _QUICK_ENTITY.sub(_quick_entity, data)
+    first, *others = data.split(b"\\")
+    data = _quickly_decoded(first)
+    if others:  # decoded one by one: what lies on both sides of a backslash is no escape
+        data += b"".join([_after_backslash(part) for part in others])
     return data.translate(None, _QUICK_IGNORED)
 
 
 def _after_backslash(part: bytes) -> bytes:
     if part[:1] in b"nrtbf":  # also an empty part
-        return part[1:]
+        return _quickly_decoded(part[1:])
     if part[:1] == b"u" and (match := _QUICK_UNICODE.match(part)) is not None:
-        return _as_bytes(chr(int(match[1], 16))) + part[match.end() :]
-    return part
+        return _as_bytes(chr(int(match[1], 16))) + _quickly_decoded(part[match.end() :])
+    return _quickly_decoded(part)
 
 
-def _quick_entity(match: re.Match[bytes]) -> bytes:
-    name, decimal, hexadecimal = match.groups()
-    if name is not None:
-        return _ENTITIES[name.decode()].encode()
-    return _as_bytes(chr(int(decimal) if decimal is not None else int(hexadecimal, 16)))
+def _quickly_decoded(data: bytes) -> bytes:
+    if b"%" in data:
+        return (_QUICK_BOTH if b"&" in data else _QUICK_PERCENT).sub(_quick_char, data)
+    return _QUICK_ENTITY.sub(_quick_char, data) if b"&" in data else data
+
+
+def _quick_char(match: re.Match[bytes]) -> bytes:
+    found = match.groupdict()
+    if found.get("percent") is not None:
+        return bytes([int(found["percent"], 16)])
+    if found["entity"] is not None:
+        return _ENTITIES[found["entity"].decode()].encode()
+    code = int(found["decimal"]) if found["decimal"] is not None else int(found["hexadecimal"], 16)
+    return _as_bytes(chr(code))
 
 
 def _as_bytes(text: str) -> bytes:
