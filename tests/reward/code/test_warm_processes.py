@@ -15,7 +15,9 @@ import pytest
 
 from rewardflow.errors import InvalidInput, ServiceError
 from rewardflow.reward.code.abandonment import Abandonment, in_call
-from rewardflow.reward.code.warm_processes import CallAbandoned, WarmProcesses
+from rewardflow.reward.code.warm_processes import CallAbandoned, WarmProcess, WarmProcesses
+
+_AT_MOST_S = 60.0  # a call that waits this long would wait for ever
 
 SAMPLES = """
 import os, re, time
@@ -135,14 +137,41 @@ def test_calls_that_run_away_do_not_keep_others_from_a_process(
     caller: Caller, processes: WarmProcesses, tmp_path: Path
 ) -> None:
     stuck = [caller.begin("run away", str(tmp_path / f"runs{number}")) for number in range(3)]
-    assert caller.call("next") == "next"
-    for _, abandonment in stuck:
-        abandonment.abandon()
+    try:
+        assert caller.begin("next")[0].result(_AT_MOST_S) == "next"
+    finally:
+        for _, abandonment in stuck:
+            abandonment.abandon()
     for future, _ in stuck:
         with pytest.raises(CallAbandoned):
             future.result()
     assert caller.call("next") == "next"
     assert processes.statistics().busy == 0
+
+
+class LoadsWhileOneWaits(WarmProcesses):
+    """Runs its first call only when another call waits for a process."""
+
+    def _load(self, process: WarmProcess) -> None:
+        super()._load(process)
+        while self._num_started == 1 and not self._changed._waiters:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+
+
+def test_a_call_that_began_to_wait_while_a_process_was_loaded_gets_one_when_that_process_is_slow(
+    samples: Any, tmp_path: Path
+) -> None:
+    processes = LoadsWhileOneWaits(samples.Source(), name="it", at_once=1)
+    with ThreadPoolExecutor(2) as threads:
+        caller = Caller(processes, threads)
+        stuck, abandonment = caller.begin("run away", str(tmp_path / "runs"))
+        try:
+            assert caller.begin("next")[0].result(_AT_MOST_S) == "next"
+        finally:
+            abandonment.abandon()
+        with pytest.raises(CallAbandoned):
+            stuck.result()
+    processes.end_idle()
 
 
 def test_a_call_whose_process_died_runs_again_and_twice_at_most(caller: Caller, tmp_path: Path) -> None:

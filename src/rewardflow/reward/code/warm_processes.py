@@ -189,9 +189,12 @@ class WarmProcesses:
         is_reusable = False
         try:
             with abandonment.stopped_by(process.kill, self._name):
-                if process.slow_at_s is None:
+                is_new = process.slow_at_s is None
+                if is_new:
                     self._load(process)
                 process.slow_at_s = time.monotonic() + _SLOW_S
+                if is_new:
+                    self._wake_all()  # waiting calls did not know until when to wait
                 reply = process.ask(body)
             is_reusable = not abandonment.is_abandoned
         finally:
@@ -238,7 +241,6 @@ class WarmProcesses:
         failure = process.load(pickle_source(self._source, self._name))
         if failure is not None:
             raise unpack_exception(failure)
-        self._wake_all()  # waiting calls did not know until when to wait
 
     def _take_back(self, process: WarmProcess, *, is_reusable: bool) -> None:
         if not is_reusable:
