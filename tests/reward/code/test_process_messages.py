@@ -134,7 +134,17 @@ def test_a_class_that_is_not_loaded_here_is_not_imported_but_keeps_its_name() ->
     assert fault_of(error).kind == "service"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"\x80\x05N.", b"[1,null,-1,0,true,null]", b'[1,null,0,0,true,{"a":1}]'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\x80\x05N.",
+        b"[1,null,-1,0,true,null,0]",
+        b'[1,null,0,0,true,{"a":1},0]',
+        b"[1,null,0,0,true,null,-1]",
+    ],
+)
 def test_what_is_no_reply_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="it is n"):
         decode_reply(body)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewardflow.errors import RateLimited
-from rewardflow.reward.code.current_call import current_call, report_headers, report_usage
+from rewardflow.reward.code.current_call import current_call, report_headers, report_usage, request_of_unknown_cost
 
 tenant = contextvars.ContextVar("tenant", default="nobody")
 
@@ -157,6 +157,12 @@ def spend_and_fail():
     report_usage(cost_usd=0.25, tokens=12)
     report_headers({"X-RateLimit-Remaining": "3"})
     raise ValueError("unreadable answer")
+
+
+def break_off():
+    report_usage(cost_usd=0.25)
+    with request_of_unknown_cost(lambda error: False):
+        raise ConnectionError("broken")
 
 
 def report_free():
@@ -402,6 +408,17 @@ def test_usage_reported_before_an_exception_is_kept(samples: Any) -> None:
     asyncio.run(main())
 
 
+def test_a_request_of_unknown_cost_is_counted_in_a_process_too(samples: Any) -> None:
+    async def main() -> None:
+        call = Call(())
+        async with running(samples.Named("break_off")) as workers:
+            with pytest.raises(ConnectionError, match="broken"):
+                await call_pool(workers, call)
+        assert (call.cost_usd, call.num_unpriced) == (0.25, 1)
+
+    asyncio.run(main())
+
+
 def test_a_call_reported_as_free_is_free_in_a_process_too(samples: Any) -> None:
     async def main() -> None:
         free, silent = Call(()), Call(())
@@ -455,7 +472,7 @@ def test_a_bad_frame_ends_the_process_and_fails_its_calls_with_the_reason(
     data, reason = {
         "pickle": (frame(1, trap), "it is not plain data"),
         "oversized": (HEADER.pack(MAX_FRAME_BYTES + 1, 1), "is too large"),
-        "number": (frame(77, encode([1.0, None, 0.0, 0, False, None])), "it answers no call"),
+        "number": (frame(77, encode([1.0, None, 0.0, 0, False, None, 0])), "it answers no call"),
         "second handshake": (frame(0, b"null"), "it is no reply"),
     }[kind]
 

@@ -72,6 +72,7 @@ class Reply:
     tokens: int
     is_cost_known: bool
     headers: dict[str, str] | None
+    num_unpriced: int  # requests of the call whose cost is not known
 
 
 # -- from the child: plain data --
@@ -80,8 +81,8 @@ class Reply:
 def encode_reply(reply: Reply) -> bytes:
     """Returns the body of a reply; raises TypeError if the result cannot be sent or is too large."""
     failure = None if reply.failure is None else _plain_failure(reply.failure)
-    fields = [to_plain(reply.value), failure, reply.cost_usd, reply.tokens, reply.is_cost_known, reply.headers]
-    body = encode(fields)
+    usage = [reply.cost_usd, reply.tokens, reply.is_cost_known, reply.headers, reply.num_unpriced]
+    body = encode([to_plain(reply.value), failure, *usage])
     if len(body) > MAX_FRAME_BYTES:
         raise TypeError(f"it must have at most {MAX_FRAME_BYTES} bytes, got {len(body)}")
     return body
@@ -90,10 +91,16 @@ def encode_reply(reply: Reply) -> bytes:
 def decode_reply(body: bytes) -> Reply:
     """Reads a reply; raises ValueError for anything else."""
     match decode(body):
-        case [value, failure, int() | float() as cost_usd, int() as tokens, bool() as is_known, headers] if (
-            0 <= cost_usd < math.inf and tokens >= 0 and _is_headers(headers)
-        ):
-            return Reply(value, _read_failure(failure), float(cost_usd), tokens, is_known, headers)
+        case [
+            value,
+            failure,
+            int() | float() as cost_usd,
+            int() as tokens,
+            bool() as is_known,
+            headers,
+            int() as num_unpriced,
+        ] if 0 <= cost_usd < math.inf and tokens >= 0 and _is_headers(headers) and num_unpriced >= 0:
+            return Reply(value, _read_failure(failure), float(cost_usd), tokens, is_known, headers, num_unpriced)
     raise ValueError("it is no reply")
 
 
@@ -194,6 +201,7 @@ def open_reply(reply: Reply, call: Call) -> Any:
     call.cost_usd, call.tokens = reply.cost_usd, reply.tokens
     call.is_cost_known = reply.is_cost_known
     call.headers = reply.headers
+    call.num_unpriced = reply.num_unpriced  # the child began with the count that this process sent
     if reply.failure is not None:
         raise unpack_exception(reply.failure)
     return reply.value
