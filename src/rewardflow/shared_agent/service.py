@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from rewardflow.errors import AgentClosed, InvalidInput
+from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
@@ -121,7 +121,12 @@ class Service:
     async def _close(self) -> None:
         if self._serving is not None and self._is_over is not None:
             self._is_over.set()
+            has_halted = self._host is not None and self._host.halt is not None
             if self._host is not None:
                 self._host.dismiss()
             self._host = None
-            await asyncio.wrap_future(self._serving)
+            try:
+                await asyncio.wrap_future(self._serving)
+            except JournalWriteFailed:
+                if not has_halted:
+                    raise  # a halted agent has told this to its clients
