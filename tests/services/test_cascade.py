@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rollouts import singles
 from scoring import score
+from warm_rules import warm
 
 import rewardflow as rf
 from rewardflow import clock
@@ -337,10 +338,10 @@ def test_a_rule_that_runs_away_fails_its_own_rollout_only(is_asked_first: bool) 
     async def judge(rollout: rf.Rollout) -> float:
         return 0.5
 
-    cascade = Cascade(first=Regex(must=r"(\w+\s?)+$"), then=judge)
+    cascade = Cascade(first=warm(Regex(must=r"(\w+\s?)+$"), *singles("fine")), then=judge)
     reward: Any = cascade if is_asked_first else cascade.compute_score  # a function has no hook to ask the rule before
     responses = ["a" * 34 + "!", *(f"word {number}" for number in range(20))]
-    rewards = rf.score(singles(*responses), reward, timeout_s=1.5, max_attempts=1)
+    rewards = rf.score(singles(*responses), reward, timeout_s=5.0, max_attempts=1)
     assert [one.value for one in rewards] == [None, *[1.0] * 20]
     assert rewards[0].kind == "timeout"
     assert "the rule regex" in (rewards[0].error or "")

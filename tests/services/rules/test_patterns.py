@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollouts import rollout, singles
+from warm_rules import warm
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput
@@ -47,9 +48,9 @@ def test_a_regex_cannot_decide_without_a_match_or_a_truth() -> None:
 
 def test_a_response_that_makes_a_pattern_run_away_fails_alone() -> None:
     """Real time: the pattern holds its interpreter until it is killed."""
-    rule = Regex(must=r"(\w+\s?)+$")
+    rule = warm(Regex(must=r"(\w+\s?)+$"), rollout("fine"))
     responses = ["fine", "a" * 34 + "!", *(f"word {number}" for number in range(30))]
-    rewards = rf.score(singles(*responses), rule, timeout_s=1.5, max_attempts=1)
+    rewards = rf.score(singles(*responses), rule, timeout_s=5.0, max_attempts=1)
     assert [reward.value for reward in rewards if reward is not rewards[1]] == [1.0] * 31
     assert rewards[1].kind == "timeout"
     assert "the rule regex did not end and was killed" in (rewards[1].error or "")

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from rollouts import rollout, singles
+from warm_rules import warm
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput
@@ -68,7 +69,7 @@ def test_an_expression_that_cannot_be_finished_fails_alone_and_frees_its_process
     """Real time: sympy multiplies whole numbers until it is killed."""
     endless = r"\boxed{\binom{99999999}{40000000}}"
     rollouts = singles(r"\boxed{5}", endless, r"\boxed{6}", ground_truth="5")
-    rewards = rf.score(rollouts, Math(), timeout_s=4, max_attempts=1)
+    rewards = rf.score(rollouts, warm(Math(), rollouts[0]), timeout_s=6.0, max_attempts=1)
     assert [reward.value for reward in rewards] == [1.0, None, 0.0]
     assert rewards[1].kind == "timeout"
     assert "the rule math did not end and was killed" in (rewards[1].error or "")
