@@ -106,7 +106,6 @@ COVERED_BY: Mapping[str, str] = {
     "shared_agent.client_tickets": "shared_agent/test_host.py",
     "shared_agent.cluster": "ray_cluster/test_cli.py",
     "shared_agent.messages": "shared_agent/test_host.py",
-    "shared_agent.service": "shared_agent/test_ray_actor.py",
     "shared_agent.session": "shared_agent/test_host.py",
     "shared_agent.verdict_delivery": "shared_agent/test_host.py",
     "train.megatron.attention": "on_megatron/test_ranks.py",
