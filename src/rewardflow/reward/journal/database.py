@@ -137,6 +137,9 @@ def translated_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _translated(path, error) from error
+    except UnicodeDecodeError as error:  # the sqlite3 module cannot decode a message that quotes broken text
+        hint = f"`rewardflow journal check {path}` tells what is broken"
+        raise JournalError(f"cannot use the journal {path}: its schema is no readable text; {hint}") from error
 
 
 def _translated(path: Path, error: sqlite3.Error) -> JournalError:

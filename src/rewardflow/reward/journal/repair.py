@@ -26,9 +26,10 @@ from rewardflow.reward.journal.database import (
     require_file,
     translated_errors,
 )
-from rewardflow.reward.journal.integrity import ScannedRow, check_journal, scan
+from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.journal_lock import lock_run
 from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, row_checksums
+from rewardflow.reward.journal.row_scan import ScannedRow, scan
 from rewardflow.reward.journal.verdict_rows import COLUMNS, failed_document
 
 _VERDICT_LOST: Final = "its verdict was broken in the journal"
@@ -91,19 +92,22 @@ def _remove(draft: Path) -> None:
 
 
 def _copy_all(old: sqlite3.Connection, new: sqlite3.Connection, broken_file: Path) -> RepairResult:
-    num_kept = num_costs = num_lost = 0
-    insert = f"INSERT INTO verdicts (id, {COLUMNS}, {CHECKSUM_COLUMNS}) VALUES (?{', ?' * (COLUMNS.count(',') + 3)})"
+    num_kept = num_costs = num_lost = last_id = 0
     new.execute("BEGIN")
     for row in scan(old):
-        if row.problem() is None:
-            num_kept += 1
-            new.execute(insert, (row.id, *_as_texts(row.values), row.verdict_crc32, row.rest_crc32))
-        elif row.has_sound_rest:
-            num_costs += 1
-            values = _without_verdict(row)
-            new.execute(insert, (row.id, *values, *row_checksums(values)))
-        else:
+        is_sound = row.problem() is None
+        if not is_sound and not row.has_sound_rest:
             num_lost += 1
+            continue
+        # A row under a changed id gets a new one, so that no other row has it and the rows keep their order.
+        row_id = row.id if row.id > last_id and not row.is_moved else None
+        try:
+            last_id = _insert(new, row_id, row, is_sound=is_sound)
+        except (sqlite3.IntegrityError, UnicodeError):  # an early row without checksums, of impossible values
+            num_lost += 1
+            continue
+        num_kept += is_sound
+        num_costs += not is_sound
     cut_short = tuple(_copy_other_tables(old, new))
     new.execute("COMMIT")
     return RepairResult(
@@ -113,6 +117,17 @@ def _copy_all(old: sqlite3.Connection, new: sqlite3.Connection, broken_file: Pat
         tables_cut_short=cut_short,
         broken_file=broken_file,
     )
+
+
+def _insert(new: sqlite3.Connection, row_id: int | None, row: ScannedRow, *, is_sound: bool) -> int:
+    """Inserts a row, without its verdict if that is broken; returns the id that it got."""
+    values = _as_texts(row.values) if is_sound else _without_verdict(row)
+    checksums = (row.verdict_crc32, row.rest_crc32) if is_sound else row_checksums(values)
+    places = ", ".join("?" * (1 + len(values) + len(checksums)))
+    cursor = new.execute(
+        f"INSERT INTO verdicts (id, {COLUMNS}, {CHECKSUM_COLUMNS}) VALUES ({places})", (row_id, *values, *checksums)
+    )
+    return int(cursor.lastrowid or 0)
 
 
 def _as_texts(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -220,6 +220,14 @@ def is_readable_verdict(document: bytes) -> bool:
     return _readable_reward(document) is not None
 
 
+def is_json(document: bytes) -> bool:
+    try:
+        orjson.loads(document)
+    except ValueError:
+        return False
+    return True
+
+
 def failed_document(kind: FailureKind, error: str) -> str:
     """Returns the document of a failed verdict, as a row holds it."""
     return _json(_verdict_document(Reward(kind=kind, error=error)))
