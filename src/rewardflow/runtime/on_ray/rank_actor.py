@@ -193,7 +193,7 @@ class Rank(GeneratingActor):
         await self._opened.forward_backward(batch)
 
     @telling
-    async def optim_step(self, token_share: float) -> UpdateReport:
+    async def optim_step(self, token_share: float = 1.0) -> UpdateReport:
         return await self._opened.optim_step(token_share)
 
     # -- weights for engines ------------------------------------------------------------------------------------------
