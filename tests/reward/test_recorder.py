@@ -12,6 +12,7 @@ import rewardflow as rf
 from rewardflow import clock
 from rewardflow.observe.events import AgentEnded, AgentOpened, CallEnded, GroupDelivered, LimitChanged, VerdictReached
 from rewardflow.observe.run_directory import read_events, read_steps
+from rewardflow.reward.recorder import Recorder
 
 
 async def judge(solution_str: str) -> float:
@@ -102,3 +103,21 @@ def test_a_step_tells_what_its_account_learnt(tmp_path: Path) -> None:
     assert sum(limit["changes"] for limit in account["limits"].values()) == len(changes)
     last = {event.governor: event.value for event in changes}
     assert {governor: limit["last"] for governor, limit in account["limits"].items()} == last
+
+
+def test_a_file_that_cannot_be_closed_still_frees_the_run_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("no space")
+
+    async def main() -> None:
+        recorder = Recorder(tmp_path, asyncio.get_running_loop())
+        close_events = recorder._events.close
+        monkeypatch.setattr(recorder._events, "close", fail)
+        with pytest.raises(OSError, match="no space"):
+            await recorder.aclose()
+        close_events()
+        await Recorder(tmp_path, asyncio.get_running_loop()).aclose()
+
+    asyncio.run(main())

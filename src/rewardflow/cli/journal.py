@@ -195,6 +195,7 @@ def _shown_check(path: str, found: JournalCheck) -> Iterator[str]:
     yield from (f"  verdict {row.id}: {row.why}\n" for row in found.broken[:MAX_PROBLEMS])
     if len(found.broken) > MAX_PROBLEMS:
         yield f"  and {len(found.broken) - MAX_PROBLEMS} more\n"
+    yield from (f"  reservations: {printable(problem)}\n" for problem in found.reservation_problems[:MAX_PROBLEMS])
     yield from (f"  SQLite: {printable(problem)}\n" for problem in found.page_problems[:MAX_PROBLEMS])
     if not found.is_sound:
         yield "broken verdicts are asked for again; `rewardflow journal check PATH --repair` keeps the rest\n"
@@ -206,7 +207,7 @@ def _shown_repair(repaired: RepairResult) -> Iterator[str]:
         f"{repaired.rows_lost}; the broken file is {printable(str(repaired.broken_file))}\n"
     )
     for name in repaired.tables_cut_short:
-        yield f"the table {printable(name)} could not be read to its end\n"
+        yield f"rows of the table {printable(name)} were broken and are lost\n"
     if repaired.rows_lost or repaired.tables_cut_short:
         yield "what was lost may have cost money, which a cap no longer counts\n"
 

@@ -218,6 +218,8 @@ class RewardAgent:
         cap_usd, call_cost_usd, journal = self.settings.max_cost_usd, self.settings.call_cost_usd, self._journal
         if journal is None:
             return Ledger(cap_usd=cap_usd, call_cost_usd=call_cost_usd)
+        if cap_usd is not None:
+            journal.stored_money.require_sound(journal.path)
         return Ledger(
             cap_usd=cap_usd,
             call_cost_usd=call_cost_usd,

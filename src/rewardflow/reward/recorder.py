@@ -99,9 +99,8 @@ class Recorder:
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._events.close()
-        self._steps.close()
-        self._lock.release()
+        with self._lock, contextlib.closing(self._steps):
+            self._events.close()
 
     def statistics(self) -> LineFileStatistics:
         return self._events.statistics()

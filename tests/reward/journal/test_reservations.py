@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from pathlib import Path
 
+import pytest
+from journal_entries import an_entry
+
+import rewardflow as rf
+from rewardflow.errors import JournalError
+from rewardflow.reward.journal.database import open_for_writing
+from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.reader import vacuum
+from rewardflow.reward.journal.repair import repair_journal
 from rewardflow.reward.journal.reservations import Reservation, StoredMoney
 from rewardflow.reward.journal.verdict_journal import Journal
+from rewardflow.reward.journal.verdict_rows import insert, row_of
 
 
 def write(path: Path, run: str | None, *rows: Reservation) -> list[bool]:
@@ -70,3 +80,55 @@ def test_vacuum_forgets_the_money_of_the_runs_that_it_deletes(tmp_path: Path) ->
     write(tmp_path / "run.db", "a", Reservation("judge", uncertain_usd=1.0))
     vacuum(tmp_path / "run.db", older_than_s=0.0)
     assert read(tmp_path / "run.db", "a") == StoredMoney()
+
+
+def change(path: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("value", ["0.01", "'much'", "X'00'"])
+def test_changed_money_is_named_and_not_believed_under_a_cap(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "run.db"
+    write(path, "a", Reservation("judge", uncertain_usd=7.25), Reservation("x", uncertain_usd=1.0))
+    change(path, f"UPDATE reservations SET uncertain_usd = {value} WHERE account = 'judge'")
+    (problem,) = check_journal(path).reservation_problems
+    assert problem.startswith("run 'a', account 'judge': its money ")
+    assert not check_journal(path).is_sound
+    assert (read(path, "a").uncertain_usd, read(path, "a").num_broken) == (1.0, 1)
+
+    async def open_agent(max_cost_usd: float | None) -> None:
+        async with rf.RewardAgent(len, journal=path, run="a", max_cost_usd=max_cost_usd):
+            pass
+
+    with pytest.raises(JournalError, match=r"the table reservations of .*`rewardflow journal check"):
+        asyncio.run(open_agent(5.0))
+    asyncio.run(open_agent(None))
+    assert repair_journal(path).tables_cut_short == ("reservations",)
+    assert check_journal(path).is_sound
+    asyncio.run(open_agent(5.0))
+
+
+def test_a_table_of_an_earlier_version_is_believed_and_gets_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    write(path, "a", Reservation("judge", uncertain_usd=7.25))
+    change(path, "ALTER TABLE reservations DROP COLUMN crc32")
+    assert check_journal(path).is_sound
+    assert read(path, "a").uncertain_usd == 7.25
+    write(path, "a", Reservation("judge", uncertain_usd=8.0))
+    change(path, "UPDATE reservations SET uncertain_usd = 1")
+    assert read(path, "a").num_broken == 1
+
+
+def test_vacuum_keeps_the_money_of_an_agent_of_all_runs_and_of_a_run_without_verdicts(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
+        insert(connection, [row_of(an_entry(1, run="a"), "full"), row_of(an_entry(2, run="b"), "full")])
+    write(path, None, Reservation("judge", uncertain_usd=7.0))
+    write(path, "killed", Reservation("judge", uncertain_usd=5.0))
+    assert vacuum(path, keep_runs=["a", "killed"]).rows_deleted == 1
+    assert read(path, None).uncertain_usd == 12.0
+    vacuum(path, keep_runs=["a"])
+    assert read(path, None).uncertain_usd == 7.0
+    vacuum(path, older_than_s=0.0)
+    assert read(path, None) == StoredMoney()

@@ -464,6 +464,20 @@ def test_a_mistake_on_the_writer_thread_leaves_nobody_waiting(path: Path) -> Non
     clock.run(main())
 
 
+def test_a_mistake_while_stopping_still_frees_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    async def main() -> None:
+        journal = Journal(path, run="run")
+        journal.start(asyncio.get_running_loop())
+        monkeypatch.setattr(journal, "_save_rows", fail)
+        await journal.aclose()
+        await Journal(path, run="run").aclose()
+
+    clock.run(main())
+
+
 def test_a_loop_that_closes_early_loses_callbacks_but_no_rows(path: Path) -> None:
     async def main() -> None:
         journal = Journal(path, run="run")

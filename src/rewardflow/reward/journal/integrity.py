@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, open_for_reading, translated_errors
+from rewardflow.reward.journal.reservations import reservation_problems
 from rewardflow.reward.journal.row_scan import scan
 
 MAX_PAGE_PROBLEMS: Final = 100
@@ -34,10 +35,11 @@ class JournalCheck:
     rows_without_checksum: int  # of the sound ones
     broken: tuple[BrokenRow, ...]
     page_problems: tuple[str, ...]  # in the words of SQLite
+    reservation_problems: tuple[str, ...] = ()  # rows of the table of money that changed on disk
 
     @property
     def is_sound(self) -> bool:
-        return not self.broken and not self.page_problems
+        return not (self.broken or self.page_problems or self.reservation_problems)
 
 
 def check_journal(path: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> JournalCheck:
@@ -57,6 +59,7 @@ def check_journal(path: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_
             rows_without_checksum=num_unchecked,
             broken=tuple(sorted(broken, key=lambda row: row.id)),
             page_problems=tuple(_page_problems(connection)),
+            reservation_problems=tuple(reservation_problems(connection)),
         )
 
 

@@ -157,20 +157,21 @@ def vacuum(
 def _delete(connection: sqlite3.Connection, path: Path, keep_runs: Sequence[str], older_than_s: float | None) -> int:
     if not keep_runs and older_than_s is None:
         return 0
-    runs = [run for (run,) in connection.execute("SELECT DISTINCT run FROM verdicts ORDER BY run")]
+    create_reservations(connection)
+    query = "SELECT run FROM verdicts UNION SELECT run FROM reservations ORDER BY run"
+    runs = [run for (run,) in connection.execute(query)]
     unknown = [run for run in keep_runs if run not in runs]
     if unknown:  # otherwise a typing mistake would delete the run that the user wants to keep
         raise InvalidInput(f"keep_runs must name runs of {path}, got {unknown}; its runs are {runs}")
     before_s = time.time() - older_than_s if older_than_s is not None else None
-    create_reservations(connection)
+    condition = f"run NOT IN ({', '.join('?' * len(keep_runs))}) AND (? IS NULL OR at_s < ?)"
+    values = (*keep_runs, before_s, before_s)
+    num_deleted = connection.execute(f"DELETE FROM verdicts WHERE {condition}", values).rowcount
+    # The row of run '' holds the money of an agent of all runs, so it stays as long as the verdicts of any run.
     connection.execute(
-        f"DELETE FROM reservations WHERE run NOT IN ({', '.join('?' * len(keep_runs))}) AND (? IS NULL OR at_s < ?)",
-        (*keep_runs, before_s, before_s),
+        f"DELETE FROM reservations WHERE {condition} AND (run != '' OR NOT EXISTS (SELECT 1 FROM verdicts))", values
     )
-    return connection.execute(
-        f"DELETE FROM verdicts WHERE run NOT IN ({', '.join('?' * len(keep_runs))}) AND (? IS NULL OR at_s < ?)",
-        (*keep_runs, before_s, before_s),
-    ).rowcount
+    return num_deleted
 
 
 def _num_bytes(path: Path) -> int:

@@ -28,6 +28,7 @@ from rewardflow.reward.journal.database import (
 )
 from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.journal_lock import lock_run
+from rewardflow.reward.journal.reservations import copy_reservations
 from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, row_checksums
 from rewardflow.reward.journal.row_scan import ScannedRow, scan
 from rewardflow.reward.journal.verdict_rows import COLUMNS, failed_document
@@ -152,6 +153,10 @@ def _copy_other_tables(old: sqlite3.Connection, new: sqlite3.Connection) -> Iter
     there = {name for (name,) in new.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     for name, sql in tables:
         if name.startswith("sqlite_"):
+            continue
+        if name == "reservations":
+            if not copy_reservations(old, new):
+                yield name
             continue
         if name not in there:
             new.execute(sql)

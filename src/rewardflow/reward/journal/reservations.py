@@ -2,16 +2,22 @@
 
 Always true: a run has at most one row per account, and the row holds everything that all its sessions have left. A row
 that was written survives `kill -9`. While calls are in flight `uncertain_usd` covers them too, so that a session that
-was killed has left an upper bound of what its calls may have cost; a clean end writes the exact sums.
+was killed has left an upper bound of what its calls may have cost; a clean end writes the exact sums. A row that changed
+on disk is never believed: it is left out and counted as broken. Rows of earlier versions have no checksum and are
+believed.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from rewardflow.errors import JournalError
+from rewardflow.reward.journal.row_checksums import values_checksum
 from rewardflow.reward.journal.verdict_rows import as_text
 
 _TABLE = """
@@ -23,6 +29,7 @@ CREATE TABLE IF NOT EXISTS reservations (
     uncertain_usd REAL NOT NULL,
     num_unpriced INTEGER NOT NULL,
     largest_usd REAL NOT NULL,
+    crc32 INTEGER,
     PRIMARY KEY (run, account)
 ) WITHOUT ROWID
 """
@@ -47,22 +54,64 @@ class StoredMoney:
     before: tuple[Reservation, ...] = ()  # of the run
     spent_usd: float = 0.0  # the sums over all runs that count
     uncertain_usd: float = 0.0
+    num_broken: int = 0  # rows that changed on disk, which the sums leave out
+
+    def require_sound(self, path: Path) -> None:
+        """Raises if any row is broken, because then nobody knows what is left of a cap."""
+        if self.num_broken:
+            raise JournalError(
+                f"a journal must hold its money as it was written when there is a cap, got {self.num_broken} changed "
+                f"rows in the table reservations of {path}; `rewardflow journal check {path}` names them"
+            )
 
 
 def create_reservations(connection: sqlite3.Connection) -> None:
-    """Adds the table to a journal that lacks it, as those of earlier versions do."""
+    """Adds the table, or its checksums, to a journal that lacks them, as those of earlier versions do."""
     connection.execute(_TABLE)
+    if not _has_checksums(connection):
+        connection.execute("ALTER TABLE reservations ADD COLUMN crc32 INTEGER")
 
 
 def read_reservations(connection: sqlite3.Connection, run: str, *, all_runs: bool) -> StoredMoney:
     """Returns the run's rows, and the sums of its money or of the money of all runs."""
     where, values = ("", ()) if all_runs else (" WHERE run = ?", (as_text(run),))
-    rows = connection.execute(f"SELECT run, {_COLUMNS} FROM reservations{where}", values).fetchall()
+    rows = connection.execute(f"SELECT run, at_s, {_COLUMNS}, crc32 FROM reservations{where}", values).fetchall()
+    sound = [row for row in rows if _problem(row) is None]
     return StoredMoney(
-        tuple(Reservation(*row[1:]) for row in rows if row[0] == as_text(run)),
-        spent_usd=sum(row[2] for row in rows),
-        uncertain_usd=sum(row[3] for row in rows),
+        tuple(Reservation(*row[2:-1]) for row in sound if row[0] == as_text(run)),
+        spent_usd=sum(row[3] for row in sound),
+        uncertain_usd=sum(row[4] for row in sound),
+        num_broken=len(rows) - len(sound),
     )
+
+
+def reservation_problems(connection: sqlite3.Connection) -> Iterator[str]:
+    """Says which rows are broken. A journal without the table has none."""
+    if not connection.execute("SELECT 1 FROM pragma_table_info('reservations')").fetchall():
+        return
+    checksum = "crc32" if _has_checksums(connection) else "NULL"
+    try:
+        for row in connection.execute(f"SELECT run, at_s, {_COLUMNS}, {checksum} FROM reservations"):
+            if (problem := _problem(row)) is not None:
+                yield f"run {_shown(row[0])}, account {_shown(row[2])}: {problem}"
+    except sqlite3.DatabaseError as error:
+        yield str(error)
+
+
+def copy_reservations(old: sqlite3.Connection, new: sqlite3.Connection) -> bool:
+    """Copies the sound rows into another journal; returns whether these are all."""
+    create_reservations(new)
+    checksum = "crc32" if _has_checksums(old) else "NULL"
+    num_broken = 0
+    try:
+        for row in old.execute(f"SELECT run, at_s, {_COLUMNS}, {checksum} FROM reservations"):
+            if _problem(row) is None:
+                new.execute(f"INSERT INTO reservations (run, at_s, {_COLUMNS}, crc32) VALUES (?{', ?' * 7})", row)
+            else:
+                num_broken += 1
+    except sqlite3.DatabaseError:
+        return False
+    return num_broken == 0
 
 
 def write_reservations(connection: sqlite3.Connection, run: str, rows: Sequence[Reservation]) -> None:
@@ -71,11 +120,29 @@ def write_reservations(connection: sqlite3.Connection, run: str, rows: Sequence[
         return
     values: list[str | float | int] = []
     for row in rows:
-        values += [as_text(run), as_text(row.account), time.time()]
-        values += [row.spent_usd, row.uncertain_usd, row.num_unpriced, row.largest_usd]
-    places = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * len(rows))
+        money = (float(row.spent_usd), float(row.uncertain_usd), int(row.num_unpriced), float(row.largest_usd))
+        written = (as_text(run), time.time(), as_text(row.account), *money)
+        values += [*written, values_checksum(written)]
+    places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
     connection.execute(
-        f"INSERT OR REPLACE INTO reservations (run, account, at_s, {_COLUMNS.removeprefix('account, ')}) "
-        f"VALUES {places}",
+        f"INSERT OR REPLACE INTO reservations (run, at_s, {_COLUMNS}, crc32) VALUES {places}",
         values,
     )
+
+
+def _has_checksums(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("SELECT 1 FROM pragma_table_info('reservations') WHERE name = 'crc32'").fetchall())
+
+
+def _problem(row: Sequence[Any]) -> str | None:
+    """Says what is wrong with the values of a row, the last of which is the checksum, or returns None."""
+    *values, checksum = row
+    if not all(isinstance(value, float | int) for value in (values[1], *values[3:])):
+        return "its money is no number"
+    if checksum is not None and checksum != values_checksum(values):
+        return "its money does not match its checksum"
+    return None
+
+
+def _shown(text: object) -> str:
+    return repr(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)

@@ -24,8 +24,12 @@ _VERDICT: Final = -2
 
 def row_checksums(row: Sequence[bytes | str | float | int | None]) -> tuple[int, int]:
     """Returns both checksums of the values in the order of `COLUMNS`."""
-    rest = b"\xff".join(map(_bytes_of, (*row[_KEY + 1 : _VERDICT], *row[_VERDICT + 1 :])))
-    return verdict_checksum(_bytes_of(row[_KEY]), _bytes_of(row[_VERDICT])), zlib.crc32(rest)
+    rest = values_checksum((*row[_KEY + 1 : _VERDICT], *row[_VERDICT + 1 :]))
+    return verdict_checksum(_bytes_of(row[_KEY]), _bytes_of(row[_VERDICT])), rest
+
+
+def values_checksum(values: Sequence[bytes | str | float | int | None]) -> int:
+    return zlib.crc32(b"\xff".join(map(_bytes_of, values)))
 
 
 def verdict_checksum(key: bytes, document: bytes) -> int:

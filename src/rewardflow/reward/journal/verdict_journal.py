@@ -315,8 +315,15 @@ class Journal:
                 self._look_up([job for job in jobs if isinstance(job, _Find) and job.failures is failures], failures)
         finally:
             if isinstance(jobs[-1], _Stop):
-                self._save_rows(self._unsaved)
+                self._stop()
+
+    def _stop(self) -> None:
+        try:
+            self._save_rows(self._unsaved)
+        finally:
+            try:
                 close(self._connection)
+            finally:
                 self._lock.release()
 
     def _save(self, entries: Sequence[JournalEntry]) -> None:
