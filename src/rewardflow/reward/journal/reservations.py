@@ -2,9 +2,8 @@
 
 Always true: a run has at most one row per account, and the row holds everything that all its sessions have left. A row
 that was written survives `kill -9`. While calls are in flight `uncertain_usd` covers them too, so that a session that
-was killed has left an upper bound of what its calls may have cost; a clean end writes the exact sums. A row that changed
-on disk is never believed: it is left out and counted as broken. Rows of earlier versions have no checksum and are
-believed.
+was killed has left an upper bound of what its calls may have cost; a clean end writes the exact sums. A changed row
+is never believed: it is left out and counted as broken. Rows of earlier versions have no checksum and are believed.
 """
 
 from __future__ import annotations
