@@ -12,13 +12,14 @@ import pytest
 from rewardflow.bench.chaos.broken_disks import (
     _change_scores,
     _with_other_digit,
+    changed_bytes,
     changed_digits,
     full_disk,
     lost_journal,
 )
 
 
-@pytest.mark.parametrize("trial", [full_disk, changed_digits, lost_journal])
+@pytest.mark.parametrize("trial", [full_disk, changed_digits, changed_bytes, lost_journal])
 def test_a_broken_disk_loses_no_paid_verdict(trial: object, tmp_path: Path) -> None:
     tried = asyncio.run(trial(4, tmp_path))  # type: ignore[operator]
     assert tried.count == 400

@@ -20,6 +20,7 @@ from rewardflow.bench.chaos.scenario import Scenario, Tried, in_real_time
 from rewardflow.bench.chaos.scoring_process import Order, Reached, scoring_process
 from rewardflow.bench.chaos.truth_check import check_verdicts
 from rewardflow.errors import JournalError
+from rewardflow.reward.journal.repair import repair_journal
 
 _COUNT = 400
 _SLOTS = 16
@@ -95,19 +96,33 @@ def _with_other_digit(verdict: str, chance: random.Random) -> str:
 
 
 async def changed_bytes(seed: int, folder: Path) -> Tried:
-    """Changes random bytes of the journal, then scores again. A journal that cannot be read is refused by name."""
+    """Changes random bytes of the journal, repairs a copy, and scores again. An unreadable one is refused by name."""
     chance = random.Random(seed)
     async with HostileServer(seed=seed) as server:
         await _life(server, folder)
         num_changed = chance.randrange(1, 20)
         _change_bytes(folder / "journal.db", chance, num_changed)
+        complaints = list(_check_repair(folder / "journal.db"))
         second = await _life(server, folder)
     if second.error in _JOURNAL_ERRORS:
-        return Tried(_COUNT, note=f"{num_changed} bytes changed, refused with {second.error}")
-    complaints = list(check_verdicts(server, _COUNT, second.verdicts))
+        return Tried(_COUNT, tuple(complaints), f"{num_changed} bytes changed, refused with {second.error}")
+    complaints += check_verdicts(server, _COUNT, second.verdicts)
     if second.error:
         complaints.append(f"the second life ended with {second.error}: {second.message}")
     return Tried(_COUNT, tuple(complaints), f"{num_changed} bytes changed, {server.num_requests - _COUNT} asked again")
+
+
+def _check_repair(journal: Path) -> Iterator[str]:
+    """Repairs a copy of the journal; complains if a row is neither kept nor counted as lost."""
+    copy = journal.with_name("repaired.db")
+    copy.write_bytes(journal.read_bytes())
+    try:
+        result = repair_journal(copy)
+    except JournalError:  # not even its schema can be read
+        return
+    num_counted = result.rows_kept + result.costs_kept + result.rows_lost
+    if num_counted != _COUNT:
+        yield f"a repair counted {num_counted} of {_COUNT} rows"
 
 
 def _change_bytes(file: Path, chance: random.Random, count: int) -> None:
@@ -169,7 +184,7 @@ def _scenarios() -> Iterator[Scenario]:
     )
     yield Scenario(
         name="changed-bytes",
-        promise="a damaged journal gives true scores or is refused by name",
+        promise="a damaged journal gives true scores or is refused by name, and a repair counts every row",
         unit="rollouts",
         seconds=4.0,
         trial=in_real_time(changed_bytes),
