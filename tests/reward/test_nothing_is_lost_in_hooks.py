@@ -124,7 +124,7 @@ class Judge:
         self.num_called: dict[str, int] = {}
         for name, hook, plain, coroutine in (
             ("post_process_scores", plan.post_process, self.double, self.double_slowly),
-            ("log", plan.log, self.write_down, self.write_down_slowly),
+            ("log_verdicts", plan.log, self.write_down, self.write_down_slowly),
             ("aclose", plan.close, self.end, self.end_slowly),
         ):
             if hook is not None:
@@ -156,28 +156,13 @@ class Judge:
         await self.wait("post_process", self.plan.post_process)
         return self.double(scores)
 
-    def write_down(
-        self,
-        timestamps: list[float],
-        queries: list[str | None],
-        results: list[dict[str, object]],
-        latencies: list[float],
-        group_uids: list[str],
-    ) -> None:
-        assert len(timestamps) == len(queries) == len(results) == len(latencies) == len(group_uids)
+    def write_down(self, verdicts: list[dict[str, object]]) -> None:
         self.num_logs += 1
-        self.rows += [(group_uid, result["score"]) for group_uid, result in zip(group_uids, results, strict=True)]
+        self.rows += [(str(verdict["group_id"]), verdict["score"]) for verdict in verdicts]
         raise_if_planned(self.next_behaviour("log", self.plan.log))
 
-    async def write_down_slowly(
-        self,
-        timestamps: list[float],
-        queries: list[str | None],
-        results: list[dict[str, object]],
-        latencies: list[float],
-        group_uids: list[str],
-    ) -> None:
-        self.write_down(timestamps, queries, results, latencies, group_uids)
+    async def write_down_slowly(self, verdicts: list[dict[str, object]]) -> None:
+        self.write_down(verdicts)
         await self.wait("log", self.plan.log)
 
     def end(self) -> None:

@@ -34,6 +34,15 @@ def test_impossible_usage_is_refused(usage: dict[str, float]) -> None:
         rf.report_usage(**usage)
 
 
+def test_cached_tokens_are_a_part_of_the_tokens() -> None:
+    call = Call(())
+    inside(call, lambda: rf.report_usage(tokens=812, cached_tokens=700, cache_saved_usd=0.25))
+    assert (call.cached_tokens, call.cache_saved_usd) == (700, 0.25)
+    for cached_tokens, saved_usd in ((813, 0.0), (-1, 0.0), (1, -0.5), (1, float("inf"))):
+        with pytest.raises(rf.InvalidInput, match="cached_tokens must be at most tokens"):
+            rf.report_usage(tokens=812, cached_tokens=cached_tokens, cache_saved_usd=saved_usd)
+
+
 def test_only_headers_about_limits_are_kept() -> None:
     call = Call(())
     headers = {"Authorization": "Bearer secret", "X-RateLimit-Limit-Requests": "600", "Retry-After": "7"}

@@ -472,7 +472,7 @@ def test_a_bad_frame_ends_the_process_and_fails_its_calls_with_the_reason(
     data, reason = {
         "pickle": (frame(1, trap), "it is not plain data"),
         "oversized": (HEADER.pack(MAX_FRAME_BYTES + 1, 1), "is too large"),
-        "number": (frame(77, encode([1.0, None, 0.0, 0, False, None, 0])), "it answers no call"),
+        "number": (frame(77, encode([1.0, None, 0.0, 0, False, None, 0, 0, 0.0])), "it answers no call"),
         "second handshake": (frame(0, b"null"), "it is no reply"),
     }[kind]
 

@@ -181,7 +181,7 @@ def test_the_users_mapping_is_left_alone() -> None:
         {"explanation": ["a"]},
         {"error": ValueError("odd")},
     ],
-    ids=str,
+    ids=lambda odd: str(odd).partition(" at 0x")[0],
 )
 def test_a_reward_record_with_an_odd_field_keeps_its_score_and_holds_only_what_its_fields_say(
     odd: dict[str, Any],

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -189,10 +190,28 @@ def test_log_is_called_once_per_submitted_batch_when_it_is_complete_with_aligned
     timestamps, queries, results, latencies, uids = judge.logged[1]
     rows = sorted(zip(uids, latencies, queries, timestamps, results, strict=True), key=lambda row: (row[0], -row[1]))
     assert [row[:3] for row in rows] == [("a", 9.0, "q9"), ("a", 3.0, None), ("b", 1.0, "q1")]
-    assert all(isinstance(row[3], float) and row[3] > 0 for row in rows)
-    assert rows[0][4] == {"score": 9.0, "explanation": "e9", "error": None, "x": 1}
-    assert rows[1][4]["score"] is None
-    assert "three" in rows[1][4]["error"]
+    assert all(datetime.fromisoformat(row[3]).year > 2000 for row in rows)
+    assert rows[0][4] == "e9"  # the reward's own words
+    assert "three" in rows[1][4]
+
+
+def test_log_verdicts_gets_all_that_is_known_of_every_verdict_of_a_batch() -> None:
+    class Judge(Logging):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches: list[list[dict[str, Any]]] = []
+
+        def log_verdicts(self, verdicts: list[dict[str, Any]]) -> None:
+            self.batches.append(verdicts)
+
+    judge = Judge()
+    score_groups(judge, group("a", "9", "3"))
+    ((nine, three),) = judge.batches
+    assert (nine["group_id"], nine["index"], nine["query"], nine["score"]) == ("a", 0, "q9", 9.0)
+    assert (nine["explanation"], nine["error"], nine["latency_s"], nine["extras"]) == ("e9", None, 9.0, {"x": 1})
+    assert nine["at_unix_s"] > 0
+    assert three["score"] is None
+    assert "three" in three["error"]
 
 
 def test_log_is_called_once_for_a_ticket_that_was_filled_one_rollout_at_a_time() -> None:

@@ -103,6 +103,6 @@ def test_each_weighted_reward_logs_its_own_verdicts() -> None:
     score_groups([rf.Weighted(first, name="first"), rf.Weighted(second, name="second")], group("g", "1", "2"))
     for judge in (first, second):
         ((_, _, results, _, uids),) = judge.logged
-        assert sorted(result["score"] for result in results) == [1.0, 2.0]
+        assert sorted(results) == ["e1", "e2"]
         assert uids == ["g", "g"]
         assert judge.num_closed == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,16 @@ from rewardflow.types import Reward
 NUM_ROWS = 400
 PAGE_BYTES = 4096
 TABLE_LEAF = 13
+INDEX_LEAF = 10
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "journal.db"
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
-        verdict = Reward(value=0.125, cost_usd=0.5)
-        insert(connection, [row_of(an_entry(number, verdict), "full") for number in range(NUM_ROWS)])
+        verdict, chance = Reward(value=0.125, cost_usd=0.5), random.Random(0)
+        entries = [replace(an_entry(number, verdict), key=chance.randbytes(16)) for number in range(NUM_ROWS)]
+        insert(connection, [row_of(entry, "full") for entry in entries])
     return path
 
 
@@ -97,6 +100,54 @@ def test_ids_that_grew_beyond_a_file_that_was_shrunk_are_read(path: Path) -> Non
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE verdicts SET id = id + 100000000")
     assert (check_journal(path).rows, check_journal(path).is_sound) == (NUM_ROWS, True)
+
+
+def first_page(data: bytes, kind: int) -> int:
+    return next(page for page in range(PAGE_BYTES, len(data), PAGE_BYTES) if data[page] == kind)
+
+
+def test_cells_that_a_page_does_not_have_are_not_counted_as_rows(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[first_page(data, TABLE_LEAF) + 4] |= 0x40  # the number of cells: SQLite finds rows without values behind them
+    path.write_bytes(data)
+    found = check_journal(path)
+    assert (found.rows, found.broken, found.is_sound) == (NUM_ROWS, (), False)
+    assert repair_journal(path).rows_kept == NUM_ROWS
+
+
+def test_a_broken_entry_of_an_index_is_not_counted_as_a_lost_row(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    page = first_page(data, INDEX_LEAF)
+    cell = page + int.from_bytes(data[page + 8 : page + 10], "big")
+    end = cell + 1 + data[cell]  # the last two bytes of an entry are the id
+    data[end - 2] ^= 0x40
+    path.write_bytes(data)
+    found = check_journal(path)
+    assert (found.rows, found.broken, found.is_sound) == (NUM_ROWS, (), False)
+    assert repair_journal(path).rows_kept == NUM_ROWS
+
+
+def test_a_changed_type_of_a_column_stops_a_run_and_a_repair_keeps_every_row(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"id INTEGER PRIMARY KEY", b"id YNTEGER PRIMARY KEY"))
+    with pytest.raises(
+        JournalError, match="column id must be INTEGER, got YNTEGER; `rewardflow journal check --repair"
+    ):
+        open_for_writing(path, lock_timeout_s=0)
+    assert "column id must be INTEGER, got YNTEGER" in check_journal(path).page_problems
+    assert repair_journal(path).rows_kept == NUM_ROWS
+    assert check_journal(path).is_sound
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_changed_bits_leave_no_row_uncounted(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    for _ in range(19):
+        data[chance.randrange(PAGE_BYTES, len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+    with contextlib.suppress(JournalError):
+        result = repair_journal(path)
+        assert result.rows_kept + result.costs_kept + result.rows_lost == NUM_ROWS
 
 
 @pytest.mark.parametrize("seed", range(16))

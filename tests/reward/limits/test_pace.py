@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pace_table import Setting, best_constant_share, figures_of
 from simulated_pace import Service, run
 
 from rewardflow import clock
@@ -390,6 +391,18 @@ def test_refusals_by_chance_do_not_hide_the_limit(burst: int, seed: int) -> None
     log = run(Pace("auto", None), Service(burst=burst, noise=0.05), slots=256, until_s=20 * MINUTE_S, seed=seed)
     assert log.accepted_share(600.0, 5 * MINUTE_S, 20 * MINUTE_S) >= 0.8
     assert log.refused_share(5 * MINUTE_S, 20 * MINUTE_S) <= 0.1
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize(("burst", "rpm"), [(1, 60.0), (1, 120.0), (1, 300.0), (1, 600.0), (2, 600.0)])
+def test_a_limit_that_uneven_delays_make_soft_is_used_about_as_well_as_by_the_best_constant_rate(
+    burst: int, rpm: float, seed: int
+) -> None:
+    setting = Setting(service=Service(rpm=rpm, burst=burst, jitter_s=0.2), rpm=rpm)
+    best, _ = best_constant_share(setting, seed)
+    figures = figures_of(setting, seed)
+    assert figures.share >= min(0.88 * best, 0.8)
+    assert figures.refused <= 0.2 or rpm == 60.0  # a search that takes minutes there
 
 
 @pytest.mark.parametrize("burst", [1, 10, 60, 200, 600])

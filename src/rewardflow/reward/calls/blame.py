@@ -1,12 +1,20 @@
 """Decides whether a failed call is the fault of its rollout or of the service.
 
 Always true: a failure uses up an attempt of its rollout, unless the endpoint's breaker is open or opens before the
-endpoint answers another call; a rollout that hung, or used up an attempt, before another rollout was answered is a
-suspect, and its further failures open no breaker.
+endpoint answers another call; a rollout that hung, or used up an attempt, before a call started that was answered is a
+suspect, and its further failures open no breaker. Once the service has answered, a rollout that is no suspect uses up
+its last of several attempts only if its prompt fails alone, or rollouts have failed for good so often that this may be
+one more.
 
 A call that hangs looks the same in both cases. Only other rollouts can tell: if they are answered, the service works.
+A service that goes down may still answer calls that it had taken before, so only calls that start later can tell.
 So a rollout that failed is held back until the service has answered another call, or until only such rollouts are
 left; then the one that has waited longest goes next.
+
+If too few rollouts are left to open a breaker, nothing can tell. Then the share of rollouts that failed for good before
+says how likely it is that these do too; groups count, because the rollouts of one prompt often fail together. If that
+is unlikely, the service is taken to be down. One prompt alone that fails is taken to be at fault, because that is
+common, and waiting for the end of an outage that is none would take long.
 """
 
 from __future__ import annotations
@@ -16,8 +24,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rewardflow.reward.calls.faults import Fault
     from rewardflow.reward.groups.job import Job
     from rewardflow.reward.limits.endpoints import Endpoint
+
+
+_UNLIKELY = 0.0001  # that so many groups in a row fail by themselves; an outage is likelier
 
 
 class Blame:
@@ -25,10 +37,12 @@ class Blame:
 
     def __init__(self, window: int) -> None:
         self._window = window  # a breaker opens after at most this many failures in a row
-        self._undecided: dict[Endpoint, deque[Job]] = {}
+        self._undecided: dict[Endpoint, deque[tuple[float, Job]]] = {}  # with the time of the failure
         self._held_back: deque[Job] = deque()
-        self._excused: set[Job] = set()
+        self._excused: dict[Job, float] = {}  # with the time of the last failure
         self._answered_s = -math.inf
+        self._num_answered = 0
+        self._num_given_up = 0
 
     @property
     def was_answered(self) -> bool:
@@ -44,24 +58,38 @@ class Blame:
         """The jobs that failed since the last answer while a breaker was open: waiting, or in flight as a probe."""
         return [job for job in self._excused if not job.is_done]
 
-    def failed(self, job: Job, endpoint: Endpoint) -> None:
+    def failed(self, job: Job, endpoint: Endpoint, now: float) -> None:
         """Records a failure that used up an attempt."""
-        self._undecided.setdefault(endpoint, deque(maxlen=self._window)).append(job)
+        self._undecided.setdefault(endpoint, deque(maxlen=self._window)).append((now, job))
 
-    def excuse(self, job: Job) -> None:
+    def gave_up(self, fault: Fault) -> None:
+        """Records that a rollout failed for good."""
+        self._num_given_up += fault.kind in ("timeout", "service")
+
+    def suspects_service(self, job: Job, endpoint: Endpoint) -> bool:
+        """Whether the failures that no answer has followed show an outage, and not what these rollouts always do."""
+        undecided = [one for _, one in self._undecided.get(endpoint, ())]
+        if job.is_suspect or job not in undecided or not self.was_answered:
+            return False
+        num_groups = len({id(one.group) for one in undecided})
+        share = (self._num_given_up + 1) / (self._num_given_up + self._num_answered + 2)  # not 0 before the first
+        return num_groups > 1 and share**num_groups < _UNLIKELY
+
+    def excuse(self, job: Job, now: float) -> None:
         """Records a failure in an outage, which used up no attempt."""
-        self._excused.add(job)
+        self._excused[job] = now
 
-    def answered(self, endpoint: Endpoint, now: float) -> list[Job]:
-        """Records an answer; returns the jobs that were held back and may be asked about again."""
+    def answered(self, endpoint: Endpoint, started_s: float, now: float) -> list[Job]:
+        """Records the answer to a call; returns the jobs that were held back and may be asked about again."""
         self._answered_s = now
-        if self._undecided:
-            for job in self._undecided.pop(endpoint, ()):
-                job.is_suspect = True
+        self._num_answered += 1
+        undecided = self._undecided.get(endpoint)
+        while undecided and undecided[0][0] <= started_s:
+            undecided.popleft()[1].is_suspect = True
         if self._excused:
-            for job in self._excused:
+            for job in [job for job, failed_s in self._excused.items() if failed_s <= started_s]:
                 job.is_suspect = job.is_suspect or (job.fault is not None and job.fault.kind == "timeout")
-            self._excused.clear()
+                del self._excused[job]
         if not self._held_back:
             return []
         released = self.held_back
@@ -70,7 +98,7 @@ class Blame:
 
     def opened(self, endpoint: Endpoint) -> None:
         """Gives the attempts back that the outage used up before the breaker opened."""
-        for job in self._undecided.pop(endpoint, ()):
+        for _, job in self._undecided.pop(endpoint, ()):
             job.num_failures = max(0, job.num_failures - 1)
 
     def holds_back(self, job: Job, failed_s: float) -> bool:
@@ -80,13 +108,13 @@ class Blame:
         self._held_back.append(job)
         return True
 
-    def take_nowait(self) -> Job | None:
-        """Returns the job that was held back longest, suspects last; None if there is none."""
+    def take_nowait(self, most_failures: float = math.inf) -> Job | None:
+        """Returns the job that was held back longest, suspects last; None if none with at most so many failures."""
         waiting = self.held_back
-        if not waiting:
-            self._held_back.clear()
-            return None
-        chosen = next((job for job in waiting if not job.is_suspect), waiting[0])
-        waiting.remove(chosen)
         self._held_back = deque(waiting)
+        allowed = [job for job in waiting if job.num_failures <= most_failures]
+        if not allowed:
+            return None
+        chosen = next((job for job in allowed if not job.is_suspect), allowed[0])
+        self._held_back.remove(chosen)
         return chosen

@@ -96,6 +96,7 @@ class Dispatcher:
         self._sequence = 0
         self._running = 0
         self._num_unsaved = 0
+        self._num_first_calls = 0  # in flight: of jobs that have not failed yet
         self._num_started = 0
         self._num_retries = 0
         self._outcomes: Counter[str] = Counter()
@@ -258,10 +259,18 @@ class Dispatcher:
         is_probe = self._num_broken > 0 and self._governors.is_probe_due(self._loop.time())
         anywhere = self._rng if is_probe else None
         entry = self._queue.first(scarce_slots=self._scarce_slots, anywhere=anywhere)
-        if entry is None and (job := self._blame.take_nowait()) is not None:
+        if entry is None and (job := self._blame.take_nowait(self._most_failures)) is not None:
             self.add(job)
             entry = self._queue.first(scarce_slots=self._scarce_slots)
         return entry
+
+    @property
+    def _most_failures(self) -> float:
+        """How many failures a job may have that is asked about again: before the last attempt, first calls must end.
+
+        Their answers may show that the service works, or their failures that it does not.
+        """
+        return self.limits.max_attempts - 2 if self._num_first_calls and self.limits.max_attempts > 1 else math.inf
 
     @property
     def _scarce_slots(self) -> int | None:
@@ -332,6 +341,7 @@ class Dispatcher:
         self._num_started += 1
         if job.num_calls == 0:
             self._budget.earn()
+            self._num_first_calls += 1
             job.started_s = now
         elif not is_hedge:
             self._num_retries += 1
@@ -381,6 +391,7 @@ class Dispatcher:
         """Frees the attempt's resources, then decides what its outcome means for the job."""
         job, call, now = attempt.job, attempt.call, self._loop.time()
         job.num_running -= 1
+        self._num_first_calls -= call.attempt == 1
         job.scorer.num_busy -= 1
         job.release(attempt)
         self._queue.end(job.group.ticket.run, now - attempt.started_s)
@@ -411,7 +422,7 @@ class Dispatcher:
             if is_open:
                 self._blame.opened(attempt.endpoint)
         if is_answered:
-            for job in self._blame.answered(attempt.endpoint, now):
+            for job in self._blame.answered(attempt.endpoint, attempt.started_s, now):
                 self.add(job)
         self._outcomes[outcome] += 1
         latency_s = now - attempt.started_s
@@ -439,9 +450,9 @@ class Dispatcher:
             job.num_rejections += 1
             num_failures, may_retry = job.num_rejections, is_outage or job.num_rejections < _MAX_REJECTIONS
         else:
-            job.num_failures += 0 if is_outage else 1
-            if not is_outage and fault.kind in ("timeout", "service"):
-                self._blame.failed(job, attempt.endpoint)
+            if not is_outage:
+                job.num_failures += 1
+                is_outage = fault.kind in ("timeout", "service") and self._ends_in_outage(attempt, fault, now)
             num_failures, may_retry = max(1, job.num_failures), job.num_failures < self.limits.max_attempts
         delay_s = self._backoff.delay_s(num_failures, fault.retry_after_s)
         limit_s = self.limits.verdict_timeout_s
@@ -454,13 +465,27 @@ class Dispatcher:
                 job.timer = self._loop.call_later(delay_s, self._add_again, job, now)
                 self._backing_off.add(job)
                 if is_outage:
-                    self._blame.excuse(job)
+                    self._blame.excuse(job, now)
                 if delay_s > self.limits.outage_give_up_s:
                     self._outage.begin(fault.message)
                 return
             message = f"{message} (retry budget spent)"
         if job.num_running == 0:
+            self._blame.gave_up(fault)
             job.fail(fault.kind, message, now)
+
+    def _ends_in_outage(self, attempt: Attempt, fault: Fault, now: float) -> bool:
+        """Opens the endpoint's breaker if this failure would be its job's last, and the service seems to be down."""
+        job, endpoint = attempt.job, attempt.endpoint
+        self._blame.failed(job, endpoint, now)
+        if not fault.is_retryable or not 1 < self.limits.max_attempts <= job.num_failures:
+            return False
+        if not self._blame.suspects_service(job, endpoint) or not self._governors.stop_endpoint(endpoint, now):
+            return False
+        self._num_broken += 1
+        self._blame.opened(endpoint)
+        self._follow_outage()
+        return True
 
     def _add_again(self, job: Job, failed_s: float) -> None:
         """Queues a retry; the time limit of its verdict also holds while it waits."""
@@ -526,11 +551,13 @@ class Dispatcher:
         """
         if self._governors.outage_since_s() is None or not self._blame.was_answered:
             return False
-        waiting = list(self._waiting())
-        if not all(job.fault is not None and job.fault.kind == "timeout" for job in waiting):
+        waiting = dict.fromkeys(self._waiting())
+        told = ("timeout", "service") if len(waiting) < self.limits.outage_window else ("timeout",)
+        if not all(job.fault is not None and job.fault.kind in told for job in waiting):
             return False
         for job in waiting:
             if job.fault is not None:
+                self._blame.gave_up(job.fault)
                 message = f"{job.fault.message}, and no other rollout was left to tell whether the service is down"
                 job.fail(job.fault.kind, message, self._loop.time())
         return True
@@ -578,6 +605,8 @@ def _call_event(attempt: Attempt, outcome: str, latency_s: float, now: float) ->
         tokens=attempt.call.tokens,
         is_hedge=attempt.is_hedge,
         source=attempt.job.group.ticket.source,
+        cached_tokens=attempt.call.cached_tokens,
+        cache_saved_usd=attempt.call.cache_saved_usd,
     )
 
 

@@ -39,6 +39,7 @@ class LoadedReward:
     function: Callable[..., Any]
     post_process: Callable[..., Any] | None
     log: Callable[..., Any] | None
+    log_verdicts: Callable[..., Any] | None
     close: Callable[[], Any] | None
     estimate_tokens: Callable[[Rollout], int] | None
     cost_bound_usd: Callable[[Rollout], float | None] | None  # the most that a call can cost, or None if not known
@@ -63,6 +64,10 @@ class LoadedReward:
         """Returns one reward per rollout of the call. Never raises: an unreadable result becomes a failed reward."""
         return (parse_result(result),) if self.unit == "rollout" else parse_results(result, count)
 
+    @property
+    def logs(self) -> bool:
+        return self.log is not None or self.log_verdicts is not None
+
 
 def load_reward(source: RewardSource) -> LoadedReward:
     """Imports, builds and checks a reward; raises `RewardLoadError` for everything that can be wrong with it."""
@@ -86,6 +91,7 @@ def load_reward(source: RewardSource) -> LoadedReward:
         function=_as_coroutine_function(function) if is_async else function,
         post_process=_hook(target, source.name, "post_process_scores", "scores"),
         log=_hook(target, source.name, "log", "timestamps", "queries", "results", "latencies", "group_uids"),
+        log_verdicts=_hook(target, source.name, "log_verdicts", "verdicts"),
         close=_hook(target, source.name, "aclose") or _hook(target, source.name, "close"),
         estimate_tokens=_hook(target, source.name, "estimate_tokens", "rollout"),
         cost_bound_usd=_hook(target, source.name, "cost_bound_usd", "rollout"),

@@ -33,6 +33,8 @@ class Call:
     is_cost_known: bool = False  # true also when the reported cost is 0
     headers: dict[str, str] | None = None
     num_unpriced: int = 0  # requests sent for this call whose cost is not known
+    cached_tokens: int = 0  # of `tokens`, those of the prompt that the service had computed before
+    cache_saved_usd: float = 0.0  # what these would have cost more
 
 
 _MAX_TOKENS = 10**12  # in one call; the journal's integers end at 2**63
@@ -47,20 +49,30 @@ def current_call() -> Call | None:
     return _current_call.get()
 
 
-def report_usage(*, cost_usd: float | None = None, tokens: int = 0) -> None:
+def report_usage(
+    *, cost_usd: float | None = None, tokens: int = 0, cached_tokens: int = 0, cache_saved_usd: float = 0.0
+) -> None:
     """Adds to the cost of this call. Call it as soon as the service has answered, before parsing can fail.
 
     `cost_usd=0.0` means that the call was free. A call without any report counts as `call_cost_usd`, or else as what
-    the agent reserved for it.
+    the agent reserved for it. `cached_tokens` are those of `tokens` that the service took from its cache of prompts,
+    and `cache_saved_usd` is what they would have cost more.
     """
     if (cost_usd is not None and not 0 <= cost_usd < math.inf) or not 0 <= tokens <= _MAX_TOKENS:
         raise InvalidInput(
             f"usage must be finite, not negative and at most {_MAX_TOKENS} tokens, got cost_usd={cost_usd}, "
             f"tokens={tokens}"
         )
+    if not 0 <= cached_tokens <= tokens or not 0 <= cache_saved_usd < math.inf:
+        raise InvalidInput(
+            f"cached_tokens must be at most tokens, and cache_saved_usd finite and not negative, got "
+            f"cached_tokens={cached_tokens}, tokens={tokens}, cache_saved_usd={cache_saved_usd}"
+        )
     call = _current_call.get()
     if call is not None:
         call.tokens += tokens
+        call.cached_tokens += cached_tokens
+        call.cache_saved_usd += cache_saved_usd
         if cost_usd is not None:
             call.cost_usd += cost_usd
             call.is_cost_known = True

@@ -125,8 +125,8 @@ def _answer(function: Callable[..., Any], body: bytes, base: contextvars.Context
 
 
 def _reply(value: Any, failure: Failure | None, call: Call) -> bytes:
-    cost_usd, tokens = float(call.cost_usd), int(call.tokens)
-    return encode_reply(Reply(value, failure, cost_usd, tokens, call.is_cost_known, call.headers, call.num_unpriced))
+    told = (float(call.cost_usd), int(call.tokens), call.is_cost_known, call.headers, call.num_unpriced)
+    return encode_reply(Reply(value, failure, *told, int(call.cached_tokens), float(call.cache_saved_usd)))
 
 
 def _without_secrets(failure: Failure) -> Failure:

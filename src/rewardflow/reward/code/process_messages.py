@@ -73,6 +73,8 @@ class Reply:
     is_cost_known: bool
     headers: dict[str, str] | None
     num_unpriced: int  # requests of the call whose cost is not known
+    cached_tokens: int = 0
+    cache_saved_usd: float = 0.0
 
 
 # -- from the child: plain data --
@@ -82,7 +84,7 @@ def encode_reply(reply: Reply) -> bytes:
     """Returns the body of a reply; raises TypeError if the result cannot be sent or is too large."""
     failure = None if reply.failure is None else _plain_failure(reply.failure)
     usage = [reply.cost_usd, reply.tokens, reply.is_cost_known, reply.headers, reply.num_unpriced]
-    body = encode([to_plain(reply.value), failure, *usage])
+    body = encode([to_plain(reply.value), failure, *usage, reply.cached_tokens, reply.cache_saved_usd])
     if len(body) > MAX_FRAME_BYTES:
         raise TypeError(f"it must have at most {MAX_FRAME_BYTES} bytes, got {len(body)}")
     return body
@@ -99,8 +101,17 @@ def decode_reply(body: bytes) -> Reply:
             bool() as is_known,
             headers,
             int() as num_unpriced,
-        ] if 0 <= cost_usd < math.inf and tokens >= 0 and _is_headers(headers) and num_unpriced >= 0:
-            return Reply(value, _read_failure(failure), float(cost_usd), tokens, is_known, headers, num_unpriced)
+            int() as cached_tokens,
+            int() | float() as saved_usd,
+        ] if (
+            0 <= cost_usd < math.inf
+            and 0 <= saved_usd < math.inf
+            and 0 <= cached_tokens <= tokens
+            and _is_headers(headers)
+            and num_unpriced >= 0
+        ):
+            told = (float(cost_usd), tokens, is_known, headers, num_unpriced, cached_tokens, float(saved_usd))
+            return Reply(value, _read_failure(failure), *told)
     raise ValueError("it is no reply")
 
 
@@ -201,6 +212,7 @@ def open_reply(reply: Reply, call: Call) -> Any:
     call.cost_usd, call.tokens = reply.cost_usd, reply.tokens
     call.is_cost_known = reply.is_cost_known
     call.headers = reply.headers
+    call.cached_tokens, call.cache_saved_usd = reply.cached_tokens, reply.cache_saved_usd
     call.num_unpriced = reply.num_unpriced  # the child began with the count that this process sent
     if reply.failure is not None:
         raise unpack_exception(reply.failure)

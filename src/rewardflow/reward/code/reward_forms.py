@@ -64,17 +64,26 @@ class SupportsPostProcess(Protocol):
 
 
 class SupportsLog(Protocol):
-    """Logs every submitted batch once, when it is complete; the five lists are aligned."""
+    """Logs every submitted batch once, when it is complete; the five lists are aligned.
+
+    Timestamps are ISO 8601, in local time; a result is the explanation that the reward returned, or the error.
+    """
 
     def log(
         self,
-        timestamps: list[float],
+        timestamps: list[str],
         queries: list[str | None],
-        results: list[Any],
+        results: list[str | None],
         latencies: list[float],
         group_uids: list[str],
         /,
     ) -> object: ...
+
+
+class SupportsLogVerdicts(Protocol):
+    """Logs every submitted batch once, when it is complete: a dict for each rollout, with all that is known of it."""
+
+    def log_verdicts(self, verdicts: list[dict[str, Any]], /) -> object: ...
 
 
 class SupportsDecideLocally(Protocol):

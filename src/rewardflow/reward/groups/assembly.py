@@ -74,7 +74,7 @@ class Assembly:
         self._num_groups = 0
         self._judges_groups = tuple(component.scorer.loaded.unit == "group" for component in components)
         self._open_groups: defaultdict[tuple[int, str], int] = defaultdict(int)  # by step and source
-        self._logs = any(component.scorer.loaded.log is not None for component in components)
+        self._logs = any(component.scorer.loaded.logs for component in components)
         self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
         self._on_resolved = self._resolved  # bound once, not once for every job
         self._add_job = tuple([(one.decider or one.dispatcher).add for one in components])
@@ -423,13 +423,16 @@ class Assembly:
             return
         groups = sorted(self._delivered_for_log.pop(ticket, ()), key=lambda group: group.number)
         for number, component in enumerate(self._components):
-            log = component.scorer.loaded.log
-            if log is not None and groups:
+            loaded = component.scorer.loaded
+            if loaded.log is not None and groups:
                 columns = zip(*(row for group in groups for row in group.log_rows(number)), strict=True)
                 lists = [list(column) for column in columns]
-                self._tasks.create_task(self._run_log(f"{component.name}.log", log, lists))
+                self._tasks.create_task(self._run_log(f"{component.name}.log", loaded.log, *lists))
+            if loaded.log_verdicts is not None and groups:
+                verdicts = [verdict for group in groups for verdict in group.logged_verdicts(number)]
+                self._tasks.create_task(self._run_log(f"{component.name}.log_verdicts", loaded.log_verdicts, verdicts))
 
-    async def _run_log(self, name: str, log: Callable[..., object], lists: list[list[object]]) -> None:
+    async def _run_log(self, name: str, log: Callable[..., object], *lists: object) -> None:
         await self._hooks.run(name, log, *lists)
 
     # -- statistics --------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ rollouts were submitted and every column (one for each reward) has a verdict for
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rewardflow.errors import InvalidInput
@@ -156,18 +157,39 @@ class PendingGroup:
         for rollout, reward in zip(self.members(), rewards, strict=True):
             column.rewards[rollout.index] = reward
 
-    def log_rows(self, number: int) -> list[tuple[float, str | None, dict[str, object], float, str]]:
+    def log_rows(self, number: int) -> list[tuple[str, str | None, str | None, float, str]]:
         """Returns the arguments of a reward's `log` for each rollout: time, query, result, latency, group."""
         return [
             (
-                self.note(rollout).landed_unix_s,
+                datetime.fromtimestamp(self.note(rollout).landed_unix_s).isoformat(),
                 reward.query,
-                {"score": reward.value, "explanation": reward.explanation, "error": reward.error, **reward.extras},
+                reward.explanation if reward.value is not None else reward.error,
                 reward.latency_s,
                 self.group_id,
             )
-            for rollout, reward in zip(self.members(), self.column_rewards(self.columns[number]), strict=True)
+            for rollout, reward in self._judged(number)
         ]
+
+    def logged_verdicts(self, number: int) -> list[dict[str, object]]:
+        """Returns the argument of a reward's `log_verdicts`: for each rollout what is known of its verdict."""
+        return [
+            {
+                "at_unix_s": self.note(rollout).landed_unix_s,
+                "group_id": self.group_id,
+                "index": rollout.index,
+                "step": self.step,
+                "query": reward.query,
+                "score": reward.value,
+                "explanation": reward.explanation,
+                "error": reward.error,
+                "latency_s": reward.latency_s,
+                "extras": dict(reward.extras),
+            }
+            for rollout, reward in self._judged(number)
+        ]
+
+    def _judged(self, number: int) -> Iterator[tuple[Rollout, Reward]]:
+        return zip(self.members(), self.column_rewards(self.columns[number]), strict=True)
 
     def verdict_on(self, index: int, components: Sequence[Component]) -> Reward | None:
         """Returns the verdict on one rollout once every column has one; post-processing may still change it."""

@@ -54,6 +54,8 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
 
+_COLUMN_TYPES: Final = dict(re.findall(r"^    (\w+) (\w+)", _SCHEMA, re.MULTILINE))
+
 # Columns that the first journals lack. An earlier rewardflow writes NULL there, so the schema version stays the same.
 _LATER_COLUMNS: Final = ("verdict_crc32", "rest_crc32")
 
@@ -194,12 +196,31 @@ def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
     for name in _LATER_COLUMNS:
         if name not in known:
             connection.execute(f"ALTER TABLE verdicts ADD COLUMN {name} INTEGER")
+    if problems := column_problems(connection):
+        hint = f"`rewardflow journal check --repair {path}` keeps its rows"
+        raise JournalError(f"cannot use the journal {path}: {'; '.join(problems)}; {hint}")
     connection.execute("COMMIT")
 
 
 def column_names(connection: sqlite3.Connection) -> list[str]:
     """Returns the columns of the verdicts in this file."""
     return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('verdicts')")]
+
+
+def column_problems(connection: sqlite3.Connection) -> list[str]:
+    """Names the columns whose type changed on disk: SQLite would then find other values in them, or none."""
+    declared = connection.execute("SELECT name, type FROM pragma_table_info('verdicts')")
+    types = {_as_text(name): _as_text(type_) for name, type_ in declared}
+    return [
+        f"column {name} must be {wanted}, got {types[name]}"
+        for name, wanted in _COLUMN_TYPES.items()
+        if types.get(name, wanted) != wanted
+    ]
+
+
+def _as_text(value: str | bytes) -> str:
+    """Decodes what a connection returns that reads texts as bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 # -- network file systems --

@@ -1,16 +1,16 @@
 """Reads every verdict of a journal, also from a file with broken pages or changed bytes.
 
-Always true: a scan returns each row once, and says which rows it could not read. An index of the table lists the ids
+Always true: a scan returns each row once, and says which rows it could not read. The indexes of the table list the ids
 that must be there, so that rows which SQLite skips without an error (after a changed id it ends a range early) are read
-one by one, and those that cannot be found are counted as lost.
+one by one, and those that cannot be found are counted as lost. Only if both indexes are broken, one of their broken
+entries may be counted as a lost row.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,68 +57,125 @@ class ScannedRow:
 def scan(connection: sqlite3.Connection) -> Iterator[ScannedRow]:
     """Yields all verdicts, by id as far as the ids are sound, and a row with an error for each that is lost."""
     checksums = CHECKSUM_COLUMNS if "rest_crc32" in column_names(connection) else "NULL, NULL"
-    select = f"SELECT id, {COLUMNS}, {checksums} FROM verdicts NOT INDEXED"
+    select = f"SELECT rowid, {COLUMNS}, {checksums} FROM verdicts NOT INDEXED"
     connection.text_factory = bytes  # broken text is no UTF-8
-    yield from _Scan(connection, select, _listed_ids(connection)).rows()
+    listed = _Listed.read(connection)
+    yield from _Scan(connection, select, listed, listed.ids()).rows()
 
 
 @dataclass(frozen=True, slots=True)
-class _ListedIds:
-    """The ids that an index lists."""
+class _Index:
+    """An index of the table, and the ids that it lists."""
 
+    name: str
+    columns: tuple[str, ...]
     ids: frozenset[int]
     is_complete: bool  # SQLite read the index to its end
 
     @classmethod
-    def of(cls, connection: sqlite3.Connection, index: str, columns: Sequence[str]) -> _ListedIds:
+    def read(cls, connection: sqlite3.Connection, name: str, columns: tuple[str, ...]) -> _Index:
         """Reads an index; if it is broken, from both ends up to the broken page."""
         ids: set[int] = set()
         for direction in ("ASC", "DESC"):
-            order = ", ".join(f"{column} {direction}" for column in columns)
             try:
-                for (row_id,) in connection.execute(f"SELECT id FROM verdicts INDEXED BY {index} ORDER BY {order}"):
-                    ids.add(row_id)
+                for (row_id,) in connection.execute(_index_query(name, columns, direction, "rowid")):
+                    if row_id > 0:  # SQLite gives no other ids, so the entry is broken
+                        ids.add(row_id)
             except sqlite3.DatabaseError:
                 continue
-            return cls(frozenset(ids), is_complete=direction == "ASC")
-        return cls(frozenset(ids), is_complete=False)
+            return cls(name, columns, frozenset(ids), is_complete=direction == "ASC")
+        return cls(name, columns, frozenset(ids), is_complete=False)
+
+    def entries(self, connection: sqlite3.Connection, ids: Set[int]) -> dict[int, tuple[Any, ...]]:
+        """Returns what the index says about the rows with these ids, as far as it can be read."""
+        found: dict[int, tuple[Any, ...]] = {}
+        for direction in ("ASC", "DESC"):
+            query = _index_query(self.name, self.columns, direction, f"rowid, {', '.join(self.columns)}")
+            with contextlib.suppress(sqlite3.DatabaseError):
+                for row_id, *values in connection.execute(query):
+                    if row_id in ids:
+                        found[row_id] = tuple(values)
+        return found
+
+    def entry_elsewhere(self, row: ScannedRow, is_doubled: bool) -> tuple[Any, ...] | None:
+        """Returns what the index says about a row under another id than it has; None if that is not known."""
+        is_known = self.is_complete or self.columns == ("key",)  # many rows may have the same run and cost
+        if not is_known or (row.id in self.ids and not is_doubled):
+            return None
+        named = dict(zip(COLUMNS.split(", "), row.values, strict=True))
+        return tuple(named[column] for column in self.columns)
 
 
-def _listed_ids(connection: sqlite3.Connection) -> _ListedIds:
-    """Returns what the longer of two complete indexes lists; without a complete one, what both list."""
-    by_key = _ListedIds.of(connection, "verdicts_by_key", ("key",))
-    by_run = _ListedIds.of(connection, "verdicts_by_run", ("run", "cost_usd"))
-    if by_key.is_complete or by_run.is_complete:
-        return max(by_key, by_run, key=lambda listed: (listed.is_complete, len(listed.ids)))
-    return _ListedIds(by_key.ids | by_run.ids, is_complete=False)
+def _index_query(name: str, columns: Sequence[str], direction: str, selected: str) -> str:
+    order = ", ".join(f"{column} {direction}" for column in columns)
+    return f"SELECT {selected} FROM verdicts INDEXED BY {name} ORDER BY {order}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What the indexes list.
+
+    A row must be in the table if every index that could be read to its end lists its id; if there is none, if any does.
+    """
+
+    indexes: tuple[_Index, ...]
+    is_complete: bool  # an index could be read to its end
+
+    @classmethod
+    def read(cls, connection: sqlite3.Connection) -> _Listed:
+        by_key = _Index.read(connection, "verdicts_by_key", ("key",))
+        by_run = _Index.read(connection, "verdicts_by_run", ("run", "cost_usd"))
+        return cls((by_key, by_run), by_key.is_complete or by_run.is_complete)
+
+    def ids(self) -> frozenset[int]:
+        """Returns all ids that an index lists which could be read to its end; if there is none, that any lists."""
+        return frozenset[int]().union(*(one.ids for one in self.indexes if one.is_complete or not self.is_complete))
+
+    def must_be_there(self) -> frozenset[int]:
+        complete = [index.ids for index in self.indexes if index.is_complete]
+        return complete[0].intersection(*complete) if complete else self.ids()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stray:
+    """A row that an index may list under another id than it has, and what each such index says about it."""
+
+    entries: tuple[tuple[Any, ...] | None, ...]
+    is_doubled: bool  # another row has the same id
 
 
 @dataclass(slots=True)
 class _Scan:
-    """One pass over the table. Call `rows` once."""
+    """One pass over the table. Call `rows` once.
+
+    A row counts by itself if it is sound, or if at least its place and cost are. All else may be no row at all, because
+    SQLite shows garbage in a broken page as rows: it counts only in place of an id that must be there.
+    """
 
     connection: sqlite3.Connection
     select: str
-    listed: _ListedIds
-    seen: dict[int, int] = field(default_factory=dict)  # the hash of each returned row by its id
-    missing: dict[int, str] = field(default_factory=dict)  # ids that were not found, with the reason
-    unlisted_keys: Counter[bytes] = field(default_factory=Counter)  # of sound rows whose ids no index lists
+    listed: _Listed
+    ids: frozenset[int]  # that are listed
+    seen: dict[int, int] = field(default_factory=dict)  # the hash of each row that was read, by its id
     doubled: set[int] = field(default_factory=set)  # the hashes of rows that have the same id
-    num_unnamed: int = 0  # rows of which it is unknown what id they had: two have the same, or the row is broken too
+    counted: set[int] = field(default_factory=set)  # the ids of rows that count by themselves
+    broken: dict[int, ScannedRow] = field(default_factory=dict)  # what else was found, by id
+    strays: list[_Stray] = field(default_factory=list)  # of the counted rows
 
     def rows(self) -> Iterator[ScannedRow]:
-        ids = sorted(self.listed.ids if self.listed.is_complete else self.listed.ids.union(self._possible_ids()))
+        must_be_there = self.listed.must_be_there()
+        ids = sorted(self.ids if self.listed.is_complete else self.ids.union(self._possible_ids()))
         before = -_MAX_ID
         for start in range(0, len(ids), _IDS_AT_ONCE):
             some = ids[start : start + _IDS_AT_ONCE]
             yield from sorted(self._after(before, some), key=lambda row: row.id)
             before = some[-1]
-        yield from self._readable(" WHERE id > ? ORDER BY id", before)  # ids that no index lists
-        if self.missing:
+        yield from self._readable(" WHERE rowid > ? ORDER BY rowid", before)  # ids that no index lists
+        if not must_be_there <= self.counted:
             # SQLite finds no row under a changed id, but comes across it when it reads all rows in turn.
-            yield from self._readable(" ORDER BY id")
-            yield from self._readable(" ORDER BY id DESC")
-        yield from self._lost()
+            yield from self._readable(" ORDER BY rowid")
+            yield from self._readable(" ORDER BY rowid DESC")
+        yield from self._lost(must_be_there.union(self.broken.keys() & set(ids)) - self.counted)
 
     def _possible_ids(self) -> range:
         """Returns the ids that the table may have if no index lists them all. A changed id may be far too large."""
@@ -126,15 +183,15 @@ class _Scan:
         (page_bytes,) = self.connection.execute("PRAGMA page_size").fetchone()
         most = num_pages * page_bytes // _MIN_ROW_BYTES
         try:
-            (last_id,) = self.connection.execute("SELECT coalesce(max(id), 0) FROM verdicts NOT INDEXED").fetchone()
+            (last_id,) = self.connection.execute("SELECT coalesce(max(rowid), 0) FROM verdicts NOT INDEXED").fetchone()
         except sqlite3.DatabaseError:
             last_id = most
-        return range(1, min(most, max(last_id, 0, *self.listed.ids)) + 1)
+        return range(1, min(most, max(last_id, 0, *self.ids)) + 1)
 
     def _after(self, before: int, ids: Sequence[int]) -> Iterator[ScannedRow]:
         """Reads the rows after `before` up to the last of `ids`; halves `ids` until only the broken ones are left."""
         try:
-            found = self._fetch(" WHERE id > ? AND id <= ? ORDER BY id", before, ids[-1])
+            found = self._fetch(" WHERE rowid > ? AND rowid <= ? ORDER BY rowid", before, ids[-1])
         except sqlite3.DatabaseError:
             if len(ids) == 1:
                 yield from self._one(ids[0])
@@ -150,12 +207,10 @@ class _Scan:
 
     def _one(self, row_id: int) -> Iterator[ScannedRow]:
         try:
-            found = self._fetch(" WHERE id = ?", row_id)
+            found = self._fetch(" WHERE rowid = ?", row_id)
         except sqlite3.DatabaseError as error:
-            self.missing[row_id] = str(error)
+            self.broken.setdefault(row_id, ScannedRow(row_id, error=str(error)))
             return
-        if not found and row_id in self.listed.ids:
-            self.missing[row_id] = PLACE_LOST
         yield from self._new(found)
 
     def _readable(self, where: str, *values: int) -> Iterator[ScannedRow]:
@@ -168,41 +223,44 @@ class _Scan:
         return self.connection.execute(self.select + where, values).fetchall()
 
     def _new(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[ScannedRow]:
-        """Leaves out rows that were returned before: a broken page may lead SQLite to the same row twice."""
+        """Yields the rows that count by themselves, each once: a broken page may lead SQLite to the same row twice."""
         for row in rows:
             row_id, *values, verdict_crc32, rest_crc32 = row
             if self.seen.get(row_id) == hash(row) or hash(row) in self.doubled:
                 continue
-            is_doubled, is_unlisted = row_id in self.seen, row_id not in self.listed.ids
-            if is_doubled:
-                self.num_unnamed += 1
+            if row_id in self.seen:
                 self.doubled |= {self.seen[row_id], hash(row)}
             self.seen[row_id] = hash(row)
-            is_moved = is_doubled or (is_unlisted and self.listed.is_complete)
+            is_doubled = row_id in self.counted
+            is_moved = is_doubled or (self.listed.is_complete and row_id not in self.ids)
             scanned = ScannedRow(row_id, tuple(values), verdict_crc32, rest_crc32, is_moved=is_moved)
-            if is_unlisted and not is_doubled:
-                if scanned.problem() is None:
-                    self.unlisted_keys[values[0]] += 1
-                else:
-                    self.num_unnamed += self.listed.is_complete
+            if scanned.problem() is not None and not scanned.has_sound_rest:
+                self.broken[row_id] = scanned
+                continue
+            self.counted.add(row_id)
+            if is_moved or not self.listed.is_complete:
+                entries = tuple(index.entry_elsewhere(scanned, is_doubled) for index in self.listed.indexes)
+                if any(entry is not None for entry in entries):
+                    self.strays.append(_Stray(entries, is_doubled))
             yield scanned
 
-    def _lost(self) -> Iterator[ScannedRow]:
+    def _lost(self, missing: Set[int]) -> Iterator[ScannedRow]:
         """Yields the missing ids, but not those whose row was returned under another id."""
-        missing = {row_id: why for row_id, why in sorted(self.missing.items()) if row_id not in self.seen}
-        keys: dict[int, bytes] = {}
-        if missing:
-            with contextlib.suppress(sqlite3.DatabaseError):
-                for row_id, key in self.connection.execute("SELECT id, key FROM verdicts INDEXED BY verdicts_by_key"):
-                    if row_id in missing:
-                        keys[row_id] = key
-        num_without_key = 0
-        for row_id, why in missing.items():
-            if row_id in keys and self.unlisted_keys[keys[row_id]] > 0:
-                self.unlisted_keys[keys[row_id]] -= 1
-            elif self.num_unnamed > 0:
-                self.num_unnamed -= 1
-            elif self.listed.is_complete and row_id not in keys and num_without_key < self.unlisted_keys.total():
-                num_without_key += 1
-            else:
-                yield ScannedRow(row_id, error=why)
+        lost, strays = set(missing), self.strays
+        for number, index in enumerate(self.listed.indexes):
+            if not lost or not strays:
+                break
+            by_entry: dict[tuple[Any, ...], list[int]] = {}
+            for row_id, listed in index.entries(self.connection, lost).items():
+                by_entry.setdefault(listed, []).append(row_id)
+            unmatched: list[_Stray] = []
+            for stray in strays:
+                entry = stray.entries[number]
+                if entry is not None and (ids := by_entry.get(entry)):
+                    lost.discard(ids.pop())
+                else:
+                    unmatched.append(stray)
+            strays = unmatched
+        num_doubled = sum(stray.is_doubled for stray in strays)  # each of them had another id, which is not known
+        for row_id in sorted(lost)[num_doubled:]:
+            yield self.broken.get(row_id) or ScannedRow(row_id, error=PLACE_LOST)

@@ -91,6 +91,13 @@ class Breaker:
         else:
             self._postpone(now, is_silence=is_silence)
 
+    def open_early(self, now: float) -> bool:
+        """Opens before the window is full, if it may open at all; returns whether it did."""
+        if self._share is None or self._state != "closed":
+            return False
+        self._open(now)
+        return True
+
     def rejected(self, now: float, reason: str) -> None:
         """Records a 429: the service is alive, unless only 429s came for long (as when the quota is spent)."""
         self._num_rejected += 1

@@ -82,8 +82,12 @@ class Endpoints:
     def _choose(self, now: float, avoid: Endpoint | None) -> Endpoint:
         ready = [endpoint for endpoint in self._all if endpoint.breaker.ready_at(now) <= now]
         others = [endpoint for endpoint in ready if endpoint is not avoid] or ready
+        working = [endpoint for endpoint in others if not endpoint.breaker.is_open]
         # A broken endpoint that is due for its probe gets exactly one call, and gets it now, or it would never recover.
-        for endpoint in others:
-            if endpoint.breaker.is_open:
-                return endpoint
-        return min(others, key=lambda endpoint: (endpoint.in_flight, endpoint.calls))
+        # A retry is no probe if it can be made elsewhere: a request at fault would go from one broken endpoint to the
+        # next for ever, because failures there use up no attempt.
+        if avoid is None or not working:
+            for endpoint in others:
+                if endpoint.breaker.is_open:
+                    return endpoint
+        return min(working, key=lambda endpoint: (endpoint.in_flight, endpoint.calls))

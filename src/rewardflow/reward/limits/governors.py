@@ -113,9 +113,21 @@ class Governors:
             self._report_limits(outcome, now)
         return is_answered
 
+    def stop_endpoint(self, endpoint: Endpoint, now: float) -> bool:
+        """Opens the breaker of the only endpoint, which seems to be down; returns whether it did.
+
+        With several, one that stays closed would keep the outage from being noticed while the others excuse failures.
+        """
+        has_opened = self._endpoints.is_single and endpoint.breaker.open_early(now)
+        if has_opened:
+            self._report_breaker(endpoint, now)
+        return has_opened
+
     def _settle_money(self, attempt: Attempt, outcome: str, fault: Fault | None) -> None:
         """Counts what the call cost. One that may have been charged, and told no cost, counts as its reservation."""
         ledger, call = self._ledger, attempt.call
+        if call.cached_tokens:
+            ledger.count_cached(call.cached_tokens, call.cache_saved_usd)
         if ledger.cap_usd is None and not (attempt.reserved_usd or call.cost_usd or call.tokens):
             ledger.settle_nothing(self._account)
             return

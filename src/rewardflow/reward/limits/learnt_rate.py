@@ -49,6 +49,7 @@ _PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below this lost much of its 
 _LESS_PROVEN = 0.85  # factor for a proven rate, each time it is relied on and refused again
 _FURTHEST_TRIAL = 1.25
 _LONGEST_TEST_S = 60.0
+_SOFT_STEP = 1.05  # above the counted rate, at which a soft limit still refuses calls and another refuses few
 
 
 class LearntRate:
@@ -108,7 +109,7 @@ class LearntRate:
         if self._chance.refused(refusals, index):
             self._go_back(now)
             return
-        may_be_chance = states.state in ("free", "holding", "testing") or self._chance.share > 0.0
+        may_be_chance = states.state in ("free", "holding", "testing") or self._chance.is_expected
         is_chance = may_be_chance and self._chance.explains(refusals)
         if is_current and not is_chance:
             states.hush(now)
@@ -193,7 +194,7 @@ class LearntRate:
         if now >= min(self._test_until, self._test_ends_at):
             self._chance.end_test()
             self._lowered_from = None
-            states.hold(now, states.base, states.previous, "refusals are not chance")
+            states.hold(now, _SOFT_STEP * states.base, states.previous, "refusals are not chance")
 
     def _go_back(self, now: float) -> None:
         """Goes back to the rate that refusals lowered, because they are chance."""
@@ -232,7 +233,7 @@ class LearntRate:
 
     def _sweep(self, now: float, base: float, span: float, num_calls: int, reason: str) -> None:
         self._states.renew()
-        if self._chance.share > 0.0:  # a single refusal would end the sweep
+        if self._chance.is_expected:  # a single refusal would end the sweep
             estimate = max(base, min(self._proven, span * base))
             self._states.climb(now, estimate, RateClimb(MOST_FIRST_EXCESS / 4.0), reason)
         else:

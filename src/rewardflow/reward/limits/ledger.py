@@ -38,6 +38,8 @@ class LedgerStatistics:
     tokens: int
     cap_usd: float | None
     by_step_usd: Mapping[int, float]
+    cached_tokens: int = 0
+    cache_saved_usd: float = 0.0
 
 
 class _Account:
@@ -107,6 +109,8 @@ class Ledger:
         self._uncertain_usd = already_uncertain_usd
         self._reserved_usd = 0.0
         self._tokens = 0
+        self._cached_tokens = 0
+        self._cache_saved_usd = 0.0
         self._num_out = 0
         self._by_step_usd: dict[int, float] = {}
 
@@ -215,6 +219,11 @@ class Ledger:
             known.reserved_usd = known.reserved_usd - reserved_usd if known.num_out else 0.0
             self._recount(known)
 
+    def count_cached(self, cached_tokens: int, saved_usd: float) -> None:
+        """Counts tokens that a service took from its cache of prompts, and what that saved."""
+        self._cached_tokens += cached_tokens
+        self._cache_saved_usd += saved_usd
+
     def settle_nothing(self, account: str) -> None:
         """Counts the end of a call that reserved and told nothing, without a cap: the usual case, so it is quick."""
         self._accounts[account].num_out -= 1
@@ -261,6 +270,8 @@ class Ledger:
             self._tokens,
             self.cap_usd,
             dict(self._by_step_usd),
+            self._cached_tokens,
+            self._cache_saved_usd,
         )
 
     def _price_usd(self, known: _Account, base_usd: float | None) -> float:
