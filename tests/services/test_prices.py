@@ -54,6 +54,9 @@ def genai_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cost_is_tokens_times_prices_per_million() -> None:
     assert Prices(2.0, 8.0).cost_usd(1_000_000, 500_000) == 6.0
     assert Prices(2.0, 8.0).cost_usd(1_000_000, 0, cached_tokens=500_000) == 2.0
+    assert Prices(2.0, 8.0).saved_usd(500_000) == 0.0
+    assert Prices(2.0, 8.0, 0.5).saved_usd(500_000) == 0.75
+    assert Prices(2.0, 8.0, 9.0).saved_usd(500_000) == 0.0, "a cache that is dearer saves nothing"
     assert Prices(2.0, 8.0, 0.5).cost_usd(1_000_000, 0, cached_tokens=500_000) == 1.25
     assert Prices(2.0, 8.0, 0.5).cost_usd(10, 0, cached_tokens=99) == pytest.approx(5e-6), "no more cached than sent"
 

@@ -29,6 +29,7 @@ class ChatCompletion:
     tokens: Sequence[Token]
     finish_reason: str
     prompt_tokens: int
+    cached_tokens: int | None = None  # of the prompt; None: the server does not tell
 
     @property
     def text(self) -> str:
@@ -117,8 +118,13 @@ def _envelope(
             "prompt_tokens": completion.prompt_tokens,
             "completion_tokens": num_completion,
             "total_tokens": completion.prompt_tokens + num_completion,
+            **_cache_details(completion.cached_tokens),
         },
     }
+
+
+def _cache_details(cached_tokens: int | None) -> dict[str, Any]:
+    return {} if cached_tokens is None else {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
 
 
 def _token_entry(token: Token, num_top: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import socket
 import struct
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -22,9 +23,10 @@ from aiohttp import web
 
 from rewardflow.errors import InvalidInput
 from rewardflow.mock_judge.behaviour import Behaviour, PlannedReply
-from rewardflow.mock_judge.chat_request import ChatRequest, read_chat_request
+from rewardflow.mock_judge.chat_request import CHARS_A_TOKEN, ChatRequest, read_chat_request
 from rewardflow.mock_judge.limits import Limits
 from rewardflow.mock_judge.marking import share_of
+from rewardflow.mock_judge.prompt_cache import PromptCache
 from rewardflow.mock_judge.request_counts import CallRecord, Counts
 from rewardflow.mock_judge.response_bodies import (
     BAD_GATEWAY_PAGE,
@@ -56,6 +58,7 @@ class Server:
         self._behaviour = behaviour
         self._counts = counts
         self._limits = Limits(settings)
+        self._cache = PromptCache(CHARS_A_TOKEN)
         self._handlers: dict[tuple[str, str], _Handler] = {
             ("POST", "/v1/chat/completions"): self._chat_completions,
             ("GET", "/v1/models"): self._models,
@@ -178,6 +181,9 @@ class Server:
             times_before = self._counts.admit(key)
             plan = self._behaviour.plan(key, times_before)
             completion = complete(chat, plan, self._settings.seed, share)
+            if self._settings.caches_prompts:
+                reused = self._cache.add(f"{chat.instructions}\n{chat.prompt}")
+                completion = replace(completion, cached_tokens=min(reused, completion.prompt_tokens))
             used = completion.prompt_tokens + len(completion.tokens)
             call = _Call(request, record, plan, completion, f"{key.hex()[:16]}-{times_before}", chat.num_log_probs)
             return await self._play(call)

@@ -59,6 +59,7 @@ class MockJudgeSettings:
     says_limits: bool = True
     takes_schema: bool = True
     gives_log_probs: bool = True
+    caches_prompts: bool = False
     retry_after_s: float = 2.0
     hang_s: float = 600.0
     slow_body_s: float = 10.0

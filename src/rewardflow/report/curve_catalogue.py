@@ -238,6 +238,13 @@ def cost_curves(steps: Sequence[StepRow]) -> list[Curve]:
             note="that the service counted",
             lines=[CurveLine(name="Tokens of a step", of=judged(lambda one: one.tokens))],
         ),
+        Curve(
+            title="Tokens from the service's cache",
+            from_zero=True,
+            hides_zeros=True,
+            note="the service had computed these parts of the prompts before",
+            lines=[CurveLine(name="Tokens from the service's cache", of=judged(lambda one: one.cached_tokens))],
+        ),
     ]
 
 

@@ -16,10 +16,12 @@ from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import (
+    AUDIT_FILE,
     DEVICES_FILE,
     EVENTS_FILE,
     JOURNAL_FILE,
     METRICS_FILE,
+    REJUDGED_FOLDER,
     ROLLOUTS_FOLDER,
     RUN_FILE,
     SETTINGS_FILE,
@@ -32,7 +34,7 @@ from rewardflow.report.steps import StepRow, read_step_rows
 State = Literal["finished", "open"]
 
 _OPENED_FILES = (
-    *(RUN_FILE, EVENTS_FILE, STEPS_FILE, METRICS_FILE, DEVICES_FILE, SETTINGS_FILE),
+    *(RUN_FILE, EVENTS_FILE, STEPS_FILE, METRICS_FILE, DEVICES_FILE, SETTINGS_FILE, AUDIT_FILE),
     *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")),  # SQLite opens the others itself
 )
 
@@ -89,9 +91,10 @@ def read_run(path: str | PathLike[str]) -> RunData:
 def check_inside(run_dir: Path) -> None:
     """Raises `InvalidInput` if a file that a report would open is a link out of the directory, or is no plain file."""
     real = run_dir.resolve()
-    folder = run_dir / ROLLOUTS_FOLDER
-    files = [*(run_dir / name for name in _OPENED_FILES), *(folder.iterdir() if folder.is_dir() else ())]
-    for path in (folder, *files):
+    folders = [run_dir / ROLLOUTS_FOLDER, run_dir / REJUDGED_FOLDER]
+    inside = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    files = [*(run_dir / name for name in _OPENED_FILES), *inside]
+    for path in (*folders, *files):
         if path.exists() and not path.resolve().is_relative_to(real):
             raise InvalidInput(f"a report opens only files inside the run directory, got a link out of it: {path}")
     for file in files:

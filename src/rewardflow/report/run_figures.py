@@ -54,6 +54,8 @@ class RunFigures:
     outcomes: Mapping[str, float]
     cost_usd: float  # including validations
     tokens: int
+    cached_tokens: int
+    cache_saved_usd: float
     validation_cost_usd: float
     validation_calls: int
     learnt_rpm: float | None  # of all accounts that learnt a rate
@@ -130,6 +132,8 @@ def figures_of(steps: Sequence[StepRow]) -> RunFigures:
         outcomes=_summed([one.outcomes for one in judged]),
         cost_usd=_cost_usd(trained, judged) + validation_cost_usd,
         tokens=sum(one.tokens for one in judged),
+        cached_tokens=sum(one.cached_tokens for one in judged),
+        cache_saved_usd=sum(one.cache_saved_usd for one in judged),
         validation_cost_usd=validation_cost_usd,
         validation_calls=sum(row.validated.calls for row in steps if row.validated is not None),
         learnt_rpm=_learnt_rpm(judged),

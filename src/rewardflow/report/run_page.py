@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from importlib import resources
 
-from rewardflow.drawing.html_page import page
-from rewardflow.drawing.markup import Child, Markup, tag
+from rewardflow.drawing.markup import Markup, tag
 from rewardflow.drawing.scales import seconds
 from rewardflow.report.comparison import comparison_table
 from rewardflow.report.curves import NamedSteps
+from rewardflow.report.judges.audit_section import audit_section, read_audit
+from rewardflow.report.judges.rejudged_section import read_rejudgings, rejudged_section
+from rewardflow.report.page_frame import framed_page
 from rewardflow.report.page_parts import section
 from rewardflow.report.rollout_sample import RolloutSample
 from rewardflow.report.run_data import RunData
@@ -46,17 +47,12 @@ def run_page(run: RunData, sample: RolloutSample) -> str:
         calls_section(steps, [figures]),
         cost_section(steps, [figures]),
         failures_section(steps, [figures]),
+        audit_section(read_audit(run.directory.path)),
+        rejudged_section(read_rejudgings(run.directory.path)),
         _rollouts_section(sample),
     ]
-    body = _body(run.name, _subtitle(run), headline(run, figures), sections)
     rollouts = [dataclasses.asdict(one) for one in sample.rollouts]
-    return page(
-        title=f"{run.name} · rewardflow",
-        body=body,
-        css=_own("page.css"),
-        script=_own("page.js"),
-        data={"rollouts": rollouts},
-    )
+    return framed_page(run.name, _subtitle(run), headline(run, figures), sections, rollouts=rollouts)
 
 
 def comparison_page(one: RunData, other: RunData) -> str:
@@ -76,22 +72,7 @@ def comparison_page(one: RunData, other: RunData) -> str:
     ]
     subtitle = tag("div", [_subtitle(run, name) for name, run in zip(names, runs, strict=True)])
     title = f"{names[0]} and {names[1]}"
-    body = _body(title, subtitle, comparison_table(names, figures), sections)
-    return page(
-        title=f"{title} · rewardflow", body=body, css=_own("page.css"), script=_own("page.js"), data={"rollouts": []}
-    )
-
-
-def _body(title: str, subtitle: Child, top: Child, sections: Sequence[Markup | None]) -> Markup:
-    return Markup(
-        tag("header", tag("h1", title), subtitle)
-        + tag("main", top, [each for each in sections if each is not None])
-        + tag(
-            "footer",
-            tag("p", "Made by rewardflow report. Text of models and judges is shown as it is, and runs nowhere."),
-        )
-        + tag("div", id="tip", role="status", hidden=True)
-    )
+    return framed_page(title, subtitle, comparison_table(names, figures), sections)
 
 
 def _subtitle(run: RunData, name: str = "") -> Markup:
@@ -167,7 +148,3 @@ def _told_apart(runs: Sequence[RunData]) -> list[str]:
     """Returns the runs' names, or their paths if the names are the same."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.directory.path) for run in runs]
-
-
-def _own(name: str) -> str:
-    return (resources.files("rewardflow.report") / name).read_text("utf-8")

@@ -64,7 +64,9 @@ def headline(run: RunData, figures: RunFigures) -> Markup:
 
 def _cost_text(figures: RunFigures) -> str:
     if not figures.validation_calls and not figures.validation_cost_usd:
-        return f"{figure(figures.calls)} calls, {figure(figures.tokens)} tokens"
+        cached = f", {figure(figures.cached_tokens)} of them cached" if figures.cached_tokens else ""
+        saved = f" (saved {figure(figures.cache_saved_usd, '$')})" if figures.cache_saved_usd else ""
+        return f"{figure(figures.calls)} calls, {figure(figures.tokens)} tokens{cached}{saved}"
     calls = figures.calls + figures.validation_calls
     return f"{figure(calls)} calls; validations {figure(figures.validation_cost_usd, '$')} of it"
 

@@ -72,6 +72,8 @@ class StepJudging:
     outcomes: Mapping[str, float]
     cost_usd: float
     tokens: int
+    cached_tokens: int
+    cache_saved_usd: float
     score_mean: float | None
     score_min: float | None
     score_max: float | None
@@ -172,6 +174,8 @@ def _judged(step: int, fields: Fields) -> StepJudging:
         outcomes=fields.inner("outcomes").by_name(),
         cost_usd=fields.number("cost_usd") or 0.0,
         tokens=fields.count("tokens"),
+        cached_tokens=fields.count("cached_tokens"),
+        cache_saved_usd=fields.number("cache_saved_usd") or 0.0,
         score_mean=score.number("mean"),
         score_min=score.number("min"),
         score_max=score.number("max"),

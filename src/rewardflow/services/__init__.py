@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rewardflow.services import rules as rules
     from rewardflow.services.cascade import Cascade
+    from rewardflow.services.escalation import Escalation
     from rewardflow.services.json_scorer import JsonScorer
     from rewardflow.services.judges.listwise import ListwiseJudge
     from rewardflow.services.judges.llm_judge import LLMJudge
     from rewardflow.services.judges.pairwise import PairwiseJudge
     from rewardflow.services.judges.rubric import Criterion
+    from rewardflow.services.jury import Jury
     from rewardflow.services.prices import Prices
     from rewardflow.services.retrieval.retrieval_judge import RetrievalJudge
     from rewardflow.services.reward_file import load_reward_file
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "Cascade": "cascade",
     "Criterion": "judges.rubric",
+    "Escalation": "escalation",
     "JsonScorer": "json_scorer",
+    "Jury": "jury",
     "LLMJudge": "judges.llm_judge",
     "ListwiseJudge": "judges.listwise",
     "PairwiseJudge": "judges.pairwise",
@@ -38,7 +42,9 @@ _MODULES = {
 __all__ = [
     "Cascade",
     "Criterion",
+    "Escalation",
     "JsonScorer",
+    "Jury",
     "LLMJudge",
     "ListwiseJudge",
     "PairwiseJudge",

@@ -13,7 +13,6 @@ import asyncio
 import contextvars
 import dataclasses
 import functools
-import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from rewardflow.reward.code.current_call import current_call, report_usage
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.inner_judge import awaited
 from rewardflow.services.rules import Rule
 from rewardflow.types import Reward, Rollout
 
@@ -153,13 +153,13 @@ class Cascade:
         """Runs the checks of both stages."""
         for check in (getattr(self.first, "check", None), self._judge.check):
             if check is not None:
-                await _awaited(check())
+                await awaited(check())
 
     async def aclose(self) -> None:
         """Closes both stages."""
         for close in (getattr(self.first, "close", None), self._judge.close):
             if close is not None:
-                await _awaited(close())
+                await awaited(close())
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         """Sends only the settings to other processes, without the loaded judge and the counts."""
@@ -235,8 +235,3 @@ class Cascade:
         with self._counts.lock:
             self._counts.decided_by_rule += decided_by_rule
             self._counts.judge_asked += judge_asked
-
-
-async def _awaited(result: Any) -> None:
-    if inspect.isawaitable(result):
-        await result

@@ -63,6 +63,12 @@ class Prices:
             + completion_tokens * self.output_usd_per_million
         ) / _MILLION
 
+    def saved_usd(self, cached_tokens: int) -> float:
+        """Returns what these tokens would have cost more if the service had not taken them from its cache."""
+        if self.cached_usd_per_million is None:
+            return 0.0
+        return max(0.0, cached_tokens * (self.input_usd_per_million - self.cached_usd_per_million) / _MILLION)
+
     def bound_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Returns the cost if no input is cached, or all of it, whichever is dearer."""
         dearest = max(self.input_usd_per_million, self.cached_usd_per_million or 0.0)

@@ -53,7 +53,7 @@ def used(run: Callable[[], Any]) -> Call:
 
 def test_an_answer_carries_its_text_and_counts() -> None:
     answers, requests = ask(lambda request: completion("Hi"), sampling={"temperature": 0.5, "top_k": 3})
-    assert answers == [ChatAnswer("Hi", None, 100, 20, "stop")]
+    assert answers == [ChatAnswer("Hi", None, 100, 20, "stop", model="scripted")]
     assert requests[0].path == "/v1/chat/completions"
     assert requests[0].body == {"model": "m", "messages": list(MESSAGES), "temperature": 0.5, "top_k": 3}
 
@@ -338,7 +338,11 @@ def test_an_answer_of_no_use_is_paid_for_too() -> None:
 def test_cached_tokens_have_their_own_price() -> None:
     answer = completion("Hi", usage=(1000, 0))
     answer["usage"]["prompt_tokens_details"] = {"cached_tokens": 500}
-    assert used(lambda: ask(lambda request: answer, prices=Prices(2.0, 0.0, 1.0))).cost_usd == pytest.approx(0.0015)
+    call = used(lambda: ask(lambda request: answer, prices=Prices(2.0, 0.0, 1.0)))
+    assert call.cost_usd == pytest.approx(0.0015)
+    assert (call.cached_tokens, call.cache_saved_usd) == (500, pytest.approx(0.0005))
+    unpriced = used(lambda: ask(lambda request: answer))
+    assert (unpriced.cached_tokens, unpriced.cache_saved_usd) == (500, 0.0)
 
 
 def test_a_cost_that_the_service_tells_counts_unless_the_judge_has_prices_of_its_own() -> None:
@@ -476,7 +480,7 @@ def test_a_ready_client_is_asked_in_its_own_way_and_without_its_own_retries() ->
     client = ChatClient(client=ready, model="m", sampling={"temperature": 0.1, "top_k": 5})
     answer = asyncio.run(client.complete(MESSAGES, schema=SCHEMA))
     asyncio.run(client.aclose())
-    assert answer == ChatAnswer("Hi", None, 100, 20, "stop", is_held_to_schema=True)
+    assert answer == ChatAnswer("Hi", None, 100, 20, "stop", is_held_to_schema=True, model="scripted")
     assert client.endpoints == ()
     assert ready.max_retries == 0
     assert ready.calls[0]["temperature"] == 0.1

@@ -1,4 +1,4 @@
-"""What group judges show: in an order that nobody chose, inside one fence."""
+"""What group judges show: in an order that nobody chose, inside fences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_order_depends_on_the_seed_and_the_group_alone() -> None:
     assert shuffled(rollouts, 0) != shuffled(group(*"abcdefgh", group_id="r"), 0)
 
 
-def test_everything_that_is_shown_stands_in_one_fence_in_the_order_that_was_drawn() -> None:
+def test_everything_that_is_shown_stands_in_a_fence_of_its_own_in_the_order_that_was_drawn() -> None:
     prompt = show(group("3", "9"), [1, 0], ["ANSWER 1", "ANSWER 2"], 100)
     labels = re.findall(r"<<<(?!END)([A-Z0-9 ]+) ([0-9a-f]{16})>>>\n(.*)\n", prompt)
     assert [(label, text) for label, _, text in labels] == [
@@ -46,7 +46,13 @@ def test_everything_that_is_shown_stands_in_one_fence_in_the_order_that_was_draw
         ("ANSWER 1", "9"),
         ("ANSWER 2", "3"),
     ]
-    assert len({nonce for _, nonce, _ in labels}) == 1
+    assert len({number for _, number, _ in labels}) == 4
+
+
+def test_prompts_about_one_group_begin_with_the_same_question_and_reference() -> None:
+    one, other = (show(group("3", "9"), order, ["FIRST", "SECOND"], 100) for order in ([0, 1], [1, 0]))
+    assert one.partition("<<<FIRST ")[0] == other.partition("<<<FIRST ")[0]
+    assert one != other
 
 
 def test_a_system_prompt_of_the_users_own_stays_and_the_one_for_single_answers_does_not() -> None:

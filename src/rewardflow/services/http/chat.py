@@ -49,6 +49,7 @@ _OPENAI_NAMES = frozenset(
     }
 )
 _MAX_EXCERPT_CHARS = 300
+_MAX_MODEL_CHARS = 200
 _FIRST_GUESS_TOKENS = 256
 _CHARS_PER_TOKEN = 4.0
 _TEMPLATE_TOKENS = 512  # more than a chat template adds to two messages
@@ -79,6 +80,7 @@ class ChatAnswer:
     completion_tokens: int = 0
     finish_reason: str = "stop"
     is_held_to_schema: bool = False
+    model: str = ""  # as the server names it
 
 
 class ChatClient:
@@ -163,6 +165,7 @@ class ChatClient:
             raw.usage.completion_tokens,
             raw.finish_reason,
             is_held_to_schema,
+            raw.model,
         )
 
     def estimate_tokens(self, num_chars: int) -> int:
@@ -247,7 +250,13 @@ class ChatClient:
         if not has_tokens and usage.cost_usd is None:
             return False
         cost_usd = self._cost_usd(usage, endpoint)
-        report_usage(cost_usd=cost_usd, tokens=usage.prompt_tokens + usage.completion_tokens)
+        prices = self._prices or known_prices(self._model, endpoint)
+        report_usage(
+            cost_usd=cost_usd,
+            tokens=usage.prompt_tokens + usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            cache_saved_usd=0.0 if prices is None else prices.saved_usd(usage.cached_tokens),
+        )
         if has_tokens:
             self._usual_completion_tokens += _SHARE_OF_NEWEST * (
                 usage.completion_tokens - self._usual_completion_tokens
@@ -339,6 +348,7 @@ class _Raw:
     finish_reason: str = ""
     usage: _Usage = _Usage()
     problem: CallError | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +381,9 @@ def _read_answer(answer: Any, most: _MostTokens) -> _Raw:
     problem = _problem(message, text, finish_reason)
     if problem is not None:
         return _Raw(usage=usage, problem=problem)
-    return _Raw(str(text), _read_tokens(choice.get("logprobs")), finish_reason, usage)
+    named = answer.get("model")
+    model = redact(named)[:_MAX_MODEL_CHARS] if isinstance(named, str) else ""
+    return _Raw(str(text), _read_tokens(choice.get("logprobs")), finish_reason, usage, model=model)
 
 
 def _problem(message: Mapping[str, Any], text: Any, finish_reason: str) -> CallError | None:

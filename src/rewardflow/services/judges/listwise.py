@@ -39,9 +39,7 @@ class ListwiseJudge(JudgeWrapper):
     between. The criteria are those of `judge`; its template is not used.
     """
 
-    frozen_identity: ClassVar = FrozenIdentity(
-        "rewardflow.reward.services.listwise:ListwiseJudge", "af03ad43e19f9bbb23eb39535fbc51d0"
-    )
+    frozen_identity: ClassVar = FrozenIdentity("rewardflow.reward.services.listwise:ListwiseJudge", "2")
 
     mode: ListwiseMode = "scores"
     low: int = 0

@@ -9,11 +9,8 @@ One call of the agent judges one group and sends many requests, up to `parallel`
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import hashlib
 import itertools
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
@@ -33,13 +30,13 @@ from rewardflow.services.judges.group_prompt import (
 from rewardflow.services.judges.judge_wrapper import JudgeWrapper
 from rewardflow.services.judges.rubric import REASON
 from rewardflow.services.judges.verdict_parsing import read_verdict
+from rewardflow.services.unfinished_calls import UnfinishedCalls, fill_missing
 from rewardflow.types import Reward, Rollout
 
 Winner = Literal["first", "second", "tie"]
 Game = tuple[int, int]  # one comparison: the positions of the rollouts shown first and second
 
 MAX_ALL_PAIRS = 6  # up to this many answers, all pairs are compared
-_MAX_GROUPS_REMEMBERED = 1024
 _BETWEEN_QUERIES = "\n\n==========\n\n"
 _SHARES: Mapping[Any, float] = {"first": 1.0, "second": 0.0, "tie": 0.5}
 _OUTCOMES = {1.0: "beat", 0.0: "lost to", 0.5: "tied with"}
@@ -72,9 +69,7 @@ class PairwiseJudge(JudgeWrapper):
     group, comparisons that were already answered are not sent again.
     """
 
-    frozen_identity: ClassVar = FrozenIdentity(
-        "rewardflow.reward.services.pairwise:PairwiseJudge", "1effdaf46764335f22a0dcc6f9c5248e"
-    )
+    frozen_identity: ClassVar = FrozenIdentity("rewardflow.reward.services.pairwise:PairwiseJudge", "2")
 
     opponents: int = 4
     parallel: int = 4
@@ -92,12 +87,9 @@ class PairwiseJudge(JudgeWrapper):
         check_several(rollouts)
         pairs = draw_pairs(shuffled(rollouts, self.seed), self.opponents)
         games = [game for one, other in pairs for game in ((one, other), (other, one))]
-        key = _group_key(rollouts)
-        played = self._answered.setdefault(key, {})
-        while len(self._answered) > _MAX_GROUPS_REMEMBERED:
-            self._answered.popitem(last=False)
-        await self._play(games, rollouts, played)
-        self._answered.pop(key, None)
+        played = self._unfinished.of_call(rollouts)
+        await fill_missing(games, played, functools.partial(self._compare, rollouts), self.parallel)
+        self._unfinished.finish(rollouts)
         return [
             replace(_reward_of(i, pairs, played, rollouts), query=self._queries(i, games, rollouts))
             for i in range(len(rollouts))
@@ -123,37 +115,15 @@ class PairwiseJudge(JudgeWrapper):
         return self.identity_of("opponents", "seed", "max_answer_chars")
 
     async def aclose(self) -> None:
-        self._answered.clear()
+        self._unfinished.clear()
         await super().aclose()
 
     @functools.cached_property
-    def _answered(self) -> OrderedDict[bytes, dict[Game, PairComparison]]:
+    def _unfinished(self) -> UnfinishedCalls[Game, PairComparison]:
         """Results of comparisons for groups that are not finished."""
-        return OrderedDict()
+        return UnfinishedCalls()
 
-    async def _play(
-        self, games: Sequence[Game], rollouts: Sequence[Rollout], played: dict[Game, PairComparison]
-    ) -> None:
-        """Runs every comparison without a result. After a failure it starts no more, and waits for the running ones."""
-        slots = asyncio.Semaphore(self.parallel)
-        failures: list[Exception] = []
-
-        async def play(game: Game) -> None:
-            async with slots:
-                if failures or game in played:
-                    return
-                try:
-                    played[game] = await self._compare(game, rollouts)
-                except Exception as error:  # from any client: the agent classifies it; a task group would wrap it
-                    failures.append(error)
-
-        async with asyncio.TaskGroup() as tasks:
-            for game in games:
-                tasks.create_task(play(game))
-        if failures:
-            raise failures[0]
-
-    async def _compare(self, game: Game, rollouts: Sequence[Rollout]) -> PairComparison:
+    async def _compare(self, rollouts: Sequence[Rollout], game: Game) -> PairComparison:
         query = self._query(game, rollouts)
         answer = await self.judge.ask(self._system, query, _GAME_SCHEMA)
         return read_verdict(answer, (REASON, "better"), _read_game, texts_shown(rollouts, game))
@@ -212,12 +182,3 @@ def draw_pairs(order: Sequence[int], opponents: int) -> list[Game]:
         for distance in range(1, opponents // 2 + 1)
         for place in range(count)
     ]
-
-
-def _group_key(rollouts: Sequence[Rollout]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for rollout in rollouts:
-        for part in (str(rollout.step), rollout.group_id, rollout.prompt, rollout.response):
-            data = part.encode("utf-8", "surrogatepass")
-            digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.digest()

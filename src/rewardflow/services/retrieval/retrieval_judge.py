@@ -46,9 +46,7 @@ class RetrievalJudge(JudgeWrapper):
     to `overlap_chars` of the one before. `cache_dir` caches the index under the hash of its contents.
     """
 
-    frozen_identity: ClassVar = FrozenIdentity(
-        "rewardflow.reward.services.retrieval:RetrievalJudge", "252e28cf5e1d7a0020bdbd29db9b4a4b"
-    )
+    frozen_identity: ClassVar = FrozenIdentity("rewardflow.reward.services.retrieval:RetrievalJudge", "2")
 
     passages: str | PathLike[str]
     k: int = 4

@@ -1,0 +1,81 @@
+"""Shows the audit of a run: both judges' mean scores of the audited rollouts, alarms, and models that answered.
+
+Always true: of a step the last line counts; a line of the wrong shape is an error with its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rewardflow.drawing.charts import Chart, Series, line_chart
+from rewardflow.drawing.markup import Markup, tag
+from rewardflow.drawing.scales import figure
+from rewardflow.observe.line_file import read_lines
+from rewardflow.observe.run_directory import AUDIT_FILE
+from rewardflow.report.fields import Fields
+from rewardflow.report.page_parts import section
+
+
+def read_audit(run_dir: Path) -> list[Fields]:
+    """Returns the lines of the audited steps, in order; none if the run has no audit."""
+    path = run_dir / AUDIT_FILE
+    if not path.exists():
+        return []
+    by_step: dict[int, Fields] = {}
+    for number, line in read_lines(path):
+        fields = Fields(line, f"{path}, line {number}")
+        by_step[fields.count("step")] = fields
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def audit_section(lines: Sequence[Fields]) -> Markup | None:
+    audited = [line for line in lines if line.count("rollouts")]
+    if not audited:
+        return None
+    chart = line_chart(
+        Chart(
+            title="Mean score of the audited rollouts",
+            xs=[float(line.count("step")) for line in audited],
+            series=[
+                Series(name="the training judge", values=[_mean(line, "training_sum") for line in audited]),
+                Series(name="the audit", values=[_mean(line, "audit_sum") for line in audited], tone="tone-2"),
+            ],
+            note=f"{figure(sum(line.count('rollouts') for line in audited))} rollouts",
+        )
+    )
+    notes = [tag("p", text, class_="lead") for text in (*_alarms(audited), *_models(lines))]
+    lead = "A second judge scored a random share of the rollouts; nothing was trained on its verdicts."
+    return section("audit", "Audit", notes, tag("div", chart, class_="charts"), lead=lead)
+
+
+def _mean(line: Fields, name: str) -> float | None:
+    total = line.number(name)
+    return None if total is None else total / line.count("rollouts")
+
+
+def _alarms(lines: Sequence[Fields]) -> list[str]:
+    texts = []
+    for line in lines:
+        alarm = line.inner("alarm")
+        if alarm.data:
+            before, after = figure(alarm.number("training_before")), figure(alarm.number("training_after"))
+            audit_before, audit_after = figure(alarm.number("audit_before")), figure(alarm.number("audit_after"))
+            texts.append(
+                f"Alarm at step {line.count('step')}: over {alarm.count('window')} steps the training judge's score "
+                f"rose from {before} to {after}, and the audit's fell from {audit_before} to {audit_after}."
+            )
+    return texts
+
+
+def _models(lines: Sequence[Fields]) -> list[str]:
+    """Says at which step the answers began to name another model."""
+    known: set[str] = set()
+    texts = []
+    for line in lines:
+        named = set(line.inner("answered_by").by_name())
+        if known and named - known:
+            names = ", ".join(sorted(named - known))
+            texts.append(f"The training judge changed at step {line.count('step')}: its answers name {names}.")
+        known |= named
+    return texts

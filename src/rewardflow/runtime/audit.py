@@ -1,0 +1,190 @@
+"""Audits a run while it trains: a second judge scores a random share of the rollouts, and a test compares both.
+
+Always true: nothing is trained on an audit's verdict, and no step waits for one. An audit that fails, for want of money
+or of a service, ends itself and not the run. Which rollouts are audited follows from their place, so that a resumed run
+audits the same and pays for none twice. `audit.jsonl` has a line for each audited step; of a step the last line counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, cast
+
+from rewardflow.errors import AgentHalted
+from rewardflow.flow.records import JudgedRollout
+from rewardflow.judging.divergence import AuditedStep, Divergence, DivergenceTest, Moments
+from rewardflow.observe.line_file import LineFile, read_lines
+from rewardflow.observe.run_directory import AUDIT_FILE, AUDIT_JOURNAL_FILE
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.ticket import Ticket
+from rewardflow.services.reward_file import load_reward_file
+from rewardflow.settings.sections.audit import AuditSettings
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_NOT_TRAINED = ("baseline", "not_needed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Audited:
+    """A rollout as the auditing judge sees it, and the score that the run trained on."""
+
+    place: tuple[int, str, int]
+    score: float
+
+
+class AuditMonitor:
+    """The audit of one run: `async with` it, and pass `audit` the rollouts of each step."""
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        run_dir: Path,
+        *,
+        planned_steps: int,
+        next_step: int = 0,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        loaded = load_reward_file(settings.reward)
+        options = {"journal": run_dir / AUDIT_JOURNAL_FILE, "run": "audit", **loaded.options}
+        self._agent = RewardAgent(loaded.parts, **cast("Any", options))
+        self._test = DivergenceTest(alpha=settings.alpha, planned_steps=planned_steps)
+        self._on_stop = on_stop
+        self._models: set[str] = set()
+        self._has_ended = False
+        self._tasks = asyncio.TaskGroup()
+        path = run_dir / AUDIT_FILE
+        for line in audit_lines(path, before=next_step):
+            self._models |= set(line.get("answered_by", {}))
+            self._test.add(_step_of(line))
+        self._file: LineFile[Mapping[str, Any]] = LineFile(path, dict)
+
+    async def __aenter__(self) -> Self:
+        await self._agent.__aenter__()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        """Waits for audits that are out, unless the run failed."""
+        try:
+            await self._tasks.__aexit__(*error)
+        finally:
+            await self._agent.__aexit__(*error)
+            await asyncio.to_thread(self._file.close)
+
+    def audit(self, step: int, judged: Iterable[JudgedRollout]) -> None:
+        """Submits the step's share to the auditing judge, and returns at once."""
+        trained = [one for one in judged if one.reward.is_scored and one.why_not not in _NOT_TRAINED]
+        answered_by = self._notice_models(step, trained)
+        chosen = [one for one in trained if _draw(one.rollout.place) < self._settings.share]
+        if not chosen or self._has_ended:
+            return
+        rollouts = [
+            replace(
+                one.rollout,
+                group_id=f"{one.rollout.group_id}/{one.rollout.index}",
+                index=0,
+                group_size=1,
+                token_ids=None,
+                log_probs=None,
+            )
+            for one in chosen
+        ]
+        audited = [
+            _Audited(rollout.place, one.reward.value)
+            for rollout, one in zip(rollouts, chosen, strict=True)
+            if one.reward.value is not None
+        ]
+        ticket = self._agent.submit(rollouts)
+        self._tasks.create_task(self._receive(step, audited, ticket, answered_by))
+
+    async def _receive(
+        self, step: int, audited: Sequence[_Audited], ticket: Ticket, answered_by: Mapping[str, int]
+    ) -> None:
+        try:
+            groups = await ticket.all()
+        except AgentHalted as halted:
+            if not self._has_ended:
+                logger.warning("the audit ends at step %d, and the run goes on: %s", step, halted)
+            self._has_ended = True
+            return
+        found = {group.rollouts[0].place: group.rewards[0].value for group in groups}
+        pairs = [(one.score, value) for one in audited if (value := found.get(one.place)) is not None]
+        line = AuditedStep(step, Moments.of(score for score, _ in pairs), Moments.of(value for _, value in pairs))
+        alarm = self._test.add(line)
+        self._file.append(_line_of(line, alarm, answered_by, len(audited) - len(pairs)))
+        if alarm is not None:
+            self._raise(alarm)
+
+    def _raise(self, alarm: Divergence) -> None:
+        logger.warning("AUDIT: %s", alarm)
+        if self._settings.on_alarm == "stop" and self._on_stop is not None:
+            logger.warning("AUDIT: the run saves a checkpoint after this step and ends; --resume goes on with it")
+            self._on_stop()
+
+    def _notice_models(self, step: int, judged: Sequence[JudgedRollout]) -> dict[str, int]:
+        """Warns when answers name a model that no earlier step's answers named."""
+        named = Counter(
+            model for one in judged if isinstance(model := one.reward.extras.get("answered_by"), str) and model
+        )
+        unknown = sorted(set(named) - self._models)
+        if unknown and self._models:
+            logger.warning(
+                "AUDIT: the training judge changed at step %d: its answers name %s, and named %s before",
+                step,
+                ", ".join(unknown),
+                ", ".join(sorted(self._models)),
+            )
+        self._models |= set(named)
+        return dict(named)
+
+
+def audit_lines(path: Path, *, before: int | None = None) -> list[dict[str, Any]]:
+    """Returns the last line of each step, in order; of a run that resumed after an alarm, the steps since then."""
+    if not path.exists():
+        return []
+    by_step = {line["step"]: line for _, line in read_lines(path) if before is None or line["step"] < before}
+    lines = [by_step[step] for step in sorted(by_step)]
+    if before is None:
+        return lines
+    alarmed = [place for place, line in enumerate(lines) if line.get("alarm")]
+    return lines[alarmed[-1] + 1 :] if alarmed else lines
+
+
+def _line_of(
+    audited: AuditedStep, alarm: Divergence | None, answered_by: Mapping[str, int], num_failed: int
+) -> dict[str, Any]:
+    return {
+        "v": _VERSION,
+        "step": audited.step,
+        "rollouts": audited.training.count,
+        "failed": num_failed,
+        "training_sum": audited.training.sum,
+        "training_squares": audited.training.squares,
+        "audit_sum": audited.audit.sum,
+        "audit_squares": audited.audit.squares,
+        "answered_by": dict(answered_by),
+        "alarm": None if alarm is None else alarm.to_json(),
+    }
+
+
+def _step_of(line: Mapping[str, Any]) -> AuditedStep:
+    count = int(line["rollouts"])
+    return AuditedStep(
+        int(line["step"]),
+        Moments(count, float(line["training_sum"]), float(line["training_squares"])),
+        Moments(count, float(line["audit_sum"]), float(line["audit_squares"])),
+    )
+
+
+def _draw(place: tuple[int, str, int]) -> float:
+    text = "\0".join(map(str, place)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2.0**64

@@ -1,0 +1,102 @@
+"""Calls judges from inside another reward: for rewards that combine the verdicts of several.
+
+Always true: an inner verdict is scored, or its failure is raised as the error of its kind, so that the agent treats the
+outer call as it would have treated the inner one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewardflow import clock
+from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
+from rewardflow.reward.code.abandonment import wait_for_thread
+from rewardflow.reward.code.contract import LoadedReward, load_reward
+from rewardflow.reward.code.reward_forms import RewardLike
+from rewardflow.reward.code.source import RewardSource
+from rewardflow.types import Reward, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class InnerJudge:
+    """A judge of single rollouts that another reward asks."""
+
+    loaded: LoadedReward
+
+    @classmethod
+    def of(cls, name: str, reward: RewardLike) -> InnerJudge:
+        """Loads the judge; `name` is the setting that holds it."""
+        loaded = load_reward(RewardSource.of(reward))
+        if loaded.unit != "rollout":
+            raise InvalidInput(f"{name} must score one rollout at a time, and {loaded.name} sees whole groups")
+        return cls(loaded)
+
+    async def score(self, rollout: Rollout) -> Reward:
+        """Returns the judge's scored verdict, or raises."""
+        loaded = self.loaded
+        decided = await self._run(loaded.decide_locally, rollout) if loaded.decide_locally else None
+        if decided is None:
+            arguments = loaded.arguments((rollout,))
+            if loaded.is_async:
+                decided = await loaded.function(**arguments)
+            else:
+                decided = await self._run(functools.partial(loaded.function, **arguments))
+        reward = loaded.parse(decided, 1)[0]
+        if reward.value is None:
+            raise _error_of(reward)
+        return reward
+
+    async def _run(self, function: Any, *arguments: Any) -> Any:
+        with clock.hold(asyncio.get_running_loop()):
+            return await wait_for_thread(function, *arguments)
+
+    def estimate_tokens(self, rollout: Rollout) -> int:
+        return 0 if self.loaded.estimate_tokens is None else self.loaded.estimate_tokens(rollout)
+
+    def cost_bound_usd(self, rollout: Rollout) -> float | None:
+        return None if self.loaded.cost_bound_usd is None else self.loaded.cost_bound_usd(rollout)
+
+
+async def check_all(judges: Sequence[InnerJudge]) -> None:
+    for judge in judges:
+        if judge.loaded.check is not None:
+            await awaited(judge.loaded.check())
+
+
+async def close_all(judges: Sequence[InnerJudge]) -> None:
+    for judge in judges:
+        if judge.loaded.close is not None:
+            await awaited(judge.loaded.close())
+
+
+def price_problem_of(judges: Sequence[InnerJudge]) -> str | None:
+    """Returns the first judge's problem with prices."""
+    asked = (judge.loaded.price_problem for judge in judges)
+    return next((problem for ask in asked if ask is not None and (problem := ask()) is not None), None)
+
+
+def shared_endpoints(judges: Sequence[InnerJudge]) -> tuple[str, ...]:
+    """Returns the endpoints of the judges if they are the same for all; else none, and each uses its own first."""
+    distinct = {judge.loaded.endpoints for judge in judges}
+    return next(iter(distinct)) if len(distinct) == 1 else ()
+
+
+def _error_of(reward: Reward) -> CallError:
+    """Returns the error that makes the agent treat the outer call as it would have treated the inner one."""
+    text = reward.error or f"the inner judge failed: {reward.kind}"
+    if reward.kind == "unparsable":
+        return Unparsable(text)
+    return (
+        RateLimited(text) if reward.kind == "rate_limited" else ServiceError(text, retryable=reward.kind == "service")
+    )
+
+
+async def awaited(result: Any) -> None:
+    """Waits for the result of a hook that may or may not be async."""
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,88 @@
+"""`rewardflow rejudge`: a run's rollouts under another judge, resumable, and a section of the run's page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import rewardflow as rf
+from rewardflow.cli.main import main
+
+REWARD = """
+import pathlib
+
+CALLS = pathlib.Path(__file__).with_name("calls.txt")
+
+
+async def other(response):
+    with CALLS.open("a") as file:
+        file.write("x")
+    return 1.0 - float(response)
+"""
+
+
+async def first(response: str) -> float:
+    return float(response)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rewards.py").write_text(REWARD, "utf-8")
+    rollouts = [
+        rf.Rollout(group_id=f"q{i}", step=step, index=j, group_size=2, prompt="?", response=str(0.25 * j + 0.1 * step))
+        for step in range(3)
+        for i in range(2)
+        for j in range(2)
+    ]
+
+    async def run() -> None:
+        async with rf.RewardAgent(first, run_dir=tmp_path / "run", journal=tmp_path / "run" / "journal.db") as agent:
+            await agent.submit(rollouts).all()
+
+    asyncio.run(run())
+    return tmp_path
+
+
+def num_calls(folder: Path) -> int:
+    return len((folder / "calls.txt").read_text())
+
+
+def test_the_figures_are_told_and_the_page_of_the_run_shows_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rejudge", "run", "--reward", "rewards.py:other", "--name", "strict", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["correlation"]["value"] == pytest.approx(-1.0)
+    assert told["sign_changes"]["value"] == 1.0
+    assert told["best_changes"]["value"] == 1.0
+    assert [one["rollouts"] for one in told["steps"]] == [4, 4, 4]
+    assert main(["report", "run"]) == 0
+    page = (folder / "run" / "report.html").read_text("utf-8")
+    assert "Under other judges" in page
+    assert "Mean score, and under strict" in page
+
+
+def test_the_same_command_pays_for_nothing_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rejudge", "run", "--reward", "rewards.py:other", "--groups", "2"]) == 0
+    assert num_calls(folder) == 4
+    assert main(["rejudge", "run", "--reward", "rewards.py:other"]) == 0
+    assert num_calls(folder) == 12
+    assert main(["rejudge", "run", "--reward", "rewards.py:other", "--steps", "1:1"]) == 0
+    assert num_calls(folder) == 12
+    assert "sign changes" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_no_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rejudge", ".", "--reward", "rewards.py:other"]) == 2
+    assert capsys.readouterr().err
+
+
+def test_a_broken_record_is_an_error_with_its_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "run" / "rejudged").mkdir()
+    (folder / "run" / "rejudged" / "x.json").write_text("[1]", "utf-8")
+    assert main(["report", "run"]) == 2
+    assert "must be a record of `rewardflow rejudge`" in capsys.readouterr().err
