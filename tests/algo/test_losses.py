@@ -32,7 +32,9 @@ GRAD_BT = {
 CASES = {"ppo": PPO, "asymmetric": ASYMMETRIC, "decoupled": DECOUPLED}
 ALL = {
     **CASES,
+    "cispo": AlgorithmSettings(loss="cispo"),
     "gspo": AlgorithmSettings(loss="gspo"),
+    "to_behaviour": AlgorithmSettings(ratio_to="behaviour"),
     "policy_gradient": AlgorithmSettings(loss="policy_gradient"),
     "weighed_by_response": AlgorithmSettings(loss="gspo", behaviour_weights="sequence", above_cap="truncate"),
     "rejected": AlgorithmSettings(loss="policy_gradient", reject="sequence_mean", reject_outside=(0.1, 3.0)),
@@ -162,6 +164,26 @@ def test_on_the_present_policy_every_loss_has_the_gradient_of_the_policy_gradien
         torch.testing.assert_close(log_probs_BT.grad, -ADVANTAGES_BT * MASK_BT)
 
 
+def test_the_ratio_to_the_behaviour_policy_needs_no_old_log_probs() -> None:
+    for loss in ("ppo", "cispo", "gspo"):
+        to_behaviour = loss_of(AlgorithmSettings(loss=loss, ratio_to="behaviour"), old_BT=torch.full_like(OLD_BT, -9.0))  # type: ignore[arg-type]
+        to_old = loss_of(AlgorithmSettings(loss=loss), old_BT=BEHAVIOUR_BT)  # type: ignore[arg-type]
+        assert torch.equal(to_behaviour.loss_BT, to_old.loss_BT)
+        assert to_behaviour.sums == to_old.sums
+
+
+def test_cispo_bounds_the_weight_of_a_token_and_never_stops_its_gradient() -> None:
+    log_probs_BT = NEW_BT.clone().requires_grad_()
+    loss = loss_of(ALL["cispo"], log_probs_BT)
+    loss.loss_BT.sum().backward()
+    weights_BT = (NEW_BT - OLD_BT).exp().clamp(0.8, 1.2)
+    torch.testing.assert_close(log_probs_BT.grad, -ADVANTAGES_BT * weights_BT * MASK_BT)
+    assert (
+        loss.sums["clipped_low"] + loss.sums["clipped_high"]
+        == (MASK_BT.bool() & (weights_BT != (NEW_BT - OLD_BT).exp())).sum()
+    )
+
+
 def test_old_log_probs_may_be_the_present_ones_and_still_give_a_gradient() -> None:
     log_probs_BT = NEW_BT.clone().requires_grad_()
     loss_of(PPO, log_probs_BT, old_BT=log_probs_BT).loss_BT.sum().backward()
@@ -181,10 +203,14 @@ def test_half_precision_log_probs_are_compared_in_float32() -> None:
 
 
 def test_what_needs_behaviour_log_probs_is_refused_without_them() -> None:
-    with pytest.raises(InvalidInput, match="loss=decoupled with behaviour_weights=token, reject=None compares"):
+    with pytest.raises(
+        InvalidInput, match="loss=decoupled with ratio_to=old, behaviour_weights=token, reject=None compares"
+    ):
         loss_of(DECOUPLED, behaviour_BT=None)
-    with pytest.raises(InvalidInput, match="loss=gspo with behaviour_weights=None, reject=token compares policies"):
+    with pytest.raises(InvalidInput, match="behaviour_weights=None, reject=token compares policies"):
         loss_of(AlgorithmSettings(loss="gspo", reject="token"), behaviour_BT=None)
+    with pytest.raises(InvalidInput, match="loss=ppo with ratio_to=behaviour"):
+        loss_of(ALL["to_behaviour"], behaviour_BT=None)
     loss_of(PPO, behaviour_BT=None)
 
 

@@ -48,6 +48,7 @@ ADVANTAGES = {name: AlgorithmSettings(**settings) for name, settings in _ADVANTA
 LOSSES = {
     "ppo": AlgorithmSettings(),
     "decoupled": AlgorithmSettings(loss="decoupled"),
+    "cispo": AlgorithmSettings(loss="cispo"),
     "gspo": AlgorithmSettings(loss="gspo"),
     "policy_gradient": AlgorithmSettings(loss="policy_gradient"),
     "truncated_by_token": AlgorithmSettings(behaviour_weights="token", behaviour_weight_cap=2.0, above_cap="truncate"),

@@ -20,5 +20,5 @@ def policy() -> Policy:
     with torch.no_grad():
         for parameter in loaded.model.parameters():
             if parameter.ndim == 2:
-                parameter *= 8
+                parameter *= 1.5
     return loaded

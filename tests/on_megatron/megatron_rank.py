@@ -45,8 +45,8 @@ class Rank:
         return asyncio.run(self.thread.run(compute))
 
     def trainer(self, family: str, *, seed: int = 0, **fields: Any) -> Any:
+        from rewardflow.policy.weights_by_name import weights_of
         from rewardflow.train.megatron.trainer import MegatronTrainer
-        from rewardflow.train.megatron.weight_conversion import weights_of
 
         model = make_model(family, seed)
         recompute = fields.pop("recompute", False)
@@ -153,7 +153,8 @@ def left_out(rank: Rank) -> dict[str, Any]:
 
 def exported(rank: Rank, directory: Path) -> dict[str, dict[str, Tensor]]:
     """Written to a folder for each family; and what another model has when it has read them from there."""
-    from rewardflow.train.megatron.weight_conversion import fill, weights_in
+    from rewardflow.policy.weights_by_name import weights_in
+    from rewardflow.train.megatron.weight_conversion import fill
     from rewardflow.train.megatron.weight_files import write_weights
 
     found = {}

@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 from tiny_training import batch, critic_part, random_samples, tiny_model, tiny_trainer, valued
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from rewardflow.algo.estimator import TokenTargets
 from rewardflow.flow.records import Sample, UpdateReport
 from rewardflow.settings.run_settings import AlgorithmSettings, CriticSettings, TrainerSettings
 from rewardflow.train.fsdp2.sharding import whole
@@ -41,7 +43,7 @@ def micro_batches_of(rank: int, step: int) -> list[list[Sample]]:
 async def train(trainer: TorchTrainer, rank: int | None) -> tuple[list[UpdateReport], list[bool]]:
     """Three steps; without a rank, as the only process, with everything in one micro-batch.
 
-    Also whether, after each micro-batch of the first step, gradients had been reduced.
+    Also whether, after each micro-batch of the first step, each rank had its part of every gradient and nothing else.
     """
     reports, are_reduced = [], []
     for step in range(NUM_STEPS):
@@ -50,9 +52,17 @@ async def train(trainer: TorchTrainer, rank: int | None) -> tuple[list[UpdateRep
             for i, part in enumerate(parts):
                 await trainer.forward_backward(batch(part, is_last=i == len(parts) - 1))
                 if step == 0:
-                    are_reduced.append(all(weight.grad is not None for weight in trainer.model.parameters()))
+                    are_reduced.append(all(isinstance(one.grad, DTensor) for one in trainer.model.parameters()))
             reports.append(await trainer.optim_step())
     return reports, are_reduced
+
+
+async def coast(trainer: TorchTrainer, rank: int | None) -> None:
+    """An update that needs no pass where no term but the advantage has a gradient: momentum alone moves the weights."""
+    samples = [replace(one, advantage=TokenTargets(*2 * (0 * one.precomputed.old,))) for one in samples_of(0)]
+    async with trainer.step(NUM_STEPS):
+        await trainer.forward_backward(batch(samples if rank is None else samples[:9] if rank == 0 else samples[9:]))
+        await trainer.optim_step()
 
 
 def trained(
@@ -72,7 +82,9 @@ def trained(
         log_probs = asyncio.run(trainer.log_probs(mine, "policy"))
         reference = asyncio.run(trainer.log_probs(mine, "reference"))
         values = [] if part is None else asyncio.run(trainer.values(mine))
+        asyncio.run(coast(trainer, rank))
         return {
+            "after_coasting": list(asyncio.run(trainer.log_probs(mine, "policy"))),
             "values": list(values),
             "critic": torch.cat([whole(w.detach()).flatten() for w in part.model.parameters()]) if part else None,
             "reports": [asdict(report) for report in reports],

@@ -7,9 +7,11 @@ import torch
 from tiny_training import TEMPERATURE, VOCABULARY, random_samples, rollout, tiny_model
 from torch import Tensor, nn
 
+from rewardflow.algo.head_softmax import KEPT_LOGITS
+from rewardflow.algo.token_softmax import Entropy
 from rewardflow.errors import InvalidInput
 from rewardflow.train.packing import PackedRows, TokenRow, pack
-from rewardflow.train.token_log_probs import token_log_probs
+from rewardflow.train.token_log_probs import hidden_states, token_log_probs
 
 CPU = torch.device("cpu")
 ROWS = [TokenRow.of(sample.rollout) for sample in random_samples(7)]
@@ -53,15 +55,29 @@ def test_gradients_are_those_of_each_row_alone() -> None:
     assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_a_few_logits_at_a_time_give_the_same_numbers() -> None:
-    model = tiny_model()
-    whole = token_log_probs(model, pack(ROWS, CPU), temperature=TEMPERATURE)
-    parts = token_log_probs(model, pack(ROWS, CPU), temperature=TEMPERATURE, logits_at_a_time=3 * VOCABULARY)
-    assert torch.equal(whole.log_probs_N, parts.log_probs_N)
-    assert whole.entropy_N is None
+@pytest.mark.parametrize("entropy", ["none", "measured", "trained"])
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_few_words_at_a_time_give_the_same_numbers_and_gradients(entropy: Entropy, is_tied: bool) -> None:
+    model = tiny_model(tie_word_embeddings=is_tied)
+    found = []
+    for kept_logits in (KEPT_LOGITS, 3 * sum(len(row.sampled) for row in ROWS)):
+        scores = token_log_probs(
+            model, pack(ROWS, CPU), temperature=TEMPERATURE, entropy=entropy, kept_logits=kept_logits
+        )
+        factors = torch.linspace(-1.0, 2.0, len(scores.log_probs_N))
+        total = (factors * scores.log_probs_N).sum()
+        if scores.entropy_N is not None and scores.entropy_N.requires_grad:
+            total = total + (factors.flip(0) * scores.entropy_N).sum()
+        found.append((scores, gradient(model, total)))
+    (whole, expected), (parts, gradients) = found
+    torch.testing.assert_close(parts.log_probs_N, whole.log_probs_N)
+    assert (parts.entropy_N is None) == (entropy == "none")
+    if parts.entropy_N is not None:
+        torch.testing.assert_close(parts.entropy_N, whole.entropy_N)
+    assert (gradients - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_logits_are_computed_for_sampled_tokens_only_and_attention_needs_no_mask() -> None:
+def test_the_head_runs_once_for_sampled_tokens_only_and_attention_needs_no_mask() -> None:
     model = tiny_model()
     packed = pack(ROWS, CPU)
     shapes: list[tuple[int, ...]] = []
@@ -70,12 +86,42 @@ def test_logits_are_computed_for_sampled_tokens_only_and_attention_needs_no_mask
     model.model.layers[0].self_attn.register_forward_pre_hook(
         lambda _module, _args, kwargs: masks.append(kwargs["attention_mask"]), with_kwargs=True
     )
-    token_log_probs(model, packed, temperature=1.0)
-    assert shapes == [(sum(len(row.sampled) for row in ROWS), VOCABULARY)]
+    token_log_probs(model, packed, temperature=1.0, entropy="measured")
+    assert shapes == [(2, sum(len(row.sampled) for row in ROWS))]
     assert masks == [None]
 
 
-def test_the_hook_that_picks_sampled_tokens_is_gone_afterwards() -> None:
+@pytest.mark.parametrize("kept_logits", [KEPT_LOGITS, 1])
+def test_a_model_that_changes_what_its_head_returns_keeps_its_say(kept_logits: int) -> None:
+    class Capped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = tiny_model()
+
+        def get_output_embeddings(self) -> nn.Module:
+            return self.inner.lm_head
+
+        def forward(self, **inputs: Any) -> Any:
+            output = self.inner(**inputs)
+            output.logits = torch.tanh(output.logits / 2) * 2
+            return output
+
+    model = Capped()
+    expected, _ = row_by_row(model, ROWS, TEMPERATURE)
+    for _ in range(2):
+        scores = token_log_probs(model, pack(ROWS, CPU), temperature=TEMPERATURE, kept_logits=kept_logits)
+        torch.testing.assert_close(scores.log_probs_N, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_hidden_states_are_those_that_log_probs_come_from() -> None:
+    model = tiny_model()
+    packed = pack(ROWS, CPU)
+    expected = token_log_probs(model, packed, temperature=1.0).hidden_ND
+    assert expected is not None
+    assert torch.equal(hidden_states(model, packed), expected)
+
+
+def test_the_head_computes_logits_again_afterwards() -> None:
     model = tiny_model()
     token_log_probs(model, pack(ROWS, CPU), temperature=1.0)
     assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, VOCABULARY)
@@ -83,12 +129,14 @@ def test_the_hook_that_picks_sampled_tokens_is_gone_afterwards() -> None:
 
 def test_autocast_computes_in_bfloat16_and_takes_the_softmax_in_float32() -> None:
     model = tiny_model()
-    dtypes: list[torch.dtype] = []
-    model.lm_head.register_forward_hook(lambda _module, _args, output: dtypes.append(output.dtype))
-    scores = token_log_probs(model, pack(ROWS, CPU), temperature=1.0, autocast=torch.bfloat16)
-    assert dtypes == [torch.bfloat16]
-    assert scores.log_probs_N.dtype == torch.float32
-    torch.testing.assert_close(scores.log_probs_N, row_by_row(model, ROWS, 1.0)[0], rtol=0.1, atol=0.3)
+    expected = row_by_row(model, ROWS, 1.0)[0]
+    for kept_logits in (KEPT_LOGITS, 200):
+        scores = token_log_probs(
+            model, pack(ROWS, CPU), temperature=1.0, autocast=torch.bfloat16, kept_logits=kept_logits
+        )
+        assert scores.log_probs_N.dtype == torch.float32
+        assert not torch.equal(scores.log_probs_N, expected)
+        torch.testing.assert_close(scores.log_probs_N, expected, rtol=0.1, atol=0.3)
 
 
 def test_a_model_that_makes_its_logits_some_other_way_is_refused() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from rewardflow.algo.component_advantages import PerComponent
 from rewardflow.algo.estimator import Estimator
 from rewardflow.algo.estimators.gae import AgainstValues
 from rewardflow.algo.estimators.gpg import NonzeroScaled
@@ -26,6 +27,8 @@ __all__ = ["ESTIMATORS", "GroupRelative", "make_advantages"]
 
 def make_advantages(settings: AlgorithmSettings) -> Advantages:
     estimator = look_up("advantage", settings.advantage, ESTIMATORS)(settings)
+    if settings.component_weights:
+        return PerComponent(estimator=estimator, weights=settings.component_weights)
     if settings.reward_kl_coef == 0:
         return estimator
     return KlInReward(estimator, controller=_controller(settings), kl_estimator=settings.reward_kl_estimator)

@@ -5,12 +5,13 @@ all policy losses.
 
     ppo               max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)), r = p / p_old; for A < 0 at most -A dual_clip
     decoupled         the same, weighed by w = p_old / p_behaviour of each token unless the settings weigh otherwise
+    cispo             -A clip(r, 1 - clip_low, 1 + clip_high) log p, the clipped r without gradient
     gspo              as ppo without dual_clip, r being the geometric mean of p / p_old over the response
     policy_gradient   -A log p
 
-Each of them can be corrected for rollouts that another policy generated, by weights and by rejection (`correction`). In
-the decoupled form `old` is the proximal policy, to which updates must stay close, and w corrects for the other policy
-that generated the rollouts.
+With `ratio_to: behaviour`, p_behaviour stands for p_old in r: the ratio itself corrects for rollouts that another
+policy generated. With `ratio_to: old`, weights and rejection can (`correction`). In the decoupled form `old` is the
+proximal policy, to which updates must stay close, and w corrects for the other policy that generated the rollouts.
 """
 
 from __future__ import annotations
@@ -89,18 +90,19 @@ def policy_loss(
     kind = look_up("loss", settings.loss, LOSSES)
     if behaviour_BT is None and settings.needs_behaviour:
         raise InvalidInput(
-            f"loss={settings.loss} with behaviour_weights={settings.weigh_by}, reject={settings.reject} compares "
-            "policies by behaviour log-probs, got behaviour_BT=None"
+            f"loss={settings.loss} with ratio_to={settings.ratio_to}, behaviour_weights={settings.weigh_by}, "
+            f"reject={settings.reject} compares policies by behaviour log-probs, got behaviour_BT=None"
         )
+    base_BT = behaviour_BT if behaviour_BT is not None and settings.ratio_to == "behaviour" else old_BT
     tokens = Tokens(
         log_probs_BT=log_probs_BT,
-        old_BT=old_BT,
+        old_BT=base_BT,
         behaviour_BT=old_BT if behaviour_BT is None else behaviour_BT,
         advantages_BT=advantages_BT.detach(),
         mask_BT=mask_BT.bool(),
     )
     loss = kind.compute(settings, tokens)
-    if not settings.needs_behaviour:
+    if settings.weigh_by is None and settings.reject is None:
         return loss
     corrected = correction(settings, tokens.old_BT, tokens.behaviour_BT, tokens.mask_BT)
     return TokenLoss(loss_BT=corrected.apply(loss.loss_BT), sums={**loss.sums, **corrected.sums})
@@ -126,6 +128,22 @@ def _ppo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
         "clipped_dual": dual_BT,
     }
     return TokenLoss(loss_BT=loss_BT, sums=_summed(sums))
+
+
+def _cispo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
+    """Every token keeps a gradient: the clip bounds its weight and never stops it."""
+    mask_BT = tokens.mask_BT
+    log_ratio_BT = bounded(log_ratio(tokens.log_probs_BT, tokens.old_BT, mask_BT)).detach()
+    ratio_BT = log_ratio_BT.exp()
+    lowest, highest = 1 - settings.clip_low, 1 + settings.clip_high
+    log_probs_BT = log_ratio(tokens.log_probs_BT, torch.zeros_like(tokens.log_probs_BT), mask_BT)
+    advantages_BT = torch.where(mask_BT, tokens.advantages_BT.to(log_probs_BT.dtype), 0.0)
+    sums = {
+        **_distances(log_ratio_BT, mask_BT),
+        "clipped_low": mask_BT & (ratio_BT < lowest),
+        "clipped_high": mask_BT & (ratio_BT > highest),
+    }
+    return TokenLoss(loss_BT=-advantages_BT * ratio_BT.clamp(lowest, highest) * log_probs_BT, sums=_summed(sums))
 
 
 def _gspo(settings: AlgorithmSettings, tokens: Tokens) -> TokenLoss:
@@ -184,6 +202,11 @@ LOSSES: Mapping[str, LossKind] = {
         compute=_ppo,
         formula="as `ppo`, with `behaviour_weights: token` where that is null",
         log_probs="old, behaviour",
+    ),
+    "cispo": LossKind(
+        compute=_cispo,
+        formula="-A clip(r, 1 - `clip_low`, 1 + `clip_high`) log p with r = p / p_old and no gradient through the clip",
+        log_probs="old",
     ),
     "gspo": LossKind(
         compute=_gspo,

@@ -22,7 +22,7 @@ Entropy = Literal["none", "measured", "trained"]  # measured: without a gradient
 LOGITS_AT_A_TIME = 1 << 25  # 128 MiB in float32
 CACHED_LOGITS = 1 << 18  # on a CPU, which is several times faster on data that fits its cache
 # Replaces a logit of -inf: exp(z) is still 0, and so is exp(z) z, which would be NaN for -inf.
-_LOWEST = -1e4
+LOWEST = -1e4
 
 
 def token_softmax(
@@ -51,7 +51,7 @@ class _Softmax(torch.autograd.Function):
         )
         for first in range(0, len(logits_NV), num_tokens):
             chunk = slice(first, first + num_tokens)
-            scaled_CV = _scaled(logits_NV[chunk], temperature, dtype)
+            scaled_CV = scaled(logits_NV[chunk], temperature, dtype)
             largest_C1 = scaled_CV.amax(-1, keepdim=True)
             below_CV = scaled_CV - largest_C1
             chosen_C = below_CV.gather(-1, token_ids_N[chunk, None]).squeeze(-1)
@@ -61,7 +61,7 @@ class _Softmax(torch.autograd.Function):
             log_probs_N[chunk] = chosen_C - log_total_C
             largest_N[chunk], total_N[chunk] = largest_C1.squeeze(-1), total_C
             if entropy != "none":
-                entropy_N[chunk] = log_total_C - weights_CV.mul_(below_CV.clamp_(min=_LOWEST)).sum(-1) / total_C
+                entropy_N[chunk] = log_total_C - weights_CV.mul_(below_CV.clamp_(min=LOWEST)).sum(-1) / total_C
         ctx.save_for_backward(logits_NV, token_ids_N, entropy_N, largest_N, total_N)
         ctx.temperature, ctx.num_tokens, ctx.dtype = temperature, num_tokens, dtype
         if entropy != "trained":
@@ -76,21 +76,33 @@ class _Softmax(torch.autograd.Function):
         out_NV = torch.empty_like(logits_NV)
         for first in range(0, len(logits_NV), ctx.num_tokens):
             chunk = slice(first, first + ctx.num_tokens)
-            below_CV = _scaled(logits_NV[chunk], ctx.temperature, ctx.dtype) - largest_N[chunk, None]
+            below_CV = scaled(logits_NV[chunk], ctx.temperature, ctx.dtype) - largest_N[chunk, None]
             total_C1 = total_N[chunk, None]
             grad_C1, from_entropy_C1 = (grad[chunk, None] / ctx.temperature for grad in grads)
-            if ctx.trains_entropy:
-                weights_CV = below_CV.exp()
-                above_C1 = entropy_N[chunk, None] - total_C1.log()
-                slope_CV = below_CV.clamp_(min=_LOWEST).add_(above_C1).mul_(from_entropy_C1).add_(grad_C1)
-                grad_CV = weights_CV.mul_(slope_CV).mul_(-1 / total_C1)
-            else:
-                grad_CV = below_CV.exp_().mul_(-grad_C1 / total_C1)
-            grad_CV.masked_fill_((grad_C1 == 0) & (from_entropy_C1 == 0), 0.0)
+            entropy_C1 = entropy_N[chunk, None] if ctx.trains_entropy else None
+            grad_CV = gradient_without_token(below_CV, total_C1, entropy_C1, grad_C1, from_entropy_C1)
             out_NV[chunk] = grad_CV.scatter_add_(-1, token_ids_N[chunk, None], grad_C1)
         return out_NV, None, None, None, None
 
 
-def _scaled(logits_CV: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+def gradient_without_token(
+    below_CV: Tensor, total_C1: Tensor, entropy_C1: Tensor | None, grad_C1: Tensor, from_entropy_C1: Tensor
+) -> Tensor:
+    """Returns the gradient of the logits but for what the sampled token adds; overwrites `below_CV`.
+
+    `entropy_C1` is None if the entropy has no gradient. Gradients are divided by the temperature already.
+    """
+    if entropy_C1 is None:
+        grad_CV = below_CV.exp_().mul_(-grad_C1 / total_C1)
+    else:
+        weights_CV = below_CV.exp()
+        above_C1 = entropy_C1 - total_C1.log()
+        slope_CV = below_CV.clamp_(min=LOWEST).add_(above_C1).mul_(from_entropy_C1).add_(grad_C1)
+        grad_CV = weights_CV.mul_(slope_CV).mul_(-1 / total_C1)
+    return grad_CV.masked_fill_((grad_C1 == 0) & (from_entropy_C1 == 0), 0.0)
+
+
+def scaled(logits_CV: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """Returns the logits in `dtype`, divided by the temperature; the same tensor if that changes nothing."""
     logits_CV = logits_CV.to(dtype)
     return logits_CV if temperature == 1.0 else logits_CV / temperature

@@ -125,6 +125,12 @@ class EngineFactory(Protocol):
 
     def devices_per_engine(self, settings: RunSettings) -> int: ...
 
+    def reserved_share(self, settings: RunSettings) -> float | None:
+        """Returns the share of a device's memory that an engine takes beside the trainer; None if it takes none."""
+
+    def sleeps(self, settings: RunSettings) -> bool:
+        """Whether an engine gives that share back while the trainer computes."""
+
     def without_devices(self, settings: RunSettings) -> RunSettings:
         """Leaves out settings that need a GPU, to check the others where no GPU is."""
 

@@ -26,12 +26,16 @@ class FittingPrompts:
 
 
 class PromptEncoder:
-    """Puts messages through the chat template, up to where the answer starts, and takes plain text as it is."""
+    """Puts messages through the chat template, up to where the answer starts.
+
+    Takes plain text as it is, unless `generation.chat` says that it becomes the user's message.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
         self._tokenizer = tokenizer
         self._max_tokens = settings.max_prompt_tokens
         self._overlong = settings.overlong_prompts
+        self._chat = settings.chat
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Returns the tokens to generate from. `truncate` keeps the end of a long prompt, usually the question."""
@@ -58,16 +62,26 @@ class PromptEncoder:
         return FittingPrompts(kept=kept, num_filtered=len(prompts) - len(kept))
 
     def _tokens(self, prompt: Prompt) -> Sequence[int]:
-        if not prompt.messages:
+        messages = self._messages(prompt)
+        if not messages:
             return list(self._tokenizer.encode(prompt.text))
         if self._tokenizer.chat_template is None:
             raise InvalidInput(
                 f"a prompt of messages needs a chat template, prompt {prompt.uid!r} has messages and the tokenizer has "
-                "no template; set policy.chat_template, or give the prompt as text"
+                "no template; set policy.chat_template, or give the prompt as text without generation.chat.wrap_text"
             )
-        messages: list[dict[str, Any]] = [dict(message) for message in prompt.messages]
-        tokens: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        tokens: Any = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False, **self._chat.arguments
+        )
         return list(tokens)
+
+    def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
+        if prompt.messages or not self._chat.wrap_text:
+            return [dict(message) for message in prompt.messages or ()]
+        chat = self._chat
+        system = [] if chat.system is None else [{"role": "system", "content": chat.system}]
+        asked = prompt.text if chat.instruction is None else f"{prompt.text}\n\n{chat.instruction}"
+        return [*system, {"role": "user", "content": asked}]
 
     def _too_long(self, prompt: Prompt, num_tokens: int) -> InvalidInput:
         return InvalidInput(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rewardflow.flow.records import GroupRequest
+from rewardflow.flow.records import TRUNCATED, GroupRequest
 from rewardflow.types import Rollout
 
 
@@ -66,10 +66,16 @@ class Ended:
             response=self.text,
             ground_truth=prompt.ground_truth,
             data_source=prompt.data_source,
-            extra_info={**extra_info, "truncated": True} if self.is_truncated else extra_info,
+            extra_info=self._marked(extra_info),
             token_ids=array("i", (*self.prompt_ids, *self.token_ids)),
             response_mask=array("b", bytes(num_prompt) + b"\1" * num_response),
             log_probs=array("f", (*(0.0,) * num_prompt, *self.log_probs)),
             policy_version=version,
             token_versions=None if token_versions is None else array("i", (*(0,) * num_prompt, *token_versions)),
         )
+
+    def _marked(self, extra_info: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Marks a truncated response; a column of the data that has the mark's name cannot mark another one."""
+        if self.is_truncated or TRUNCATED in extra_info:
+            return {**extra_info, TRUNCATED: self.is_truncated}
+        return extra_info

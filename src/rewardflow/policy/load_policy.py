@@ -29,6 +29,7 @@ from transformers import (
 
 from rewardflow.errors import InvalidInput
 from rewardflow.policy import tiny
+from rewardflow.policy.outline import outlined
 from rewardflow.settings.run_settings import PolicySettings
 
 T = TypeVar("T")
@@ -65,26 +66,26 @@ def load_policy(settings: PolicySettings, *, seed: int) -> Policy:
         place = _Place.of(settings)
         tokenizer = _tokenizer(settings, place)
         policy = Policy(_read_model(settings, place), tokenizer)
+    return _completed(policy, settings)
+
+
+def outline_policy(settings: PolicySettings) -> Policy:
+    """Builds the policy without its weights, in training mode (`outlined`)."""
+    if settings.model == "tiny":
+        policy = Policy(outlined(lambda: _tiny_model(settings, seed=0)), _tokenizer(settings))
+    else:
+        place = _Place.of(settings)
+        policy = Policy(outlined(lambda: _outline_model(settings, place)), _tokenizer(settings, place))
+    return _completed(policy, settings)
+
+
+def _completed(policy: Policy, settings: PolicySettings) -> Policy:
     _check(policy, settings)
     if settings.chat_template is not None:
         policy.tokenizer.chat_template = _template(settings.chat_template)
     if settings.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     policy.model.train()
-    return policy
-
-
-def outline_policy(settings: PolicySettings) -> Policy:
-    """Builds the policy on the meta device: its weights have names, shapes and dtypes but no values."""
-    with torch.device("meta"):
-        if settings.model == "tiny":
-            policy = Policy(_tiny_model(settings, seed=0), _tokenizer(settings))
-        else:
-            place = _Place.of(settings)
-            policy = Policy(_outline_model(settings, place), _tokenizer(settings, place))
-    _check(policy, settings)
-    if settings.chat_template is not None:
-        policy.tokenizer.chat_template = _template(settings.chat_template)
     return policy
 
 

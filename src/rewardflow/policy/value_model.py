@@ -30,7 +30,12 @@ class ValueModel(nn.Module):
     def __init__(self, hidden_size: int, trunk: nn.Module | None, device: torch.device) -> None:
         super().__init__()
         self.trunk = trunk
-        self.head = nn.Linear(hidden_size, 1, dtype=torch.float32, device="meta").to_empty(device=device)
+        self.head = nn.Linear(hidden_size, 1, dtype=torch.float32, device="meta")
+        self.start_head(device)
+
+    def start_head(self, device: torch.device) -> None:
+        """Makes room for the head on the device, and sets it to 0."""
+        self.head.to_empty(device=device)
         for weight in self.head.parameters():
             nn.init.zeros_(weight)
 
@@ -53,13 +58,14 @@ def build_value_model(policy: Policy, critic: CriticSettings, settings: PolicySe
             f"{type(own).__name__}; choose critic.form=head"
         )
     trunk = copy.deepcopy(trunk) if own is policy.model else trunk
-    return ValueModel(_hidden_size(own), trunk.to(device), device)
+    if device.type != "meta":  # where the buffers of an outline would lose their values
+        trunk = trunk.to(device)
+    return ValueModel(_hidden_size(own), trunk, device)
 
 
 def _other(policy: Policy, name: str, settings: PolicySettings, seed: int) -> PreTrainedModel:
     """Loads another model. Checks it with the policy's tokenizer, because it reads the policy's tokens."""
-    tokenizer = settings.tokenizer or (None if settings.model == "tiny" else settings.model)
-    own = replace(settings, model=name, gguf_file=None, tokenizer=tokenizer, chat_template=None)
+    own = critic_policy_settings(name, settings)
     try:
         loaded = outline_policy(own) if policy.model.device.type == "meta" else load_policy(own, seed=seed)
     except InvalidInput as error:
@@ -67,6 +73,12 @@ def _other(policy: Policy, name: str, settings: PolicySettings, seed: int) -> Pr
     if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise InvalidInput(f"critic.model must have the policy's vocabulary, got {name} for {settings.model}")
     return loaded.model
+
+
+def critic_policy_settings(name: str, settings: PolicySettings) -> PolicySettings:
+    """Returns the settings by which another model is loaded for a critic: as the policy, with its tokenizer."""
+    tokenizer = settings.tokenizer or (None if settings.model == "tiny" else settings.model)
+    return replace(settings, model=name, gguf_file=None, tokenizer=tokenizer, chat_template=None)
 
 
 def _hidden_size(model: PreTrainedModel) -> int:

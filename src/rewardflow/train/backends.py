@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rewardflow.policy.load_policy import Policy
     from rewardflow.train.device_trainer import DeviceTrainer
+    from rewardflow.train.memory_phase import MemoryPhase
 
 
 class TrainerBackend(Protocol):
@@ -33,11 +34,17 @@ class TrainerBackend(Protocol):
     needs_process_group: bool
     """Whether a single rank needs a process group, too."""
 
+    keeps_all_logits: bool
+    """Whether a pass holds the logits of all its sampled tokens at a time."""
+
     def check_one_process(self, settings: RunSettings) -> None:
         """Raises `InvalidInput` if the back end is not installed or cannot train in one process with these settings."""
 
     def rehearse(self, settings: RunSettings, policy: Policy, thread: DeviceThread) -> None:
         """Finds the mistakes that show without weights. `policy` is an outline; the back end need not be installed."""
+
+    def rehearse_memory(self, settings: RunSettings) -> tuple[MemoryPhase, ...]:
+        """Measures the phases of one rank without weights or devices; empty if the back end cannot run so."""
 
     def num_parts(self, settings: RunSettings) -> int:
         """Returns the number of ranks over which one copy of the model is spread."""
@@ -63,8 +70,8 @@ class TrainerBackend(Protocol):
     ) -> AbstractContextManager[DeviceTrainer]:
         """Builds the trainer of one rank. All ranks enter it together, each on its thread.
 
-        `group` has all ranks; it is None for a single rank of a back end that needs none. `policy` may be None if the
-        back end does not train the policy's own module.
+        `group` has all ranks; it is None for a single rank of a back end that needs none. Without a policy, the rank
+        reads its part of the weights itself; the only rank of a back end that trains the policy's module needs one.
         """
 
 

@@ -32,11 +32,11 @@ from rewardflow.types import Rollout
 T = TypeVar("T")
 
 CPU = torch.device("cpu")
-COMPUTE_DTYPES = {None: torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
+COMPUTE_DTYPES = {None: None, "float32": None, "bfloat16": torch.bfloat16}
 
 
 class TrainerArguments(TypedDict):
-    """The arguments that all trainers share. `uses_old` is `schedule.needs_old_log_probs`."""
+    """The arguments that all trainers share. `uses_old`: the loss compares with the policy before the first update."""
 
     trainer: TrainerSettings
     algorithm: AlgorithmSettings
@@ -52,12 +52,22 @@ def arguments_of(settings: RunSettings, thread: DeviceThread) -> TrainerArgument
     return TrainerArguments(
         trainer=settings.trainer,
         algorithm=settings.algorithm,
-        uses_old=settings.schedule.needs_old_log_probs,
+        uses_old=settings.schedule.has_several_updates and settings.algorithm.ratio_to == "old",
         temperature=settings.generation.temperature,
         max_response_tokens=settings.generation.max_response_tokens,
         total_steps=settings.steps,
         thread=thread,
     )
+
+
+def compute_dtype_of(trainer: TrainerSettings) -> torch.dtype | None:
+    """Returns the dtype that training computes in, if not in that of the weights, which are float32."""
+    if trainer.autocast not in COMPUTE_DTYPES:
+        raise InvalidInput(
+            "training computes in float32 or bfloat16, because float16 needs its losses scaled, "
+            f"got trainer.autocast={trainer.autocast}"
+        )
+    return COMPUTE_DTYPES[trainer.autocast]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +101,9 @@ class DeviceTrainer(ABC):
         total_steps: int,
         thread: DeviceThread,
     ) -> None:
-        if trainer.autocast not in COMPUTE_DTYPES:
-            raise InvalidInput(
-                "training computes in float32 or bfloat16, because float16 needs its losses scaled, "
-                f"got trainer.autocast={trainer.autocast}"
-            )
         self._device = device
         self._settings = trainer
-        self._compute_dtype = COMPUTE_DTYPES[trainer.autocast]
+        self._autocast = compute_dtype_of(trainer)
         self._terms = LossTerms(algorithm=algorithm, uses_old=uses_old)
         self._temperature = temperature
         self._total_steps = total_steps

@@ -66,7 +66,7 @@ class Numerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerms:
-    """The terms of the loss. `uses_old` is False if each step has one update, so that old equals present."""
+    """The terms of the loss. `uses_old` is False if old equals present, or if the loss does not compare with it."""
 
     algorithm: AlgorithmSettings
     uses_old: bool
@@ -199,6 +199,8 @@ class LossTerms:
     def _why_behaviour(self) -> str:
         if self.algorithm.behaviour_weights is not None:
             return f"behaviour_weights={self.algorithm.behaviour_weights}"
+        if self.algorithm.ratio_to == "behaviour":
+            return "ratio_to=behaviour"
         return "loss=decoupled" if self.algorithm.loss == "decoupled" else f"reject={self.algorithm.reject}"
 
 

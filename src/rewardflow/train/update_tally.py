@@ -47,8 +47,8 @@ class UpdateTally:
         return self._statistics
 
     def take(self, batch: MicroBatch) -> list[tuple[Sample, TokenRow]]:
-        """Counts and returns the scored samples, also those without a sampled token, which need no pass."""
-        scored = [(sample, TokenRow.of(sample.rollout)) for sample in batch.samples if sample.is_scored]
+        """Counts and returns the samples to train on, also those without a sampled token, which need no pass."""
+        scored = [(sample, TokenRow.of(sample.rollout)) for sample in batch.samples if sample.why_not is None]
         self._accumulated.count([row for _, row in scored], self._aggregation, self._max_response_tokens)
         return scored
 

@@ -8,6 +8,7 @@ import dataclasses
 from array import array
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -231,6 +232,15 @@ def test_a_response_ends_with_its_end_token_or_says_that_it_was_cut_off(policy: 
     assert all(response_ids(rollout).index(eos) == len(response_ids(rollout)) - 1 for rollout in ended)
     assert all(len(response_ids(rollout)) == 20 and eos not in response_ids(rollout) for rollout in cut)
     assert all("<" not in rollout.response for rollout in ended)
+
+
+def test_a_column_of_the_data_cannot_say_that_a_response_was_cut_off(policy: Policy) -> None:
+    (request,) = requests("12=", group_size=32)
+    request = replace(request, prompt=replace(request.prompt, extra_info={"truncated": True}))
+    rollouts = generate(policy, [request], max_response_tokens=20)
+    for rollout in rollouts:
+        ended = response_ids(rollout)[-1] == policy.tokenizer.eos_token_id
+        assert rollout.extra_info["truncated"] is not ended
 
 
 def test_a_stop_string_ends_a_response_and_stays_in_it(policy: Policy) -> None:

@@ -134,8 +134,10 @@ def test_a_head_has_its_whole_gradient_and_the_trunk_its_share_beside_that_of_th
 
 def test_with_a_trunk_weight_of_0_the_policy_learns_as_if_there_were_no_head() -> None:
     found = []
+    # Adam's first update is the sign of a gradient, however small, unless eps is larger: then rounding stays rounding.
+    smooth = replace(UNCLIPPED, eps=1e-3)
     for part in (None, critic_part(replace(HEAD, trunk_weight=0.0))):
-        with tiny_trainer(trainer=UNCLIPPED, critic=part) as trainer:
+        with tiny_trainer(trainer=smooth, critic=part) as trainer:
             updated(trainer, random_samples(12) if part is None else SAMPLES)
             found.append(weights(trainer.model))
     torch.testing.assert_close(*found)

@@ -74,9 +74,18 @@ def test_each_rank_has_the_log_probs_of_its_own_rollouts(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_are_reduced_once_after_the_last_micro_batch(two_ranks: dict[str, list[dict[str, Any]]]) -> None:
+def test_every_pass_leaves_a_rank_its_part_of_the_gradient_alone(two_ranks: dict[str, list[dict[str, Any]]]) -> None:
     for rank in two_ranks["every_term"]:
-        assert rank["are_reduced"] == [False, False, True]
+        assert rank["are_reduced"] == [True, True, True]
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_log_probs_after_an_update_without_a_pass_are_those_of_the_updated_weights(
+    case: str, two_ranks: dict[str, list[dict[str, Any]]], one_process: dict[str, dict[str, Any]]
+) -> None:
+    found, expected = joined(two_ranks[case], "after_coasting"), joined([one_process[case]], "after_coasting")
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(found, joined(two_ranks[case], "log_probs"), atol=1e-2)
 
 
 @pytest.mark.parametrize("case", [*EXACT, "bfloat16", "bfloat16_value_model"])
@@ -99,7 +108,7 @@ def test_mixed_precision_stays_near_float32_and_keeps_float32_weights(
 def test_one_rank_keeps_the_plain_module() -> None:
     model = tiny_model()
     ranks = Ranks(torch.device("cpu"))
-    shard(model, ranks, compute=None, offload=True)
+    shard(model, ranks, compute=None)
     assert not is_sharded(model)
     assert (ranks.size, ranks.most(3)) == (1, 3)
     assert whole(ranks.sum(torch.ones(2))).tolist() == [1.0, 1.0]

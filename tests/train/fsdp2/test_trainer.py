@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -85,6 +86,15 @@ def test_every_term_together_has_the_gradient_of_the_whole_batch() -> None:
 def test_failed_rows_change_nothing_wherever_they_stand() -> None:
     reports = []
     for samples in (SAMPLES, [one for one in SAMPLES if one.is_scored]):
+        with tiny_trainer(algorithm=FULL, trainer=UNCLIPPED) as trainer:
+            reports.append(asyncio.run(one_update(trainer, [samples])))
+    assert reports[0] == reports[1]
+
+
+def test_masked_rows_change_nothing_but_the_advantages_of_their_group() -> None:
+    masked = [replace(one, is_masked=index % 2 == 0) for index, one in enumerate(SAMPLES)]
+    reports = []
+    for samples in (masked, [one for one in masked if not one.is_masked]):
         with tiny_trainer(algorithm=FULL, trainer=UNCLIPPED) as trainer:
             reports.append(asyncio.run(one_update(trainer, [samples])))
     assert reports[0] == reports[1]

@@ -41,6 +41,12 @@ class HFFactory:
     def devices_per_engine(self, settings: RunSettings) -> int:
         return 1
 
+    def reserved_share(self, settings: RunSettings) -> None:
+        return None
+
+    def sleeps(self, settings: RunSettings) -> bool:
+        return False
+
     def without_devices(self, settings: RunSettings) -> RunSettings:
         return settings
 

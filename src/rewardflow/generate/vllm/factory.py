@@ -13,6 +13,7 @@ from rewardflow.flow.records import Sampling
 from rewardflow.generate.engines import EngineFactory, NamedTensors, OpenSender, Routing
 from rewardflow.generate.vllm.direct_weights import open_direct_sender
 from rewardflow.generate.vllm.engine import VllmEngine
+from rewardflow.generate.vllm.starting import SHARED_SHARE
 from rewardflow.policy.load_policy import Policy
 from rewardflow.settings.run_settings import GenerationSettings, RunSettings, VllmSettings
 
@@ -54,6 +55,12 @@ class VllmFactory:
 
     def devices_per_engine(self, settings: RunSettings) -> int:
         return settings.vllm.tensor_parallel
+
+    def reserved_share(self, settings: RunSettings) -> float | None:
+        return settings.vllm.memory_share or SHARED_SHARE
+
+    def sleeps(self, settings: RunSettings) -> bool:
+        return settings.vllm.sleep
 
     def without_devices(self, settings: RunSettings) -> RunSettings:
         return replace(settings, vllm=VllmSettings())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WORKER_EXTENSION = "rewardflow.generate.vllm.worker.WorkerExtension"
 _GIGABYTE = 10**9
-_ALONE_SHARE, _SHARED_SHARE = 0.9, 0.45
+ALONE_SHARE, SHARED_SHARE = 0.9, 0.45  # of a GPU's memory, without and with the trainer on it
 
 _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a process that holds torch must not be forked
@@ -110,7 +110,7 @@ def engine_arguments(
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs" if samplings[0].temperature == 1.0 else "processed_logprobs",
         "tensor_parallel_size": vllm.tensor_parallel,
-        "gpu_memory_utilization": vllm.memory_share or (_SHARED_SHARE if is_colocated else _ALONE_SHARE),
+        "gpu_memory_utilization": vllm.memory_share or (SHARED_SHARE if is_colocated else ALONE_SHARE),
         "enforce_eager": vllm.eager,
         # A CPU has nothing to give back, and vLLM refuses to try.
         "enable_sleep_mode": vllm.sleep and torch.accelerator.is_available(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rewardflow.flow.device_thread import DeviceThread
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rewardflow.policy.load_policy import Policy
     from rewardflow.train.device_trainer import DeviceTrainer
     from rewardflow.train.fsdp2.trainer import TorchTrainer
+    from rewardflow.train.memory_phase import MemoryPhase
 
 
 class Fsdp2Backend(TrainerBackend):
@@ -24,12 +26,18 @@ class Fsdp2Backend(TrainerBackend):
 
     trains_policy_model = True
     needs_process_group = False
+    keeps_all_logits = False
 
     def check_one_process(self, settings: RunSettings) -> None:
         """Accepts all settings: one process is enough, and torch is checked for every run."""
 
     def rehearse(self, settings: RunSettings, policy: Policy, thread: DeviceThread) -> None:
         _make_trainer(settings, policy, thread)
+
+    def rehearse_memory(self, settings: RunSettings) -> tuple[MemoryPhase, ...]:
+        from rewardflow.train.fsdp2.memory_rehearsal import rehearse_memory
+
+        return rehearse_memory(settings, num_ranks=settings.runtime.ranks)
 
     def num_parts(self, settings: RunSettings) -> int:
         return settings.runtime.ranks
@@ -55,8 +63,16 @@ class Fsdp2Backend(TrainerBackend):
         device: torch.device,
         group: dist.ProcessGroup | None,
     ) -> Iterator[DeviceTrainer]:
-        assert policy is not None, "FSDP2 trains the policy's own module"
-        yield _make_trainer(settings, policy, thread, group=group)
+        """Trains the given policy; without one, every rank reads its own part of the weights."""
+        from rewardflow.policy.starting_weights import StartingWeights
+        from rewardflow.train.fsdp2.sharded_trainer import make_sharded_trainer
+        from rewardflow.train.fsdp2.sharding import Ranks
+
+        if policy is not None:
+            yield _make_trainer(settings, policy, thread, group=group)
+        else:
+            read = partial(StartingWeights.read, seed=settings.seed)
+            yield make_sharded_trainer(settings, thread, Ranks(device, group), read=read)
 
 
 def _make_trainer(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rewardflow.settings.run_settings import Aggregation, CriticSettings
 from rewardflow.train.fsdp2.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
-from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, reduce_gradients_in_next_backward, shard
+from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, shard
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import TrainingRow
 from rewardflow.train.packing import PackedRows
@@ -60,13 +60,11 @@ class Critic:
         self._compute = compute
         self._total_steps = total_steps
         if self.model.trunk is not None:
-            shard(self.model.trunk, ranks, compute=compute, offload=offload)
-        shard(self.model.head, ranks, compute=None, offload=offload)
-        # A sharded model is offloaded by FSDP2, and an outline of one has nothing to move.
-        self._leaves_device = offload and ranks.size == 1 and ranks.device.type != "meta"
+            shard(self.model.trunk, ranks, compute=compute)
+        shard(self.model.head, ranks, compute=None)
+        self._leaves_device = offload and ranks.device.type != "meta"  # an outline has nothing to move
         self.optimizer = build_optimizer(self.model, part.settings)
         self._sums: list[Tensor] = []
-        self._is_reduced = True
         self.rest()
 
     @property
@@ -75,11 +73,6 @@ class Critic:
 
     def learns_alone_in(self, step: int) -> bool:
         return step < self.settings.alone_steps
-
-    @property
-    def is_reduced(self) -> bool:
-        """Whether no gradient has accumulated since the ranks last reduced theirs."""
-        return self._is_reduced
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
@@ -116,14 +109,10 @@ class Critic:
         fixed_ND = hidden_ND.detach()
         return self.model.of_hidden(fixed_ND if weight == 0 else fixed_ND + weight * (hidden_ND - fixed_ND))
 
-    def numerator(self, rows: Sequence[TrainingRow], packed: PackedRows, values_N: Tensor, *, reduce: bool) -> Tensor:
+    def numerator(self, rows: Sequence[TrainingRow], packed: PackedRows, values_N: Tensor) -> Tensor:
         """Returns the scalar to differentiate in this pass, and keeps its sums."""
-        for part in (self.model.trunk, self.model.head):
-            if part is not None:
-                reduce_gradients_in_next_backward(part, reduce)
         numerator = self.terms.numerator(rows, packed, values_N)
         self._sums.append(numerator.sums_S)
-        self._is_reduced = reduce
         return numerator.value
 
     # -- an update ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Spreads weights, gradients and optimizer state of one model over several ranks, by FSDP2.
 
-Always true: a single rank runs the plain module, which is up to twice as fast as a sharded one; gradients accumulate in
-float32 on each rank and are reduced once for an update; every rank takes part in every collective.
+Always true: a single rank runs the plain module, which is up to twice as fast as a sharded one; between two passes a
+rank holds its shards and nothing whole, so no weight is older than the last update; every backward pass reduces its
+gradients in float32 and adds them to the shards' own; every rank takes part in every collective.
 """
 
 from __future__ import annotations
@@ -12,13 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 
@@ -53,32 +48,33 @@ class Ranks:
         return reduced.to(values.device)
 
 
-def shard(model: nn.Module, ranks: Ranks, *, compute: torch.dtype | None, offload: bool) -> None:
-    """Spreads a model that is whole and equal on every rank, block by block; in place."""
-    if ranks.group is None or ranks.size == 1:
+def shard(model: nn.Module, ranks: Ranks, *, compute: torch.dtype | None) -> None:
+    """Spreads a model that is equal on every rank, or an outline, over the ranks; in place, and once."""
+    if ranks.group is None or ranks.size == 1 or is_sharded(model):
         return
     mesh = DeviceMesh.from_group(ranks.group, ranks.device.type)
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
-    placement = CPUOffloadPolicy(pin_memory=ranks.device.type != "cpu") if offload else OffloadPolicy()
-    block_names = set(getattr(model, "_no_split_modules", None) or ())  # transformers' names for a model's blocks
-    for module in [*(module for module in model.modules() if type(module).__name__ in block_names), model]:
-        fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=placement)
+    for module in [*_groups(model), model]:
+        # FSDP2 would keep the weights of the outermost group whole after a forward pass.
+        fully_shard(module, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
 
 
 def is_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
-def reduce_gradients_in_next_backward(model: nn.Module, wanted: bool) -> None:
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(wanted)
+def _groups(model: nn.Module) -> list[nn.Module]:
+    """Returns the modules whose weights are gathered together: each block, the embedding, and the head.
 
-
-def settle(model: nn.Module) -> None:
-    """Frees the whole weights that a forward pass left, so that the model's weights are its shards again."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    An embedding and a head with the same weights stay with what is left, because a weight has one group.
+    """
+    block_names = set(getattr(model, "_no_split_modules", None) or ())  # transformers' names for a model's blocks
+    blocks = [module for module in model.modules() if type(module).__name__ in block_names]
+    getters = ("get_input_embeddings", "get_output_embeddings")  # of models of transformers
+    ends = [getattr(model, getter)() for getter in getters if hasattr(model, getter)]
+    ends = [module for module in ends if module is not None]
+    is_tied = len({id(module.weight) for module in ends}) < len(ends)
+    return blocks if is_tied else [*ends[:1], *blocks, *ends[1:]]
 
 
 def whole(value: Tensor) -> Tensor:

@@ -25,12 +25,12 @@ from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.device_trainer import CPU, DeviceTrainer, RankRole, TrainerArguments
 from rewardflow.train.fsdp2.critic import Critic, CriticPart
 from rewardflow.train.fsdp2.optimizer import build_optimizer, fill_with_zeros, move_state, set_learning_rate, update
-from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, reduce_gradients_in_next_backward, settle, shard, whole
+from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, shard, whole
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import TrainingRow
 from rewardflow.train.packing import IDLE_ROW, PackedRows, TokenRow, pack
 from rewardflow.train.passes import by_row, even_passes
-from rewardflow.train.token_log_probs import TokenScores, token_log_probs
+from rewardflow.train.token_log_probs import TokenScores, hidden_states, token_log_probs
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
@@ -64,18 +64,14 @@ class TorchTrainer(DeviceTrainer):
         self._ranks = Ranks(self._device, group)
         replica = 0 if group is None else group.rank()
         self.role = RankRole(replica=replica, num_replicas=self._ranks.size, sends_weights=replica == 0)
-        self._autocast = None if self._compute_dtype == torch.float32 else self._compute_dtype
-        offload = self._settings.offload
         for whole_model in (model, reference):
             if whole_model is not None:
-                shard(whole_model, self._ranks, compute=self._autocast, offload=offload)
-        # A sharded model is offloaded by FSDP2, and an outline of one has nothing to move.
-        self._leaves_device = offload and not is_sharded(model) and self._device.type != "meta"
+                shard(whole_model, self._ranks, compute=self._autocast)
+        self._leaves_device = self._settings.offload and self._device.type != "meta"  # an outline has nothing to move
         if reference is not None and self._leaves_device:
             reference.to(CPU)
         self.optimizer = build_optimizer(model, self._settings)
         self.critic = None if critic is None else self._make_critic(critic)
-        self._is_reduced = True
 
     def _make_critic(self, part: CriticPart) -> Critic:
         return Critic(
@@ -92,9 +88,8 @@ class TorchTrainer(DeviceTrainer):
         return float(self.optimizer.param_groups[0]["lr"])
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        self._settle()
         for name, weight in (*self.model.named_parameters(), *self.model.named_buffers()):
-            yield name, whole(weight.detach().to(self._device))  # ranks exchange tensors where they compute
+            yield name, whole(weight.detach())
 
     def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
         """Yields all weights on every rank; the first rank sends them."""
@@ -109,10 +104,6 @@ class TorchTrainer(DeviceTrainer):
             self.critic.begin_step(number)
 
     def _clear_gradients(self) -> None:
-        """Clears all gradients but those that FSDP2 holds because several ranks have not reduced them yet.
-
-        A step that ends in that state ends the run.
-        """
         self.optimizer.zero_grad(set_to_none=True)
         if self.critic is not None:
             self.critic.end_step()
@@ -168,11 +159,11 @@ class TorchTrainer(DeviceTrainer):
         sampled = [(sample, row) for sample, row in scored if row.sampled]
         rows = self._policy_rows(sampled)
         self._tally.count_rows(scored, rows)
-        self._run_passes(rows, self._backward, self._idle_row, is_last=batch.is_last)
+        self._run_passes(rows, self._backward, self._idle_row)
         if self.critic is not None and not self.critic.shares_trunk:
             terms = self.critic.terms
             values = [terms.training_row(sample, row) for sample, row in sampled]
-            self._run_passes(values, self._backward_critic, terms.idle_row, is_last=batch.is_last)
+            self._run_passes(values, self._backward_critic, terms.idle_row)
 
     def _policy_rows(self, sampled: Sequence[tuple[Sample, TokenRow]]) -> list[TrainingRow]:
         """Returns the rows that go through the policy: all of them if a critic learns from its trunk."""
@@ -196,50 +187,45 @@ class TorchTrainer(DeviceTrainer):
     def _run_passes(
         self,
         rows: Sequence[TrainingRow],
-        backward: Callable[[Sequence[TrainingRow], bool], None],
+        backward: Callable[[Sequence[TrainingRow]], None],
         idle_row: Callable[[], TrainingRow],
-        *,
-        is_last: bool,
     ) -> None:
-        """Makes the passes; the last one of an update's last micro-batch reduces gradients over the ranks."""
         passes = even_passes([row.row for row in rows], self._settings.micro_batch_tokens, self._ranks)
-        for number, indices in enumerate(passes):
-            backward([rows[index] for index in indices] or [idle_row()], is_last and number == len(passes) - 1)
+        for indices in passes:
+            backward([rows[index] for index in indices] or [idle_row()])
 
-    def _backward(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
-        """Makes one forward and backward pass; `reduce` adds up what the ranks have accumulated so far."""
+    def _backward(self, rows: Sequence[TrainingRow]) -> None:
+        """Makes one forward and backward pass, which adds the mean over ranks to each rank's part of the gradient."""
         self._tally.count_passes(1)
         packed = pack([row.row for row in rows], self._device)
         if self._is_critic_alone:
-            self._backward_head(rows, packed, reduce)
+            self._backward_head(rows, packed)
             return
-        reduce_gradients_in_next_backward(self.model, reduce)
         scores = self._score(self.model.train(), packed, entropy=self._terms.entropy)
         numerator = self._terms.numerator(rows, packed, scores)
         total = numerator.value
         if self.critic is not None and self.critic.shares_trunk:
             assert scores.hidden_ND is not None
             values_N = self.critic.shared_values(scores.hidden_ND)
-            total = total + self.critic.numerator(rows, packed, values_N, reduce=reduce)
+            total = total + self.critic.numerator(rows, packed, values_N)
         total.backward()  # type: ignore[no-untyped-call]
         self._tally.add(numerator.sums)
-        self._is_reduced = reduce
 
-    def _backward_head(self, rows: Sequence[TrainingRow], packed: PackedRows, reduce: bool) -> None:
+    def _backward_head(self, rows: Sequence[TrainingRow], packed: PackedRows) -> None:
         """Makes a pass in which only the critic's head learns, on a trunk that does not change."""
         assert self.critic is not None
         with torch.no_grad():
             hidden_ND = self._hidden(self.model.train(), packed)
         values_N = self.critic.shared_values(hidden_ND)
-        self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
+        self.critic.numerator(rows, packed, values_N).backward()  # type: ignore[no-untyped-call]
 
-    def _backward_critic(self, rows: Sequence[TrainingRow], reduce: bool) -> None:
+    def _backward_critic(self, rows: Sequence[TrainingRow]) -> None:
         assert self.critic is not None
         self._tally.count_passes(1)
         self.critic.model.train()
         packed = pack([row.row for row in rows], self._device)
         values_N = self.critic.values(packed)
-        self.critic.numerator(rows, packed, values_N, reduce=reduce).backward()  # type: ignore[no-untyped-call]
+        self.critic.numerator(rows, packed, values_N).backward()  # type: ignore[no-untyped-call]
 
     def _score(self, model: nn.Module, packed: PackedRows, *, entropy: Entropy = "none") -> TokenScores:
         return token_log_probs(
@@ -251,9 +237,7 @@ class TorchTrainer(DeviceTrainer):
         )
 
     def _hidden(self, model: nn.Module, packed: PackedRows) -> Tensor:
-        hidden_ND = self._score(model, packed).hidden_ND
-        assert hidden_ND is not None
-        return hidden_ND
+        return hidden_states(model, packed, autocast=None if is_sharded(model) else self._autocast)
 
     @contextmanager
     def _on_device(self, model: nn.Module) -> Iterator[None]:
@@ -270,8 +254,6 @@ class TorchTrainer(DeviceTrainer):
     # -- on the thread: an update ------------------------------------------------------------------------------------
 
     def _update(self, token_share: float) -> tuple[UpdateSums, float | None]:
-        if self._ranks.size > 1:
-            self._reduce_what_is_left()
         sums = self._tally.close(self._ranks, token_share)
         if self.critic is not None:
             told = self.critic.update(sums.denominator)
@@ -286,31 +268,16 @@ class TorchTrainer(DeviceTrainer):
         scale = self._ranks.size / sums.denominator
         return update(self.optimizer, scale=scale, max_grad_norm=self._settings.max_grad_norm)
 
-    def _reduce_what_is_left(self) -> None:
-        """Reduces gradients in an idle pass if the pass that should have reduced them was not needed."""
-        if not self._is_reduced:
-            self._backward([self._idle_row()], reduce=True)
-        if self.critic is not None and not self.critic.is_reduced:
-            backward = self._backward if self.critic.shares_trunk else self._backward_critic
-            backward([self._idle_row()], reduce=True)
-
     # -- on the thread: checkpoints ----------------------------------------------------------------------------------
 
     def _state(self) -> State:
-        self._settle()
         state = dict(state_of(self.model, self.optimizer))
         if self.critic is not None:
             state |= state_of(self.critic.model, self.critic.optimizer, owner=_CRITIC)
         return state
 
     def _read_state(self, folder: Path) -> None:
-        self._settle()
         group = self._ranks.group
         read_state(folder, self.model, self.optimizer, group=group)
         if self.critic is not None:
             read_state(folder, self.critic.model, self.critic.optimizer, owner=_CRITIC, group=group)
-
-    def _settle(self) -> None:
-        settle(self.model)
-        if self.critic is not None:
-            settle(self.critic.model)

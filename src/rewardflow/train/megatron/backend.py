@@ -16,15 +16,16 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.settings.run_settings import MegatronSettings, RunSettings
 from rewardflow.train.backends import TrainerBackend
-from rewardflow.train.megatron.starting_weights import StartingWeights
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
     from rewardflow.policy.load_policy import Policy
+    from rewardflow.policy.starting_weights import StartingWeights
     from rewardflow.train.device_trainer import DeviceTrainer
     from rewardflow.train.megatron.layout import Layout
+    from rewardflow.train.memory_phase import MemoryPhase
 
 # Megatron starts the reduction of a gradient while the next one is computed, and counts on the order it queued them in.
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -35,6 +36,7 @@ class MegatronBackend(TrainerBackend):
 
     trains_policy_model = False
     needs_process_group = True
+    keeps_all_logits = True
 
     def check_one_process(self, settings: RunSettings) -> None:
         if settings.trainer.megatron.num_ranks > 1:
@@ -48,6 +50,10 @@ class MegatronBackend(TrainerBackend):
         from rewardflow.train.megatron.shape import ModelShape, check_fits
 
         check_fits(ModelShape.of(policy.model.config), settings.trainer.megatron)
+
+    def rehearse_memory(self, settings: RunSettings) -> tuple[MemoryPhase, ...]:
+        """Returns nothing: Megatron's kernels and communication do not run without data."""
+        return ()
 
     def num_parts(self, settings: RunSettings) -> int:
         return settings.trainer.megatron.num_ranks
@@ -64,6 +70,8 @@ class MegatronBackend(TrainerBackend):
         self, settings: RunSettings, policy: Policy, thread: DeviceThread, device: torch.device
     ) -> Iterator[DeviceTrainer]:
         """The policy stays a module of transformers, which generates; publishing copies the trainer's weights to it."""
+        from rewardflow.policy.starting_weights import StartingWeights
+
         with _single_rank(settings.trainer.megatron, device) as layout:
             yield _make_trainer(settings, StartingWeights.of(policy), layout, thread)
 
@@ -81,6 +89,7 @@ class MegatronBackend(TrainerBackend):
         group: dist.ProcessGroup | None,
     ) -> Iterator[DeviceTrainer]:
         """Reads the weights from their folder if there is no policy in this process."""
+        from rewardflow.policy.starting_weights import StartingWeights
         from rewardflow.train.megatron.layout import entered_layout
 
         if policy is None:
@@ -121,7 +130,7 @@ def _make_trainer(
     from rewardflow.train.megatron.trainer import MegatronTrainer
 
     return MegatronTrainer(
-        starting.config,
+        starting.policy.model.config,
         starting.source,
         **arguments_of(settings, thread),
         layout=layout,

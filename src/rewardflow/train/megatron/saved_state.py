@@ -16,12 +16,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from rewardflow.checkpoint.model_state import SavedState
+from rewardflow.policy.weights_by_name import WeightSource
 from rewardflow.train.megatron.building import ModelPart
 from rewardflow.train.megatron.gradients import MOMENTS, STEP, DistributedGradients, Remembered
 from rewardflow.train.megatron.layout import Layout
 from rewardflow.train.megatron.weight_conversion import (
     PartWeight,
-    WeightSource,
     given_weights,
     local_weight,
     part_weights,

@@ -20,6 +20,7 @@ from torch import Tensor
 from rewardflow.checkpoint.model_state import SavedState, State
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import MicroBatch
+from rewardflow.policy.weights_by_name import WeightSource
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.device_trainer import CPU, DeviceTrainer, RankRole, TrainerArguments
 from rewardflow.train.learning_rate import share
@@ -29,7 +30,6 @@ from rewardflow.train.megatron.gradients import DistributedGradients
 from rewardflow.train.megatron.layout import Axis, Layout
 from rewardflow.train.megatron.pipeline import Pipeline
 from rewardflow.train.megatron.saved_state import put_weights, read_state, state_of
-from rewardflow.train.megatron.weight_conversion import WeightSource
 from rewardflow.train.packing import IDLE_ROW, TokenRow, pack
 from rewardflow.train.passes import by_row, even_passes
 from rewardflow.train.token_log_probs import TokenScores
@@ -61,7 +61,7 @@ class MegatronTrainer(DeviceTrainer):
             speaks=layout.pipeline.is_last and layout.tensor.rank == layout.context.rank == 0,
             sends_weights=layout.is_leader,
         )
-        build = partial(build_part, config, self._settings.megatron, layout, compute=self._compute_dtype)
+        build = partial(build_part, config, self._settings.megatron, layout, compute=self._autocast or torch.float32)
         self.part = build(recompute=recompute)
         weights.fill(self.part, source)
         self._reference = None if reference is None else _frozen(build(), reference)

@@ -6,20 +6,17 @@ model than its part and one weight; of several stages that hold a weight, the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rewardflow.errors import InvalidInput
+from rewardflow.policy.weights_by_name import WeightSource
 from rewardflow.train.megatron.building import ModelPart
 from rewardflow.train.megatron.layout import Layout
 from rewardflow.train.megatron.weight_names import HFWeight, from_hf, hf_weights, to_hf
-
-WeightSource = Callable[[str], Tensor]  # a whole weight, by its name in transformers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +43,6 @@ def given_weights(part: ModelPart) -> list[PartWeight]:
     weights = part_weights(part)
     is_copy = part.shape.is_tied and part.layout.pipeline.rank > 0
     return [weight for weight in weights if not (is_copy and weight.name == "output_layer.weight")]
-
-
-def weights_of(model: nn.Module) -> WeightSource:
-    """Returns the weights of a loaded model of transformers."""
-    return named(model.state_dict())
-
-
-def weights_in(folder: Path) -> WeightSource:
-    """Returns the weights of a folder with safetensors, each read when asked for."""
-    from safetensors import safe_open
-
-    files: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            files |= dict.fromkeys(file.keys(), path)
-    if not files:
-        raise InvalidInput(f"a folder to read weights from must have files of safetensors, got {folder}")
-
-    def weight(name: str) -> Tensor:
-        if name not in files:
-            raise InvalidInput(f"a model to train with Megatron must have the weight {name}, got none in {folder}")
-        with safe_open(files[name], "pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-    return weight
-
-
-def named(weights: Mapping[str, Tensor]) -> WeightSource:
-    def weight(name: str) -> Tensor:
-        if name not in weights:
-            raise InvalidInput(f"a model to train with Megatron must have the weight {name}, got none of that name")
-        return weights[name]
-
-    return weight
 
 
 def local_weight(weight: PartWeight, source: WeightSource, part: ModelPart) -> Tensor:

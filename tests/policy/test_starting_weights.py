@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from rewardflow.policy.load_policy import load_policy
+from rewardflow.policy.starting_weights import StartingWeights
 from rewardflow.settings.run_settings import PolicySettings
-from rewardflow.train.megatron.starting_weights import StartingWeights
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # importing megatron-core warns of what is not installed
 
 
 def saved_in(folder: Path) -> Path:
@@ -24,11 +22,13 @@ def saved_in(folder: Path) -> Path:
 def assert_starts_like_a_loaded_policy(settings: PolicySettings) -> None:
     starting = StartingWeights.read(settings, seed=3)
     loaded = load_policy(settings, seed=3).model
-    assert starting.config.to_dict() == loaded.config.to_dict()
+    assert starting.policy.model.config.to_dict() == loaded.config.to_dict()
+    assert all(weight.is_meta for weight in starting.policy.model.parameters())
     for name, weight in loaded.named_parameters():
         found = starting.source(name)
         assert found.dtype == weight.dtype
         assert torch.equal(found, weight)
+        assert torch.equal(starting.source(name, slice(1, 3)), weight[1:3])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

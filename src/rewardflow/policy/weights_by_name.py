@@ -1,0 +1,63 @@
+"""Gives the weights of a model by their names in transformers, whole or some of their rows.
+
+Always true: a weight is read when it is asked for, and of a folder no more than the rows that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rewardflow.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+ALL_ROWS = slice(None)
+
+
+class WeightSource(Protocol):
+    """Returns a weight, or the entries of `rows` along its first axis."""
+
+    def __call__(self, name: str, rows: slice = ALL_ROWS, /) -> Tensor: ...
+
+
+def weights_of(model: nn.Module) -> WeightSource:
+    """Returns the weights of a loaded model of transformers."""
+    return named(model.state_dict())
+
+
+def named(weights: Mapping[str, Tensor]) -> WeightSource:
+    def weight(name: str, rows: slice = ALL_ROWS, /) -> Tensor:
+        if name not in weights:
+            raise InvalidInput(f"the model to train must have the weight {name}, got none of that name")
+        return weights[name] if rows == ALL_ROWS else weights[name][rows]
+
+    return weight
+
+
+def weights_in(folder: Path) -> WeightSource:
+    """Returns the weights of a folder with safetensors."""
+    from safetensors import safe_open
+
+    files: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            files |= dict.fromkeys(file.keys(), path)
+    if not files:
+        raise InvalidInput(f"a folder to read weights from must have files of safetensors, got {folder}")
+
+    def weight(name: str, rows: slice = ALL_ROWS, /) -> Tensor:
+        if name not in files:
+            raise InvalidInput(f"the model to train must have the weight {name}, got none in {folder}")
+        with safe_open(files[name], "pt") as file:
+            tensor: Tensor = file.get_tensor(name) if rows == ALL_ROWS else file.get_slice(name)[rows]
+        return tensor
+
+    return weight
+
+
+def under(prefix: str, source: WeightSource) -> WeightSource:
+    """Returns the weights of a part of a model, whose names there begin with `prefix`."""
+    return lambda name, rows=ALL_ROWS, /: source(prefix + name, rows)

@@ -1,0 +1,162 @@
+"""Plans the memory of one device: the phases of a step against what the device has, and what to change if it is short.
+
+Always true: nothing is loaded and no device is needed; a phase was seen in a rehearsal of the trainer itself, or is
+marked as calculated. What an allocator adds by fragments, kernels' workspace and the library's own context, about 1 to
+2 GiB on a GPU, come on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rewardflow.generate.engines import engine_factory
+from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
+from rewardflow.settings.run_settings import RunSettings
+from rewardflow.train.backends import backend_of
+from rewardflow.train.memory_phase import MemoryPhase
+
+if TYPE_CHECKING:
+    from rewardflow.policy.load_policy import Policy
+
+_GIB = 2**30
+_BETWEEN_STEPS = ("publish", "save", "generate")
+_PER_PASS = ("activations", "logits")  # grow with the tokens of a pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """The phases of one rank, in order, and what could be changed where they do not fit."""
+
+    device_bytes: int
+    num_ranks: int
+    num_parameters: int
+    phases: tuple[MemoryPhase, ...]
+    advice: tuple[str, ...] = ()
+
+    @property
+    def largest(self) -> MemoryPhase:
+        return max(self.phases, key=lambda phase: phase.num_bytes)
+
+    @property
+    def fits(self) -> bool:
+        return self.largest.num_bytes <= self.device_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device_bytes": self.device_bytes,
+            "ranks": self.num_ranks,
+            "parameters": self.num_parameters,
+            "fits": self.fits,
+            "phases": [
+                {"name": one.name, "bytes": one.num_bytes, "kinds": dict(one.by_kind), "calculated": one.is_calculated}
+                for one in self.phases
+            ],
+            "advice": list(self.advice),
+        }
+
+
+def plan_memory(settings: RunSettings, device_bytes: int) -> MemoryPlan:
+    """Needs the model's configuration and tokenizer, not its weights."""
+    from rewardflow.policy.load_policy import outline_policy
+
+    estimate = _estimate(settings, outline_policy(settings.policy))
+    return planned(settings, estimate, backend_of(settings).rehearse_memory(settings), device_bytes)
+
+
+def planned(
+    settings: RunSettings, estimate: MemoryEstimate, measured: tuple[MemoryPhase, ...], device_bytes: int
+) -> MemoryPlan:
+    """Completes what a rehearsal measured by what is calculated."""
+    phases = tuple(_offloaded(settings, phase) for phase in measured or (_calculated_update(estimate),))
+    plan = MemoryPlan(
+        device_bytes=device_bytes,
+        num_ranks=settings.runtime.ranks,
+        num_parameters=estimate.num_parameters,
+        phases=tuple(_with_engine(settings, estimate, phases, device_bytes)),
+    )
+    return plan if plan.fits else replace(plan, advice=tuple(_advice(settings, plan)))
+
+
+def _estimate(settings: RunSettings, policy: Policy) -> MemoryEstimate:
+    import torch
+
+    if settings.runtime.kind == "ray":
+        return estimate_rank_memory(settings, policy)
+    return estimate_memory(settings, policy, torch.device("cpu"))
+
+
+def _calculated_update(estimate: MemoryEstimate) -> MemoryPhase:
+    """Counts what can be counted without running; activations come on top."""
+    kinds = ("weights", "gradients", "optimizer", "reference", "logits")
+    sizes = {kind: getattr(estimate, kind) for kind in kinds}
+    sizes["critic"] = estimate.critic + estimate.critic_gradients
+    return MemoryPhase(name="update", by_kind={kind: size for kind, size in sizes.items() if size}, is_calculated=True)
+
+
+def _offloaded(settings: RunSettings, phase: MemoryPhase) -> MemoryPhase:
+    """With `trainer.offload`, leaves out what is not on the device in this phase."""
+    if not settings.trainer.offload or phase.name in ("load", "reference"):
+        return phase
+    if phase.name in _BETWEEN_STEPS:
+        return phase.changed(without=("optimizer", "reference", "critic"))
+    return phase.changed(without=("reference",))
+
+
+def _with_engine(
+    settings: RunSettings, estimate: MemoryEstimate, phases: tuple[MemoryPhase, ...], device_bytes: int
+) -> Iterator[MemoryPhase]:
+    """Adds what generation takes on the same device, and a phase in which it generates."""
+    if settings.schedule.placement != "colocated":
+        yield from phases
+        return
+    factory = engine_factory(settings)
+    reserved = int((factory.reserved_share(settings) or 0.0) * device_bytes)
+    lasting = {"weights": estimate.weights, "optimizer": estimate.optimizer}
+    lasting |= {"reference": estimate.reference, "critic": estimate.critic}
+    generate = _offloaded(settings, MemoryPhase(name="generate", by_kind=lasting, is_calculated=True))
+    if factory.uses_policy_model:
+        copy = estimate.generator_copy
+        yield from (phase.changed(engine=copy) for phase in phases)
+        yield generate.changed(engine=copy, key_values=estimate.key_values)
+    else:
+        stays = 0 if factory.sleeps(settings) else reserved
+        yield from (phase.changed(engine=stays) for phase in phases)
+        yield generate.changed(engine=reserved)
+
+
+# -- what to change --
+
+
+def _advice(settings: RunSettings, plan: MemoryPlan) -> Iterator[str]:
+    """Says what is short, then each change that would help, with what it would give."""
+    phase = plan.largest
+    short = phase.num_bytes - plan.device_bytes
+    yield f"{phase.name} needs {_gib(phase.num_bytes)} of {_gib(plan.device_bytes)}: {_gib(short)} are short"
+    kinds = phase.by_kind
+    per_pass = sum(kinds.get(kind, 0) for kind in _PER_PASS)
+    if settings.trainer.autocast is None:
+        yield f"trainer.autocast: bfloat16 halves activations, now {_gib(per_pass)}"
+    if not settings.policy.gradient_checkpointing and kinds.get("activations"):
+        yield "policy.gradient_checkpointing: true keeps the input of each layer instead of all activations"
+    elif per_pass > short:
+        tokens = settings.trainer.micro_batch_tokens
+        yield f"trainer.micro_batch_tokens below {int(tokens * (1 - short / per_pass)):,}, now {tokens:,}"
+    if not settings.trainer.offload:
+        freed = sum(kinds.get(kind, 0) for kind in ("reference",))
+        if phase.name in _BETWEEN_STEPS:
+            freed += kinds.get("optimizer", 0) + kinds.get("critic", 0)
+        if freed:
+            yield f"trainer.offload: true takes {_gib(freed)} off the device in this phase"
+    if kinds.get("engine") and phase.name != "generate":
+        held = _gib(kinds["engine"])
+        yield f"the engine holds {held}: vllm.sleep, a smaller vllm.memory_share, or schedule.placement: separate"
+    spread = sum(kinds.get(kind, 0) for kind in ("weights", "gradients", "optimizer", "reference", "critic"))
+    if settings.runtime.kind == "ray" and spread > short:
+        ranks = -(-plan.num_ranks * spread // (spread - short))
+        yield f"runtime.ranks: {ranks} in place of {plan.num_ranks}, which spreads {_gib(spread)} further"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:,.1f} GiB"

@@ -1,0 +1,123 @@
+"""The plan of a device's memory: phases against what there is, and what to change where it is too little."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tiny_run import settings_in
+
+from rewardflow.flow.schedule import Schedule
+from rewardflow.policy.load_policy import outline_policy
+from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_rank_memory
+from rewardflow.runtime.memory_plan import MemoryPlan, plan_memory, planned
+from rewardflow.settings.run_settings import (
+    AlgorithmSettings,
+    GenerationSettings,
+    MegatronSettings,
+    PolicySettings,
+    RunSettings,
+    RuntimeSettings,
+    TrainerSettings,
+    VllmSettings,
+)
+from rewardflow.train.memory_phase import MemoryPhase
+
+GIB = 2**30
+POLICY = PolicySettings(gradient_checkpointing=True, tiny_layers=1)
+SHORT = GenerationSettings(group_size=4, max_prompt_tokens=8, max_response_tokens=8)
+SMALL = TrainerSettings(micro_batch_tokens=32, autocast="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> RunSettings:
+    ray = RuntimeSettings(kind="ray", ranks=2)
+    algorithm = AlgorithmSettings(kl_coef=0.1)
+    settings: RunSettings = settings_in(
+        tmp_path_factory.mktemp("run"),
+        policy=POLICY,
+        generation=SHORT,
+        trainer=SMALL,
+        runtime=ray,
+        algorithm=algorithm,
+        schedule=Schedule(groups_per_step=4, placement="separate"),
+    )
+    return settings
+
+
+PHASES = tuple(
+    MemoryPhase(name=name, by_kind={"weights": 4, "optimizer": 8, "reference": 2, **more})
+    for name, more in (
+        ("load", {}),
+        ("reference", {"activations": 3}),
+        ("update", {"gradients": 4, "activations": 30, "logits": 10, "gathered": 5}),
+        ("publish", {"gathered": 2}),
+    )
+)
+
+
+def kinds(plan: MemoryPlan, name: str) -> dict[str, int]:
+    return {phase.name: dict(phase.by_kind) for phase in plan.phases}[name]
+
+
+def estimate_of(settings: RunSettings) -> MemoryEstimate:
+    return estimate_rank_memory(settings, outline_policy(settings.policy))
+
+
+def plan_of(settings: RunSettings, device_bytes: int) -> MemoryPlan:
+    return planned(settings, estimate_of(settings), PHASES, device_bytes)
+
+
+def test_a_plan_has_every_phase_of_a_rank_as_measured(plain: RunSettings) -> None:
+    plan = plan_memory(plain, GIB)
+    assert [phase.name for phase in plan.phases] == ["load", "log-probs", "reference", "update", "publish", "save"]
+    assert plan.fits
+    assert plan.advice == ()
+    assert plan.to_json()["phases"][3]["bytes"] == plan.largest.num_bytes
+    assert not any(phase.is_calculated for phase in plan.phases)
+
+
+def test_a_device_that_is_too_small_is_told_what_is_short_and_what_would_help(plain: RunSettings) -> None:
+    assert plan_of(plain, 63).fits
+    plan = plan_of(plain, 53)
+    assert not plan.fits
+    assert plan.advice[0] == "update needs 0.0 GiB of 0.0 GiB: 0.0 GiB are short"
+    told = " ".join(plan.advice)
+    assert "trainer.micro_batch_tokens below 24, now 32" in told
+    assert "trainer.offload: true takes" in told
+    assert "runtime.ranks: 5 in place of 2" in told
+    assert "trainer.autocast" not in told
+    assert "policy.gradient_checkpointing" not in told
+    wasteful = dataclasses.replace(plain, policy=PolicySettings(), trainer=TrainerSettings())
+    told = " ".join(plan_of(wasteful, 53).advice)
+    assert "trainer.autocast: bfloat16" in told
+    assert "policy.gradient_checkpointing: true" in told
+
+
+def test_offload_keeps_the_reference_off_the_device_in_an_update_and_more_between_steps(plain: RunSettings) -> None:
+    plan = plan_of(dataclasses.replace(plain, trainer=dataclasses.replace(SMALL, offload=True)), GIB)
+    assert "reference" in kinds(plan, "reference")
+    assert "reference" not in kinds(plan, "update")
+    assert "optimizer" in kinds(plan, "update")
+    assert not {"reference", "optimizer"} & kinds(plan, "publish").keys()
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_an_engine_on_the_same_device_has_its_share_unless_it_sleeps(plain: RunSettings, sleeps: bool) -> None:
+    colocated = dataclasses.replace(
+        plain,
+        schedule=Schedule(groups_per_step=4),
+        generation=dataclasses.replace(SHORT, engine="vllm"),
+        vllm=VllmSettings(memory_share=0.5, sleep=sleeps),
+    )
+    plan = plan_of(colocated, GIB)
+    assert kinds(plan, "generate")["engine"] == GIB // 2
+    assert kinds(plan, "update").get("engine", 0) == (0 if sleeps else GIB // 2)
+    assert [phase.name for phase in plan.phases if phase.is_calculated] == ["generate"]
+
+
+def test_what_cannot_run_without_data_is_calculated_and_says_so(plain: RunSettings) -> None:
+    megatron = TrainerSettings(backend="megatron", megatron=MegatronSettings(tensor_parallel=2))
+    plan = plan_memory(dataclasses.replace(plain, trainer=megatron), GIB)
+    assert [(phase.name, phase.is_calculated) for phase in plan.phases] == [("update", True)]
+    assert kinds(plan, "update")["optimizer"] == 2 * kinds(plan, "update")["weights"]

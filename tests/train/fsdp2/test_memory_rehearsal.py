@@ -1,0 +1,73 @@
+"""The memory of a rank, measured on the trainer itself, for a tiny model whose parts can be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from tiny_training import run_settings
+
+from rewardflow.policy.load_policy import outline_policy
+from rewardflow.settings.run_settings import (
+    AlgorithmSettings,
+    GenerationSettings,
+    PolicySettings,
+    RunSettings,
+    TrainerSettings,
+)
+from rewardflow.train.fsdp2.memory_rehearsal import rehearse_memory
+from rewardflow.train.memory_phase import MemoryPhase
+
+POLICY = PolicySettings(gradient_checkpointing=True, tiny_layers=1)
+SIZE = sum(one.numel() * 4 for one in outline_policy(POLICY).model.parameters())
+CRITIC = sum(one.numel() * 4 for one in outline_policy(POLICY).model.base_model.parameters())
+
+
+def settings(**changes: object) -> RunSettings:
+    plain = {
+        "policy": POLICY,
+        "trainer": TrainerSettings(autocast="bfloat16", micro_batch_tokens=64),
+        "generation": GenerationSettings(max_prompt_tokens=16, max_response_tokens=16),
+    }
+    return run_settings(**{**plain, **changes})
+
+
+@pytest.fixture(scope="module")
+def with_all() -> dict[str, MemoryPhase]:
+    algorithm = AlgorithmSettings(advantage="gae", kl_coef=0.1)
+    return {phase.name: phase for phase in rehearse_memory(settings(algorithm=algorithm), num_ranks=2)}
+
+
+def test_every_phase_of_a_step_is_measured(with_all: dict[str, MemoryPhase]) -> None:
+    assert list(with_all) == ["load", "log-probs", "reference", "values", "update", "publish", "save"]
+    assert not any(phase.is_calculated for phase in with_all.values())
+    assert not dist.is_initialized()
+
+
+def test_a_rank_has_its_part_of_everything_that_lasts(with_all: dict[str, MemoryPhase]) -> None:
+    kinds = with_all["update"].by_kind
+    small = 0.02 * SIZE  # the counters of Adam, and rows that are not even
+    assert kinds["weights"] == pytest.approx(SIZE / 2, abs=small)
+    assert kinds["gradients"] == pytest.approx(SIZE / 2, abs=small)
+    assert kinds["optimizer"] == pytest.approx(SIZE, abs=small)
+    assert kinds["reference"] == pytest.approx(SIZE / 4, abs=small)  # bfloat16
+    assert kinds["critic"] >= 3 * CRITIC / 2 - small
+
+
+def test_loading_never_holds_a_whole_model(with_all: dict[str, MemoryPhase]) -> None:
+    kinds = with_all["load"].by_kind
+    lasting = SIZE / 2 + SIZE / 4 + CRITIC / 2
+    assert kinds["weights"] == pytest.approx(lasting, rel=0.1)
+    assert with_all["load"].num_bytes < 1.25 * lasting
+
+
+def test_publishing_holds_whole_weights_one_at_a_time(with_all: dict[str, MemoryPhase]) -> None:
+    publish, save = with_all["publish"], with_all["save"]
+    largest = max(one.numel() * 4 for one in outline_policy(POLICY).model.parameters())
+    # The one that is gathered, what it is gathered from, and the one before, which the consumer still holds.
+    assert save.num_bytes + largest <= publish.num_bytes <= save.num_bytes + 3.1 * largest
+
+
+def test_one_rank_alone_has_everything() -> None:
+    kinds = {phase.name: phase for phase in rehearse_memory(settings(), num_ranks=1)}["update"].by_kind
+    assert (kinds["weights"], kinds["gradients"]) == pytest.approx((SIZE, SIZE), rel=0.001)
+    assert kinds["optimizer"] == pytest.approx(2 * SIZE, rel=0.02)
