@@ -6,12 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
+from verl_recipe_lines import (
+    ALL_SETTINGS,
+    CONFIG_PATH,
+    DOCUMENTED_FSDP2,
+    DOCUMENTED_MEGATRON,
+    MEGATRON_CONFIG_NAME,
+    SCRIPT_FSDP2,
+    SCRIPT_MEGATRON,
+)
 
+from rewardflow.adapters.verl.config_checks import engine_of
 from rewardflow.adapters.verl.launch import unread_settings
 from rewardflow.adapters.verl.launch.composition import check, completed, defaults_of, differences
 from rewardflow.adapters.verl.launch.translation import CommandLine, translate
-from rewardflow.adapters.verl.launch.unread_settings import leaves
+from rewardflow.adapters.verl.launch.unread_settings import leaves, without_effect
 from rewardflow.errors import InvalidInput
 
 
@@ -46,27 +55,26 @@ def test_a_key_that_verl_does_not_know_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["algorithm.filter_groups.enable=True"], "filter_groups.enable must be False"),
+        (["algorithm.filter_groups.enable=True", "rewardflow.stream=mini_batch"], "needs rewardflow.stream=batch"),
+        (["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=null"], "metric must name"),
+        (["actor_rollout_ref.rollout.n=2", "rewardflow.min_group=3"], "min_group must be at most .*, got 3 and 2"),
+        (["algorithm.adv_estimator=remax"], "no rewards of greedy rollouts"),
         (["actor_rollout_ref.actor.ppo_epochs=2"], "need rewardflow.stream=batch"),
         (["data.train_batch_size=100"], "must be a multiple"),
         (["critic.ppo_mini_batch_size=100"], r"a multiple of critic.ppo_mini_batch_size, got 256 and 100"),
         (["critic.ppo_epochs=2"], "critic.ppo_epochs=2"),
-        (["reward.reward_manager.name=naive"], "needs reward.reward_manager.name=rewardflow"),
+        (["reward.reward_manager.name=gdpo"], "needs reward.reward_manager.name=rewardflow"),
         (
             ["trainer.v1.trainer_mode=sync", "reward.reward_manager.name=naive", "data.reward_fn_key=topic"],
             "ignore data.reward_fn_key",
         ),
-        (["actor_rollout_ref.actor.grad_clip=0.5"], r"its place is actor_rollout_ref\.actor\.optim\.clip_grad"),
-        (["trainer.balance_batch=False"], "always balances"),
-        (["trainer.v1.colocate_async.num_warmup_batches=3"], "trainer_mode is rewardflow"),
         (["trainer.v1.sampler.max_off_policy_threshold=2"], "rewardflow.max_staleness is the bound"),
-        (["trainer.v1.trainer_mode=sync", "trainer.v1.separate_async.parameter_sync_step=2"], "trainer_mode is sync"),
         (["reward.reward_manager.source=importlib"], "must be register"),
         (["reward.reward_model.enable=True"], "cannot reach a reward model that verl serves"),
         (["+reward.reward_kwargs.overlong_buffer_cfg=1"], "custom_reward_function.reward_kwargs"),
         (["+max_concurency=8"], "nothing reads it, got"),
         (["++traner.total_epochs=2"], "did you mean 'trainer'"),
-        (["+reward_model.reward_kwargs=1"], "its place is reward.reward_kwargs"),
+        (["+reward_model.reward_kwargs.max_resp_len=1"], "rewardflow.overlong"),
     ],
 )
 def test_what_nobody_would_honour_is_refused(words: list[str], reason: str) -> None:
@@ -74,9 +82,107 @@ def test_what_nobody_would_honour_is_refused(words: list[str], reason: str) -> N
         checked(words)
 
 
-def checked(words: list[str]) -> None:
+def checked(words: list[str]) -> dict[str, Any]:
     command, config = completed(translate(words))
     check(command, config, defaults_of(command))
+    return config
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("trainer.balance_batch=False", "the v1 trainer always balances"),
+        ("critic.forward_micro_batch_size_per_gpu=4", "its place is critic.ppo_infer_micro_batch_size_per_gpu"),
+        ("actor_rollout_ref.rollout.multi_stage_wake_up=True", "nothing reads it"),
+        ("trainer.v1.colocate_async.num_warmup_batches=3", "trainer.v1.trainer_mode is rewardflow"),
+    ],
+)
+def test_what_changes_no_training_is_told_and_goes_on(word: str, why: str) -> None:
+    command, config = completed(translate([word]))
+    check(command, config, defaults_of(command))
+    assert [str(note) for note in without_effect(config, defaults_of(command))] == [f"{word} -> no effect ({why})"]
+
+
+KINDS: dict[str, list[str]] = {
+    "GRPO": ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=5"],
+    "one rollout per prompt": ["algorithm.adv_estimator=reinforce_plus_plus", "actor_rollout_ref.rollout.n=1"],
+    "RLOO": ["algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=5"],
+    "a critic": ["algorithm.adv_estimator=gae", "critic.ppo_mini_batch_size=256", "critic.model.path=/m"],
+    "a critic on Megatron": ["model_engine=megatron", "algorithm.adv_estimator=gae", "critic.model.path=/m"],
+    "a reference policy": ["actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.ref.strategy=fsdp2"],
+    "DAPO": [
+        "reward.reward_manager.name=dapo",
+        "+reward.reward_kwargs.overlong_buffer_cfg.enable=True",
+        "+reward.reward_kwargs.overlong_buffer_cfg.len=4096",
+        "+reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0",
+        "+reward.reward_kwargs.max_resp_len=8192",
+        "algorithm.filter_groups.enable=True",
+        "algorithm.filter_groups.metric=acc",
+    ],
+    "LoRA": ["actor_rollout_ref.model.lora_rank=32", "actor_rollout_ref.model.lora_alpha=32"],
+    "several turns": [
+        "actor_rollout_ref.rollout.multi_turn.enable=True",
+        "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+    ],
+    "images": ["data.image_key=images", "actor_rollout_ref.rollout.free_cache_engine=False"],
+    "distillation": [
+        "distillation.enabled=True",
+        "actor_rollout_ref.rollout.n=1",
+        "distillation.teacher_models.teacher_model.model_path=/t",
+    ],
+    "rollout correction": [
+        "actor_rollout_ref.rollout.calculate_log_probs=True",
+        "algorithm.rollout_correction.rollout_is=token",
+    ],
+    "configurations beside verl's main": ["--config-path=config", "--config-name=ppo_megatron_trainer"],
+    **{
+        f"loss {name}": [f"actor_rollout_ref.actor.policy_loss.loss_mode={name}"]
+        for name in ("vanilla", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "cispo", "decoupled")
+    },
+    **{f"engine {name}": [f"model_engine={name}"] for name in ("dp", "megatron", "veomni", "torchtitan")},
+}
+
+
+@pytest.mark.parametrize("words", KINDS.values(), ids=KINDS)
+def test_every_kind_of_verls_examples_is_taken(words: list[str]) -> None:
+    options = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("--")}
+    line = translate(
+        [word for word in words if not word.startswith("--")],
+        config_path=options.get("--config-path"),
+        config_name=options.get("--config-name"),
+    )
+    command, config = completed(line)
+    settings = check(command, config, defaults_of(command))
+    assert config["trainer"]["v1"]["trainer_mode"] == "rewardflow"
+    assert settings.min_group <= config["actor_rollout_ref"]["rollout"]["n"]
+    assert "param_offload" in engine_of(config["actor_rollout_ref"]["actor"])
+
+
+def test_dapos_settings_keep_their_meaning() -> None:
+    config = checked(KINDS["DAPO"])
+    assert config["rewardflow"] == {"overlong": {"limit": 8192, "buffer": 4096, "penalty": 1.0}, "stream": "batch"}
+
+
+@pytest.mark.parametrize(
+    ("script", "config_name"),
+    [(SCRIPT_FSDP2, None), (SCRIPT_MEGATRON, MEGATRON_CONFIG_NAME)],
+    ids=["fsdp2", "megatron"],
+)
+def test_the_whole_scripts_of_the_recipe_are_taken_with_the_recipes_defaults(
+    script: tuple[str, ...], config_name: str | None
+) -> None:
+    command, config = completed(translate(script, config_path=CONFIG_PATH, config_name=config_name))
+    settings = check(command, config, defaults_of(command))
+    assert settings.agent_options["max_concurrency"] == 256
+    assert (settings.stream, settings.max_staleness, settings.order) == ("mini_batch", 1, "fixed")
+    assert settings.behaviour_weight_cap is None  # it belongs to the decoupled loss
+
+
+def test_without_its_pipeline_a_line_of_the_recipe_trains_whole_batches_and_caps_the_decoupled_loss() -> None:
+    words = [*(word for word in DOCUMENTED_FSDP2 if "pipeline" not in word), ALL_SETTINGS[2]]
+    command, config = completed(translate(words))
+    settings = check(command, config, defaults_of(command))
+    assert (settings.stream, settings.behaviour_weight_cap) == ("batch", 5)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +214,7 @@ def test_every_setting_that_is_said_to_be_ignored_is_one_of_verls() -> None:
     defaults = dict(leaves(defaults_of(CommandLine(overrides=()))))
     for key in (
         *unread_settings._UNREAD_BY_TRAINER,
+        *unread_settings._WITHOUT_EFFECT,
         "trainer.v1.sampler",
         "skip.rollout_tq",
         "reward.reward_manager.module",

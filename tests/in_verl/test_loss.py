@@ -6,7 +6,9 @@ from typing import ClassVar
 
 import pytest
 import torch
+from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
+from verl.utils import tensordict_utils as tu
 
 from rewardflow.errors import InvalidInput
 
@@ -41,3 +43,13 @@ def test_without_weights_there_is_no_such_loss() -> None:
     tensors = {name: tensor for name, tensor in batch().items() if name != "rollout_is_weights"}
     with pytest.raises(InvalidInput, match="got no weights"):
         core_algos.get_policy_loss_fn("decoupled")(**tensors, config=ActorSettings())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from verl's import of Ray
+def test_with_its_share_a_mini_batch_is_divided_by_the_mean_of_the_step() -> None:
+    """Two mini-batches of 2 and 6 tokens: every token is divided by 4, the mean."""
+    from rewardflow.adapters.verl.training.training_worker import loss_with_share
+
+    for tokens, share in ((2, 0.5), (6, 1.5)):
+        data = tu.assign_non_tensor(TensorDict({}, batch_size=[1]), batch_num_tokens=tokens)
+        assert loss_with_share(lambda data: 1.0 / data["batch_num_tokens"], share, data=data) == pytest.approx(1 / 4)

@@ -275,6 +275,7 @@ def environment(folder: Path, modules: Sequence[str] = ()) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "HYDRA_FULL_ERROR": "1",
         "RAY_DEDUP_LOGS": "0",
+        "RAY_worker_niceness": "0",  # Ray would let every other program of the machine go first
     }
 
 

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
 from rewardflow.algo.estimators.remax import is_greedy
 from rewardflow.settings.run_settings import AlgorithmSettings
 
-LOSS_NAMES = {"ppo": "vanilla", "decoupled": "vanilla", "gspo": "gspo", "policy_gradient": "gpg"}
+LOSS_NAMES = {"ppo": "vanilla", "decoupled": "vanilla", "cispo": "cispo", "gspo": "gspo", "policy_gradient": "gpg"}
 REJECT_NAMES = {"token": "token_k1", "sequence": "seq_sum_k1", "sequence_mean": "seq_mean_k1"}
 
 

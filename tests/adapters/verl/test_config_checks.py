@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
-from rewardflow.adapters.verl.config_checks import check_manager, check_mode, check_validation_of_groups
+from rewardflow.adapters.verl.config_checks import (
+    check_manager,
+    check_mode,
+    check_validation_of_groups,
+    check_whole_groups,
+    engine_of,
+)
 from rewardflow.errors import InvalidInput
 
 CONFIG: dict[str, Any] = {
     "actor_rollout_ref": {
-        "actor": {"ppo_mini_batch_size": 2, "ppo_epochs": 1, "policy_loss": {"loss_mode": "vanilla"}},
+        "actor": {
+            "ppo_mini_batch_size": 2,
+            "ppo_epochs": 1,
+            "policy_loss": {"loss_mode": "vanilla"},
+            "strategy": "fsdp2",
+            "fsdp_config": {"param_offload": True},
+        },
         "rollout": {"n": 4, "val_kwargs": {"n": 1}, "calculate_log_probs": False},
     },
     "algorithm": {"adv_estimator": "grpo"},
@@ -55,7 +67,14 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
         ({"reward__reward_manager__name": "naive"}, "needs reward.reward_manager.name=rewardflow, got 'naive'"),
         ({"actor_rollout_ref__actor__ppo_epochs": 2}, "ppo_epochs=2, rewardflow.stream=mini_batch"),
         ({"actor_rollout_ref__actor__policy_loss__loss_mode": "decoupled"}, "calculate_log_probs=True, got False"),
-        ({"algorithm__filter_groups": {"enable": True}}, "filter_groups.enable must be False"),
+        ({"algorithm__filter_groups": {"enable": True}}, "needs rewardflow.stream=batch, got rewardflow.stream=mini"),
+        (
+            {"algorithm__filter_groups": {"enable": True}, "rewardflow": {"stream": "batch"}},
+            "filter_groups.metric must name",
+        ),
+        ({"algorithm__adv_estimator": "remax"}, "no rewards of greedy rollouts"),
+        ({"actor_rollout_ref__actor__strategy": "automodel"}, "got actor_rollout_ref.actor.strategy=automodel"),
+        ({"actor_rollout_ref__actor__strategy": "veomni"}, "got actor_rollout_ref.actor.strategy=veomni"),
         ({"algorithm__adv_estimator": "gae", "critic__ppo_mini_batch_size": 3}, "got 2 and 3"),
         ({"critic__enable": True, "critic__ppo_epochs": 2}, "got critic.ppo_epochs=2"),
     ],
@@ -67,6 +86,23 @@ def test_what_the_mode_cannot_do_is_refused_with_its_value(changes: dict[str, An
 
 def test_several_epochs_are_accepted_over_a_whole_batch() -> None:
     check_mode(config(actor_rollout_ref__actor__ppo_epochs=2, rewardflow={"stream": "batch"}))
+
+
+@pytest.mark.parametrize("strategy", ["megatron", "veomni", "torchtitan"])
+def test_what_is_offloaded_is_read_from_the_chosen_engine(strategy: str) -> None:
+    actor = {"strategy": strategy, strategy: {"param_offload": False}, "fsdp_config": {"param_offload": True}}
+    assert engine_of(actor) == {"param_offload": False}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"trainer__use_v1": False}, {"trainer__use_v1": True, "async_training": {"partial_rollout": True}}]
+)
+def test_a_reward_of_whole_groups_is_refused_where_rows_do_not_say_which_sample_they_are(
+    changes: dict[str, Any],
+) -> None:
+    with pytest.raises(InvalidInput, match="needs verl's v1 trainer, whose rows have a session_id"):
+        check_whole_groups(config(**changes))
+    check_whole_groups(config(trainer__use_v1=True))
 
 
 def test_a_reward_manager_that_is_not_found_by_its_name_is_refused() -> None:

@@ -14,7 +14,12 @@ from rewardflow.errors import InvalidInput
 def config(section: dict[str, Any] | None = None, **users: Any) -> dict[str, Any]:
     """As much of a verl configuration as is read."""
     trainer = {"project_name": "p", "experiment_name": "e", "default_local_dir": "checkpoints/p/e"}
-    return {"rewardflow": section, "reward": {"custom_reward_function": users}, "trainer": trainer}
+    return {
+        "rewardflow": section,
+        "actor_rollout_ref": {"rollout": {"n": 4}},
+        "reward": {"custom_reward_function": users},
+        "trainer": trainer,
+    }
 
 
 def test_without_a_section_there_are_defaults_and_verls_own_rules() -> None:
@@ -62,7 +67,9 @@ def test_a_run_can_do_without_a_directory() -> None:
         {"max_staleness": True},
         {"min_group": 0},
         {"behaviour_weight_cap": 0},
-        {"extra_keys": "acc"},
+        {"order": "random"},
+        {"allow_untested_verl": "yes"},
+        {"overlong": 8192},
     ],
 )
 def test_what_breaks_a_rule_is_refused_by_name(section: dict[str, Any]) -> None:
@@ -100,3 +107,25 @@ def test_a_reward_that_is_no_name_is_refused() -> None:
 def test_a_section_that_is_no_section_is_refused() -> None:
     with pytest.raises(InvalidInput, match="must be settings with names, got 1"):
         settings_of(config() | {"rewardflow": 1})
+
+
+def test_a_group_of_one_rollout_needs_one_verdict() -> None:
+    lone = config()
+    lone["actor_rollout_ref"]["rollout"]["n"] = 1
+    assert settings_of(lone).min_group == 1
+    assert settings_of(config()).min_group == 2
+
+
+def test_more_verdicts_than_rollouts_are_refused_before_anything_starts() -> None:
+    with pytest.raises(InvalidInput, match=r"min_group must be at most actor_rollout_ref\.rollout\.n, got 5 and 4"):
+        settings_of(config({"min_group": 5}))
+
+
+def test_the_penalty_for_overlong_responses_counts_tokens() -> None:
+    rule = settings_of(config({"overlong": {"limit": 10, "buffer": 4, "penalty": 2.0}})).overlong
+    assert rule is not None
+    assert (rule.limit, rule.buffer, rule.penalty, rule.unit) == (10, 4, 2.0, "tokens")
+    with pytest.raises(InvalidInput, match="must have limit and buffer"):
+        settings_of(config({"overlong": {"limit": 10}}))
+    with pytest.raises(InvalidInput, match="buffer must lie in"):
+        settings_of(config({"overlong": {"limit": 10, "buffer": 11}}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rewardflow.adapters.verl.verl_rows import GROUP_SIZE_FIELD, RowReader
+from rewardflow.adapters.verl.verl_rows import GROUP_SIZE_FIELD, POSITION_FIELD, RowReader
 
 FIELDS: dict[str, Any] = {
     "uid": "u1",
@@ -40,3 +40,15 @@ def test_the_column_that_names_the_source_can_be_another() -> None:
 def test_a_group_size_that_the_row_knows_goes_before_the_configurations() -> None:
     fields = {**FIELDS, "session_id": 0, GROUP_SIZE_FIELD: 1}
     assert RowReader(group_size=4).rollout(fields, prompt="", response="").group_size == 1
+
+
+def test_rows_without_a_session_are_groups_of_their_own() -> None:
+    fields = {name: value for name, value in FIELDS.items() if name != "session_id"}
+    rollouts = [RowReader(group_size=4).rollout(fields, prompt="p", response="r") for _ in range(4)]
+    assert len({rollout.group_id for rollout in rollouts}) == 4
+    assert {(rollout.index, rollout.group_size) for rollout in rollouts} == {(0, 1)}
+
+
+def test_groups_are_judged_in_the_order_of_their_prompts_where_the_row_knows_it() -> None:
+    assert RowReader().rollout({**FIELDS, POSITION_FIELD: 3}, prompt="", response="").position == 3
+    assert RowReader().rollout(FIELDS, prompt="", response="").position == 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import json
 import pickle
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.adapters.verl.verl_verdict import VerdictFailed, extra_info_of, reward_of
+from rewardflow.adapters.verl.verl_verdict import OWN_KEYS, VerdictFailed, extra_info_of, reward_of
 from rewardflow.types import Reward
 
 EXTRAS = st.dictionaries(
@@ -18,18 +18,20 @@ EXTRAS = st.dictionaries(
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), EXTRAS, EXTRAS)
-def test_every_sample_has_the_same_keys_whatever_the_judge_adds(
+def test_where_verl_wants_one_set_of_keys_every_sample_has_it_whatever_the_judge_adds(
     value: float, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    keys = [extra_info_of(Reward(value=value, extras=extras), ("acc",)).keys() for extras in (one, other)]
-    assert keys[0] == keys[1]
+    rewards = [Reward(value=value, extras=extras) for extras in (one, other)]
+    assert [extra_info_of(reward, with_numbers=False).keys() for reward in rewards] == [
+        dict.fromkeys(OWN_KEYS).keys()
+    ] * 2
 
 
-def test_an_extra_that_was_asked_for_is_a_number_of_its_own() -> None:
-    info = extra_info_of(Reward(value=1.0, extras={"acc": True, "note": "x"}), ("acc", "format"))
-    assert info["acc"] == 1.0
-    assert math.isnan(info["format"])
-    assert info["extras"] == '{"note":"x"}'
+def test_the_judges_numbers_have_their_own_names_and_never_replace_ours() -> None:
+    info = extra_info_of(Reward(value=1.0, extras={"acc": True, "words": 3, "note": "12", "tokens": 9}))
+    assert (info["acc"], info["words"], info["tokens"]) == (1.0, 3.0, 0)
+    assert "note" not in info
+    assert json.loads(info["extras"]) == {"acc": True, "words": 3, "note": "12", "tokens": 9}
 
 
 def test_what_validation_goes_by_is_there_as_with_verls_own_managers() -> None:
@@ -40,6 +42,11 @@ def test_what_validation_goes_by_is_there_as_with_verls_own_managers() -> None:
 def test_a_verdict_survives_verls_hands() -> None:
     reward = Reward(value=0.5, latency_s=2.0, attempts=3, cost_usd=0.01, tokens=7, components={"a": 1.0}, imputed=True)
     assert reward_of(0.5, extra_info_of(reward)) == reward
+
+
+def test_of_extras_that_are_no_numbers_only_the_names_come_back() -> None:
+    extras = {"words": 3, "note": "long text"}
+    assert reward_of(1.0, extra_info_of(Reward(value=1.0, extras=extras))).extras == {"words": 3.0, "note": None}
 
 
 def test_a_failed_verdict_travels_between_processes_with_its_reason() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import math
+import os
 import random
 from collections import Counter
 from typing import Any
@@ -93,3 +95,39 @@ class Ranking:
     async def score_group(self, rollouts: Any) -> list[float]:
         lengths = sorted(len(rollout.response) for rollout in rollouts)
         return [float(lengths.index(len(rollout.response))) for rollout in rollouts]
+
+
+class RecipeAgent:
+    """A reward as users of the recipe wrote it: tuples, whole groups afterwards, and a log of every batch."""
+
+    def compute_score(
+        self, data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None
+    ) -> tuple[float, str, str]:
+        score = digits(solution_str)
+        return score, solution_str, f"score: {score}"
+
+    def post_process_scores(self, scores: list[float]) -> list[float]:
+        mean = sum(scores) / len(scores)
+        return [score - mean for score in scores]
+
+    def log(
+        self,
+        timestamps: list[str],
+        queries: list[str],
+        results: list[str],
+        latencies: list[float],
+        group_uids: list[str],
+    ) -> None:
+        with open(os.environ["RECIPE_LOG"], "a") as file:
+            file.write(json.dumps([timestamps, results, group_uids]) + "\n")
+
+
+def compute_score_per_sample(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None
+) -> tuple[float, str, str]:
+    return RecipeAgent().compute_score(data_source, solution_str, ground_truth, extra_info)
+
+
+def rounded(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> dict[str, Any]:
+    """0 or 1, so that about half of all groups agree, with a number and a text beside it."""
+    return {"score": float(digits(solution_str[:4]) > 0), "num_letters": len(solution_str), "note": "looked for digits"}

@@ -9,8 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rewardflow.adapters.verl.settings import SECTION, settings_of
+from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
 from rewardflow.errors import InvalidInput
+
+# verl's engines by the actor's strategy, and the section of the actor that has an engine's settings.
+_ENGINES: Mapping[str, str] = {
+    "fsdp": "fsdp_config",
+    "fsdp2": "fsdp_config",
+    "megatron": "megatron",
+    "veomni": "veomni",
+    "torchtitan": "torchtitan",
+}
+
+
+# Estimators that need data which no mode of verl's v1 trainer computes, and these data.
+_WITHOUT_THEIR_DATA: Mapping[str, str] = {
+    "remax": "rewards of greedy rollouts (reward_baselines)",
+    "optimal_token_baseline": "sums of squared probabilities (sum_pi_squared)",
+    "tir_optimal_token_baseline": "sums of squared probabilities (sum_pi_squared)",
+}
 
 
 def check_manager(reward: Mapping[str, Any]) -> None:
@@ -32,6 +49,17 @@ def check_manager(reward: Mapping[str, Any]) -> None:
         )
 
 
+def check_whole_groups(config: Mapping[str, Any]) -> None:
+    """Refuses a reward of whole groups where verl does not say which sample of its group a row is."""
+    if not config["trainer"].get("use_v1", False) or "async_training" in config:
+        raise InvalidInput(
+            "a reward that judges whole groups (post_process_scores, score_group) needs verl's v1 trainer, whose rows "
+            "have a session_id; got trainer.use_v1="
+            f"{config['trainer'].get('use_v1', False)}{', async_training' if 'async_training' in config else ''}"
+        )
+    check_validation_of_groups(config)
+
+
 def check_validation_of_groups(config: Mapping[str, Any]) -> None:
     """Refuses groups of two sizes: verl does not say which samples are for validation, so their size is unknown."""
     trainer, rollout = config["trainer"], config["actor_rollout_ref"]["rollout"]
@@ -45,12 +73,33 @@ def check_validation_of_groups(config: Mapping[str, Any]) -> None:
         )
 
 
+def engine_of(actor: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the settings of the actor's training engine, which say what it offloads."""
+    section = _ENGINES.get(actor["strategy"])
+    if section is None or section not in actor:
+        raise InvalidInput(
+            f"trainer mode rewardflow knows the engines {', '.join(sorted(_ENGINES))}, got "
+            f"actor_rollout_ref.actor.strategy={actor['strategy']}; trainer.v1.trainer_mode=sync may have it"
+        )
+    engine: Mapping[str, Any] = actor[section]
+    return engine
+
+
 def check_mode(config: Mapping[str, Any]) -> None:
     """Refuses what trainer mode `rewardflow` cannot do."""
     settings = settings_of(config)
+    engine_of(config["actor_rollout_ref"]["actor"])
+    estimator = config["algorithm"]["adv_estimator"]
+    if estimator in _WITHOUT_THEIR_DATA:
+        raise InvalidInput(
+            f"verl's v1 trainer has no {_WITHOUT_THEIR_DATA[estimator]} for it, got algorithm.adv_estimator={estimator}"
+        )
     manager = config["reward"]["reward_manager"]["name"]
     if manager != SECTION:
-        raise InvalidInput(f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {manager!r}")
+        raise InvalidInput(
+            f"trainer mode rewardflow needs reward.reward_manager.name=rewardflow, got {manager!r}; to keep that "
+            "manager, set trainer.v1.trainer_mode=sync"
+        )
     actor, data = config["actor_rollout_ref"]["actor"], config["data"]
     batch, mini_batch = data["train_batch_size"], actor["ppo_mini_batch_size"]
     if batch % mini_batch:
@@ -71,11 +120,19 @@ def check_mode(config: Mapping[str, Any]) -> None:
             "the decoupled loss compares with the log-probs of the rollout: it needs "
             "actor_rollout_ref.rollout.calculate_log_probs=True, got False"
         )
-    if (config["algorithm"].get("filter_groups") or {}).get("enable"):
+    _check_filter(config["algorithm"].get("filter_groups") or {}, settings)
+
+
+def _check_filter(filter_groups: Mapping[str, Any], settings: VerlSettings) -> None:
+    if not filter_groups.get("enable"):
+        return
+    if settings.stream != "batch":
         raise InvalidInput(
-            "trainer mode rewardflow refills no groups, so algorithm.filter_groups.enable must be False; "
-            "trainer.v1.trainer_mode=colocate_async has it"
+            "algorithm.filter_groups chooses among all groups of a step before the first update, so it needs "
+            f"rewardflow.stream=batch, got rewardflow.stream={settings.stream}"
         )
+    if not filter_groups.get("metric"):
+        raise InvalidInput("algorithm.filter_groups.metric must name what to compare, such as score or acc, got none")
 
 
 def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:

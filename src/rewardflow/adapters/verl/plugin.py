@@ -1,50 +1,41 @@
 """Registers rewardflow's parts in verl. verl loads this module in every process, by the entry point `verl.plugins`.
 
-Always true: loading the module costs nothing; each part is registered when verl imports the registry for it, and if
-that fails, verl's import fails with the reason. With an unsupported verl it logs an ERROR and registers nothing.
+Always true: loading the module costs nothing; each part registers itself when verl imports the registry for it; a part
+that cannot be registered is logged as an ERROR, and runs of verl that do not use rewardflow go on. A run that uses it
+fails where verl looks for the part by its name.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
 
 from rewardflow.adapters.verl.import_hooks import after_import
-from rewardflow.adapters.verl.versions import check_version, installed_version
-from rewardflow.errors import InvalidInput
 
 logger = logging.getLogger(__name__)
 
-NAME = "rewardflow"  # of the reward manager and of the trainer mode
-DECOUPLED = "decoupled"  # of the policy loss
+# verl's registries, and the modules that register our parts in them when they are imported.
+PARTS: Mapping[str, str] = {
+    "verl.experimental.reward_loop.reward_manager": "rewardflow.adapters.verl.reward_manager",
+    "verl.trainer.ppo.core_algos": "rewardflow.adapters.verl.training.decoupled_loss",
+    "verl.trainer.ppo.v1": "rewardflow.adapters.verl.training.trainer",
+}
 
 
-def register_reward_manager() -> None:
-    from rewardflow.adapters.verl import reward_manager
-
-    reward_manager.register(NAME)
-
-
-def register_policy_loss() -> None:
-    from rewardflow.adapters.verl.training import decoupled_loss
-
-    decoupled_loss.register(DECOUPLED)
-
-
-def register_trainer() -> None:
-    from rewardflow.adapters.verl.training import trainer
-
-    trainer.register(NAME)
-
-
-def load() -> None:
+def register(part: str) -> None:
+    """Imports a part. A part that is being imported already registers itself when that import ends."""
     try:
-        check_version(installed_version())
-    except InvalidInput as error:
-        logger.error("rewardflow registers nothing in this verl: %s", error)
-        return
-    after_import("verl.experimental.reward_loop.reward_manager", register_reward_manager)
-    after_import("verl.trainer.ppo.core_algos", register_policy_loss)
-    after_import("verl.trainer.ppo.v1", register_trainer)
+        import_module(part)
+    except Exception as error:  # anything may be missing in a verl that was not tested
+        logger.error(
+            "%s cannot be registered in this verl, so runs that use rewardflow fail: %s: %s",
+            part,
+            type(error).__name__,
+            error,
+        )
 
 
-load()
+for registry, part in PARTS.items():
+    after_import(registry, partial(register, part))

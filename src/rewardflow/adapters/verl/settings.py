@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.schedule import Order
 from rewardflow.observe.run_directory import JOURNAL_FILE
 from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, check_names, split_options
+from rewardflow.services.rules.length import Length
 from rewardflow.shared_agent.spec import AgentSpec
 from rewardflow.types import EMPTY
 
@@ -25,6 +27,7 @@ Stream = Literal["batch", "mini_batch"]
 SECTION = "rewardflow"
 VERL_RULES = "verl.utils.reward_score:default_compute_score"  # verl's rules for known data sets: the default
 DEFAULT_RUN_DIR = "default"
+_MIN_GROUP = 2  # the default of `min_group` where prompts have more than one rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +37,26 @@ class VerlSettings:
     reward: str = VERL_RULES
     reward_kwargs: Mapping[str, Any] = field(default_factory=dict)
     stream: Stream = "mini_batch"
+    order: Order = "fixed"
     max_staleness: int = 0
-    min_group: int = 2
+    min_group: int = _MIN_GROUP
     behaviour_weight_cap: float | None = None
-    extra_keys: tuple[str, ...] = ()
+    overlong: Length | None = None  # DAPO's penalty for long responses, in tokens, added to the score
     run_dir: str | None = None
     agent: str | None = None  # the name of an agent that several jobs share; None starts one for this job
     run: str = "default"
+    allow_untested_verl: bool = False  # run inside a release of verl that the adapter was not tested with
     agent_options: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        if self.stream not in get_args(Stream):
-            raise InvalidInput(f"rewardflow.stream must be one of {', '.join(get_args(Stream))}, got {self.stream!r}")
+        for name, allowed in (("stream", Stream), ("order", Order)):
+            value = getattr(self, name)
+            if value not in get_args(allowed):
+                raise InvalidInput(f"rewardflow.{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+        if not isinstance(self.allow_untested_verl, bool):
+            raise InvalidInput(
+                f"rewardflow.allow_untested_verl must be true or false, got {self.allow_untested_verl!r}"
+            )
         for name, at_least in (("max_staleness", 0), ("min_group", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
@@ -69,7 +80,8 @@ def settings_of(config: Mapping[str, Any]) -> VerlSettings:
     own = {name: value for name, value in section.items() if name in OWN_NAMES}
     options = {name: value for name, value in section.items() if name not in OWN_NAMES}
     own["reward"], own["reward_kwargs"] = _reward(config, own)
-    own["extra_keys"] = _keys(own.get("extra_keys", ()))
+    own["min_group"] = _min_group(own.get("min_group"), config["actor_rollout_ref"]["rollout"]["n"])
+    own["overlong"] = _overlong(own.get("overlong"))
     trainer = config["trainer"]
     own.setdefault("run", f"{trainer['project_name']}/{trainer['experiment_name']}")
     own["run_dir"] = _run_dir(own.get("run_dir", DEFAULT_RUN_DIR), trainer)
@@ -114,10 +126,27 @@ def _sandbox(sandbox: Mapping[str, Any]) -> dict[str, Any]:
     return {"sandbox_fusion_url": sandbox["url"], "memory_limit_mb": sandbox.get("memory_limit_mb", 1024)}
 
 
-def _keys(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput(f"rewardflow.extra_keys must be a list of names, got {value!r}")
-    return tuple(value)
+def _min_group(value: Any, group_size: int) -> Any:
+    """Returns the smallest number of verdicts with which a group is trained: at most all of its rollouts."""
+    if value is None:
+        return min(_MIN_GROUP, group_size)
+    if isinstance(value, int) and value > group_size:
+        raise InvalidInput(
+            "no group could be trained: rewardflow.min_group must be at most actor_rollout_ref.rollout.n, got "
+            f"{value} and {group_size}"
+        )
+    return value
+
+
+def _overlong(value: Any) -> Length | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"rewardflow.overlong must be settings with names (limit, buffer, penalty), got {value!r}")
+    check_names(value, ("limit", "buffer", "penalty"))
+    if not {"limit", "buffer"} <= value.keys():
+        raise InvalidInput(f"rewardflow.overlong must have limit and buffer, got {dict(value)!r}")
+    return Length(unit="tokens", **value)
 
 
 def _run_dir(value: Any, trainer: Mapping[str, Any]) -> str | None:

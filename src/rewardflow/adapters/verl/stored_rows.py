@@ -47,6 +47,11 @@ def rows_by_group(batch: KVBatchMeta) -> dict[str, list[Row]]:
     return groups
 
 
+def num_tokens(rows: Sequence[Row]) -> int:
+    """Counts the tokens of the responses."""
+    return sum(int(tag["response_len"]) for _, tag in rows)
+
+
 def delete_rows(keys: Sequence[str]) -> None:
     if keys:
         tq.kv_clear(keys=list(keys), partition_id=TRAINING)

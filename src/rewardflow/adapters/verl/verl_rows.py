@@ -1,12 +1,14 @@
 """Reads verl's rows: whose a row is, by its key, and the `Rollout` that a row holds.
 
-Always true: the group is verl's `uid` and the index in it verl's session, and neither depends on any text; the user's
-function sees in `extra_info` what verl would have shown it, and the agent adds `group_uid` and `group_size`.
+Always true: the group is verl's `uid` and the index in it verl's session, and neither depends on any text; a row
+without a session, as trainers other than v1 have them, is a group of its own; the user's function sees in `extra_info`
+what verl would have shown it, and the agent adds `group_uid` and `group_size`.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,8 @@ from rewardflow.types import Rollout
 
 # The agent loop of trainer mode `rewardflow` sets it, because it knows; elsewhere the configuration's number counts.
 GROUP_SIZE_FIELD = "rewardflow_group_size"
+POSITION_FIELD = "rewardflow_position"  # the place of a prompt in its step: groups are judged in this order
+SESSION_FIELD = "session_id"
 
 
 def row_key(uid: str, session: int, number: int) -> str:
@@ -40,11 +44,12 @@ class RowReader:
     def rollout(self, fields: Mapping[str, Any], *, prompt: str, response: str) -> Rollout:
         """Makes a rollout of the fields that verl carries beside the tensors."""
         extra_fields = _mapping(fields.get("tool_extra_fields"))
-        index = int(fields.get("session_id", 0))
+        group_id, index, group_size = self._place(fields)
         return Rollout(
-            group_id=str(fields["uid"]),
+            group_id=group_id,
             index=index,
-            group_size=max(int(fields.get(GROUP_SIZE_FIELD) or self.group_size), index + 1),
+            group_size=group_size,
+            position=int(fields.get(POSITION_FIELD) or 0),
             prompt=prompt,
             messages=_messages(fields.get("raw_prompt")),
             response=response,
@@ -59,6 +64,13 @@ class RowReader:
             step=int(fields.get("global_steps", 0)),
             policy_version=extra_fields.get("max_global_steps"),
         )
+
+    def _place(self, fields: Mapping[str, Any]) -> tuple[str, int, int]:
+        """Returns the row's group, its index there and the group's size."""
+        if fields.get(SESSION_FIELD) is None:
+            return f"{fields.get('uid', 'row')}-{uuid.uuid4().hex}", 0, 1
+        index = int(fields[SESSION_FIELD])
+        return str(fields["uid"]), index, max(int(fields.get(GROUP_SIZE_FIELD) or self.group_size), index + 1)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Converts verdicts to verl's form and back: a number with extra information, or an exception.
 
-Always true: the extra information has the same keys for every sample, because verl uses the first sample's keys for
-all; a failed verdict is raised, with the verdict inside, and is never a number.
+Always true: the extra information has the keys of `OWN_KEYS` for every sample, and in verl's v1 trainer every number of
+the judge under its own name; a failed verdict is raised, with the verdict inside, and is never a number.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rewardflow.errors import RewardflowError
@@ -29,14 +29,17 @@ class VerdictFailed(RewardflowError):
         return f"no verdict ({self.reward.kind}): {self.reward.error or 'no reason given'}"
 
 
-def extra_info_of(reward: Reward, extra_keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns what verl keeps beside the score. Extras without a key in `extra_keys` go into one JSON text."""
+def extra_info_of(reward: Reward, *, with_numbers: bool = True) -> dict[str, Any]:
+    """Returns what verl keeps beside the score. All extras are also in one JSON text.
+
+    `with_numbers` is False where verl takes the first sample's keys for all samples, and the judge's may differ.
+    """
     extras = dict(reward.extras)
-    accuracy = _number(extras.get("acc", reward.value))  # as in verl's own managers; verl's validation reads it
-    named = {key: _number(extras.pop(key, None)) for key in extra_keys}
+    accuracy = number_of(extras.get("acc", reward.value))  # as in verl's own managers; verl's validation reads it
     return {
+        **(_numbers(extras) if with_numbers else {}),
         "score": reward.value,
-        "acc": accuracy,
+        "acc": math.nan if accuracy is None else accuracy,
         "latency_s": reward.latency_s,
         "attempts": reward.attempts,
         "cost_usd": reward.cost_usd,
@@ -45,12 +48,12 @@ def extra_info_of(reward: Reward, extra_keys: Sequence[str] = ()) -> dict[str, A
         "imputed": float(reward.imputed),
         "components": _text(reward.components),
         "extras": _text(extras),
-        **named,
     }
 
 
 def reward_of(score: float, extra_info: Mapping[str, Any]) -> Reward:
-    """Restores the verdict from what verl carries of it."""
+    """Restores the verdict from what verl carries of it. Of the extras that are no numbers only the names come back."""
+    names = json.loads(extra_info.get("extras") or "{}")
     return Reward(
         value=float(score),
         latency_s=float(extra_info.get("latency_s", 0.0)),
@@ -60,15 +63,21 @@ def reward_of(score: float, extra_info: Mapping[str, Any]) -> Reward:
         cached=bool(extra_info.get("cached", False)),
         imputed=bool(extra_info.get("imputed", False)),
         components=json.loads(extra_info.get("components") or "{}"),
+        extras={name: number_of(value) for name, value in names.items()},
     )
 
 
-def _number(value: Any) -> float:
-    """Returns NaN for what is not a number: verl averages these values, and a 0 would count."""
+def number_of(value: Any) -> float | None:
+    """Returns a number or truth value as a float, and None for everything else, text among it."""
     try:
-        return float(value)
+        return None if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError):
-        return math.nan
+        return None
+
+
+def _numbers(extras: Mapping[str, Any]) -> dict[str, float]:
+    found = {name: number_of(value) for name, value in extras.items() if name not in OWN_KEYS}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _text(mapping: Mapping[str, Any]) -> str:

@@ -1,18 +1,18 @@
-"""Checks that the installed verl is a release that this adapter supports.
+"""Checks that the installed verl is a release that this adapter was tested with.
 
-Always true: the check does not import verl, which takes many seconds, and runs before anything starts.
+Always true: the check does not import verl, which takes many seconds; the launcher makes it before anything starts, and
+every part of the adapter repeats it when it is made, because verl's own main may make it too.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import re
 
 from rewardflow.errors import InvalidInput
 
-OLDEST = (0, 9, 1)
-FIRST_UNKNOWN = (0, 10, 0)
-RANGE = "verl>=0.9.1,<0.10"
+TESTED = ("0.9.1",)
+INSTALL = "verl==0.9.1"
+SETTING = "rewardflow.allow_untested_verl"
 
 
 def installed_version() -> str:
@@ -20,13 +20,17 @@ def installed_version() -> str:
     try:
         return importlib.metadata.version("verl")
     except importlib.metadata.PackageNotFoundError:
-        raise InvalidInput(f"verl must be installed beside rewardflow: pip install '{RANGE}', got none") from None
+        raise InvalidInput(f"verl must be installed beside rewardflow: pip install '{INSTALL}', got none") from None
 
 
-def check_version(version: str) -> None:
-    """Refuses a release whose internals may differ from those that this adapter wraps."""
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
-    release = tuple(int(part or 0) for part in match.groups()) if match else ()
-    is_known = OLDEST <= release < FIRST_UNKNOWN
-    if not is_known or re.search(r"(a|b|rc|dev)\d*", version):
-        raise InvalidInput(f"rewardflow works inside releases of {RANGE}, got verl {version}")
+def is_tested(version: str) -> bool:
+    return version.partition("+")[0] in TESTED
+
+
+def check_version(version: str, *, allow_untested: bool = False) -> None:
+    """Refuses a release whose internals may differ from those that this adapter uses."""
+    if not is_tested(version) and not allow_untested:
+        raise InvalidInput(
+            f"rewardflow was tested inside verl {', '.join(TESTED)}, got verl {version}: install '{INSTALL}', or try "
+            f"this one with {SETTING}=true"
+        )

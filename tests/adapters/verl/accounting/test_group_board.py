@@ -47,6 +47,23 @@ def test_groups_come_in_the_order_of_their_verdicts_and_only_those_asked_for() -
     assert clock.run(main()) == ["c", "a"]
 
 
+def test_in_the_order_of_prompts_a_late_group_holds_back_those_behind_it() -> None:
+    async def main() -> tuple[list[str], float]:
+        board = GroupBoard()
+
+        async def judge() -> None:
+            for seconds, uid in ((1, "d"), (1, "b"), (5, "a")):
+                await asyncio.sleep(seconds)
+                await board.judged(report(uid))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(judge())
+            found = await board.wait_until_first_judged(["a", "b", "c", "d"], 1)
+            return [one.uid for one in found], asyncio.get_running_loop().time()
+
+    assert clock.run(main()) == (["a", "b"], pytest.approx(7.0))
+
+
 def test_a_judged_group_is_generated_too() -> None:
     async def main() -> None:
         board = GroupBoard()
@@ -70,6 +87,7 @@ def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
     "wait",
     [
         lambda board: board.wait_until_judged(["a"], 1),
+        lambda board: board.wait_until_first_judged(["a"], 1),
         lambda board: board.wait_until_generated(["a"]),
         lambda board: board.wait_for_change(0),
     ],

@@ -22,6 +22,7 @@ def test_the_documented_line_for_fsdp2_becomes_one_that_verl_honours() -> None:
         "reward.reward_manager.name=rewardflow",
         "++rewardflow.max_staleness=1",
         "++rewardflow.stream=mini_batch",
+        "++rewardflow.max_concurrency=256",
         "trainer.v1.trainer_mode=rewardflow",
     }
 
@@ -60,23 +61,28 @@ def test_the_older_name_of_the_pipeline_is_known_and_can_be_off() -> None:
     assert "++rewardflow.max_staleness=0" in translate(["reward_model.launch_reward_fn_async=False"]).overrides
 
 
-@pytest.mark.parametrize(
-    ("word", "place"),
-    [
-        ("reward_model.num_workers=4", "reward.num_workers"),
-        ("reward_model.enable=True", "reward.reward_model.enable"),
-        ("reward_model.model.path=m", "reward.reward_model.model_path"),
-        ("sandbox_fusion.url=http://127.0.0.1", "reward.sandbox_fusion.url"),
-    ],
-)
-def test_a_setting_that_verl_would_ignore_is_refused_with_its_new_place(word: str, place: str) -> None:
-    with pytest.raises(InvalidInput, match=f"ignores it; its place is {place}"):
-        translate([word])
+def test_the_recipes_defaults_and_what_is_not_taken_over_are_told_for_its_lines_only() -> None:
+    told = [str(note) for note in translate(DOCUMENTED_FSDP2).notes]
+    assert "the recipe's default -> ++rewardflow.max_concurrency=256 (the recipe's number of calls at once)" in told
+    assert any(line.startswith("mini-batches in the order of verdicts -> in the order of prompts") for line in told)
+    plain = translate(["trainer.total_epochs=2"])
+    assert {note.before for note in plain.notes} == {"not set"}
 
 
-def test_a_manager_whose_work_rewardflow_does_not_do_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"set reward\.reward_manager\.name=dapo"):
-        translate(["reward_model.reward_manager=dapo"])
+def test_an_old_name_of_a_manager_is_translated_with_what_belongs_to_it() -> None:
+    command = translate(["reward_model.reward_manager=dapo"])
+    assert command.overrides == ("trainer.v1.trainer_mode=rewardflow", "reward.reward_manager.name=rewardflow")
+    assert str(command.notes[0]) == (
+        "reward_model.reward_manager=dapo -> reward.reward_manager.name=rewardflow (it calls the same function)"
+    )
+    assert len(command.notes) == 2
+
+
+@pytest.mark.parametrize("path", ["config", "./config", "/home/user/verl/trainer/config"])
+def test_a_path_that_hydra_finds_beside_verls_main_is_verls_own_configuration(path: str) -> None:
+    command = translate([], config_path=path)
+    assert command.config_path is None
+    assert f"--config-path={path} -> the installed verl's own" in map(str, command.notes)
 
 
 def test_the_old_trainer_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rewardflow.adapters.verl.launch.unread_settings import refuse_unread
+from rewardflow.adapters.verl.launch.unread_settings import refuse_unread, without_effect
 from rewardflow.errors import InvalidInput
 
 DEFAULTS: dict[str, Any] = {
@@ -47,13 +47,23 @@ def test_only_a_changed_value_is_refused_with_its_place() -> None:
         refuse_unread(changed, DEFAULTS, [])
 
 
-def test_settings_of_a_mode_that_is_not_chosen_are_refused() -> None:
+def test_settings_of_a_mode_that_is_not_chosen_have_no_effect_and_are_told() -> None:
     changed = config("rewardflow")
     changed["trainer"]["v1"]["colocate_async"]["num_warmup_batches"] = 2
-    with pytest.raises(InvalidInput, match="trainer_mode is rewardflow"):
-        refuse_unread(changed, DEFAULTS, [])
-    changed["trainer"]["v1"]["trainer_mode"] = "colocate_async"
     refuse_unread(changed, DEFAULTS, [])
+    (note,) = without_effect(changed, DEFAULTS)
+    assert str(note) == (
+        "trainer.v1.colocate_async.num_warmup_batches=2 -> no effect (trainer.v1.trainer_mode is rewardflow)"
+    )
+    changed["trainer"]["v1"]["trainer_mode"] = "colocate_async"
+    assert without_effect(changed, DEFAULTS) == []
+
+
+def test_a_setting_that_changes_no_training_is_told_and_goes_on() -> None:
+    changed = config()
+    changed["trainer"]["balance_batch"] = False
+    refuse_unread(changed, DEFAULTS, [])
+    assert [note.before for note in without_effect(changed, DEFAULTS)] == ["trainer.balance_batch=False"]
 
 
 def test_verls_sampler_is_for_verls_modes() -> None:

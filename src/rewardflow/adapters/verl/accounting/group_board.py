@@ -8,6 +8,7 @@ outstanding.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -113,6 +114,12 @@ class GroupBoard:
         while self._goes_on() and len(wanted & self._reports.keys()) < count:
             await self._changed.wait()
         return [report for uid, report in self._reports.items() if uid in wanted]
+
+    async def wait_until_first_judged(self, uids: Sequence[str], count: int) -> list[GroupReport]:
+        """Returns the reports of these groups in their order, up to the first that is not judged: at least `count`."""
+        while self._goes_on() and not self._reports.keys() >= set(uids[:count]):
+            await self._changed.wait()
+        return [self._reports[uid] for uid in itertools.takewhile(self._reports.__contains__, uids)]
 
     def _take(self, uid: str) -> GroupReport:
         self._generated.discard(uid)

@@ -46,11 +46,17 @@ class VerlStepRecord:
     def failed(self) -> Counter[str]:
         return Counter(str(reward.kind) for reward in self.rewards if reward.value is None)
 
-    def why_nothing_trains(self) -> str:
+    def why_nothing_trains(self, min_group: int) -> str:
         """Says how the verdicts failed, with one of the errors."""
         errors = [group.error for group in self.groups] + [reward.error for reward in self.rewards]
-        error = next((error for error in errors if error), "no reason given")
-        return f"a step needs a group with enough verdicts, got none: {dict(self.failed)}, among them {error}"
+        error = next((error for error in errors if error), None)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.failed.items())
+        scored = sum(reward.value is not None for reward in self.rewards)
+        return (
+            f"a step needs a group with at least rewardflow.min_group={min_group} verdicts, got none in "
+            f"{len(self.groups)} groups: {scored} verdicts scored, {kinds or 'none'} failed"
+            + (f", among them {error}" if error else "")
+        )
 
     def group_left(self, group: GroupReport, *, not_generated: int, dropped: str | None = None) -> None:
         """Counts a group that was trained or, for the reason in `dropped`, was not."""

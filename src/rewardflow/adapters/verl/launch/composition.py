@@ -17,7 +17,8 @@ from typing import Any
 
 from rewardflow.adapters.verl.config_checks import check_mode
 from rewardflow.adapters.verl.launch.overrides import VerlOverride
-from rewardflow.adapters.verl.launch.translation import NOT_SET, SWITCHES, CommandLine
+from rewardflow.adapters.verl.launch.rewriting import NOT_SET
+from rewardflow.adapters.verl.launch.translation import SWITCHES, CommandLine
 from rewardflow.adapters.verl.launch.unread_settings import leaves, refuse_unread
 from rewardflow.adapters.verl.settings import SECTION, VerlSettings, settings_of
 from rewardflow.errors import InvalidInput
@@ -38,6 +39,8 @@ def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
     _refuse_removed(config, command)
     if config["actor_rollout_ref"]["rollout"]["name"] == MISSING:
         command = command.adding("actor_rollout_ref.rollout.name=vllm", "verl's default at the time of the recipe")
+    if _filters_groups(config) and "stream" not in (config.get(SECTION) or {}):
+        command = command.adding(f"++{SECTION}.stream=batch", "algorithm.filter_groups chooses among a whole batch")
     if _wants_sampler(config):
         for word in SAMPLER:
             command = command.adding(word, "counts verdicts in verl's own modes")
@@ -86,25 +89,31 @@ def _wants_sampler(config: Mapping[str, Any]) -> bool:
     return bool(is_judged and v1["trainer_mode"] != SECTION and not has_own)
 
 
+def _filters_groups(config: Mapping[str, Any]) -> bool:
+    is_ours = config["trainer"]["v1"]["trainer_mode"] == SECTION
+    return is_ours and bool((config["algorithm"].get("filter_groups") or {}).get("enable"))
+
+
 def compose(command: CommandLine) -> dict[str, Any]:
     """Composes the whole configuration, as plain data."""
     hydra = import_module("hydra")
     exceptions = import_module("hydra.errors")
     omegaconf = import_module("omegaconf")
     try:
-        with hydra.initialize_config_dir(command.config_path or str(_verl_folder()), version_base=None):
+        own = command.config_path or str(verl_package() / "trainer" / "config")
+        with hydra.initialize_config_dir(own, version_base=None):
             config = hydra.compose(command.config_name, overrides=list(command.overrides))
     except exceptions.HydraException as error:
         raise InvalidInput(f"verl's configuration must take every setting: {_reason(error)}") from error
     return dict(omegaconf.OmegaConf.to_container(config, resolve=True))
 
 
-def _verl_folder() -> Path:
-    """Finds the installed verl's configuration without importing verl, which takes many seconds."""
+def verl_package() -> Path:
+    """Finds the installed verl without importing verl, which takes many seconds."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise InvalidInput("verl must be installed beside rewardflow, got none")
-    return Path(spec.submodule_search_locations[0]) / "trainer" / "config"
+    return Path(spec.submodule_search_locations[0])
 
 
 def defaults_of(command: CommandLine) -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """Translates a user's command line into one that verl and this adapter honour.
 
-Always true: nothing is dropped in silence. A word is kept, or rewritten with a note, or refused with a reason. The
-translation knows the settings of the recipe that this project began as (`recipe/async_reward_agent` of verl): some have
-new names in verl, and others verl accepts and ignores.
+Always true: nothing is dropped in silence. A word is kept, or rewritten with a note, or refused with a reason.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rewardflow.adapters.verl.launch.managers import take_over_manager
+from rewardflow.adapters.verl.launch.old_words import rewrite_old
 from rewardflow.adapters.verl.launch.overrides import VerlOverride, quoted
+from rewardflow.adapters.verl.launch.recipe import RECIPE_WORDS, is_recipes, recipe_defaults, recipe_differences
+from rewardflow.adapters.verl.launch.rewriting import NOT_SET, NOTHING, Rewritten, TranslationNote
 from rewardflow.adapters.verl.settings import NAMES, SECTION
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.settings import check_names
@@ -21,19 +23,6 @@ from rewardflow.settings.reward_shape import placed
 VERL_CONFIG = "pkg://verl.trainer.config"
 DEFAULT_CONFIG_NAME = "ppo_trainer"
 MEGATRON_CONFIG_NAME = "ppo_megatron_trainer"
-NOT_SET = "not set"  # the note's `before` for a word that was added
-
-
-@dataclass(frozen=True, slots=True)
-class TranslationNote:
-    """Tells the user what became of a word."""
-
-    before: str
-    after: str
-    why: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.before} -> {self.after}" + (f" ({self.why})" if self.why else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +55,6 @@ class CommandLine:
         return [*options, *self.overrides]
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """The words that replace one of the user's, and why."""
-
-    words: tuple[str, ...]
-    why: str = ""
-
-
 def translate(
     words: Iterable[str], *, config_path: str | None = None, config_name: str | None = None, folder: Path | None = None
 ) -> CommandLine:
@@ -83,20 +64,35 @@ def translate(
     name, engine, notes = _config_name(config_name, given)
     path, more_words, path_notes = _config_path(config_path, folder)
     notes += path_notes
+    kept, word_notes = _rewritten(given, folder)
+    kept, manager_notes = take_over_manager(kept)
+    notes += _joined(word_notes, manager_notes)
+    if is_recipes(given):
+        defaults = recipe_defaults(kept)
+        kept += [note.after for note in defaults]
+        notes += defaults + recipe_differences(kept)
+    switches = _missing_switches(kept)
+    notes += [TranslationNote(NOT_SET, word) for word in switches]
+    return CommandLine(
+        overrides=(*more_words, *engine, *switches, *kept), config_path=path, config_name=name, notes=tuple(notes)
+    )
+
+
+# -- single words ------------------------------------------------------------------------------------------------
+
+
+def _rewritten(given: Iterable[VerlOverride], folder: Path) -> tuple[list[str], list[TranslationNote]]:
+    """Translates each word by itself."""
     kept: list[str] = []
+    notes: list[TranslationNote] = []
     for override in given:
         rewritten = _rewrite(override, folder)
         if rewritten is None:
             kept.append(str(override))
         else:
             kept += rewritten.words
-            notes.append(TranslationNote(str(override), " ".join(rewritten.words) or "nothing", rewritten.why))
-    added = [*more_words, *engine, *_missing_switches(kept)]
-    notes += [TranslationNote(NOT_SET, word) for word in _missing_switches(kept)]
-    return CommandLine(overrides=(*added, *kept), config_path=path, config_name=name, notes=tuple(notes))
-
-
-# -- single words ------------------------------------------------------------------------------------------------
+            notes.append(TranslationNote(str(override), " ".join(rewritten.words) or NOTHING, rewritten.why))
+    return kept, notes
 
 
 def _rewrite(override: VerlOverride, folder: Path) -> Rewritten | None:
@@ -104,22 +100,16 @@ def _rewrite(override: VerlOverride, folder: Path) -> Rewritten | None:
     key = override.key
     if override.mark == "~":
         return None
-    rewrite = _RECIPE.get(key)
+    rewrite = RECIPE_WORDS.get(key)
     if rewrite is not None:
         return rewrite(override)
     if key in _REWARD_FILE:
         return _reward_file(override, folder)
     if key.startswith(f"{SECTION}."):
         return _own_setting(override, folder)
-    if key.startswith("custom_reward_function."):
-        return Rewritten((str(VerlOverride(f"reward.{key}", override.value, "+")),), "its name in verl 0.9")
-    for old, new in _IGNORED_BY_VERL.items():
-        if key == old or key.startswith(f"{old}."):
-            moved = f"{new}{key[len(old) :]}"
-            raise InvalidInput(f"verl accepts {key} and ignores it; its place is {moved}, got {override}")
     if key == "trainer.use_v1" and not override.is_true():
         raise InvalidInput(f"rewardflow is a mode of verl's v1 trainer, got {override}")
-    return None
+    return rewrite_old(override)
 
 
 def _own_setting(override: VerlOverride, folder: Path) -> Rewritten | None:
@@ -144,61 +134,15 @@ def _reward_file(override: VerlOverride, folder: Path) -> Rewritten | None:
     )
 
 
-def _renamed_to(key: str, why: str = "", *, mark: str = "") -> Callable[[VerlOverride], Rewritten]:
-    return lambda override: Rewritten((str(VerlOverride(key, override.value, mark)),), why)
-
-
-def _manager(override: VerlOverride) -> Rewritten:
-    if override.text not in ("batch", "rewardflow"):
-        raise InvalidInput(
-            f"reward_model.reward_manager must be batch, which the recipe had, got {override.text!r}; to keep one of "
-            f"verl's own managers, set reward.reward_manager.name={override.text}"
-        )
-    return Rewritten(("reward.reward_manager.name=rewardflow",), "verl ignores the old name")
-
-
-def _launched_async(override: VerlOverride) -> Rewritten:
-    staleness = 1 if override.is_true() else 0
-    return Rewritten((f"++{SECTION}.max_staleness={staleness}",), "the recipe generates a step while one is judged")
-
-
-def _pipeline(override: VerlOverride) -> Rewritten:
-    stream = "mini_batch" if override.is_true() else "batch"
-    return Rewritten((f"++{SECTION}.stream={stream}",))
-
-
-def _loss_mode(override: VerlOverride) -> Rewritten | None:
-    if override.text != "decoupled":
-        return None
-    words = (str(override), "actor_rollout_ref.rollout.calculate_log_probs=True")
-    return Rewritten(words, "the loss compares with the log-probs of the rollout")
-
-
 _REWARD_FILE = ("reward.custom_reward_function.path", "custom_reward_function.path")  # verl's name, and its old name
-_WEIGHT_CAP = _renamed_to(f"{SECTION}.behaviour_weight_cap", mark="++")
-_RECIPE: Mapping[str, Callable[[VerlOverride], Rewritten | None]] = {
-    "custom_reward_function.name": _renamed_to("reward.custom_reward_function.name", "verl ignores the old name"),
-    "reward_model.reward_manager": _manager,
-    "reward_model.launch_reward_fn_async": _launched_async,
-    "max_concurrency": _renamed_to(f"{SECTION}.max_concurrency", mark="++"),
-    "mini_batch_pipeline": _pipeline,
-    "update_pipeline": _pipeline,
-    "actor_rollout_ref.actor.policy_loss.loss_mode": _loss_mode,
-    "actor_rollout_ref.actor.policy_loss.behav_imp_weight_cap": _WEIGHT_CAP,
-    "actor_rollout_ref.actor.behav_imp_weight_cap": _WEIGHT_CAP,
-}
 
-# Sections that verl's configuration still has and its v1 trainer ignores, and where their settings are now.
-_IGNORED_BY_VERL: Mapping[str, str] = {
-    "reward_model.num_workers": "reward.num_workers",
-    "reward_model.model.path": "reward.reward_model.model_path",
-    "reward_model.reward_kwargs": "reward.reward_kwargs",
-    "reward_model.reward_loop_source": "reward.reward_manager.source",
-    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
-    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
-    "reward_model": "reward.reward_model",
-    "sandbox_fusion": "reward.sandbox_fusion",
-}
+
+def _joined(first: Sequence[TranslationNote], then: Sequence[TranslationNote]) -> list[TranslationNote]:
+    """Joins the notes of two translations: a word that both changed has one note, from its first form to its last."""
+    later = {note.before: note for note in then}
+    joined = [replace(later[note.after], before=note.before) if note.after in later else note for note in first]
+    changed = {note.after for note in first}
+    return [*joined, *(note for note in then if note.before not in changed)]
 
 
 # -- the whole line ------------------------------------------------------------------------------------------------
@@ -224,7 +168,8 @@ def _config_path(path: str | None, folder: Path) -> tuple[str | None, list[str],
     """Takes a path into a checkout of verl for verl's own configuration. Other folders may build on verl's."""
     if path is None:
         return None, [], []
-    if Path(path).parts[-3:] == ("verl", "trainer", "config"):
+    is_beside_verls_main = os.path.normpath(path) == "config"  # where Hydra looks for a relative path
+    if is_beside_verls_main or Path(path).parts[-3:] == ("verl", "trainer", "config"):
         return None, [], [TranslationNote(f"--config-path={path}", "the installed verl's own")]
     place = os.path.join(folder, os.path.expanduser(path))
     if not os.path.isdir(place):

@@ -19,12 +19,15 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rewardflow.adapters.verl.accounting.board_actor import BoardActor, board_of_samples
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
+from rewardflow.adapters.verl.accounting.own_numbers import OwnNumbers
 from rewardflow.adapters.verl.accounting.run_files import JudgingRecord
 from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS
+from rewardflow.adapters.verl.contact import trainer_of
 from rewardflow.adapters.verl.own_modes.sampled_step import SampledStep
 from rewardflow.adapters.verl.settings import settings_of
 from rewardflow.adapters.verl.stored_rows import TRAINING, batch_of, delete_rows, rows_of
 from rewardflow.adapters.verl.verl_rows import session_of, uid_of
+from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.errors import FlowError
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ class _MeasuringBuffer(ReplayBuffer):
         self._trainer = trainer
         plain: Any = OmegaConf.to_container(trainer.config, resolve=True)
         self._settings = settings_of(plain)
+        check_version(installed_version(), allow_untested=self._settings.allow_untested_verl)
         self._group_size = int(plain["actor_rollout_ref"]["rollout"]["n"])
         self._samples_a_step = int((self.trainer_config or {}).get("parameter_sync_step", 1))
         self._board = BoardActor(board_of_samples())
@@ -48,6 +52,7 @@ class _MeasuringBuffer(ReplayBuffer):
         self._num_to_validate: int | None = None  # batches still to come, once the last step is sampled
         self._record = self._open_record()
         self._step: SampledStep | None = None
+        self._own_numbers = OwnNumbers()
 
     def _open_record(self) -> JudgingRecord | None:
         if self._settings.run_dir is None:
@@ -108,7 +113,7 @@ class _MeasuringBuffer(ReplayBuffer):
             return batch
         self._step.left(self._take(too_few), dropped=TOO_FEW_VERDICTS)
         if not kept:
-            raise FlowError(self._step.record.why_nothing_trains())
+            raise FlowError(self._step.record.why_nothing_trains(self._settings.min_group))
         delete_rows([key for key in batch.keys if uid_of(key) in too_few])
         return batch_of([(key, tag) for key, tag in rows_of(batch) if uid_of(key) not in too_few])
 
@@ -131,7 +136,10 @@ class _MeasuringBuffer(ReplayBuffer):
         return self._step
 
     def _metrics_of(self, step: SampledStep) -> dict[str, float]:
-        metrics = step.metrics(outstanding_s=self._board.ask("take_outstanding_s"))
+        metrics = {
+            **self._own_numbers.metrics(step.record.rewards),
+            **step.metrics(outstanding_s=self._board.ask("take_outstanding_s")),
+        }
         if self._record is not None:
             self._record.left(step.record.groups)
         if step.record.step >= self._last_step:
@@ -178,9 +186,7 @@ def replay_buffer(*, trainer_mode: str, refill_fn: Callable[[int], object], **kw
     verl passes a custom sampler fewer arguments than its own sampler. The others are taken from the trainer that
     `refill_fn` is a method of, by verl's rules.
     """
-    trainer: Any = getattr(refill_fn, "__self__", None)
-    if trainer is None:
-        raise FlowError(f"verl's trainer must pass one of its methods as refill_fn, got {refill_fn!r}")
+    trainer = trainer_of(refill_fn)
     config = trainer.config
     kwargs |= {
         "trainer_mode": trainer_mode,

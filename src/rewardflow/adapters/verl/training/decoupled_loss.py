@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@register_policy_loss("decoupled")
 def decoupled_loss(
     old_log_prob: Tensor,
     log_prob: Tensor,
@@ -57,7 +58,3 @@ def decoupled_loss(
         "actor/ppo_kl": means["kl_old_k1"],
         "actor/pg_clipfrac_lower": means["clipped_dual"],
     }
-
-
-def register(name: str) -> None:
-    register_policy_loss(name)(decoupled_loss)

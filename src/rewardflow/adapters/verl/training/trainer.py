@@ -1,9 +1,10 @@
 """Trainer mode `rewardflow` of verl's v1 trainer: the colocated schedules that verl lacks.
 
 Always true: version max(0, s - 1 - max_staleness) generates step s, where step 1 makes version 1; nothing is generated
-between a step's first update and its publishing; a mini-batch holds whole groups, in the order in which they were
-judged; old and reference log-probs are taken before the step's first update, while verdicts are outstanding; a sample
-without a verdict enters no sum and no mean. verl's own code does all the computing, on any of verl's engines.
+between a step's first update and its publishing; a mini-batch holds whole groups, in the order of their prompts or,
+with `order: completion`, of their verdicts, and a token weighs the same in each; old and reference log-probs are taken
+before the step's first update, while verdicts are outstanding; a sample without a verdict enters no sum and no mean.
+verl's own code does all the computing, on any of verl's engines.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -24,11 +26,13 @@ from verl.utils.debug import marked_timer
 
 from rewardflow.adapters.verl.accounting.board_actor import BOARD_KEY, BoardActor
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
+from rewardflow.adapters.verl.accounting.own_numbers import OwnNumbers
 from rewardflow.adapters.verl.accounting.run_files import RunFiles
 from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS, VerlStepRecord
-from rewardflow.adapters.verl.config_checks import check_mode
+from rewardflow.adapters.verl.config_checks import check_mode, engine_of
+from rewardflow.adapters.verl.contact import num_ranks
 from rewardflow.adapters.verl.job_agent import agent_for_job
-from rewardflow.adapters.verl.settings import settings_of
+from rewardflow.adapters.verl.settings import SECTION, settings_of
 from rewardflow.adapters.verl.stored_rows import (
     Row,
     add_behaviour_weights,
@@ -36,20 +40,31 @@ from rewardflow.adapters.verl.stored_rows import (
     delete_rows,
     fill_padding,
     keys_with_verdict,
+    num_tokens,
     real_rows,
     rows_by_group,
     rows_of,
 )
+from rewardflow.adapters.verl.training.group_filter import (
+    EQUAL_SCORES,
+    MAX_BATCHES,
+    GroupFilter,
+    is_restored,
+    num_verdicts,
+)
 from rewardflow.adapters.verl.training.open_group import NEEDS_GROUPS_KEY
 from rewardflow.adapters.verl.training.replay_buffer import BoardReplayBuffer
 from rewardflow.adapters.verl.training.step_order import StepQueue, interleaved, num_ready, restored_steps
+from rewardflow.adapters.verl.training.token_shares import AGGREGATION, token_share
 from rewardflow.adapters.verl.training.trainer_usage import TrainerUsage
 from rewardflow.adapters.verl.training.training_worker import (
+    TOKEN_SHARES,
     UPDATED_AT,
     StepwiseActorRolloutRefWorker,
     StepwiseTrainingWorker,
 )
-from rewardflow.adapters.verl.verl_rows import session_of
+from rewardflow.adapters.verl.verl_rows import POSITION_FIELD, session_of
+from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.errors import FlowError
 from rewardflow.flow.records import UpdateReport
 
@@ -60,6 +75,15 @@ if TYPE_CHECKING:
 AGENT_LOOP_MANAGER = "rewardflow.adapters.verl.training.agent_loop.RewardflowAgentLoopManager"
 
 
+@dataclass(frozen=True, slots=True)
+class MiniBatch:
+    """What one optimizer step trains on. `token_share` is relative to the step's mean mini-batch."""
+
+    rows: KVBatchMeta
+    token_share: float
+
+
+@register_trainer(SECTION)
 class RewardflowTrainer(PPOTrainer):
     """Generates and trains on the same devices, in turns."""
 
@@ -67,10 +91,14 @@ class RewardflowTrainer(PPOTrainer):
         plain: Any = OmegaConf.to_container(config, resolve=True)
         check_mode(plain)
         self._settings = settings_of(plain)
+        check_version(installed_version(), allow_untested=self._settings.allow_untested_verl)
         self._is_decoupled = plain["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"] == "decoupled"
         self._groups_per_update = plain["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
+        self._groups_per_call = self._groups_per_update
         if self._settings.stream == "batch":
-            self._groups_per_update = plain["data"]["train_batch_size"]
+            self._groups_per_call = plain["data"]["train_batch_size"]
+        self._filter = _filter_of(plain["algorithm"].get("filter_groups") or {})
+        self._own_numbers = OwnNumbers()
         self._board = BoardActor()
         with open_dict(config):
             config[BOARD_KEY] = self._board.name
@@ -177,12 +205,18 @@ class RewardflowTrainer(PPOTrainer):
         first = self._next_step
         last = min(self.total_training_steps, self.steps_per_epoch * self.config.trainer.total_epochs)
         while self._next_step < until and self._next_step <= last:
-            batch = self._next_train_batch()
-            tu.assign_non_tensor_data(batch, "global_steps", self._next_step)
-            self._open.open(self._next_step, list(batch["uid"]))
-            self._submit_batch_to_rollout(batch)
+            self._open.open(self._next_step, self._submit(self._next_step))
             self._next_step += 1
         return self._next_step > first
+
+    def _submit(self, step: int, num_prompts: int | None = None) -> list[str]:
+        """Asks for the rollouts of new prompts, a whole step by default. Returns the prompts."""
+        batch = self._next_train_batch(num_prompts)
+        tu.assign_non_tensor_data(batch, "global_steps", step)
+        tu.assign_non_tensor_stack(batch, POSITION_FIELD, list(range(len(batch))))
+        uids: list[str] = list(batch["uid"])
+        self._submit_batch_to_rollout(batch)
+        return uids
 
     def _reopen(self, first: int) -> None:
         """Opens the steps that a checkpoint restored. A group that was judged then stays judged."""
@@ -198,33 +232,66 @@ class RewardflowTrainer(PPOTrainer):
 
     # -- a step ---------------------------------------------------------------------------------------------------
 
-    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+    def prepare_step(self) -> dict[str, Any]:
+        """Starts the generation that validation held back."""
+        self._record = VerlStepRecord.of(self.global_steps, time.monotonic())
+        self._start_generating(self.global_steps)
+        return {}
+
+    def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, float], sample_batch_size: int) -> KVBatchMeta:
         step = self.global_steps
-        self._record = VerlStepRecord.of(step, time.monotonic())
         aggregator = MetricsAggregator()
         with marked_timer("gen", timing_raw):
-            self._generate(step)
-        prompts = self._open.take(step)
-        batch = self.replay_buffer.take(prompts.uids)
+            uids = self._generate(step)
+        batch = self.replay_buffer.take(uids)
         with self._on_device():
             if batch.keys:  # else no rollout could be generated; the groups' reports say why
                 batch = self._with_log_probs(batch, aggregator, timing_raw)
-            trained = self._train(batch, prompts.uids, aggregator, timing_raw)
-        self._board.ask("take", prompts.uids)
+            trained = self._train(batch, uids, aggregator, timing_raw)
+        self._board.ask("take", uids)
         metrics.update(aggregator.get_aggregated_metrics())
         if not trained:
-            raise FlowError(self._record.why_nothing_trains())
+            raise FlowError(self._record.why_nothing_trains(self._settings.min_group))
         rows = [row for part in trained for row in rows_of(part)]
         delete_rows(sorted(set(batch.keys) - {key for key, _ in rows}))
         return batch_of(rows)
 
-    def _generate(self, step: int) -> None:
-        """Waits until all open steps are generated, then frees the devices for training."""
-        self._start_generating(step)  # if validation went first
+    def _generate(self, step: int) -> Sequence[str]:
+        """Waits until all open steps are generated, then frees the devices for training. Returns the step's prompts."""
         self._book_generation(step)  # a resumed run may only have restored prompts to generate
         with self._generating:
             self._board.ask("wait_until_generated", self._open.uids)
+        uids: Sequence[str] = self._open.take(step).uids
+        if self._filter is not None:
+            uids = self._filtered(step, uids, self._filter)
         self.on_sample_end()
+        return uids
+
+    def _filtered(self, step: int, uids: Sequence[str], group_filter: GroupFilter) -> list[str]:
+        """Replaces groups without differences by others, until the step is full or generated often enough."""
+        kept: list[str] = []
+        for number in range(1, group_filter.max_batches + 1):
+            with self._usage.waiting_for("reward"):
+                reports = self._board.ask("wait_until_first_judged", list(uids), len(uids))
+            kept += [report.uid for report in reports if self._may_train(report, group_filter)]
+            missing = self.config.data.train_batch_size - len(kept)
+            if not missing or number == group_filter.max_batches:
+                break
+            uids = self._submit(step, missing)
+            with self._usage.working("generate", step=step):
+                self._board.ask("wait_until_generated", uids)
+        return kept
+
+    def _may_train(self, report: GroupReport, group_filter: GroupFilter) -> bool:
+        """Drops a group that the filter does not want, with its rows."""
+        has_enough = num_verdicts(report) >= self._settings.min_group or is_restored(report)
+        if has_enough and group_filter.differs(report):
+            return True
+        delete_rows(self.replay_buffer.take([report.uid]).keys)
+        self._board.ask("take", [report.uid])
+        dropped = EQUAL_SCORES if has_enough else TOO_FEW_VERDICTS
+        self._record.group_left(report, not_generated=report.size - len(report.verdicts), dropped=dropped)
+        return False
 
     def _with_log_probs(
         self, batch: KVBatchMeta, aggregator: MetricsAggregator, timing_raw: dict[str, float]
@@ -252,27 +319,30 @@ class RewardflowTrainer(PPOTrainer):
     ) -> list[KVBatchMeta]:
         """Trains mini-batches as their groups are judged. Those that are ready together go in one call."""
         rows = rows_by_group(batch)
+        mini_batches = math.ceil(len(uids) / self._groups_per_update)
+        mean_tokens = sum(num_tokens(group) for group in rows.values()) / mini_batches
+        question = "wait_until_first_judged" if self._settings.order == "fixed" else "wait_until_judged"
         trained: list[KVBatchMeta] = []
         taken = 0
         while taken < len(uids):
-            wanted = min(taken + self._groups_per_update, len(uids))
+            wanted = min(taken + self._groups_per_call, len(uids))
             with marked_timer("reward_wait", timing_raw), self._usage.waiting_for("reward"):
-                reports = self._board.ask("wait_until_judged", list(uids), wanted)
-            ready = num_ready(len(reports), taken=taken, per_update=self._groups_per_update, total=len(uids))
+                reports = self._board.ask(question, list(uids), wanted)
+            ready = num_ready(len(reports), taken=taken, per_update=self._groups_per_call, total=len(uids))
             with self._usage.working("update", step=self.global_steps):
-                parts = self._scored(reports[taken:ready], rows)
+                parts = self._scored(reports[taken:ready], rows, mean_tokens)
                 if parts:
                     trained.append(self._update(parts, aggregator, timing_raw))
             taken = ready
         return trained
 
     def _update(
-        self, parts: Sequence[KVBatchMeta], aggregator: MetricsAggregator, timing_raw: dict[str, float]
+        self, mini_batches: Sequence[MiniBatch], aggregator: MetricsAggregator, timing_raw: dict[str, float]
     ) -> KVBatchMeta:
         """Makes one optimizer step for each of these mini-batches, in their order."""
         metrics: dict[str, Any] = {}
-        parts = [self._padded(part, metrics) for part in parts]
-        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+        parts = [self._padded(mini_batch.rows, metrics) for mini_batch in mini_batches]
+        ranks = num_ranks(self.actor_rollout_wg, "actor")
         rows = interleaved([rows_of(part) for part in parts], ranks=ranks)
         whole = batch_of(rows)
         whole.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
@@ -287,23 +357,32 @@ class RewardflowTrainer(PPOTrainer):
         if self.config.trainer.critic_warmup <= self.global_steps:
             with marked_timer("update_actor", timing_raw):
                 whole.extra_info["disable_auto_offload"] = self._offloads
+                if self._weighs_tokens:
+                    whole.extra_info[TOKEN_SHARES] = tuple(mini_batch.token_share for mini_batch in mini_batches)
                 self._update_actor(whole, metrics=metrics)
         self._note_updates(parts, metrics)
         aggregator.add_step_metrics(metrics, sample_count=len(real_rows(whole)))
         return whole
 
-    def _scored(self, share: Sequence[GroupReport], rows: Mapping[str, list[Row]]) -> list[KVBatchMeta]:
+    @property
+    def _weighs_tokens(self) -> bool:
+        """Whether mini-batches need shares: verl's mean over tokens, and rows that stay in their mini-batch."""
+        actor = self.config.actor_rollout_ref.actor
+        return actor.loss_agg_mode == AGGREGATION and not actor.shuffle
+
+    def _scored(
+        self, reports: Sequence[GroupReport], rows: Mapping[str, list[Row]], mean_tokens: float
+    ) -> list[MiniBatch]:
         """Cuts these groups into mini-batches of the rows that have a verdict. The score of other rows is NaN."""
-        judged = keys_with_verdict([key for report in share for key, _ in rows.get(report.uid, [])])
+        judged = keys_with_verdict([key for report in reports for key, _ in rows.get(report.uid, [])])
         parts = []
-        for start in range(0, len(share), self._groups_per_update):
-            groups = [
-                self._scored_group(report, rows.get(report.uid, []), judged)
-                for report in share[start : start + self._groups_per_update]
-            ]
+        for start in range(0, len(reports), self._groups_per_update):
+            share = reports[start : start + self._groups_per_update]
+            groups = [self._scored_group(report, rows.get(report.uid, []), judged) for report in share]
             flat = [row for group in groups for row in group]
+            own = sum(num_tokens(rows.get(report.uid, [])) for report in share)
             if flat:
-                parts.append(batch_of(flat))
+                parts.append(MiniBatch(batch_of(flat), token_share(own, mean=mean_tokens)))
         return parts
 
     def _scored_group(self, report: GroupReport, group: list[Row], judged: set[str]) -> list[Row]:
@@ -331,12 +410,11 @@ class RewardflowTrainer(PPOTrainer):
     @property
     def _offloaded(self) -> dict[str, bool]:
         """What the actor's engine keeps in main memory between steps, as arguments of its `to`."""
-        actor = self.config.actor_rollout_ref.actor
-        engine = actor.megatron if actor.strategy == "megatron" else actor.fsdp_config
+        engine = engine_of(self.config.actor_rollout_ref.actor)
         return {
-            "model": bool(engine.param_offload),
-            "optimizer": bool(engine.optimizer_offload),
-            "grad": bool(engine.param_offload),
+            "model": bool(engine["param_offload"]),
+            "optimizer": bool(engine["optimizer_offload"]),
+            "grad": bool(engine["param_offload"]),
         }
 
     @contextlib.contextmanager
@@ -378,10 +456,20 @@ class RewardflowTrainer(PPOTrainer):
 
     def _step_ended(self) -> None:
         usage = self._usage.take(outstanding_s=self._board.ask("take_outstanding_s"))
-        self._step_metrics = {**self._record.metrics(usage), "actor/lr": self._learning_rate}
+        self._step_metrics = {
+            **self._own_numbers.metrics(self._record.rewards),
+            **self._record.metrics(usage),
+            "actor/lr": self._learning_rate,
+        }
         if self._files is not None:
             report = self._record.report(usage, ended_s=time.monotonic())
             self._files.step_ended(report, self._record.groups)
+
+
+def _filter_of(filter_groups: Mapping[str, Any]) -> GroupFilter | None:
+    if not filter_groups.get("enable"):
+        return None
+    return GroupFilter(filter_groups["metric"], filter_groups.get("max_num_gen_batches") or MAX_BATCHES)
 
 
 def _first_number(values: Any) -> float:
@@ -389,7 +477,3 @@ def _first_number(values: Any) -> float:
     while isinstance(values, list | tuple):
         values = values[0]
     return float(values)
-
-
-def register(name: str) -> None:
-    register_trainer(name)(RewardflowTrainer)
