@@ -12,9 +12,9 @@ without_verl = pytest.mark.skipif(importlib.util.find_spec("verl") is not None, 
 
 
 @without_verl
-def test_a_missing_verl_is_named_with_the_range_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_verl_is_named_with_the_release_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verl", "trainer.total_epochs=1", "--dry-run"]) == 2
-    assert "pip install 'verl>=0.9.1,<0.10'" in capsys.readouterr().err
+    assert "pip install 'verl==0.9.1'" in capsys.readouterr().err
 
 
 def test_the_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

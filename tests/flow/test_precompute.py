@@ -20,11 +20,22 @@ def test_old_log_probs_are_of_the_weights_before_the_first_update_and_behaviour_
             assert sample.precomputed.reference[0] == "reference"
 
 
-def test_old_log_probs_are_taken_with_one_update_a_step_where_the_advantages_ask_for_them() -> None:
-    for takes_old in (False, True):
-        run = FakeRun(Schedule(groups_per_step=4), judge_of(3), takes_old=takes_old).run(steps=1)
-        old = {sample.precomputed.old for batch in run.trainer.batches for sample in batch.samples}
-        assert old == {("policy", 0) if takes_old else None}
+@pytest.mark.parametrize(
+    ("when", "mini_batches", "is_taken"),
+    [
+        ("with_several_updates", 1, False),
+        ("with_several_updates", 2, True),
+        ("always", 1, True),
+        ("never", 2, False),
+    ],
+)
+def test_old_log_probs_are_taken_only_if_loss_or_advantages_compare_with_them(
+    when: Any, mini_batches: int, is_taken: bool
+) -> None:
+    schedule = Schedule(groups_per_step=4, mini_batches=mini_batches)
+    run = FakeRun(schedule, judge_of(3), old_log_probs=when).run(steps=1)
+    old = {sample.precomputed.old for batch in run.trainer.batches for sample in batch.samples}
+    assert old == {("policy", 0) if is_taken else None}
 
 
 @pytest.mark.parametrize("stream", ["batch", "mini_batch", "micro_batch"])

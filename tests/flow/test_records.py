@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
-from rewardflow.flow.records import GroupRequest, Precomputed, Prompt, Sample, num_sampled_tokens, num_tokens
+from rewardflow.flow.records import (
+    TRUNCATED,
+    GroupRequest,
+    Precomputed,
+    Prompt,
+    Sample,
+    is_truncated,
+    num_sampled_tokens,
+    num_tokens,
+)
 from rewardflow.types import Reward, Rollout
 
 
@@ -38,3 +48,12 @@ def test_tokens_are_counted_in_arrays_and_in_lists() -> None:
         assert (num_sampled_tokens(rollout), num_tokens(rollout)) == (3, 5)
     bare = Rollout(group_id="0", response="")
     assert (num_sampled_tokens(bare), num_tokens(bare)) == (0, 0)
+
+
+def test_a_masked_sample_is_scored_and_not_trained_on() -> None:
+    rollout = Rollout(group_id="7", response="x", extra_info={TRUNCATED: True})
+    assert is_truncated(rollout)
+    scored = Sample(rollout=rollout, reward=Reward(value=1.0), advantage=0.5, precomputed=Precomputed())
+    masked = replace(scored, is_masked=True)
+    assert (scored.why_not, masked.why_not, masked.is_scored) == (None, "truncated", True)
+    assert replace(masked, reward=Reward(kind="timeout")).why_not == "failed"

@@ -30,9 +30,9 @@ def test_what_cannot_be_run_is_refused_with_the_rule_and_the_values(settings: di
 
 
 def test_one_update_a_step_needs_no_old_log_probs() -> None:
-    assert not Schedule(groups_per_step=8).needs_old_log_probs
-    assert Schedule(groups_per_step=8, mini_batches=2).needs_old_log_probs
-    assert Schedule(groups_per_step=8, epochs=2).needs_old_log_probs
+    assert not Schedule(groups_per_step=8).has_several_updates
+    assert Schedule(groups_per_step=8, mini_batches=2).has_several_updates
+    assert Schedule(groups_per_step=8, epochs=2).has_several_updates
 
 
 def test_a_step_may_be_generated_by_a_version_that_is_not_too_old() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.fakes import CentredScores, FakeGenerator
+from rewardflow.flow.records import TRUNCATED, GroupRequest
 from rewardflow.flow.schedule import Schedule
+from rewardflow.types import Rollout
 
 
 def test_several_epochs_train_every_group_as_often() -> None:
@@ -93,3 +96,24 @@ def test_every_judged_rollout_is_told_once_with_what_became_of_it(
         assert all(one.reward.value is None for one in told if one.why_not == "failed")
         dropped = Counter({reason: 4 * count for reason, count in report.dropped.items()})
         assert Counter(one.why_not for one in told if one.why_not in ("too_few_verdicts", "equal_scores")) == dropped
+
+
+class CuttingGenerator(FakeGenerator):
+    """Cuts off the first response of each group."""
+
+    def _rollout(self, request: GroupRequest, index: int, version: int) -> Rollout:
+        rollout = super()._rollout(request, index, version)
+        return replace(rollout, extra_info={TRUNCATED: True}) if index == 0 else rollout
+
+
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_truncated_responses_are_compared_with_and_trained_on_only_without_the_mask(mask_truncated: bool) -> None:
+    schedule = Schedule(groups_per_step=4, mini_batches=2)
+    run = FakeRun(schedule, judge_of(0), generator=CuttingGenerator(), mask_truncated=mask_truncated).run(steps=1)
+    samples = [sample for batch in run.trainer.batches for sample in batch.samples]
+    assert {sample.rollout.index: sample.why_not for sample in samples if sample.why_not} == (
+        {0: "truncated"} if mask_truncated else {}
+    )
+    for first in range(0, 16, 4):  # the baseline of a group is the mean of all four scores
+        assert sum(sample.advantage for sample in samples[first : first + 4]) == pytest.approx(0.0)
+    assert Counter(one.why_not for one in run.judged[0])["truncated"] == (4 if mask_truncated else 0)

@@ -177,3 +177,13 @@ def test_an_outage_counts_once() -> None:
     for state in ("began", "over"):
         totals.changed(OutageChanged(at_s=1.0, account="judge", state=state))
     assert totals.to_json()["outages"] == 1
+
+
+def test_cached_tokens_and_what_they_saved_add_up_over_calls_and_sessions() -> None:
+    totals = StepTotals(3)
+    totals.call_ended(dataclasses.replace(call(), cached_tokens=60, cache_saved_usd=0.125))
+    again = StepTotals(3)
+    again.carry_over(totals.to_json())
+    again.call_ended(dataclasses.replace(call(), cached_tokens=40, cache_saved_usd=0.25))
+    told = again.to_json()
+    assert (told["tokens"], told["cached_tokens"], told["cache_saved_usd"]) == (200, 100, 0.375)

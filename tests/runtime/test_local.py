@@ -119,14 +119,25 @@ def test_calls_tokens_a_second_and_memory_are_in_the_metrics(tmp_path: Path) -> 
 def test_a_figure_out_of_range_is_in_the_log_and_in_the_metrics_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wild = TrainerSettings(lr=0.3, threads=1)
+    wild = TrainerSettings(lr=0.03, threads=1)
     generation = GenerationSettings(group_size=8, max_prompt_tokens=8, max_response_tokens=20)
     schedule = Schedule(groups_per_step=8, mini_batches=2, stream="mini_batch")
-    train(settings_in(tmp_path, trainer=wild, schedule=schedule, generation=generation, run_dir=tmp_path / "run"))
+    run_dir = tmp_path / "run"
+    train(
+        settings_in(
+            tmp_path,
+            trainer=wild,
+            schedule=schedule,
+            generation=generation,
+            algorithm=AlgorithmSettings(clip_low=1e-9, clip_high=1e-9, entropy_coef=1.0),
+            steps=8,
+            run_dir=run_dir,
+        )
+    )
     written = [warning for line in metrics_in(tmp_path / "run") for warning in line["warnings"]]
     logged = [record.message for record in caplog.records if record.name == "rewardflow.runtime.records.step_checks"]
     assert written == logged
-    assert any("behaviour_kl_k3" in warning and "lower trainer.lr (0.3)" in warning for warning in written)
+    assert any("clipped tokens" in warning and "lower trainer.lr (0.03)" in warning for warning in written)
 
 
 def test_verdicts_that_fail_are_counted_and_their_groups_dropped(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_every_key_of_the_tree_is_explained_in_one_line() -> None:
 
 def test_required_keys_have_no_default() -> None:
     required = [key.name for key in keys().values() if key.is_required]
-    assert required == ["reward", "steps", "schedule.groups_per_step"]
+    assert required == ["reward", "steps", "schedule.groups_per_step", "audit.reward"]  # the last if there is an audit
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_required_keys_have_no_default() -> None:
         (
             "zzz.yyy",
             "there are data, schedule, limits, policy, generation, algorithm, trainer, critic, checkpoint, metrics, "
-            "rollouts, validation, vllm, runtime, shared_agent",
+            "rollouts, validation, audit, vllm, runtime, shared_agent",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from rewardflow.bench import plan_check, schedule_figures, schedules, trainer
 from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.judge import run_judge_benchmarks
+from rewardflow.bench.judging.judging_rows import run_judging_benchmarks
 from rewardflow.bench.learning import algorithms, copying_runs
 from rewardflow.bench.report import run_report_benchmarks
 from rewardflow.bench.scale import run_scale_benchmarks
@@ -82,19 +83,21 @@ _SEEDED_BENCHMARKS = {
     ),
 }
 _TRAINER = "trainer"
+_JUDGING = "judging"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Measures on this machine. Run nothing else meanwhile: a busy machine gives worse figures."
     parser.add_argument(
         "what",
-        choices=[*_BENCHMARKS, *_SEEDED_BENCHMARKS, _TRAINER],
+        choices=[*_BENCHMARKS, _JUDGING, *_SEEDED_BENCHMARKS, _TRAINER],
         metavar="WHAT",
         help="what to measure: agent (its own cost), judge (calls over HTTP to the mock judge), "
+        "judging (calls saved by an escalation, alarms of an audit, 5 minutes), "
         "scale (several processes on Ray), "
         "report (the page of a run of 5 million calls), schedules (a training step under each, 10 minutes), "
         "plan (`rewardflow plan` against three real runs, 2 minutes), "
-        "learning (whether overlapping makes it worse, 90 minutes; --quick: 5), "
+        "learning (whether overlapping makes it worse, three hours; --quick: 5 minutes), "
         "algorithms (whether each learns, 25 minutes), "
         "trainer (tokens a second beside TRL and verl, 2 minutes)",
     )
@@ -110,6 +113,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="PYTHON",
             help=f"trainer: the interpreter of an environment that has {name} (this one)",
         )
+    parser.add_argument(
+        "--judge-url", metavar="URL", help="judging: also measure what this OpenAI-style server reuses of prompts"
+    )
+    parser.add_argument("--judge-model", metavar="NAME", default="smollm2", help="its model (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print all rows as one JSON object at the end")
 
 
@@ -126,7 +133,10 @@ def run(args: argparse.Namespace) -> int:
         else:
             write_table(seeded.rows_of(figures), stdout_console())
         return 0
-    rows = _BENCHMARKS[args.what](quick=args.quick)
+    if args.what == _JUDGING:
+        rows = run_judging_benchmarks(quick=args.quick, judge_url=args.judge_url, judge_model=args.judge_model)
+    else:
+        rows = _BENCHMARKS[args.what](quick=args.quick)
     if args.json:
         write_json(rows)
     else:
@@ -139,6 +149,8 @@ def _check_options(args: argparse.Namespace) -> None:
         raise InvalidInput(
             f"--seeds is for benchmarks that train ({', '.join(_SEEDED_BENCHMARKS)}), got bench {args.what}"
         )
+    if args.judge_url is not None and args.what != _JUDGING:
+        raise InvalidInput(f"--judge-url is for bench {_JUDGING}, got bench {args.what}")
     for name in (trainer.TRL, trainer.VERL):
         if getattr(args, f"{name}_python") is not None and args.what != _TRAINER:
             raise InvalidInput(f"--{name}-python is for bench {_TRAINER}, got bench {args.what}")

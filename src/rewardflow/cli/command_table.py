@@ -74,6 +74,18 @@ COMMANDS = (
         "rewardflow report runs/digits --trace digits.trace.json",
     ),
     Command(
+        "judge",
+        "rewardflow.cli.judge.command",
+        "test judges on labelled answers: agreement, calibration, biases, attacks, latency and cost",
+        "rewardflow judge test judge.yaml other.yaml labels.jsonl --out judges.html",
+    ),
+    Command(
+        "rejudge",
+        "rewardflow.cli.judge.rejudge",
+        "judge the rollouts of a run with another judge, and say what would have changed",
+        "rewardflow rejudge runs/digits --reward other.yaml --groups 200",
+    ),
+    Command(
         "journal",
         "rewardflow.cli.journal",
         "list, show, export and shrink the verdicts that a run has paid for",

@@ -85,6 +85,9 @@ def _add_service_options(parser: argparse.ArgumentParser) -> None:
         "--no-schema", dest="takes_schema", action="store_false", help="answer 400 to a JSON schema, as some servers do"
     )
     service.add_argument(
+        "--caches-prompts", action="store_true", help="reuse the beginnings of prompts, and report the cached tokens"
+    )
+    service.add_argument(
         "--no-log-probs", dest="gives_log_probs", action="store_false", help="leave log-probs out, as some servers do"
     )
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput(f"--steps is for a --trace, got --steps {args.steps}")
     if args.compare is not None:
         return _compare(args)
-    steps = None if args.steps is None else _parse_steps(args.steps)
+    steps = None if args.steps is None else parse_steps(args.steps)
     from rewardflow.report.run_data import read_run
 
     data = read_run(args.run_dir)
@@ -106,7 +106,8 @@ def _print_figures(runs: list[RunData]) -> None:
     sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
-def _parse_steps(text: str) -> range:
+def parse_steps(text: str) -> range:
+    """Reads `A:B` as the steps from A to B."""
     found = re.fullmatch(r"(\d+):(\d+)", text)
     if found is None or int(found[1]) > int(found[2]):
         raise InvalidInput(f"--steps must be A:B with A not above B, got {text!r}")

@@ -11,7 +11,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.flow.device import Device
 from rewardflow.flow.protocols import Advantages, Generator, PromptSource, Rewards, Trainer, ValueEstimator
 from rewardflow.flow.records import Sampling
-from rewardflow.flow.schedule import Schedule
+from rewardflow.flow.schedule import OldLogProbs, Schedule
 from rewardflow.flow.validation.validation_plan import ValidationPlan
 from rewardflow.observe.events import EventSink
 
@@ -22,9 +22,9 @@ _HOW_MUCH = {"group": 0, "micro_batch": 0, "mini_batch": 1, "batch": 2}  # order
 class FlowParts:
     """The parts of a flow and how it uses them.
 
-    `takes_reference`, `takes_behaviour` and `takes_old` say which log-probs the trainer computes besides those that
-    the schedule needs. With a `critic`, the flow computes values along with the old log-probs. `has_baseline` adds one
-    rollout to each group, which is decoded greedily and never trained on.
+    `takes_reference`, `takes_behaviour` and `old_log_probs` say which log-probs the trainer computes before training.
+    With a `critic`, the flow computes values along with the old log-probs. `has_baseline` adds one rollout to each
+    group, which is decoded greedily and never trained on. `mask_truncated` leaves out responses that were cut off.
     """
 
     schedule: Schedule
@@ -38,9 +38,10 @@ class FlowParts:
     micro_batch_tokens: int = 16384
     takes_reference: bool = False
     takes_behaviour: bool = False
-    takes_old: bool = False
+    old_log_probs: OldLogProbs = "with_several_updates"
     critic: ValueEstimator | None = None
     has_baseline: bool = False
+    mask_truncated: bool = False
     validation: ValidationPlan | None = None
 
     def __post_init__(self) -> None:
@@ -63,6 +64,12 @@ class FlowParts:
     @property
     def rollouts_per_group(self) -> int:
         return self.group_size + self.has_baseline
+
+    @property
+    def takes_old(self) -> bool:
+        if self.old_log_probs == "with_several_updates":
+            return self.schedule.has_several_updates
+        return self.old_log_probs == "always"
 
 
 @dataclass(frozen=True, slots=True)

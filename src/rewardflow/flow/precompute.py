@@ -22,7 +22,7 @@ Kind = Literal["old", "reference", "behaviour", "values"]
 
 async def precompute_before_updates(parts: FlowParts, device: Device, open_step: OpenStep) -> None:
     """Computes the figures that need the weights before the step's first update: old log-probs and values."""
-    if parts.schedule.needs_old_log_probs or parts.takes_old:
+    if parts.takes_old:
         await precompute("old", parts, device, open_step)
     if parts.critic is not None:
         await precompute("values", parts, device, open_step)

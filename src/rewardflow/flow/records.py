@@ -14,9 +14,10 @@ from typing import Any, Literal
 from rewardflow.types import EMPTY, Reward, Rollout
 
 DropReason = Literal["too_few_verdicts", "equal_scores", "no_baseline"]
-WhyNot = Literal["failed", "too_few_verdicts", "equal_scores", "no_baseline", "baseline", "not_needed"]
+WhyNot = Literal["failed", "truncated", "too_few_verdicts", "equal_scores", "no_baseline", "baseline", "not_needed"]
 
 GREEDY = "greedy"  # key in a rollout's extra_info, for groups with a baseline: whether this rollout is the baseline
+TRUNCATED = "truncated"  # key in a rollout's extra_info: only the limit of tokens ended the response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,25 +122,36 @@ PrecomputedOf = Callable[[Rollout], Precomputed]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One rollout, ready to train on. A failed one stays in its group, with advantage 0 and no weight in any sum."""
+    """One rollout, ready to train on. A failed or masked one stays in its group and has no weight in any sum.
+
+    The others of its group are compared with a masked one, and not with a failed one, whose advantage is 0.
+    """
 
     rollout: Rollout
     reward: Reward
     advantage: Any  # a number, one number per sampled token, or another form that the trainer understands
     precomputed: Precomputed
+    is_masked: bool = False
 
     @property
     def is_scored(self) -> bool:
         return self.reward.value is not None
+
+    @property
+    def why_not(self) -> WhyNot | None:
+        """Says why the sample is not trained on; None if it is."""
+        if not self.is_scored:
+            return "failed"
+        return "truncated" if self.is_masked else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRollout:
     """A rollout with its verdict, and why the flow did not train on it; `why_not` is None if it did.
 
-    `failed`: the verdict has no number; `too_few_verdicts`, `equal_scores`, `no_baseline`: the flow dropped the group;
-    `baseline`: the rest of the group was compared with this rollout; `not_needed`: the group was a reserve, and other
-    groups had already filled the step.
+    `failed`: the verdict has no number; `truncated`: the response was cut off, and such are masked;
+    `too_few_verdicts`, `equal_scores`, `no_baseline`: the flow dropped the group; `baseline`: the rest of the group was
+    compared with this rollout; `not_needed`: the group was a reserve, and other groups had already filled the step.
     """
 
     rollout: Rollout
@@ -182,6 +194,10 @@ def num_sampled_tokens(rollout: Rollout) -> int:
     if mask is None:
         return 0
     return mask.tobytes().count(1) if isinstance(mask, array) and mask.itemsize == 1 else sum(mask)
+
+
+def is_truncated(rollout: Rollout) -> bool:
+    return bool(rollout.extra_info.get(TRUNCATED))
 
 
 def num_tokens(rollout: Rollout) -> int:

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 from rewardflow.errors import InvalidInput
 
 Stream = Literal["batch", "mini_batch", "micro_batch"]
+OldLogProbs = Literal["always", "with_several_updates", "never"]  # when they are computed
 Order = Literal["fixed", "completion"]
 Placement = Literal["colocated", "separate"]
 
@@ -90,7 +91,7 @@ class Schedule:
         return self.max_staleness + 1
 
     @property
-    def needs_old_log_probs(self) -> bool:
+    def has_several_updates(self) -> bool:
         """Whether a step has several updates. With one, the old policy is the current one and needs no extra pass."""
         return self.mini_batches * self.epochs > 1
 

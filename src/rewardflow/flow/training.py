@@ -18,7 +18,7 @@ from rewardflow.flow.group_selection import Selection
 from rewardflow.flow.micro_batches import plan_micro_batches
 from rewardflow.flow.open_step import OpenStep
 from rewardflow.flow.precompute import precompute_before_updates
-from rewardflow.flow.records import JudgedRollout, MicroBatch, Sample
+from rewardflow.flow.records import JudgedRollout, MicroBatch, Sample, is_truncated
 from rewardflow.flow.step_record import StepRecord
 
 
@@ -83,8 +83,8 @@ class StepTraining:
                     yield JudgedRollout(
                         rollout=rollout,
                         reward=reward,
-                        advantage=sample.advantage if sample.is_scored else None,
-                        why_not=None if sample.is_scored else "failed",
+                        advantage=sample.advantage if sample.why_not is None else None,
+                        why_not=sample.why_not,
                     )
                 else:
                     yield JudgedRollout(
@@ -143,7 +143,11 @@ class StepTraining:
         for number, group, advantages in zip(new, groups, all_advantages, strict=True):
             self._samples[number] = tuple(
                 Sample(
-                    rollout=rollout, reward=reward, advantage=advantage, precomputed=self._step.precomputed_of(rollout)
+                    rollout=rollout,
+                    reward=reward,
+                    advantage=advantage,
+                    precomputed=self._step.precomputed_of(rollout),
+                    is_masked=self._parts.mask_truncated and is_truncated(rollout),
                 )
                 for rollout, reward, advantage in zip(group.rollouts, group.rewards, advantages, strict=True)
                 if not self._step.is_baseline(rollout)

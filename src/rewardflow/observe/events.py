@@ -67,6 +67,8 @@ class CallEnded(Event):
     tokens: int = 0
     is_hedge: bool = False
     source: str = REWARD_SOURCE
+    cached_tokens: int = 0  # of `tokens`, those that the service took from its cache of prompts
+    cache_saved_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,8 @@ class StepTotals:
         self.accounts: dict[str, AccountTotals] = {}
         self.cost_usd = 0.0
         self.tokens = 0
+        self.cached_tokens = 0
+        self.cache_saved_usd = 0.0
         self.score = ScoreTotals()
         self.components: dict[str, ScoreTotals] = {}
         self.latency_s = Histogram()
@@ -138,6 +140,8 @@ class StepTotals:
         self.outcomes.update(earlier.get("outcomes", {}))
         self.cost_usd += earlier["cost_usd"]
         self.tokens += earlier["tokens"]
+        self.cached_tokens += earlier.get("cached_tokens", 0)
+        self.cache_saved_usd += earlier.get("cache_saved_usd", 0.0)
 
     @property
     def rollouts(self) -> int:
@@ -153,6 +157,8 @@ class StepTotals:
         self.in_flight.add(event.started_s, event.started_s + event.latency_s)
         self.cost_usd += event.cost_usd
         self.tokens += event.tokens
+        self.cached_tokens += event.cached_tokens
+        self.cache_saved_usd += event.cache_saved_usd
 
     def account_changed(self, event: LimitChanged | BreakerChanged | OutageChanged) -> None:
         self.accounts.setdefault(event.account, AccountTotals()).changed(event)
@@ -197,6 +203,8 @@ class StepTotals:
             "accounts": {name: totals.to_json() for name, totals in self.accounts.items()},
             "cost_usd": self.cost_usd,
             "tokens": self.tokens,
+            "cached_tokens": self.cached_tokens,
+            "cache_saved_usd": self.cache_saved_usd,
             "score": self.score.to_json(),
             "components": {name: totals.to_json() for name, totals in self.components.items()},
             "latency_s": self.latency_s.to_json(),

@@ -64,7 +64,7 @@ class TimeBudget:
 
 
 class TimeIsUp(Exception):
-    """Ends the loop at a boundary. `next_step` is the one that a resumed run trains first."""
+    """Ends the loop at a boundary, for want of time or on request. A resumed run trains `next_step` first."""
 
     def __init__(self, next_step: int) -> None:
         super().__init__(f"time is up before step {next_step}")
@@ -102,6 +102,7 @@ class Checkpointer:
         self._budget = budget
         self._fingerprint = fingerprint(settings)
         self._is_asked = False
+        self._is_stopping = False
         self._score: float | None = None
         self._has_complained = False
         self._writing: Future[None] | None = None
@@ -114,6 +115,10 @@ class Checkpointer:
     def ask(self) -> None:
         """Asks for a save at the next boundary, whatever the settings say."""
         self._is_asked = True
+
+    def stop(self) -> None:
+        """Asks for a save at the next boundary, and for the end of the run after it."""
+        self._is_stopping = True
 
     def stepped(self, report: StepReport) -> None:
         """Receives the report of each step, before its boundary."""
@@ -156,7 +161,7 @@ class Checkpointer:
 
     async def __call__(self, boundary: Boundary) -> None:
         is_end = boundary.next_step >= self._settings.steps
-        is_time_up = not is_end and self._budget.is_up(asyncio.get_running_loop().time())
+        is_time_up = not is_end and (self._is_stopping or self._budget.is_up(asyncio.get_running_loop().time()))
         if is_end or is_time_up or self._is_due(boundary.next_step):
             await self._save(boundary)
         if is_end or is_time_up:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -22,12 +22,13 @@ from rewardflow.data.cursor import PromptCursor
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.protocols import Generator, ValueEstimator
-from rewardflow.flow.records import Boundary, Prompt
+from rewardflow.flow.records import Boundary, JudgedRollout, Prompt
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.flow.validation.measurement import OnValidation
 from rewardflow.flow.validation.validation_plan import ValidationPlan
 from rewardflow.generate.samplings import training_sampling
+from rewardflow.runtime.audit import AuditMonitor
 from rewardflow.runtime.checkpointing import Checkpointer, TimeBudget, TimeIsUp, saving_on_signal
 from rewardflow.runtime.prepare import PreparedRun, RunStart, check_start, prepare, store_of
 from rewardflow.runtime.records.run_records import RunRecords, open_records
@@ -162,12 +163,13 @@ async def open_run(
         state = _state_of(prepared, machinery, parts, prompts)
         first = Boundary(next_step=0) if start.checkpoint is None else await state.put_back(start.checkpoint)
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, first)
+        audit = await _open_audit(settings, saver, stack, first)
         checks = StepChecks(settings, parts.advantages, machinery.peak_memory_bytes)
         yield OpenRun(
             settings=settings,
             agent=prepared.agent,
             parts=parts,
-            flow=_make_flow(parts, checks, records, saver, on_step, on_validation),
+            flow=_make_flow(parts, checks, records, saver, on_step, on_validation, audit),
             prompts=prompts,
             start=first,
             checkpointer=saver,
@@ -206,9 +208,10 @@ def _make_parts(
         micro_batch_tokens=settings.trainer.micro_batch_tokens * machinery.num_replicas,
         takes_reference=settings.algorithm.needs_reference,
         takes_behaviour=settings.algorithm.needs_behaviour and settings.algorithm.behaviour == "trainer",
-        takes_old=settings.algorithm.takes_old,
+        old_log_probs=settings.algorithm.old_log_probs,
         critic=machinery.critic,
         has_baseline=settings.algorithm.kind.greedy,
+        mask_truncated=settings.algorithm.mask_truncated,
         validation=validation,
     )
 
@@ -243,6 +246,21 @@ def _open_checkpointer(
     return checkpointer
 
 
+async def _open_audit(
+    settings: RunSettings, saver: Checkpointer | None, stack: contextlib.AsyncExitStack, start: Boundary
+) -> AuditMonitor | None:
+    if settings.audit is None:
+        return None
+    monitor = AuditMonitor(
+        settings.audit,
+        Path(str(settings.run_dir)),
+        planned_steps=settings.steps,
+        next_step=start.next_step,
+        on_stop=None if saver is None else saver.stop,
+    )
+    return await stack.enter_async_context(monitor)
+
+
 def _make_flow(
     parts: FlowParts,
     checks: StepChecks,
@@ -250,17 +268,34 @@ def _make_flow(
     saver: Checkpointer | None,
     on_step: OnStep | None,
     on_validation: OnValidation | None,
+    audit: AuditMonitor | None,
 ) -> Flow:
     own = [one for one in (records, saver) if one is not None]
     tell = _tell_all([*(one.stepped for one in own), on_step])
     return Flow(
         parts,
         on_step=lambda report: tell(checks(report)),
-        on_rollouts=None if records is None or records.rollouts is None else records.rollouts.write,
+        on_rollouts=_on_rollouts(records, audit),
         on_validation=_tell_all([*(one.validated for one in own), on_validation]),
         at_boundary=saver,
         sink=None if records is None else records.devices,
     )
+
+
+def _on_rollouts(
+    records: RunRecords | None, audit: AuditMonitor | None
+) -> Callable[[int, Iterable[JudgedRollout]], None] | None:
+    write = None if records is None or records.rollouts is None else records.rollouts.write
+    if audit is None:
+        return write
+
+    def tell(step: int, judged: Iterable[JudgedRollout]) -> None:
+        listed = tuple(judged)  # both read it
+        if write is not None:
+            write(step, listed)
+        audit.audit(step, listed)
+
+    return tell
 
 
 def _tell_all(listeners: Sequence[Callable[[T], None] | None]) -> Callable[[T], None]:

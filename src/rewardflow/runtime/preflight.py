@@ -19,6 +19,7 @@ from rewardflow.runtime.on_ray.ray_runtime import check_cluster, rehearsed_here
 from rewardflow.runtime.open_run import runtime_of
 from rewardflow.runtime.prepare import RunStart, prepare
 from rewardflow.runtime.reward_probe import SampleVerdict, ask_about_sample
+from rewardflow.settings.chosen_correction import ChosenCorrection, chosen_correction
 from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Preflight:
     memory: MemoryEstimate
     calls: CallPlan
     cost: CostPlan | None
+    correction: ChosenCorrection
 
     @property
     def problem(self) -> str | None:
@@ -98,6 +100,7 @@ class Preflight:
             "memory": self.memory.to_json(),
             "calls": asdict(self.calls),
             "cost": None if self.cost is None else asdict(self.cost),
+            "correction": asdict(self.correction),
         }
 
 
@@ -123,6 +126,7 @@ async def preflight(start: RunStart, *, folder: Path | None = None) -> Preflight
         memory=memory,
         calls=plan_calls(settings, sample.units, num_groups),
         cost=plan_cost(settings, sample, num_groups),
+        correction=chosen_correction(settings),
     )
 
 

@@ -29,6 +29,7 @@ class AdvantageKind:
     formula: str
     when_failed: str  # the effect of failed verdicts, beyond their own advantage of 0
     compares_group: bool = True  # then a group needs at least two rollouts
+    takes_components: bool = False  # then each component of the reward can have an advantage of its own
     takes_scale: bool = False
     takes_discount: bool = False
     takes_whiten: bool = False  # then `whiten: false` removes the need for the whole batch
@@ -46,21 +47,25 @@ ADVANTAGES: Mapping[str, AdvantageKind] = {
     "grpo": AdvantageKind(
         formula="(s - mean of the group) / spread",
         when_failed="no part in mean and spread",
+        takes_components=True,
         takes_scale=True,
         takes_discount=True,
     ),
     "grpo_passk": AdvantageKind(
         formula="for the best of the group (s - second best) / spread, for the others 0",
         when_failed="cannot be best or second, no part in the spread",
+        takes_components=True,
         takes_scale=True,
     ),
     "rloo": AdvantageKind(
         formula="s - mean of the others of the group",
         when_failed="no part in the others' means",
+        takes_components=True,
     ),
     "opo": AdvantageKind(
         formula="s - mean of the group, weighted by response length",
         when_failed="neither score nor length in the mean",
+        takes_components=True,
     ),
     "gpg": AdvantageKind(
         formula="(s - mean of the group) x rollouts of the batch / those with s other than 0",

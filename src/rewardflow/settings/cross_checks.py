@@ -26,6 +26,8 @@ def check_across_sections(settings: RunSettings) -> None:
     _check_horizon(settings)
     _check_checkpoint(settings)
     _check_validation(settings)
+    if settings.audit is not None and settings.run_dir is None:
+        raise InvalidInput("audit needs a run_dir, where its verdicts are kept, got run_dir=null")
     _check_engine(settings)
     _check_vllm(settings)
     _check_runtime(settings)

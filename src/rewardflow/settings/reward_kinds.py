@@ -22,5 +22,7 @@ KINDS: Mapping[str, str] = {
     "format": f"{_SERVICES}.rules:Format",
     "length": f"{_SERVICES}.rules:Length",
     "cascade": f"{_SERVICES}:Cascade",
+    "jury": f"{_SERVICES}:Jury",
+    "escalation": f"{_SERVICES}:Escalation",
 }
 """Maps a kind to its class, written as `package.module:Name`."""

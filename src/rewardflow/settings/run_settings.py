@@ -28,8 +28,9 @@ from rewardflow.settings.sections.algorithm import (
     RejectBy,
     WeighBy,
 )
+from rewardflow.settings.sections.audit import AuditSettings
 from rewardflow.settings.sections.data import DataSettings
-from rewardflow.settings.sections.generation import GenerationSettings, VllmSettings, WeightTransfer
+from rewardflow.settings.sections.generation import ChatSettings, GenerationSettings, VllmSettings, WeightTransfer
 from rewardflow.settings.sections.outputs import CheckpointSettings, MetricsSettings, RolloutSettings
 from rewardflow.settings.sections.policy import Dtype, PolicySettings
 from rewardflow.settings.sections.runtime import RuntimeSettings, SharedAgentSettings
@@ -42,6 +43,8 @@ __all__ = [
     "AdvantageName",
     "Aggregation",
     "AlgorithmSettings",
+    "AuditSettings",
+    "ChatSettings",
     "CheckpointSettings",
     "CriticSettings",
     "DataSettings",
@@ -91,6 +94,7 @@ class RunSettings:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     rollouts: RolloutSettings = field(default_factory=RolloutSettings)
     validation: ValidationSettings | None = None
+    audit: AuditSettings | None = None
     vllm: VllmSettings = field(default_factory=VllmSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     shared_agent: SharedAgentSettings = field(default_factory=SharedAgentSettings)

@@ -33,7 +33,9 @@ def chosen(setting: str) -> set[object]:
 def test_every_choice_that_a_run_can_make_is_a_row() -> None:
     assert chosen("advantage") == set(ADVANTAGES)
     assert chosen("scale") == {"group", "batch", "none"}
-    assert chosen("loss") == {"ppo", "decoupled", "gspo", "policy_gradient"}
+    assert chosen("loss") == {"ppo", "decoupled", "cispo", "gspo", "policy_gradient"}
+    assert chosen("ratio_to") == {"old", "behaviour"}
+    assert chosen("mask_truncated") == {False, True}
     assert chosen("aggregation") == set(get_args(Aggregation))
     assert chosen("kl_estimator") == set(get_args(LossKlEstimator))
     assert chosen("behaviour_weights") == {None, *get_args(WeighBy)}

@@ -9,18 +9,20 @@ import pytest
 from rewardflow import clock
 from rewardflow.bench.learning import copying_runs
 from rewardflow.bench.learning.copying_runs import (
+    ONE_STEP,
     TASKS,
     DelayedRule,
     LearningTask,
     copying_settings,
     measure,
-    reached_step,
     report_of,
     run_learning_benchmarks,
+    step_seconds,
 )
-from rewardflow.bench.schedules import SCHEDULES
+from rewardflow.bench.learning.corrections import CORRECTIONS, NamedCorrection
 from rewardflow.data.generated_tasks import GeneratedTask
 from rewardflow.errors import InvalidInput
+from rewardflow.plan.named_schedules import SCHEDULES
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import Reward, Rollout
 
@@ -56,18 +58,13 @@ def judged(seed: int, *responses: str, delay_a_character_s: float = 0.0) -> tupl
 
 
 def test_a_run_reports_how_much_was_right_and_how_it_was_rewarded() -> None:
-    figures = measure(LENGTHS, "pipeline_one_step", "decoupled", seed=3, steps=2, groups_per_step=4)
-    assert (figures.task, figures.schedule, figures.loss) == ("lengths", "pipeline_one_step", "decoupled")
+    decoupled = CORRECTIONS[1]
+    figures = measure(LENGTHS, ONE_STEP, decoupled, seed=3, steps=2, step_s=0.5, groups_per_step=4)
+    assert (figures.task, figures.schedule, figures.correction) == ("lengths", ONE_STEP, "decoupled")
     assert (figures.seed, figures.steps) == (3, 2)
     assert 0.0 <= figures.exact <= figures.final_reward < 0.5
     assert figures.seconds > 0
     assert (figures.reached_step, figures.reached_s) == (None, None)
-
-
-def test_the_target_is_reached_when_the_mean_of_the_last_ten_steps_is_there() -> None:
-    assert reached_step([0.0] * 5 + [1.0] * 20) == 14  # nine of the last ten were right
-    assert reached_step([1.0] * 9) is None
-    assert reached_step([0.89] * 50) is None
 
 
 def test_in_the_second_task_answers_differ_in_length_and_longer_ones_take_longer() -> None:
@@ -101,21 +98,30 @@ def test_verdicts_come_in_an_order_that_the_seed_fixes() -> None:
 def test_a_quick_run_compares_both_tasks_with_the_synchronous_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str, str, int]] = []
 
-    def note(task: LearningTask, schedule: str, loss: str, seed: int, steps: int) -> None:
-        asked.append((task.name, schedule, loss, seed))
+    def note(task: LearningTask, schedule: str, correction: NamedCorrection, seed: int, **_: float) -> None:
+        asked.append((task.name, schedule, correction.name, seed))
 
     monkeypatch.setattr(copying_runs, "measure", note)
+    monkeypatch.setattr(copying_runs, "step_seconds", lambda task, schedule: 1.0)
     list(run_learning_benchmarks(quick=True, seeds=range(20)))
     assert len(asked) == len(set(asked)) == 2 * 2 * 3
-    assert {loss for _, _, loss, _ in asked} == {"ppo"}
+    assert {correction for _, _, correction, _ in asked} == {"ppo"}
     asked.clear()
     list(run_learning_benchmarks(seeds=[0]))
-    assert {loss for _, schedule, loss, _ in asked if schedule == "pipeline_one_step"} == {"ppo", "decoupled"}
-    assert {loss for _, schedule, loss, _ in asked if schedule == "synchronous"} == {"ppo"}
+    for schedule, (_, max_staleness) in SCHEDULES.items():
+        found = [correction for task, one, correction, _ in asked if (task, one) == ("copy", schedule)]
+        tried = [one.name for one in CORRECTIONS] if max_staleness else ["ppo"]
+        assert found in ([], tried)  # one schedule of each staleness
+    assert sorted({SCHEDULES[schedule][1] for _, schedule, _, _ in asked}) == [0, 1, 2, 4]
+
+
+def test_a_step_is_timed_with_the_delays_of_the_judge() -> None:
+    slow = LearningTask(name="slow", task="copy_digits", num_digits=1, delay_a_character_s=0.2)
+    assert step_seconds(slow, "synchronous", groups_per_step=4) > 0.2  # every first answer has a character
 
 
 def test_the_report_has_the_runs_and_the_rows() -> None:
-    figures = measure(COPY, "synchronous", seed=0, steps=1, groups_per_step=4)
+    figures = measure(COPY, "synchronous", seed=0, steps=1, step_s=0.5, groups_per_step=4)
     report = report_of(iter([figures]))
     assert report["learning"][0]["reached_step"] is None
     assert "copy, synchronous, ppo, seed 0: final reward, 0.9 never reached" in report["rows"][0]["name"]

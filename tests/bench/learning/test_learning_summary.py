@@ -12,7 +12,7 @@ from rewardflow.cli.bench import holds
 GOOD = LearningFigures(
     task="copy",
     schedule="synchronous",
-    loss="ppo",
+    correction="ppo",
     seed=0,
     steps=180,
     exact=0.98,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import io
 import multiprocessing
+from pathlib import Path
 
 import orjson
 import pytest
 from rich.console import Console
 
-from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, closing_words, show
-from rewardflow.cli.demo.command import SCHEDULES
+from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, headline, next_steps, show, under_load
+from rewardflow.cli.demo.command import COMPARISON_FILE, SCHEDULES
+from rewardflow.cli.demo.expected_steps import ExpectedSteps
 from rewardflow.cli.main import build_parser, main
 from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.flow.device_usage import UsageTotals
@@ -47,12 +49,19 @@ def a_run(name: str, scores: list[float], step_s: float) -> DemoRun:
     return DemoRun(name=name, totals=totals, durations_s=[step_s] * len(scores))
 
 
-def an_outcome(overlapped_s: float = 0.25) -> DemoOutcome:
-    scores = [0.0, 0.5, 0.95, 1.0]
+LEARNT = [0.0, *[0.95] * 12]  # the mean of ten steps is at the target after the eleventh
+NOT_LEARNT = [0.1] * 13
+
+
+def an_outcome(
+    overlapped_s: float = 0.25, scores: list[float] = LEARNT, synchronous_scores: list[float] = LEARNT
+) -> DemoOutcome:
     synchronous, overlapped = SCHEDULES.values()
     return DemoOutcome(
-        synchronous=a_run(synchronous, scores, 0.5),
+        synchronous=a_run(synchronous, synchronous_scores, 0.5),
         overlapped=a_run(overlapped, scores, overlapped_s),
+        expected=ExpectedSteps(synchronous_s=0.5, overlapped_s=0.3),
+        folder=Path("runs/demo"),
         calls_per_step=16,
         slots=4,
         scale=0.01,
@@ -63,8 +72,10 @@ def an_outcome(overlapped_s: float = 0.25) -> DemoOutcome:
 # ---- the command --------------------------------------------------------------------------------------------------
 
 
-def test_both_runs_train_on_verdicts_of_a_judge_and_the_outcome_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--steps", "3", "--json"]) == 0
+def test_both_runs_train_on_verdicts_of_a_judge_are_kept_and_the_outcome_adds_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--steps", "3", "--json", "--run-dir", str(tmp_path)]) == 0
     said = capsys.readouterr()
     outcome = orjson.loads(said.out)
     for run, staleness in (("synchronous", 0), ("overlapped", 1)):
@@ -81,6 +92,15 @@ def test_both_runs_train_on_verdicts_of_a_judge_and_the_outcome_adds_up(capsys: 
     assert "training, synchronous" in said.err
     assert "step 1 of 3" in said.err
     assert multiprocessing.active_children() == []
+    assert outcome["expected"]["overlapped_s"] < outcome["expected"]["synchronous_s"]
+    assert "synchronous" in (tmp_path / COMPARISON_FILE).read_text()
+    for name in SCHEDULES:
+        assert main(["report", str(tmp_path / name), "--json"]) == 0
+        assert orjson.loads(capsys.readouterr().out)["state"] == "finished"
+    assert main(["plan", "--from", str(tmp_path / "synchronous"), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["demo", "--steps", "3", "--run-dir", str(tmp_path)]) == 2  # it keeps what is there
+    assert "which already holds one" in capsys.readouterr().err
 
 
 def test_a_demo_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,44 +123,54 @@ def test_the_report_shows_both_runs_beside_each_other_and_the_floor() -> None:
     lines = {line[:23].strip(): line[23:].split() for line in file.getvalue().splitlines()}
     assert lines["step"] == ["0.50", "s", "0.25", "s"]
     assert lines["reward time exposed"] == ["0.30", "s", "0.30", "s"]
-    assert lines["reward of 0.9 after"] == ["1.5", "s", "0.8", "s"]
-    assert lines["reward at the end"] == ["0.613", "0.613"]
-    assert lines["reward by step"] == ["▁▅██", "▁▅██"]
+    assert lines["reward of 0.9 after"] == ["5.5", "s", "2.8", "s"]
+    assert lines["reward at the end"] == ["0.950", "0.950"]
     assert "floor: 0.24 s a step, the larger of compute (0.20 s) and judge (0.24 s)" in file.getvalue()
     assert "100 times as fast" in file.getvalue().replace("\n", " ")
 
 
-def test_the_last_sentence_says_what_was_saved_and_at_what_reward() -> None:
-    assert "saved 50% of the time (1.0 s of 2.0 s), with a final reward of 0.61 against 0.61" in closing_words(
-        an_outcome()
+def test_the_headline_is_the_time_to_the_target_and_the_final_reward() -> None:
+    assert headline(an_outcome()) == (
+        "Overlapping reached a reward of 0.9 in 2.8 s instead of 5.5 s (-50%), "
+        "with the same final reward (0.95 and 0.95)."
     )
+    worse = headline(an_outcome(scores=[*LEARNT[:-3], 0.8, 0.8, 0.8]))
+    assert "with another final reward (0.91 and 0.95)" in worse
 
 
 def test_a_run_that_took_longer_is_not_praised() -> None:
-    assert "saved nothing" in closing_words(an_outcome(overlapped_s=0.6))
+    assert "no sooner: in 6.6 s instead of 5.5 s" in headline(an_outcome(overlapped_s=0.6))
 
 
-def an_outcome_with_a_slower_device(*, step_s: float) -> DemoOutcome:
-    """In the second run, three times as slow."""
-    outcome = an_outcome(overlapped_s=step_s)
+def test_a_target_that_was_not_reached_is_said_so() -> None:
+    assert "In 13 steps neither run reached a reward of 0.9" in headline(an_outcome(0.25, NOT_LEARNT, NOT_LEARNT))
+    assert "only the synchronous run reached" in headline(an_outcome(scores=NOT_LEARNT))
+    assert "only the overlapped run reached" in headline(an_outcome(synchronous_scores=NOT_LEARNT))
+
+
+def test_one_lucky_step_does_not_reach_the_target() -> None:
+    assert a_run("x", [0.1, 0.95, *[0.1] * 12], 1.0).reached_s is None
+    assert a_run("x", LEARNT, 1.0).reached_s == 11.0
+
+
+def test_on_a_busy_machine_the_report_says_what_does_not_depend_on_it() -> None:
+    outcome = an_outcome()
     totals = TrainTotals()
-    usage = dataclasses.replace(PLAIN.usage, busy_s={"generate": 0.3, "update": 0.3})
-    for score in outcome.overlapped.totals.scores:
-        totals.add(dataclasses.replace(PLAIN, score_mean=score, duration_s=step_s, usage=usage))
-    return dataclasses.replace(outcome, overlapped=dataclasses.replace(outcome.overlapped, totals=totals))
+    usage = dataclasses.replace(PLAIN.usage, busy_s={"generate": 0.3, "update": 0.3}, idle_s={"reward": 0.1})
+    for score in LEARNT:
+        totals.add(dataclasses.replace(PLAIN, score_mean=score, duration_s=0.9, usage=usage))
+    busy = dataclasses.replace(outcome, overlapped=dataclasses.replace(outcome.overlapped, totals=totals))
+    words = under_load(busy)
+    assert "took 3.0 times as long in the second run" in words
+    assert "waited 0.10 s a step for verdicts instead of 0.30 s" in words
+    assert "steps of 0.30 s instead of 0.50 s (-40%)" in words
+    file = io.StringIO()
+    show(busy, Console(file=file, width=120))
+    assert "Independent of that" in file.getvalue()
 
 
-def test_runs_on_a_machine_that_got_busier_meanwhile_are_not_compared() -> None:
-    slow = an_outcome_with_a_slower_device(step_s=0.9)
-    assert "took 3.0 times as long in the second run" in closing_words(slow)
-
-
-def test_what_was_saved_although_the_device_was_slower_is_told_with_the_reason() -> None:
-    words = closing_words(an_outcome_with_a_slower_device(step_s=0.25))
-    assert "saved 50% of the time" in words
-    assert "took 3.0 times as long as before: here it is a CPU that the calls" in words
-
-
-def test_a_reward_that_was_never_reached_is_said_so() -> None:
-    assert a_run("x", [0.1, 0.2], 1.0).reached_s(0.9) is None
-    assert a_run("x", [0.1, 0.95, 0.3], 1.0).reached_s(0.9) == 2.0
+def test_the_last_lines_say_what_to_do_next_with_commands_that_work() -> None:
+    page, plan, own = next_steps(an_outcome())
+    assert page.endswith("runs/demo/comparison.html")
+    assert plan.endswith("rewardflow plan --from runs/demo/synchronous")
+    assert (Path(__file__).parents[3] / own.split()[-1]).exists()

@@ -125,10 +125,12 @@ def test_whole_responses_are_only_judged_where_they_are_weighed() -> None:
 
 
 def test_a_warning_names_place_figure_bound_and_remedy() -> None:
-    (warning,) = HealthWatch(settings()).warnings(report(12, {1: {**WELL, "effective_share": 0.31}}))
+    watch = HealthWatch(settings())
+    steps = [report(step, {1: {**WELL, "effective_share": 0.31}}) for step in range(6)]
+    (warning,) = [warning for step in steps for warning in watch.warnings(step)]
     assert warning == (
-        "step 12, mini-batch 3, staleness 1: effective_share is 0.31, below 0.5: fewer schedule.mini_batches (4), or "
-        "lower schedule.max_staleness (2), or correct for it (algorithm.loss: decoupled), or lower trainer.lr (1e-06)"
+        "step 5, staleness 1: effective_share is 0.31, below 0.5: lower schedule.max_staleness (2), or let the "
+        "learning rate fall (trainer.lr_schedule: linear), or lower trainer.lr (1e-06)"
     )
 
 
@@ -138,7 +140,7 @@ def remedy_of(run: RunSettings, **figures: float) -> str:
 
 
 def test_what_the_settings_have_already_is_not_offered() -> None:
-    plain = settings(Schedule(groups_per_step=8), loss="decoupled")
+    plain = settings(Schedule(groups_per_step=8), TrainerSettings(lr_schedule="cosine"))
     assert remedy_of(plain, effective_share=0.1) == "lower trainer.lr (1e-06)"
     corrected = settings(loss="decoupled")
     assert remedy_of(corrected, engine_diff_mean=0.1).endswith("(algorithm.behaviour: trainer)")
@@ -164,29 +166,36 @@ def test_many_clips_are_answered_with_a_lower_rate_first() -> None:
 # -- how often --
 
 
-def test_a_cause_is_told_once_and_again_when_it_is_twice_as_bad() -> None:
-    watch = HealthWatch(settings())
-    shares = [0.9, 0.3, 0.31, 0.2, 0.9, 0.3, 0.15, 0.14, 0.05]
-    told = [bool(watch.warnings(report(step, effective_share=share))) for step, share in enumerate(shares)]
-    assert told == [False, True, False, False, False, False, True, False, True]
+def told(watch: HealthWatch, *steps: dict[str, float]) -> list[int]:
+    """Returns the numbers of the steps in which something was told."""
+    return [number for number, figures in enumerate(steps) if watch.warnings(report(number, **figures))]
+
+
+def test_a_cause_is_told_once_when_it_lasts_for_most_of_ten_steps() -> None:
+    well, bad = {"effective_share": 0.9}, {"effective_share": 0.3}
+    assert told(HealthWatch(settings()), *[well, bad] * 20) == []
+    assert told(HealthWatch(settings()), well, *[bad] * 30, {"effective_share": 0.01}) == [6]
+    assert told(HealthWatch(settings()), *[bad, bad, well] * 10) == [7]
+
+
+def test_an_engine_that_computes_something_else_is_told_at_once() -> None:
+    assert told(HealthWatch(settings()), {"engine_diff_max": 0.9}, {"engine_diff_max": 0.9}) == [0]
 
 
 def test_causes_are_told_apart() -> None:
     watch = HealthWatch(settings())
-    assert len(watch.warnings(report(effective_share=0.3))) == 1
-    assert "clipped" in "".join(watch.warnings(report(effective_share=0.3, clipped_low=0.5)))
+    bad = [{"effective_share": 0.3}] * 6 + [{"effective_share": 0.3, "clipped_low": 0.5}] * 6
+    assert told(watch, *bad) == [5, 11]
 
 
-def test_of_a_step_the_worst_place_is_told() -> None:
+def test_of_a_step_the_worst_staleness_is_told() -> None:
     found = worst_findings(report(0, {0: {**WELL, "entropy": 0.004}, 1: {**WELL, "entropy": 0.001}}), settings())
-    assert [(one.cause, one.value, one.where) for one in found.values()] == [
-        ("entropy", 0.001, "step 0, mini-batch 3, staleness 1")
-    ]
+    assert [(one.cause, one.value, one.where) for one in found.values()] == [("entropy", 0.001, "step 0, staleness 1")]
 
 
 def test_bounds_can_be_others() -> None:
-    assert HealthWatch(settings(), SaneRange(entropy=1.0)).warnings(report())
-    assert HealthWatch(settings(), SaneRange(entropy=0.0)).warnings(report(entropy=0.0)) == []
+    assert told(HealthWatch(settings(), SaneRange(entropy=1.0)), *[{}] * 10) == [5]
+    assert told(HealthWatch(settings(), SaneRange(entropy=0.0)), *[{"entropy": 0.0}] * 10) == []
 
 
 def bias_warnings(run: RunSettings, *lengths: float, num_groups: int = 32) -> list[str]:

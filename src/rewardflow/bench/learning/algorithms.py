@@ -19,7 +19,8 @@ from statistics import fmean
 from typing import Any, Literal, get_args, get_type_hints
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
-from rewardflow.bench.learning.copying_runs import LAST_STEPS, copying_settings, grade
+from rewardflow.bench.learning.copying_runs import copying_settings, grade
+from rewardflow.bench.learning.target_reward import WINDOW
 from rewardflow.flow.records import GREEDY
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
@@ -43,6 +44,7 @@ STEPS = 200
 ROLLOUTS_PER_STEP = 512
 BAR = ">= 0.9"
 _NUM_DIGITS = 2
+_TRAINER = replace(TRAINER, lr_schedule="cosine", min_lr_share=0.0)
 _SCHEDULE = "one_step"
 # An entropy bonus competes with the advantages. Advantages that are divided by a spread are about 1 in size, and the
 # base's bonus suits them; undivided ones are as small as the differences between scores.
@@ -108,7 +110,7 @@ class Variant:
     def critic(self) -> CriticSettings:
         """A critic from random weights that learns as fast as the policy, if the row's advantage needs one."""
         is_used = self.algorithm.kind.critic
-        return replace(CRITIC, lr=TRAINER.lr, lr_schedule=TRAINER.lr_schedule) if is_used else CRITIC
+        return replace(CRITIC, lr=_TRAINER.lr, lr_schedule=_TRAINER.lr_schedule) if is_used else CRITIC
 
     def settings(self, *, seed: int, steps: int, rollouts_per_step: int) -> RunSettings:
         return copying_settings(
@@ -119,6 +121,7 @@ class Variant:
             group_size=self.group_size,
             num_digits=_NUM_DIGITS,
             algorithm=self.algorithm,
+            trainer=_TRAINER,
             critic=self.critic,
         )
 
@@ -170,6 +173,8 @@ def _advantages() -> Iterator[Variant]:
 def _losses() -> Iterator[Variant]:
     for loss in _others(get_type_hints(AlgorithmSettings)["loss"], "loss"):
         yield Variant(changes={"loss": loss})
+    yield Variant(changes={"ratio_to": "behaviour"})
+    yield Variant(changes={"mask_truncated": True})
     for unit in get_args(WeighBy):
         yield Variant(changes={"behaviour_weights": unit})
     yield Variant(changes={"behaviour_weights": "token", "behaviour": "trainer", "above_cap": "truncate"})
@@ -202,7 +207,7 @@ def measure(variant: Variant, *, seed: int, steps: int, rollouts_per_step: int =
     rule = GradedRule()
     began_s = time.perf_counter()
     asyncio.run(_train(variant.settings(seed=seed, steps=steps, rollouts_per_step=rollouts_per_step), rule))
-    last = [grades for step, grades in sorted(rule.grades.items()) if step >= steps - LAST_STEPS]
+    last = [grades for step, grades in sorted(rule.grades.items()) if step >= steps - WINDOW]
     return AlgorithmFigures(
         name=variant.name,
         judged_by=variant.judged_by,

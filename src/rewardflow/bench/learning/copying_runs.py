@@ -1,14 +1,17 @@
 """`rewardflow bench learning`: measures whether overlapping makes learning worse, over tasks, schedules and seeds.
 
-A tiny model learns from random weights, once for each task, schedule, loss and seed. A rule scores it after a delay, so
-that groups complete in another order than they were generated:
+A tiny model learns two tasks from random weights, once for each staleness, correction and seed:
 
-    copy      copies three digits and stops; delays are random
-    lengths   copies one to three digits and stops; delays grow with the length of the answer
+    copy      copies three digits and stops; its judge's delays are random
+    lengths   copies one to three digits and stops; its judge's delays grow with the length of the answer
 
-Always true: runs of a task have the same settings except schedule, loss and seed; a run reaches the target when the
-mean score of `WINDOW` steps does, and a run that never does counts as slower than all others, not as missing; scores
-are those of samples at temperature 1, not of greedy decoding, which would be better.
+Schedules of the same staleness have bit-equal weights, whatever the delays (tests/runtime/test_exact.py). So the steps
+to the target are counted once for each staleness, without delays, and a schedule's seconds are these steps times the
+seconds of its step, which are measured with delays.
+
+Always true: runs of a task have the same settings except staleness, correction and seed; a run that never reaches the
+target counts as slower than all others, not as missing; scores are those of samples at temperature 1, not of greedy
+decoding, which would be better.
 """
 
 from __future__ import annotations
@@ -18,20 +21,21 @@ import itertools
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from statistics import fmean
-from typing import Any, Literal, Unpack
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Any, Unpack
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
+from rewardflow.bench.learning.corrections import CORRECTIONS, PLAIN, NamedCorrection
 from rewardflow.bench.learning.learning_summary import LearningFigures, summary_rows
-from rewardflow.bench.schedules import SCHEDULES
+from rewardflow.bench.learning.target_reward import TARGET, WINDOW, final_reward, reached_step
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.mock_judge.marking import share_right
+from rewardflow.plan.named_schedules import SCHEDULES, SYNCHRONOUS, num_edge_steps
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
 from rewardflow.settings.copying_run import (
-    ALGORITHM,
     GROUPS_PER_STEP,
     NUM_DIGITS,
     CopyingOptions,
@@ -41,18 +45,15 @@ from rewardflow.settings.copying_run import (
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.types import Reward, Rollout
 
-Loss = Literal["ppo", "decoupled"]
-
-SYNCHRONOUS = "synchronous"
-STEPS = 180
-LAST_STEPS = 10
-WINDOW = 10
-TARGET = 0.9
+STEPS = 160
 SEEDS = tuple(range(12))
 SLOTS = 64  # with the delays below, the judge takes about as long for a step as a small CPU
 
-_QUICK_SCHEDULES = (SYNCHRONOUS, "pipeline_one_step")
+ONE_STEP = "pipeline_one_step"
+_ONE_OF_EACH_STALENESS = (SYNCHRONOUS, ONE_STEP, "staleness_2", "staleness_4")
+_QUICK_SCHEDULES = (SYNCHRONOUS, ONE_STEP)
 _QUICK_SEEDS = 3
+_TIMED_STEPS = 12  # besides those that fill and drain the pipeline
 _LONGEST_DELAY_S = 0.05
 
 
@@ -107,10 +108,10 @@ def copying_settings(schedule: str, *, seed: int, steps: int, **options: Unpack[
     )
 
 
-def losses_of(schedule: str) -> tuple[Loss, ...]:
-    """Returns the losses to try: only stale rollouts need a correction."""
+def corrections_of(schedule: str) -> tuple[NamedCorrection, ...]:
+    """Returns the corrections to try: only stale rollouts need one."""
     _, max_staleness = SCHEDULES[schedule]
-    return ("ppo", "decoupled") if max_staleness else ("ppo",)
+    return CORRECTIONS if max_staleness else (PLAIN,)
 
 
 def run_learning_benchmarks(
@@ -119,21 +120,24 @@ def run_learning_benchmarks(
     """Yields figures as they are measured, task by task and schedule by schedule."""
     if not seeds:
         raise InvalidInput("at least one seed must be given, got none")
-    for task, schedule in itertools.product(TASKS, _QUICK_SCHEDULES if quick else SCHEDULES):
-        for loss in losses_of(schedule)[:1] if quick else losses_of(schedule):
+    for task, schedule in itertools.product(TASKS, _QUICK_SCHEDULES if quick else _ONE_OF_EACH_STALENESS):
+        step_s = step_seconds(task, schedule)
+        for correction in (PLAIN,) if quick else corrections_of(schedule):
             for seed in seeds[:_QUICK_SEEDS] if quick else seeds:
-                yield measure(task, schedule, loss, seed=seed, steps=steps)
+                yield measure(task, schedule, correction, seed=seed, steps=steps, step_s=step_s)
 
 
 def measure(
     task: LearningTask,
     schedule: str,
-    loss: Loss = "ppo",
+    correction: NamedCorrection = PLAIN,
     *,
     seed: int,
     steps: int,
+    step_s: float,
     groups_per_step: int = GROUPS_PER_STEP,
 ) -> LearningFigures:
+    """Learns without delays; `step_s` is what a step takes with them."""
     settings = copying_settings(
         schedule,
         seed=seed,
@@ -141,39 +145,52 @@ def measure(
         task=task.task,
         num_digits=task.num_digits,
         groups_per_step=groups_per_step,
-        algorithm=replace(ALGORITHM, loss=loss),
+        algorithm=correction.algorithm,
     )
-    reports: list[StepReport] = []
     began_s = time.perf_counter()
-    asyncio.run(_train(settings, task, reports))
-    last = reports[-LAST_STEPS:]
+    reports = asyncio.run(_train(settings, RewardAgent(_grade_at_once)))
+    last = reports[-WINDOW:]
     scores = [report.score_mean or 0.0 for report in reports]
     reached = reached_step(scores)
     return LearningFigures(
         task=task.name,
         schedule=schedule,
-        loss=loss,
+        correction=correction.name,
         seed=seed,
         steps=steps,
         exact=fmean(report.component_means["exact"] for report in last),
-        final_reward=fmean(scores[-LAST_STEPS:]),
+        final_reward=final_reward(scores),
         seconds=time.perf_counter() - began_s,
         reached_step=reached,
-        reached_s=None if reached is None else sum(report.duration_s for report in reports[:reached]),
+        reached_s=None if reached is None else reached * step_s,
     )
 
 
-def reached_step(scores: Sequence[float]) -> int | None:
-    """Returns after how many steps the mean score of the last `WINDOW` steps was at the target; None: never."""
-    ends = range(WINDOW, len(scores) + 1)
-    return next((end for end in ends if fmean(scores[end - WINDOW : end]) >= TARGET), None)
+def step_seconds(task: LearningTask, schedule: str, *, groups_per_step: int = GROUPS_PER_STEP) -> float:
+    """Measures what a step of this schedule takes with the delays of the task's judge."""
+    num_edge = num_edge_steps(schedule)
+    settings = copying_settings(
+        schedule,
+        seed=0,
+        steps=_TIMED_STEPS + 2 * num_edge,
+        task=task.task,
+        num_digits=task.num_digits,
+        groups_per_step=groups_per_step,
+    )
+    rule = DelayedRule(seed=0, delay_a_character_s=task.delay_a_character_s)
+    reports = asyncio.run(_train(settings, RewardAgent(rule, max_concurrency=SLOTS)))
+    return median(report.duration_s for report in reports[num_edge:-num_edge])
 
 
-async def _train(settings: RunSettings, task: LearningTask, reports: list[StepReport]) -> None:
-    rule = DelayedRule(seed=settings.seed, delay_a_character_s=task.delay_a_character_s)
-    agent = RewardAgent(rule, max_concurrency=SLOTS)
+async def _train(settings: RunSettings, agent: RewardAgent) -> list[StepReport]:
+    reports: list[StepReport] = []
     async with embedded(settings, agent=agent, on_step=reports.append) as run:
         await run.train()
+    return reports
+
+
+async def _grade_at_once(rollout: Rollout) -> Reward:
+    return grade(rollout)
 
 
 def report_of(figures: Iterable[LearningFigures]) -> dict[str, Any]:
@@ -188,6 +205,6 @@ def rows_of(figures: Iterable[LearningFigures]) -> Iterator[BenchmarkRow]:
     for one in figures:
         every.append(one)
         steps = "never reached" if one.reached_step is None else f"reached in {one.reached_step} steps"
-        name = f"{one.task}, {one.schedule}, {one.loss}, seed {one.seed}: final reward, {TARGET} {steps}"
+        name = f"{one.task}, {one.schedule}, {one.correction}, seed {one.seed}: final reward, {TARGET} {steps}"
         yield BenchmarkRow(name=name, value=one.final_reward, unit="")
     yield from summary_rows(every, baseline=SYNCHRONOUS)

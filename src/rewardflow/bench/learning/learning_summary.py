@@ -23,7 +23,7 @@ class LearningFigures:
 
     task: str
     schedule: str
-    loss: str
+    correction: str
     seed: int
     steps: int
     exact: float  # share of the last sampled answers that were completely right
@@ -34,15 +34,15 @@ class LearningFigures:
 
 
 def summary_rows(figures: Sequence[LearningFigures], *, baseline: str) -> Iterator[BenchmarkRow]:
-    """Yields the rows of each task, schedule and loss; `baseline` names the schedule to compare with."""
+    """Yields the rows of each task, schedule and correction; `baseline` names the schedule to compare with."""
     by_kind: defaultdict[tuple[str, str, str], list[LearningFigures]] = defaultdict(list)
     for one in figures:
-        by_kind[one.task, one.schedule, one.loss].append(one)
+        by_kind[one.task, one.schedule, one.correction].append(one)
     baselines = {(one.task, one.seed): one for one in figures if one.schedule == baseline}
-    for (task, schedule, loss), runs in by_kind.items():
+    for (task, schedule, correction), runs in by_kind.items():
         compared = [baselines[one.task, one.seed] for one in runs if (one.task, one.seed) in baselines]
         pairs = compared if schedule != baseline and len(compared) == len(runs) else ()
-        yield from _rows_of_kind(f"{task}, {schedule}, {loss}", runs, pairs)
+        yield from _rows_of_kind(f"{task}, {schedule}, {correction}", runs, pairs)
 
 
 def _rows_of_kind(

@@ -1,17 +1,20 @@
-"""Reports the end of the demo: the two runs side by side, and the time saved.
+"""Reports the end of the demo: the two runs side by side, the time to the target, and what to do next.
 
-Always true: no schedule can go below the floor: the larger of a step's compute and its calls with all slots in use.
+Always true: no schedule can go below the floor: the larger of a step's compute and its calls with all slots in use. If
+other programs used the machine, the report says what does not depend on them.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewardflow.bench.learning.target_reward import TARGET, final_reward, reached_step
+from rewardflow.cli.demo.expected_steps import ExpectedSteps
 from rewardflow.cli.display import duration, stdout_console
+from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import write_json
 from rewardflow.cli.train.live_view import reward_curve
 from rewardflow.cli.train.totals import TrainTotals
@@ -20,9 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-LAST_STEPS = 10
-GOOD_REWARD = 0.9
 CURVE_WIDTH = 30
+_SAME_REWARD = 0.02
 _BUSY = 1.5  # the same work took this many times as long: other programs used the machine
 
 
@@ -52,12 +54,13 @@ class DemoRun:
 
     @property
     def final_reward(self) -> float:
-        return fmean(self.totals.scores[-LAST_STEPS:])
+        return final_reward(self.totals.scores)
 
-    def reached_s(self, reward: float) -> float | None:
-        """Returns the seconds from the start of the run to the first step with this reward; None if no step had it."""
-        ends_s = itertools.accumulate(self.durations_s)
-        return next((end_s for end_s, score in zip(ends_s, self.totals.scores, strict=True) if score >= reward), None)
+    @property
+    def reached_s(self) -> float | None:
+        """Seconds from the start of the run until its reward was at the target; None if it never was."""
+        step = reached_step(self.totals.scores)
+        return None if step is None else sum(self.durations_s[:step])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -69,6 +72,7 @@ class DemoRun:
                 "hidden_s": self.hidden_s,
             },
             "final_reward": self.final_reward,
+            "reached_s": self.reached_s,
             "scores": self.totals.scores,
         }
 
@@ -79,22 +83,22 @@ class DemoOutcome:
 
     synchronous: DemoRun
     overlapped: DemoRun
+    expected: ExpectedSteps
     calls_per_step: int
     slots: int
     scale: float
     service_s: float
+    folder: Path  # both runs are kept in it
 
     @property
     def floor_s(self) -> float:
         return max(self.synchronous.compute_s, self.service_s)
 
     @property
-    def saved_s(self) -> float:
-        return self.synchronous.totals.duration_s - self.overlapped.totals.duration_s
-
-    @property
-    def saved_share(self) -> float:
-        return self.saved_s / self.synchronous.totals.duration_s
+    def slowed(self) -> float:
+        """How many times as long the device's own work took in the second run."""
+        before_s = self.synchronous.compute_s
+        return self.overlapped.compute_s / before_s if before_s else 1.0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -105,8 +109,8 @@ class DemoOutcome:
             "scale": self.scale,
             "service_s": self.service_s,
             "floor_s": self.floor_s,
-            "saved_s": self.saved_s,
-            "saved_share": self.saved_share,
+            "expected": self.expected.to_json(),
+            "folder": str(self.folder),
         }
 
 
@@ -132,29 +136,55 @@ def show(outcome: DemoOutcome, console: Console) -> None:
         f"({_seconds(outcome.service_s)}); here that is {slower}",
         soft_wrap=not console.is_terminal,
     )
-    console.print(closing_words(outcome), soft_wrap=not console.is_terminal)
+    wraps = not console.is_terminal
+    console.print()
+    console.print(headline(outcome), style="bold", soft_wrap=wraps)
+    if outcome.slowed > _BUSY:
+        console.print(under_load(outcome), soft_wrap=wraps)
+    console.print()
+    for line in next_steps(outcome):
+        console.print(line, soft_wrap=True)
 
 
-def closing_words(outcome: DemoOutcome) -> str:
+def headline(outcome: DemoOutcome) -> str:
+    """Says in one sentence what overlapping did to the time to the target, which is what users pay for."""
     synchronous, overlapped = outcome.synchronous, outcome.overlapped
-    rewards = f"a final reward of {overlapped.final_reward:.2f} against {synchronous.final_reward:.2f}"
-    slowed = overlapped.compute_s / synchronous.compute_s if synchronous.compute_s else 1.0
-    if outcome.saved_s <= 0 and slowed > _BUSY:
-        return (
-            f"The same work of the device took {slowed:.1f} times as long in the second run: something else used this "
-            f"machine, and the two cannot be compared. It ended with {rewards}."
-        )
-    if outcome.saved_s <= 0:
-        return f"Overlapping saved nothing this time, with {rewards}."
-    saved = (
-        f"Overlapping the judge with generation and training saved {outcome.saved_share:.0%} of the time "
-        f"({duration(outcome.saved_s)} of {duration(synchronous.totals.duration_s)}), with {rewards}."
-    )
-    if slowed <= _BUSY:
-        return saved
+    one, other = synchronous.final_reward, overlapped.final_reward
+    same = "the same final reward" if abs(one - other) <= _SAME_REWARD else "another final reward"
+    rewards = f"{same} ({other:.2f} and {one:.2f})"
+    if overlapped.reached_s is None or synchronous.reached_s is None:
+        which = "neither run" if overlapped.reached_s is synchronous.reached_s else _which_reached(outcome)
+        return f"In {synchronous.totals.num_steps:,} steps {which} reached a reward of {TARGET}, with {rewards}."
+    with_s, without_s = duration(overlapped.reached_s), duration(synchronous.reached_s)
+    if overlapped.reached_s < synchronous.reached_s:
+        sooner = f"(-{1 - overlapped.reached_s / synchronous.reached_s:.0%})"
+        return f"Overlapping reached a reward of {TARGET} in {with_s} instead of {without_s} {sooner}, with {rewards}."
+    return f"Overlapping reached a reward of {TARGET} no sooner: in {with_s} instead of {without_s}, with {rewards}."
+
+
+def _which_reached(outcome: DemoOutcome) -> str:
+    return "only the overlapped run" if outcome.synchronous.reached_s is None else "only the synchronous run"
+
+
+def under_load(outcome: DemoOutcome) -> str:
+    """Says what holds although other programs used the machine during the second run."""
+    expected = outcome.expected
     return (
-        f"{saved} The device's own work took {slowed:.1f} times as long as before: here it is a CPU that the calls, "
-        "and perhaps other programs, use at the same time."
+        f"The device's own work took {outcome.slowed:.1f} times as long in the second run: here it is a CPU that the "
+        f"calls, and perhaps other programs, use at the same time. Independent of that: the device waited "
+        f"{_seconds(outcome.overlapped.exposed_s)} a step for verdicts instead of "
+        f"{_seconds(outcome.synchronous.exposed_s)}, and the planner predicts steps of "
+        f"{_seconds(expected.overlapped_s)} instead of {_seconds(expected.synchronous_s)} "
+        f"(-{expected.saved_share:.0%}) for this workload on a device of its own."
+    )
+
+
+def next_steps(outcome: DemoOutcome) -> Sequence[str]:
+    folder = safe(str(outcome.folder))
+    return (
+        f"look at both runs:         {folder}/comparison.html",
+        f"plan a run like this one:  rewardflow plan --from {folder}/synchronous",
+        "use a reward of your own:  docs/quick_start.md",
     )
 
 
@@ -172,7 +202,7 @@ def _table(runs: tuple[DemoRun, DemoRun], *, ascii_only: bool) -> Table:
     ):
         grid.add_row(label, *map(_seconds, seconds))
     grid.add_row("whole run", *(duration(run.totals.duration_s) for run in runs))
-    grid.add_row(f"reward of {GOOD_REWARD} after", *(_when_good(run) for run in runs))
+    grid.add_row(f"reward of {TARGET} after", *(_when_good(run) for run in runs))
     grid.add_row("reward at the end", *(f"{run.final_reward:.3f}" for run in runs))
     curves = [reward_curve(run.totals.scores, CURVE_WIDTH, ascii_only=ascii_only) for run in runs]
     grid.add_row("reward by step", *curves)
@@ -180,8 +210,7 @@ def _table(runs: tuple[DemoRun, DemoRun], *, ascii_only: bool) -> Table:
 
 
 def _when_good(run: DemoRun) -> str:
-    reached_s = run.reached_s(GOOD_REWARD)
-    return "not reached" if reached_s is None else duration(reached_s)
+    return "not reached" if run.reached_s is None else duration(run.reached_s)
 
 
 def _seconds(seconds: float) -> str:

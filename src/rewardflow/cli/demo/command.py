@@ -1,7 +1,8 @@
 """`rewardflow demo`: trains a tiny model with a slow judge, first waiting for the judge, then without waiting.
 
-Always true: both runs have the same prompts, weights, judge and number of steps, and differ only in their schedule;
-the judge is a server in another process, and every verdict comes over HTTP.
+Always true: both runs have the same prompts, weights, judge and number of steps, and differ only in their schedule and
+in what its staleness needs; the judge is a server in another process, and every verdict comes over HTTP. Both runs and
+the page that compares them are kept.
 
 The judge takes 1 to 40 s a call, as in the original experiment. There the judge's part of a step took 2.3 times as long
 as the device's. The demo speeds the judge's clock up so that this ratio holds on any machine.
@@ -11,51 +12,57 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rewardflow.cli.demo import agent_demo
 from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, report
+from rewardflow.cli.demo.expected_steps import DeviceWork, expected_steps
 from rewardflow.cli.display import stderr_console
 from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
 from rewardflow.mock_judge.judge_process import judge_process
 from rewardflow.mock_judge.marking import share_right
+from rewardflow.observe.private_file import write_private
+from rewardflow.observe.run_directory import check_free_for_new_run
 from rewardflow.plan.named_schedules import SCHEDULES as NAMED_SCHEDULES
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.latency import LONGEST_S, MEAN_S, SHORTEST_S
 from rewardflow.runtime.local import embedded
 from rewardflow.runtime.prepare import check_installed
-from rewardflow.services.judges.llm_judge import LLMJudge
-from rewardflow.services.judges.rubric import Criterion
-from rewardflow.services.prices import Prices
 from rewardflow.settings.copying_run import copying_run
 from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STEPS = 180
+STEPS = 120
 SLOTS = 64
 JUDGE_TO_COMPUTE = 410 / 177  # seconds of a step in the original experiment
 SCHEDULES = {"synchronous": "synchronous", "pipeline_one_step": "pipeline, one step off-policy"}
+COMPARISON_FILE = "comparison.html"
 _MEASURED_STEPS = 8
-_FREE = Prices(input_usd_per_million=0.0, output_usd_per_million=0.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains a tiny model to copy digits, with a mock LLM judge on this machine that takes 1 to 40 s a call\n"
         "(on a faster clock): first synchronously, then with the mini-batch pipeline and one step off-policy.\n"
-        "Takes about three minutes on two cores. `rewardflow demo agent` shows the reward agent alone."
+        "Takes about two minutes on two cores. `rewardflow demo agent` shows the reward agent alone."
     )
-    parser.epilog = "examples:\n  rewardflow demo --steps 40\n  rewardflow demo agent --answers 1000"
+    parser.epilog = "examples:\n  rewardflow demo --run-dir runs/demo\n  rewardflow demo agent --answers 1000"
     parser.add_argument(
         "--steps", type=int, default=STEPS, metavar="N", help=f"steps of each of the two runs ({STEPS})"
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="the seed of weights, prompts, sampling and delays (0)"
     )
+    parser.add_argument("--run-dir", metavar="DIR", help="the folder to keep both runs in (a new temporary one)")
     parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     agent_demo.add_parser(parser.add_subparsers(title="other demos", dest="demo", metavar="agent"))
 
@@ -64,29 +71,58 @@ def run(args: argparse.Namespace) -> int:
     if args.steps < 1:
         raise InvalidInput(f"--steps must be at least 1, got {args.steps}")
     check_installed()
-    report(play(args.steps, args.seed, stderr_console()), as_json=args.json)
+    folder = Path(args.run_dir) if args.run_dir else Path(tempfile.mkdtemp(prefix="rewardflow-demo-"))
+    for name in SCHEDULES:
+        check_free_for_new_run(folder / name)
+    outcome = play(args.steps, args.seed, folder, stderr_console())
+    _write_comparison(folder)
+    report(outcome, as_json=args.json)
     return 0
 
 
-def play(steps: int, seed: int, console: Console) -> DemoOutcome:
-    compute_s = _measure_compute_s(seed, console)
+def play(steps: int, seed: int, folder: Path, console: Console) -> DemoOutcome:
+    """Trains under both schedules; the runs are kept in folders below `folder` with the names of the schedules."""
+    with _told("loading torch, and measuring what a step of training computes on this machine", console):
+        alone = _measured_alone(seed)
     settings = _settings("synchronous", seed=seed, steps=steps)
     calls_per_step = settings.schedule.groups_per_step * settings.generation.group_size
-    scale = compute_s * JUDGE_TO_COMPUTE * SLOTS / (calls_per_step * MEAN_S)
-    with judge_process(seed=seed, scores="graded", latency=f"uniform:{SHORTEST_S},{LONGEST_S}", scale=scale) as judge:
+    scale = alone.compute_s * JUDGE_TO_COMPUTE * SLOTS / (calls_per_step * MEAN_S)
+    latency = f"uniform:{SHORTEST_S},{LONGEST_S}"
+    with judge_process(seed=seed, scores="graded", latency=latency, scale=scale) as judge:
         runs = []
         for schedule, words in SCHEDULES.items():
             console.print(f"training, {words}: {steps:,} steps of {calls_per_step:,} verdicts each", soft_wrap=True)
-            runs.append(asyncio.run(_train(schedule, steps, seed, judge.base_url, console)))
+            judged = replace(
+                _settings(schedule, seed=seed, steps=steps),
+                reward=_reward(judge.base_url),
+                limits={"max_concurrency": SLOTS},
+                run_dir=folder / schedule,
+            )
+            runs.append(asyncio.run(_train(judged, SCHEDULES[schedule], console)))
     synchronous, overlapped = runs
     return DemoOutcome(
         synchronous=synchronous,
         overlapped=overlapped,
+        expected=expected_steps(
+            alone, settings.schedule, settings.generation.group_size, slots=SLOTS, scale=scale, seed=seed
+        ),
         calls_per_step=calls_per_step,
         slots=SLOTS,
         scale=scale,
         service_s=calls_per_step * MEAN_S * scale / SLOTS,
+        folder=folder,
     )
+
+
+@contextlib.contextmanager
+def _told(words: str, console: Console) -> Iterator[None]:
+    """Shows what takes a while; on a terminal with something that moves."""
+    if console.is_terminal:
+        with console.status(words):
+            yield
+    else:
+        console.print(words, soft_wrap=True)
+        yield
 
 
 def _settings(schedule: str, *, seed: int, steps: int) -> RunSettings:
@@ -95,10 +131,21 @@ def _settings(schedule: str, *, seed: int, steps: int) -> RunSettings:
     return copying_run(reward, stream=stream, max_staleness=max_staleness, seed=seed, steps=steps)
 
 
-def _measure_compute_s(seed: int, console: Console) -> float:
-    """Measures the device's work in a step without a judge. Takes the minimum: other programs only add to it."""
-    console.print("measuring what a step of training computes on this machine", soft_wrap=True)
-    return min(step.usage.total_busy_s for step in asyncio.run(_train_undelayed(seed)))
+def _reward(base_url: str) -> dict[str, Any]:
+    """Returns the contents of a reward file, as a user would write one."""
+    return {
+        "reward": "llm_judge",
+        "model": "mock-judge",
+        "base_urls": [base_url],
+        "criteria": [{"name": "correctness", "low": 0.0, "high": 1.0}],
+        "prices": {"input_usd_per_million": 0.0, "output_usd_per_million": 0.0},
+    }
+
+
+def _measured_alone(seed: int) -> DeviceWork:
+    """Measures the device's work in a step without a judge. Takes the fastest step: other programs only add to it."""
+    steps = asyncio.run(_train_undelayed(seed))
+    return min((DeviceWork.of(step) for step in steps), key=lambda times: times.compute_s)
 
 
 async def _train_undelayed(seed: int) -> list[StepReport]:
@@ -114,19 +161,22 @@ async def _grade(solution_str: str, ground_truth: str) -> float:
     return share_right(solution_str, ground_truth)
 
 
-async def _train(schedule: str, steps: int, seed: int, base_url: str, console: Console) -> DemoRun:
-    settings = _settings(schedule, seed=seed, steps=steps)
-    judge = LLMJudge(
-        model="mock-judge", base_urls=[base_url], criteria=[Criterion("correctness", low=0.0, high=1.0)], prices=_FREE
-    )
-    view = TrainView(steps, console)
+async def _train(settings: RunSettings, name: str, console: Console) -> DemoRun:
+    view = TrainView(settings.steps, console)
     durations_s: list[float] = []
 
     def on_step(step: StepReport) -> None:
         view.add(step)
         durations_s.append(step.duration_s)
 
-    agent = RewardAgent(judge, max_concurrency=SLOTS)
-    async with embedded(settings, agent=agent, on_step=on_step) as run, view.shown(run):
+    async with embedded(settings, probes=False, on_step=on_step) as run, view.shown(run):
         await run.train()
-    return DemoRun(name=SCHEDULES[schedule], totals=view.totals, durations_s=durations_s)
+    return DemoRun(name=name, totals=view.totals, durations_s=durations_s)
+
+
+def _write_comparison(folder: Path) -> None:
+    from rewardflow.report.run_data import read_run
+    from rewardflow.report.run_page import comparison_page
+
+    one, other = (read_run(folder / name) for name in SCHEDULES)
+    write_private(folder / COMPARISON_FILE, comparison_page(one, other).encode())

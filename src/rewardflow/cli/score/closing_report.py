@@ -104,6 +104,8 @@ class ScoreOutcome:
     cost_usd: float
     run_cost_usd: float
     tokens: int
+    cached_tokens: int
+    cache_saved_usd: float
     elapsed_s: float
     halted: str | None
     out: Path
@@ -129,6 +131,8 @@ class ScoreOutcome:
             "cost_usd": self.cost_usd,
             "run_cost_usd": self.run_cost_usd,
             "tokens": self.tokens,
+            "cached_tokens": self.cached_tokens,
+            "cache_saved_usd": self.cache_saved_usd,
             "elapsed_s": self.elapsed_s,
             "halted": self.halted,
             "out": str(self.out),
@@ -158,6 +162,8 @@ def summarise(judged: Sequence[JudgedAnswer], scoring: Scoring, *, out: Path, jo
         cost_usd=ledger.spent_usd - scoring.spent_before_usd,
         run_cost_usd=ledger.spent_usd,
         tokens=ledger.tokens,
+        cached_tokens=ledger.cached_tokens,
+        cache_saved_usd=ledger.cache_saved_usd,
         elapsed_s=scoring.elapsed_s,
         halted=None if scoring.halted is None else str(scoring.halted),
         out=out,
@@ -248,6 +254,9 @@ def _rest(outcome: ScoreOutcome) -> Iterator[tuple[str, str, str]]:
     before_usd = outcome.run_cost_usd - outcome.cost_usd
     earlier = f"; {dollars(outcome.run_cost_usd)} with what this run had spent before" if before_usd > 0 else ""
     yield "cost", dollars(outcome.cost_usd), f"{outcome.tokens:,} tokens, retries included{earlier}"
+    if outcome.cached_tokens:
+        text = "of these tokens came from the service's cache of prompts"
+        yield "saved", dollars(outcome.cache_saved_usd), f"{outcome.cached_tokens:,} {text}"
 
 
 def _first_clause(reason: str) -> str:

@@ -21,7 +21,7 @@ from rewardflow.cli.display import stderr_console
 from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.closing_report import report, summarise
-from rewardflow.cli.score.scoring import Scoring, place_of, score_all
+from rewardflow.cli.score.scoring import Scoring, score_all
 from rewardflow.errors import InvalidInput
 from rewardflow.services.reward_file import load_reward_file
 
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     answers_path, out = Path(args.answers), Path(args.out)
-    agent, journal = make_agent(args, out)
+    agent, journal = make_agent(args.reward, args, journal=f"{out}.journal.db")
     _check_paths(answers_path, out)
     rows = _read(answers_path, limit=args.limit)
     _name_bad_rows(rows, answers_path, strict=args.strict)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     kept = f"; the journal is {safe(str(journal))}" if journal else "; there is no journal"
     console.print(f"scoring {len(answers):,} answers with {safe(args.reward)}{kept}", soft_wrap=True)
     try:
-        scoring = asyncio.run(score_all(agent, answers, console))
+        scoring = asyncio.run(score_all(agent, [answer.rollout for answer in answers], console))
     except KeyboardInterrupt:
         console.print(_how_to_resume(journal), soft_wrap=True)
         raise
@@ -87,17 +87,26 @@ def run(args: argparse.Namespace) -> int:
 # ---- before the first call ----------------------------------------------------------------------------------------
 
 
-def make_agent(args: argparse.Namespace, out: Path) -> tuple[rf.RewardAgent, Path | None]:
-    """Returns the agent that the arguments describe, and its journal's path. A flag overrides the reward file."""
-    reward: Any = args.reward
-    options: dict[str, Any] = {}
-    if args.reward.endswith((".yaml", ".yml")):
-        loaded = load_reward_file(args.reward)
-        reward, options = loaded.parts, loaded.options
+def make_agent(
+    name: str, args: argparse.Namespace, *, journal: str, **fixed: Any
+) -> tuple[rf.RewardAgent, Path | None]:
+    """Returns the agent for a named reward, and its journal's path. A flag overrides the file, `fixed` overrides both.
+
+    `journal` is the path if neither the file nor a flag gives one.
+    """
+    reward, from_file = reward_of(name)
     # People run the command again to repair failures, such as a wrong key or a judge that was down.
-    options = {"journal": f"{out}.journal.db", "replay_failures": False, **options, **options_of(args)}
+    options = {"journal": journal, "replay_failures": False, **from_file, **options_of(args), **fixed}
     agent = rf.RewardAgent(reward, **cast("Any", options))
     return agent, None if options["journal"] is None else Path(options["journal"])
+
+
+def reward_of(name: str) -> tuple[Any, dict[str, Any]]:
+    """Returns the reward of a file or a name, as an agent takes it, and the options that its file gives."""
+    if not name.endswith((".yaml", ".yml")):
+        return name, {}
+    loaded = load_reward_file(name)
+    return loaded.parts, loaded.options
 
 
 def _check_paths(answers_path: Path, out: Path) -> None:
@@ -132,9 +141,7 @@ def _name_bad_rows(rows: Sequence[Answer | BadRow], path: Path, *, strict: bool)
 
 
 def _judged(rows: Sequence[Answer | BadRow], scoring: Scoring) -> list[JudgedAnswer]:
-    return [
-        JudgedAnswer(row, scoring.rewards[place_of(row.rollout)] if isinstance(row, Answer) else None) for row in rows
-    ]
+    return [JudgedAnswer(row, scoring.rewards[row.rollout.place] if isinstance(row, Answer) else None) for row in rows]
 
 
 def _write(out: Path, judged: Sequence[JudgedAnswer], source: Path, console: Console) -> Path:

@@ -1,6 +1,6 @@
-"""Runs the calls of `rewardflow score` and shows their progress.
+"""Runs the calls of commands that judge what exists (`score`, `judge test`, `rejudge`) and shows their progress.
 
-Always true: unless somebody interrupts it, every answer has a verdict at the end, also if the agent stopped early.
+Always true: unless somebody interrupts it, every rollout has a verdict at the end, also if the agent stopped early.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import rewardflow as rf
-from rewardflow.answers import Answer
 from rewardflow.cli.agent_view import AgentView
 from rewardflow.errors import JournalWriteFailed
 
@@ -35,20 +34,20 @@ class Scoring:
     def take(self, groups: Iterable[rf.ScoredGroup]) -> None:
         for group in groups:
             for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
-                self.rewards[place_of(rollout)] = reward
+                self.rewards[rollout.place] = reward
 
 
-async def score_all(agent: rf.RewardAgent, answers: Sequence[Answer], console: Console) -> Scoring:
-    """Returns every answer's verdict. An agent that stops early raises nothing here: its verdicts still count."""
+async def score_all(agent: rf.RewardAgent, rollouts: Sequence[rf.Rollout], console: Console) -> Scoring:
+    """Returns every rollout's verdict. An agent that stops early raises nothing here: its verdicts still count."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     try:
         async with agent:
             scoring = Scoring(agent.statistics())
             scoring.spent_before_usd = scoring.statistics.ledger.spent_usd
-            async with AgentView(agent, len(answers), console).shown():
+            async with AgentView(agent, len(rollouts), console).shown():
                 try:
-                    async for group in agent.submit(answer.rollout for answer in answers):
+                    async for group in agent.submit(rollouts):
                         scoring.take([group])
                 except rf.AgentHalted as halted:
                     scoring.take(halted.groups)
@@ -60,7 +59,3 @@ async def score_all(agent: rf.RewardAgent, answers: Sequence[Answer], console: C
     except JournalWriteFailed as error:  # the agent delivered the verdicts, so the output has them
         scoring.journal_problem = scoring.journal_problem or str(error)
     return scoring
-
-
-def place_of(rollout: rf.Rollout) -> Place:
-    return rollout.step, rollout.group_id, rollout.index

@@ -23,6 +23,7 @@ from rewardflow.flow.validation.validation_report import ValidationReport
 
 if TYPE_CHECKING:
     from rewardflow.runtime.memory_estimate import MemoryEstimate
+    from rewardflow.runtime.memory_plan import MemoryPlan
     from rewardflow.runtime.preflight import Preflight
 
 Row = tuple[str, str, str]
@@ -68,6 +69,13 @@ def report_preflight(preflight: Preflight, *, as_json: bool) -> None:
         write_json(preflight.to_json())
     else:
         stdout_console().print(three_columns([*_sample_rows(preflight), *_memory_rows(preflight.memory)]))
+
+
+def report_plan(plan: MemoryPlan, *, as_json: bool) -> None:
+    if as_json:
+        write_json(plan.to_json())
+    else:
+        stdout_console().print(three_columns(_plan_rows(plan)))
 
 
 def write_json(data: Mapping[str, Any]) -> None:
@@ -133,6 +141,7 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
     if calls.validation:
         yield "", f"{calls.validation:,}", "for all validations"
     yield "", f"{calls.a_run:,}", "for the run"
+    yield "correction", safe(preflight.correction.name), safe(preflight.correction.reason)
     if preflight.cost is None and preflight.problem is not None:
         yield "cost", "unknown", "the sample has no score"
     elif preflight.cost is None:
@@ -163,6 +172,19 @@ def _memory_rows(memory: MemoryEstimate) -> Iterator[Row]:
     has = "" if memory.device_bytes is None else f"; {memory.device} has {_size(memory.device_bytes)}"
     warning = ", which is TOO LITTLE" if memory.fits is False else ""
     yield "", _size(memory.at_once), f"at once, without activations{has}{warning}"
+
+
+def _plan_rows(plan: MemoryPlan) -> Iterator[Row]:
+    of = "one rank" if plan.num_ranks == 1 else f"each of {plan.num_ranks} ranks"
+    yield "model", f"{plan.num_parameters:,}", f"parameters; the most memory of each phase, on {of}"
+    for phase in plan.phases:
+        kinds = sorted(phase.by_kind.items(), key=lambda entry: -entry[1])
+        told = ", ".join(f"{kind.replace('_', ' and ')} {_size(size)}" for kind, size in kinds if size >= _MIB)
+        yield phase.name, _size(phase.num_bytes), f"{told}{' (calculated)' if phase.is_calculated else ''}"
+    verdict = "fits" if plan.fits else "TOO LITTLE"
+    yield "memory", _size(plan.device_bytes), f"{verdict}; allocator, kernels and context need 1 to 2 GiB more"
+    for change in plan.advice:
+        yield "", "", change
 
 
 def _size(num_bytes: int) -> str:

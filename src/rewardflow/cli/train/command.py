@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.cli.display import stderr_console
 from rewardflow.cli.safe_text import safe
-from rewardflow.cli.train.closing_report import TrainOutcome, report_outcome, report_preflight, write_json
+from rewardflow.cli.train.closing_report import TrainOutcome, report_outcome, report_plan, report_preflight, write_json
 from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import METRICS_FILE
+from rewardflow.runtime.memory_plan import plan_memory
 from rewardflow.runtime.open_run import open_run
 from rewardflow.runtime.preflight import preflight
-from rewardflow.runtime.prepare import RunStart, check_start
+from rewardflow.runtime.prepare import RunStart, check_installed, check_start
 from rewardflow.runtime.records.validation_records import is_measuring
 from rewardflow.runtime.run_agent import spent_usd
 from rewardflow.settings.json_schema import json_schema
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 WELL = 0
 SAMPLE_FAILED = 3
+TOO_LITTLE_MEMORY = 4
+_GIB = 2**30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "such as trainer.lr=1e-5. The command asks the reward about one sample before it loads anything, so that a\n"
         "judge that is down shows in seconds. --resume goes on with a run that was killed (docs/resume.md); SIGUSR1\n"
         "makes a run save itself after the step that is under way. Exit code 0 when done or when the\n"
-        "checkpoint.max_hours are up, 2 for a mistake, 3 if the sample of --check has no score, 130 if\n"
-        "interrupted."
+        "checkpoint.max_hours are up, 2 for a mistake, 3 if the sample of --check has no score, 4 if the memory of\n"
+        "--check --memory is too little, 130 if interrupted."
     )
     parser.add_argument("run_file", nargs="?", metavar="RUN", help="the settings, a .yaml file")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="a setting to change")
     parser.add_argument("--check", action="store_true", help="say what the run would need and cost, and start nothing")
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="with --check: plan each phase on devices with this much memory, and ask neither cluster nor reward",
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in run_dir, from its last checkpoint")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of a run file, for editors")
     parser.add_argument("--no-probe", action="store_true", help="start without asking the reward about a sample")
@@ -61,7 +70,11 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput("train needs a file of settings, as in `rewardflow train run.yaml`, got none")
     if args.check and args.no_probe:
         raise InvalidInput("--no-probe cannot go with --check, which asks the reward about a sample")
+    if args.memory is not None and not (args.check and args.memory > 0):
+        raise InvalidInput(f"--memory goes with --check and is more than 0 GiB, got --memory {args.memory:g}")
     settings = load_run(args.run_file, args.overrides)
+    if args.memory is not None:
+        return plan(settings, int(args.memory * _GIB), as_json=args.json)
     start = check_start(settings, resume=args.resume)
     checkpoint = start.checkpoint
     if checkpoint is not None and checkpoint.step >= settings.steps and not is_measuring(settings, checkpoint):
@@ -80,6 +93,13 @@ def check(start: RunStart, *, as_json: bool) -> int:
         return WELL
     stderr_console().print(f"the reward failed on a sample: {safe(found.problem)}", soft_wrap=True)
     return SAMPLE_FAILED
+
+
+def plan(settings: RunSettings, device_bytes: int, *, as_json: bool) -> int:
+    check_installed()
+    found = plan_memory(settings, device_bytes)
+    report_plan(found, as_json=as_json)
+    return WELL if found.fits else TOO_LITTLE_MEMORY
 
 
 def _where_from(checkpoint: Checkpoint | None, settings: RunSettings) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardflow.flow.records import num_sampled_tokens
+from rewardflow.flow.records import is_truncated, num_sampled_tokens
 from rewardflow.flow.reports import mean_of
 from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE, ValidationPlan
 from rewardflow.observe.events import SCHEMA_VERSION
@@ -166,7 +166,7 @@ def figures_of(
         pass_at=tuple(_pass_at(k, by_prompt, passes_from) for k in ks),
         component_means={name: sum(values) / len(values) for name, values in components.items()},
         response_tokens_mean=mean_of(num_sampled_tokens(rollout) for rollout in rollouts),
-        truncated_share=mean_of(bool(rollout.extra_info.get("truncated")) for rollout in rollouts),
+        truncated_share=mean_of(is_truncated(rollout) for rollout in rollouts),
         cost_usd=sum(reward.cost_usd for reward in rewards),
     )
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
-import dataclasses
 import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -125,14 +123,14 @@ class Rank(GeneratingActor):
         backend.prepare_rank()
         self._device = prepared_device(settings)
         uses_model = generates and engine_factory(settings).uses_policy_model
-        policy = load(settings) if backend.trains_policy_model or uses_model else None
         group = None if meeting_point is None else self._meet(meeting_point)
+        is_spread = backend.trains_policy_model and group is not None  # then each rank reads its own part
+        policy = load(settings) if uses_model or (backend.trains_policy_model and not is_spread) else None
         own = outline_policy(settings.policy) if generates and not uses_model else policy
-        if uses_model and group is not None:  # before it is spread over the ranks
+        if uses_model and group is not None:
             assert policy is not None
-            model = copy.deepcopy(policy.model) if backend.trains_policy_model else policy.model
-            own = dataclasses.replace(policy, model=model.requires_grad_(False))
-        trainer = backend.open_rank(settings, policy, self._thread, self._device, group)
+            policy.model.requires_grad_(False)
+        trainer = backend.open_rank(settings, None if is_spread else policy, self._thread, self._device, group)
         self._trainer = self._entered.enter_context(trainer)
         if not generates:
             return None

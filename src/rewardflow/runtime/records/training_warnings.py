@@ -1,8 +1,11 @@
 """Warns when the figures of a step show that training has left the range in which its mathematics holds.
 
 Always true: a warning names the figure, the bound and what to change; it offers no remedy that the settings do not
-allow or have already; a cause is reported once, and again only when it is twice as bad. `SANE` is the one place for the
-bounds.
+allow or have already; a cause is reported once in a run. For stale rollouts it offers what helped in
+docs/benchmarks.md, "Learning"; the other remedies were not measured. `SANE` is the one place for the bounds.
+
+Figures of an off-policy step are heavy-tailed: one token can move them past any bound, and the next step is well again.
+So a cause must last for most of the last steps. Only an engine that computes something else is reported at once.
 """
 
 from __future__ import annotations
@@ -29,16 +32,17 @@ Cause = Literal[
     "score_bias",
 ]
 
-MUCH_WORSE = 2.0
+_LASTING_STEPS = 10  # a cause that lasts is found in more than half of these
+_AT_ONCE: frozenset[Cause] = frozenset(("engine", "engine_outlier"))
 _BIAS_STEPS = 20  # the steps over which a bias is averaged
 _BEYOND_CHANCE = 4.0  # standard deviations of a correlation between independent figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaneRange:
-    """Bounds on the figures of one mini-batch, for rollouts of one staleness."""
+    """Bounds on the figures of a step, for rollouts of one staleness: means over its mini-batches."""
 
-    # Fewer tokens than this say little: one of them can move every figure past its bound.
+    # Fewer tokens of a mini-batch than this say little: one of them can move every figure past its bound.
     min_tokens: int = 200
     # Probabilities of sampled tokens, engine against trainer under the same weights. In float32 they agree to about
     # 1e-5; rounding to bfloat16 moves them by some thousandths in the mean. More is another computation, not rounding.
@@ -89,18 +93,23 @@ class HealthWatch:
     def __init__(self, settings: RunSettings, sane: SaneRange = SANE) -> None:
         self._settings = settings
         self._sane = sane
-        self._said: dict[Cause, float] = {}  # how bad it was when it was said last
+        self._said: set[Cause] = set()
+        self._recent: deque[frozenset[Cause]] = deque(maxlen=_LASTING_STEPS)  # the causes found in each step
         self._biases: defaultdict[Cause, deque[float]] = defaultdict(lambda: deque(maxlen=_BIAS_STEPS))
 
     def warnings(self, report: StepReport) -> list[str]:
         """Returns the new warnings of this step."""
-        told = []
-        found = {**worst_findings(report, self._settings, self._sane), **self._bias_findings(report)}
-        for cause, finding in found.items():
-            if finding.badness >= MUCH_WORSE * self._said.get(cause, 0.0):
-                self._said[cause] = finding.badness
-                told.append(str(finding))
-        return told
+        found = worst_findings(report, self._settings, self._sane)
+        self._recent.append(frozenset(found))
+        lasting = {cause: one for cause, one in found.items() if cause in _AT_ONCE or self._lasts(cause)}
+        new = {
+            cause: one for cause, one in {**lasting, **self._bias_findings(report)}.items() if cause not in self._said
+        }
+        self._said.update(new)
+        return [str(finding) for finding in new.values()]
+
+    def _lasts(self, cause: Cause) -> bool:
+        return sum(cause in causes for causes in self._recent) > _LASTING_STEPS / 2
 
     def _bias_findings(self, report: StepReport) -> dict[Cause, Finding]:
         """Averages over steps, because the few groups of one step correlate with anything."""
@@ -130,22 +139,20 @@ class HealthWatch:
 
 
 def worst_findings(report: StepReport, settings: RunSettings, sane: SaneRange = SANE) -> dict[Cause, Finding]:
-    """Returns the worst finding of each cause, over the step's mini-batches and stalenesses."""
+    """Returns the worst finding of each cause, over the step's stalenesses."""
     worst: dict[Cause, Finding] = {}
-    for update in report.updates:
-        epoch = f" of epoch {update.epoch}" if update.epoch else ""
-        for staleness, figures in update.by_staleness.items():
-            where = f"step {report.step}, mini-batch {update.mini_batch}{epoch}, staleness {staleness}"
-            for finding in findings(figures, staleness, settings, sane, where):
-                if finding.cause not in worst or finding.badness > worst[finding.cause].badness:
-                    worst[finding.cause] = finding
+    for staleness, figures in report.by_staleness.items():
+        where = f"step {report.step}, staleness {staleness}"
+        for finding in findings(figures, staleness, settings, sane, where):
+            if finding.cause not in worst or finding.badness > worst[finding.cause].badness:
+                worst[finding.cause] = finding
     return worst
 
 
 def findings(
     figures: Mapping[str, float], staleness: int, settings: RunSettings, sane: SaneRange, where: str = ""
 ) -> Iterator[Finding]:
-    """Returns the figures of one mini-batch that are beyond their bounds."""
+    """Returns the figures of one staleness that are beyond their bounds."""
     if figures.get("trained_tokens", 0.0) < sane.min_tokens:
         return
     algorithm = settings.algorithm
@@ -208,13 +215,13 @@ class _Remedies:
         return _either(options or ["look for what engine and trainer compute differently"])
 
     def closer(self) -> str:
-        schedule, algorithm = self.settings.schedule, self.settings.algorithm
-        options = self._fewer_updates()
+        schedule, trainer = self.settings.schedule, self.settings.trainer
+        options = []
         if schedule.max_staleness > 0:
             options.append(f"lower schedule.max_staleness ({schedule.max_staleness})")
-        if not algorithm.needs_behaviour:
-            options.append(self._correction())
-        return _either([*options, f"lower trainer.lr ({self.settings.trainer.lr:g})"])
+        if trainer.lr_schedule == "constant":
+            options.append("let the learning rate fall (trainer.lr_schedule: linear)")
+        return _either([*options, f"lower trainer.lr ({trainer.lr:g})"])
 
     def smaller_steps(self) -> str:
         return _either([f"lower trainer.lr ({self.settings.trainer.lr:g})", *self._fewer_updates()])

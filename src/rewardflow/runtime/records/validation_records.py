@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.checkpoint.manifest import Checkpoint
-from rewardflow.flow.records import num_sampled_tokens
+from rewardflow.flow.records import is_truncated, num_sampled_tokens
 from rewardflow.flow.validation.validation_report import Validated
 from rewardflow.observe.events import SCHEMA_VERSION
 from rewardflow.observe.line_file import LineFile, encode_line, read_lines
@@ -102,7 +102,7 @@ def _line(version: int, rollout: Rollout, reward: Reward) -> dict[str, Any]:
         "response": rollout.response,
         "ground_truth": rollout.ground_truth,
         "response_tokens": num_sampled_tokens(rollout),
-        "truncated": bool(rollout.extra_info.get("truncated")),
+        "truncated": is_truncated(rollout),
         "score": reward.value,
         "kind": reward.kind,
         "error": reward.error,

@@ -6,10 +6,12 @@ Always true: a setting that has no effect with the others is refused.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rewardflow.errors import InvalidInput
+from rewardflow.flow.schedule import OldLogProbs
 from rewardflow.settings.algorithm_needs import ADVANTAGES, AdvantageKind
 from rewardflow.settings.rules import at_least, check_choices, within
 
@@ -41,6 +43,9 @@ class AlgorithmSettings:
     """
 
     advantage: AdvantageName = "grpo"  # how scores become advantages
+    # the weight of each component's own advantage, such as {correctness: 1.0, style: 0.2}; empty: one advantage, of
+    # the score
+    component_weights: Mapping[str, float] = field(default_factory=dict)
     # which spread divides the scores of `grpo` and `grpo_passk`: the group's, the whole batch's, or none
     scale: Literal["group", "batch", "none"] = "group"
     discount: float = 1.0  # below 1, a reward counts less for a token with each sampled token between them
@@ -51,8 +56,11 @@ class AlgorithmSettings:
     reward_kl_target: float | None = None  # adapt `reward_kl_coef` to keep that KL near this; null: do not adapt
     reward_kl_horizon: int = 10_000  # rollouts over which `reward_kl_coef` adapts; more is slower
 
-    loss: Literal["ppo", "decoupled", "gspo", "policy_gradient"] = "ppo"  # the policy loss
-    clip_low: float = 0.2  # lower bound of the ratio of new to old probability: 1 minus this
+    loss: Literal["ppo", "decoupled", "cispo", "gspo", "policy_gradient"] = "ppo"  # the policy loss
+    # which policy's probability the loss divides the new one by: the policy before the step's first update, or the one
+    # that generated, which also corrects for stale rollouts and saves the pass for old log-probs
+    ratio_to: Literal["old", "behaviour"] = "old"
+    clip_low: float = 0.2  # lower bound of that ratio: 1 minus this
     clip_high: float = 0.2  # upper bound of that ratio: 1 plus this
     dual_clip: float | None = 3.0  # upper bound of the ratio for negative advantages; null: no bound
 
@@ -67,6 +75,7 @@ class AlgorithmSettings:
     reject: RejectBy | None = None
     reject_outside: tuple[float, float] = (0.5, 2.0)  # ratios of old to behaviour probability that `reject` keeps
 
+    mask_truncated: bool = False  # do not train on responses that only `max_response_tokens` ended
     kl_coef: float = 0.0  # weight of the KL from the reference policy; above 0, the run keeps a reference model
     kl_estimator: LossKlEstimator = "k3"  # the estimator of that KL; `k1+` and `k3+` have the gradient of `k2`
     entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
@@ -94,6 +103,8 @@ class AlgorithmSettings:
 
     def _check_unused(self) -> None:
         """Refuses settings that have no effect, because their user misunderstands them."""
+        if self.component_weights:
+            self._check_components()
         if self.scale != "group" and not self.kind.takes_scale:
             raise InvalidInput(
                 f"scale is for {named('takes_scale')}, got advantage={self.advantage}, scale={self.scale}"
@@ -115,7 +126,34 @@ class AlgorithmSettings:
         if self.behaviour == "trainer" and not self.needs_behaviour:
             raise InvalidInput(
                 "behaviour=trainer is for what compares with the policy that generated (loss=decoupled, "
-                f"behaviour_weights or reject), got loss={self.loss} without behaviour_weights and reject"
+                "ratio_to=behaviour, behaviour_weights or reject), "
+                f"got loss={self.loss}, ratio_to={self.ratio_to} without behaviour_weights and reject"
+            )
+        if self.ratio_to == "behaviour":
+            self._check_ratio_to_behaviour()
+
+    def _check_components(self) -> None:
+        for name, weight in self.component_weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise InvalidInput(f"component_weights.{name} must be a finite number, got {weight!r}")
+        if not any(self.component_weights.values()):
+            raise InvalidInput("component_weights: at least one weight must differ from 0, got only zeros")
+        if not self.kind.takes_components:
+            raise InvalidInput(f"component_weights are for {named('takes_components')}, got advantage={self.advantage}")
+        if self.reward_kl_coef > 0:
+            raise InvalidInput(
+                "component_weights take no penalty of the reward, which would count once for each component: use "
+                f"kl_coef instead of reward_kl_coef, got reward_kl_coef={self.reward_kl_coef}"
+            )
+
+    def _check_ratio_to_behaviour(self) -> None:
+        if self.loss == "policy_gradient":
+            raise InvalidInput("ratio_to is for losses with a ratio, got loss=policy_gradient, ratio_to=behaviour")
+        if self.weigh_by is not None or self.reject is not None:
+            raise InvalidInput(
+                "ratio_to=behaviour corrects for the policy that generated by itself; loss=decoupled, "
+                "behaviour_weights and reject compare the old policy with it and need ratio_to=old, "
+                f"got loss={self.loss}, behaviour_weights={self.behaviour_weights}, reject={self.reject}"
             )
 
     @property
@@ -133,12 +171,14 @@ class AlgorithmSettings:
 
     @property
     def needs_behaviour(self) -> bool:
-        return self.weigh_by is not None or self.reject is not None
+        return self.weigh_by is not None or self.reject is not None or self.ratio_to == "behaviour"
 
     @property
-    def takes_old(self) -> bool:
-        """Whether old log-probs are needed even if a step has one update, where the loss needs none."""
-        return self.reward_kl_coef > 0
+    def old_log_probs(self) -> OldLogProbs:
+        """When old log-probs are computed: if a step has one update, the loss needs none, but KL in the reward does."""
+        if self.reward_kl_coef > 0:
+            return "always"
+        return "with_several_updates" if self.ratio_to == "old" else "never"
 
     @property
     def why_batch(self) -> str:

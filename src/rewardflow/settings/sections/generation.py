@@ -18,19 +18,38 @@ class EngineTraits:
     """What the rules of the settings must know about an engine.
 
     `log_probs_of_cut`: it returns log-probs of the whole distribution also where top-k or top-p cut it and the
-    temperature is not 1.
+    temperature is not 1. `computes_as_trainer`: it runs the trainer's own model, so its log-probs are the trainer's.
     """
 
     log_probs_of_cut: bool
+    computes_as_trainer: bool
 
 
 # The implementation of each is `rewardflow.generate.<name>.factory`.
 ENGINES: Mapping[EngineName, EngineTraits] = {
-    "hf": EngineTraits(log_probs_of_cut=True),
-    "vllm": EngineTraits(log_probs_of_cut=False),
+    "hf": EngineTraits(log_probs_of_cut=True, computes_as_trainer=True),
+    "vllm": EngineTraits(log_probs_of_cut=False, computes_as_trainer=False),
 }
 
 WeightTransfer = Literal["shared_memory", "ipc", "nccl", "reload"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings:
+    """How prompts go through the chat template. The reward sees prompts as the data has them."""
+
+    wrap_text: bool = False  # a prompt of text becomes the user's message; false: the model sees the text as it is
+    system: str | None = None  # the system's message before a text that is wrapped
+    instruction: str | None = None  # follows the text in the user's message, after an empty line
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # for the template, such as `enable_thinking: false`
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("system", "instruction") if getattr(self, name) is not None]
+        if given and not self.wrap_text:
+            raise InvalidInput(f"{' and '.join(given)} are for wrap_text=true, got wrap_text=false")
+        taken = {"conversation", "messages", "tokenize", "add_generation_prompt", "return_dict"} & self.arguments.keys()
+        if taken:
+            raise InvalidInput(f"arguments must not set what rewardflow sets itself, got {', '.join(sorted(taken))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +66,7 @@ class GenerationSettings:
     overlong_prompts: Literal["filter", "truncate", "error"] = "error"  # skip them, keep their end, or stop
     max_sequences: int = 256  # sequences decoded together
     stop: Sequence[str] = ()  # texts that end a response, besides the end token
+    chat: ChatSettings = ChatSettings()
 
     def __post_init__(self) -> None:
         check_choices(self)
