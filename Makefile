@@ -16,13 +16,18 @@ stamp = printf '%s\n' '$(CURDIR)' > $@
 # Beside .venv there is an environment for each heavy thing, .venv-NAME: nobody needs them to work on the rest.
 fresh = $(BIN)/python -m venv --clear $(@D)
 pip = $(@D)/bin/python -m pip -qq --disable-pip-version-check
+# Shows what pip is doing: on a terminal in one line that changes, elsewhere only errors. Ends as pip ended.
+watched_pip = { $(@D)/bin/python -m pip --disable-pip-version-check $(1) 2>&1; echo "pip ended with $$?"; } | awk \
+  -v tty="$$(test -t 1 && echo yes)" '/^pip ended with/ { code = $$4; next } \
+  /^(ERROR|error)/ { print; next } tty { printf "\r\033[K  %.76s", $$0; fflush() } \
+  END { if (tty) printf "\r\033[K"; exit code }'
 OWN := $(call stale_unless,.venv,.core)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
 .PHONY: help demo test check bench chaos fix lock clean stale chromium
-.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-trl test-megatron test-vllm bench-trainer bench-verl
+.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-megatron test-vllm test-real-size bench-trainer bench-verl
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -30,8 +35,8 @@ help: ## list the targets
 demo: .venv/.core ## train a tiny model with a slow judge, with and without waiting; no account or GPU needed
 	@$(BIN)/rewardflow demo $(ARGS)
 
-test: .venv/.dev ## run the tests; ARGS="-k journal" picks some
-	@$(BIN)/python -m pytest $(ARGS)
+test: .venv/.dev ## run the tests, in two processes; ARGS="-k journal" picks some, ARGS="-n 0 --pdb" uses one process
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 $(ARGS)
 
 test-local-judge: .venv-local-judge/.ready ## test the LLM judge with a real, small model on this machine
 	@.venv-local-judge/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)
@@ -48,7 +53,13 @@ test-browser: .venv-browser/.ready chromium ## look at the run report in a real 
 test-ray: .venv-ray/.ready ## test the shared agent and training on Ray clusters on this machine
 	@.venv-ray/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
 
-test-verl: .venv-oracle/.ready ## run rewardflow inside verl's own trainer, on CPU; ARGS="-k recipe" picks some
+# Six runs, and everything that needs none.
+VERL_PART = composition or contact or loss or registration or recipes_line or recipes_run or go_wrong or last_token or lone_verdict or one_limit
+
+test-verl: .venv-oracle/.ready ## run rewardflow inside verl's own trainer, on CPU: a part of a few minutes
+	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=1800 tests/in_verl -k '$(VERL_PART)' $(ARGS)
+
+test-verl-all: .venv-oracle/.ready ## run all tests inside verl's own trainer; ARGS="-k recipe" picks some
 	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=1800 tests/in_verl $(ARGS)
 
 bench-verl: .venv-oracle/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
@@ -62,6 +73,9 @@ test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CP
 
 test-vllm: .venv-vllm/.ready ## test the vLLM engine on a CPU: its numbers, updates, and a whole run
 	@.venv-vllm/bin/python -m pytest -W default -o faulthandler_timeout=1500 tests/on_vllm $(ARGS)
+
+test-real-size: .venv/.dev ## plan the memory of 7B and 32B models on eight ranks, from their configurations; no GPU needed
+	@REAL_SIZE=1 $(BIN)/python -m pytest -o faulthandler_timeout=1800 tests/real_size $(ARGS)
 
 check: .venv/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check
@@ -100,8 +114,8 @@ clean: ## remove the environment, caches and builds
 	@find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.core: pyproject.toml constraints.txt $(OWN) | $(BIN)/python
-	@echo "installing rewardflow and what training needs into .venv"
-	@$(pip) install -c constraints.txt -e '.[train]'
+	@echo "installing rewardflow and what training needs into .venv; this takes a minute or two, once"
+	@$(call watched_pip,install -c constraints.txt -e '.[train]')
 	@$(stamp)
 
 .venv/.dev: pyproject.toml constraints.txt $(OWN) | $(BIN)/python

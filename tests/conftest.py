@@ -19,6 +19,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 # asyncio's debug mode slows the loop several times and logs slow callbacks, which tests of logging would then see.
 os.environ.pop("PYTHONASYNCIODEBUG", None)
 
+# Worker processes get a width of 80, which commands under test would take for that of a terminal.
+os.environ.pop("COLUMNS", None)
+
+# Two processes share the cores; without this, torch would start a thread for every core in each of them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Each needs a package that its make target installs into an environment of its own. No folder here has the name of a
 # package: this one is on the path, so it would be taken for the package.
 _NEEDED = {
@@ -29,3 +36,5 @@ _NEEDED = {
     "on_vllm": "vllm",
 }
 collect_ignore = [folder for folder, package in _NEEDED.items() if importlib.util.find_spec(package) is None]
+if "REAL_SIZE" not in os.environ:  # minutes for each model; `make test-real-size` asks for them
+    collect_ignore.append("real_size")

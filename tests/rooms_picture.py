@@ -27,6 +27,7 @@ CAPTIONS: Mapping[str, str] = {
     "services": "judges, rules",
     "shared_agent": "one agent, many runs",
     "answers": "files to score",
+    "judging": "evidence on judges",
     "plan": "the simulator",
     "data": "prompts",
     "algo": "advantages, losses",

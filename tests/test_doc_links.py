@@ -11,7 +11,11 @@ ROOT = Path(__file__).resolve().parent.parent
 INDEX = ROOT / "docs" / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, *sorted((ROOT / "examples").glob("**/README.md"))]
-PAIRS = (("README.md", "README_zh.md"), ("docs/quick_start.md", "docs/quick_start_zh.md"))
+PAIRS = (
+    ("README.md", "README_zh.md"),
+    ("docs/quick_start.md", "docs/quick_start_zh.md"),
+    ("docs/verl.md", "docs/verl_zh.md"),
+)
 
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

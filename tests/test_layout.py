@@ -39,6 +39,7 @@ SETTINGS = Layer(frozenset({"settings"}), frozenset({"orjson"}))
 SERVICES = Layer(frozenset({"services"}), frozenset({"aiohttp", "orjson"}))
 SHARED_AGENT = Layer(frozenset({"shared_agent"}), frozenset({"orjson"}))  # imports ray when it connects
 ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
+JUDGING = Layer(frozenset({"judging"}))  # figures about judges; makes no call itself
 PLAN = Layer(frozenset({"plan"}))  # the simulator: the loop and the agent on a clock that jumps
 DATA = Layer(frozenset({"data"}), frozenset({"orjson"}))
 ALGO = Layer(frozenset({"algo"}), frozenset({"torch"}))
@@ -69,6 +70,7 @@ LAYERS = (
     SERVICES,
     SHARED_AGENT,
     ANSWERS,
+    JUDGING,
     PLAN,
     DATA,
     ALGO,

@@ -223,8 +223,8 @@ def test_verl_rate_limited_a_failure_is_never_a_zero(error: Exception) -> None:
         async def compute_score(self, solution_str: str) -> float:
             raise error
 
-        def log(self, timestamps: Any, queries: Any, results: Any, latencies: Any, group_uids: Any) -> None:
-            self.logged += [result["score"] for result in results]
+        def log_verdicts(self, verdicts: list[dict[str, Any]]) -> None:
+            self.logged += [verdict["score"] for verdict in verdicts]
 
     judge = Judge()
     assert values(score_groups(judge, group("g", "x", "y"), max_attempts=2, outage_share=None)) == {"g": [None, None]}

@@ -112,6 +112,11 @@ class Rollout:
             name, value = ("group_size", self.group_size) if self.group_size > _MAX_INT else ("step", self.step)
             raise InvalidInput(f"{name} of a rollout must fit 64 bits, got {value:#x} in group {self.group_id!r}")
 
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """Step, group and index: what tells a rollout from all others of its run."""
+        return self.step, self.group_id, self.index
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:

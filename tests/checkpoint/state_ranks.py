@@ -56,7 +56,7 @@ def run_rank(rank: int, port: int, directory: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     try:
         model = model_of(seed=rank)  # FSDP2 wants equal ones; loading makes them so
-        shard(model, Ranks(torch.device("cpu"), dist.group.WORLD), compute=None, offload=False)
+        shard(model, Ranks(torch.device("cpu"), dist.group.WORLD), compute=None)
         optimizer = adam(model)
         read_state(Path(directory) / "one", model, optimizer)
         step(model, optimizer, seed=2)

@@ -11,6 +11,7 @@ from rewardflow.checkpoint.fingerprint import check_same, fingerprint
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.schedule import Schedule
 from rewardflow.settings.run_settings import (
+    ChatSettings,
     CheckpointSettings,
     DataSettings,
     GenerationSettings,
@@ -56,6 +57,10 @@ def test_what_only_says_how_fast_how_long_or_where_may_change(changes: dict[str,
         ({"policy": PolicySettings(tiny_hidden=32)}, "policy.tiny_hidden was 64 and is 32"),
         ({"data": DataSettings(task="arithmetic")}, 'data.task was "copy_digits" and is "arithmetic"'),
         ({"generation": GenerationSettings(top_p=0.5)}, "generation.top_p was 1.0 and is 0.5"),
+        (
+            {"generation": GenerationSettings(chat=ChatSettings(wrap_text=True))},
+            "generation.chat.wrap_text was false and is true",
+        ),
         ({"schedule": Schedule(groups_per_step=4)}, "schedule.mini_batches was 2 and is 1"),
         ({"trainer": TrainerSettings(betas=(0.9, 0.95))}, r"trainer.betas was \[0.9, 0.999\] and is \[0.9, 0.95\]"),
     ],
@@ -67,7 +72,8 @@ def test_what_changes_the_numbers_is_refused_with_then_and_now(changes: dict[str
 
 def test_a_setting_that_did_not_exist_had_its_default() -> None:
     now = fingerprint(BEFORE)
-    then = {name: value for name, value in now.items() if name != "generation.top_k"}
+    absent = ("generation.top_k", "generation.chat")
+    then = {name: value for name, value in now.items() if not name.startswith(absent)}
     check_same(then, now, where="")
     with pytest.raises(InvalidInput, match=r"generation.top_k was 0 and is 7"):
         check_same(then, {**now, "generation.top_k": 7}, where="")

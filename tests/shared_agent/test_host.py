@@ -9,7 +9,7 @@ import random
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -681,3 +681,34 @@ def test_after_the_host_has_died_a_group_that_lacks_a_dead_workers_part_fails_fo
             assert "lacks index 1" in (verdict.error or "")
 
     clock.run(main())
+
+
+class Logged:
+    """A reward whose `log` keeps the groups of each batch, outside of itself: the host may be made again."""
+
+    batches: ClassVar[list[list[str]]] = []
+
+    async def compute_score(self, solution_str: str) -> float:
+        await asyncio.sleep(1.0)
+        return float(solution_str)
+
+    def log(self, timestamps: Any, queries: Any, results: Any, latencies: Any, group_uids: list[str]) -> None:
+        self.batches.append(sorted(group_uids))
+
+
+def test_single_requests_of_a_step_are_logged_as_one_batch_also_from_several_workers() -> None:
+    async def main() -> None:
+        Logged.batches.clear()
+        async with (
+            KillableHost(lambda: agent_of(Logged())) as host,
+            host.client("run") as one,
+            host.client("run") as other,
+        ):
+            for step in (1, 2, 3):
+                async with asyncio.TaskGroup() as tasks:
+                    for number, rollout in enumerate(rollouts(4, step=step, name=f"s{step}-")):
+                        tasks.create_task((one, other)[number % 2].score(rollout))
+            assert Logged.batches == [[f"s1-{i}" for i in range(4)]]  # two steps may be under way at the same time
+
+    clock.run(main())
+    assert sorted(Logged.batches) == [[f"s{step}-{i}" for i in range(4)] for step in (1, 2, 3)]

@@ -33,11 +33,16 @@ def fingerprint(settings: RunSettings) -> dict[str, Any]:
     """Returns the settings by dotted name, as plain JSON."""
     found: dict[str, Any] = {"seed": settings.seed}
     for section in _SECTIONS:
-        record = getattr(settings, section)
-        for field in dataclasses.fields(record):
-            name = f"{section}.{field.name}"
-            if name not in _FREE:
-                found[name] = _plain(getattr(record, field.name))
+        found |= _named(section, getattr(settings, section))
+    return found
+
+
+def _named(section: str, record: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(record):
+        name, value = f"{section}.{field.name}", getattr(record, field.name)
+        if name not in _FREE:
+            found |= _named(name, value) if dataclasses.is_dataclass(value) else {name: _plain(value)}
     return found
 
 

@@ -72,7 +72,7 @@ async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: 
             group_size=settings.responses,
             micro_batch_tokens=_rollouts_in_micro_batch(settings),
             # With one update per step there are no old log-probs; log_probs_s is then the time of the reference's.
-            takes_reference=not schedule.needs_old_log_probs and settings.device.log_probs_s > 0,
+            takes_reference=not schedule.has_several_updates and settings.device.log_probs_s > 0,
         )
         await Flow(parts, on_step=reports.append, sink=sink).run(steps=steps)
         await asyncio.sleep(0)

@@ -12,6 +12,7 @@ This module does not import Ray. Everything runs on the agent's loop, and a mess
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Sequence
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, RewardflowError
@@ -54,6 +55,7 @@ class Host:
         self._samples = Samples()
         self._waiting_bytes = WaitingBytes(agent.settings.max_waiting_mb * 1e6)
         self._listeners = Listeners()
+        self._steps: dict[tuple[str, int], ForwardingTicket] = {}  # for single requests, by run and step
         self._incomplete_groups = IncompleteGroups(self._loop, agent.incomplete_after_s, self._give_up)
         self.halt: Halt | None = None
         agent.add_account_sink(self)
@@ -96,12 +98,15 @@ class Host:
         for ticket in client.tickets.values():
             self._seal(ticket)
         if not self._clients.of_run(client.run):
+            self._seal_steps(client.run)
             self._agent.assembly.cancel_run(client.run)  # groups that never became whole
             del self._clients.num_lost[client.run]
         return client
 
     def dismiss(self) -> None:
         """Drops all clients before the agent closes: calls that closing cuts short must not give verdicts."""
+        for run in {run for run, _ in self._steps}:
+            self._seal_steps(run)
         self._clients.clear()
         self._samples.clear()
         self._listeners.clear()
@@ -132,9 +137,7 @@ class Host:
                     self._watch_incomplete(client.run, fresh)
             case ScoreRequest():
                 if fresh := self._samples.take_in(client, op.rollouts):
-                    lone = self._agent.open_forwarding_ticket(self, run=client.run, share=client.share)
-                    self._begin(lone, fresh)
-                    self._seal(lone)
+                    self._begin(self._ticket_of_step(client, fresh[0].step), fresh)
                     self._watch_incomplete(client.run, fresh)
             case Seal() if op.ticket in client.tickets:
                 self._seal(client.tickets.pop(op.ticket))
@@ -153,6 +156,22 @@ class Host:
                 self, run=client.run, share=client.share, due_step=op.due_step, source=op.source
             )
         return ticket
+
+    def _ticket_of_step(self, client: HostClient, step: int) -> ForwardingTicket:
+        """Returns the ticket for the single requests of a run's step, so that `log` gets a whole step as one batch.
+
+        A step is over when the next but one has begun: two may be generated at the same time.
+        """
+        self._seal_steps(client.run, before=step - 1)
+        ticket = self._steps.get((client.run, step))
+        if ticket is None:
+            ticket = self._agent.open_forwarding_ticket(self, run=client.run, share=client.share)
+            self._steps[client.run, step] = ticket
+        return ticket
+
+    def _seal_steps(self, run: str, *, before: float = math.inf) -> None:
+        for key in [key for key in self._steps if key[0] == run and key[1] < before]:
+            self._seal(self._steps.pop(key))
 
     def _begin(self, ticket: ForwardingTicket, rollouts: list[Rollout]) -> None:
         """Submits all rollouts at once; if one does not fit its group, one by one, so that only that one is refused."""
