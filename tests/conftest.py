@@ -1,7 +1,9 @@
 """What every test starts from."""
 
+import contextlib
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -25,6 +27,12 @@ os.environ.pop("COLUMNS", None)
 # Two processes share the cores; without this, torch would start a thread for every core in each of them.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts a job in the background (`nohup make test &`) with Ctrl-C ignored, and every child inherits that; tests
+# that send SIGINT need the usual disposition. A handler becomes the default one in a child.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each needs a package that its make target installs into an environment of its own. No folder here has the name of a
 # package: this one is on the path, so it would be taken for the package.

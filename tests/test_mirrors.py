@@ -48,6 +48,7 @@ COVERED_BY: Mapping[str, str] = {
     "bench.observed_run": "bench/test_critical_path.py",
     "bench.schedule_figures": "bench/test_schedules.py",
     "bench.trainer_workload": "bench/test_trainer.py",
+    "checkpoint.export_source": "cli/test_export.py",
     "checkpoint.exported_model": "cli/test_export.py",
     "checkpoint.manifest": "checkpoint/test_store.py",
     "checkpoint.random_state": "checkpoint/test_snapshot.py",

@@ -16,6 +16,7 @@
     │       ├── SharedAgentGone          the agent of several runs was stopped, or stayed unreachable
     │       └── JournalWriteFailed       (also JournalError) the disk is full or gone, or somebody removed the file
     ├── FlowError                        generator or trainer broke what the loop relies on
+    ├── NothingScored                    every verdict of several steps failed, so the run would train on nothing
     ├── ClusterError                     a process of a run on a cluster failed or went away
     ├── CheckpointError                  a checkpoint cannot be written or read
     └── JournalError
@@ -150,6 +151,10 @@ class SharedAgentGone(AgentHalted):
 
 class FlowError(RewardflowError):
     """A generator or trainer broke a rule that the loop relies on; continuing would train on wrong data."""
+
+
+class NothingScored(RewardflowError):
+    """Every verdict of several steps in a row failed; going on would pay and train nothing."""
 
 
 class ClusterError(RewardflowError):

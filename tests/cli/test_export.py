@@ -11,7 +11,7 @@ import torch
 from tiny_run import write_run_file
 from transformers import AutoModelForCausalLM
 
-from rewardflow.checkpoint.exported_model import policy_settings_of
+from rewardflow.checkpoint.export_source import policy_settings_of
 from rewardflow.checkpoint.manifest import read_manifest
 from rewardflow.checkpoint.model_state import read_state
 from rewardflow.cli.main import main

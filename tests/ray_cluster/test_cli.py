@@ -225,11 +225,10 @@ def test_ctrl_c_ends_a_run_on_a_cluster_of_its_own_with_everything_that_it_start
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert out == ""
+    assert "checkpoint " in out
     assert "Traceback" not in err
-    stopped, interrupted = err.splitlines()[-2:]
-    assert interrupted == "rewardflow: interrupted"
-    assert stopped.startswith(f"stopped after {len(lines_of('run/metrics.jsonl'))} of 1,000,000 steps")
+    num_steps = len(lines_of("run/metrics.jsonl"))
+    assert err.splitlines()[-1] == f"rewardflow: interrupted; --resume starts at step {num_steps:,} of 1,000,000"
     assert wait_until_gone(started) == []
 
 
@@ -247,8 +246,8 @@ def test_a_run_that_sigterm_ends_leaves_the_cluster_free_and_goes_on_there_with_
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "rewardflow: interrupted"
-    assert "--resume goes on with the run" in err
+    num_steps = len(lines_of("run/metrics.jsonl"))
+    assert err.splitlines()[-1] == f"rewardflow: interrupted; --resume starts at step {num_steps} of 3"
     deadline_s = time.monotonic() + 30
     while ray.available_resources()["CPU"] < 32 and time.monotonic() < deadline_s:
         time.sleep(0.2)

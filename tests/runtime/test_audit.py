@@ -189,7 +189,7 @@ def test_an_alarm_can_end_a_run_after_a_checkpoint_and_it_can_go_on(folder: Path
     async def run(*, stops: bool, resume: bool) -> int:
         async with open_run(settings, resume=resume) as opened:
             if stops and opened.checkpointer is not None:
-                opened.checkpointer.stop()
+                opened.checkpointer.stop("audit")
             return await opened.train()
 
     assert asyncio.run(run(stops=True, resume=False)) == 1

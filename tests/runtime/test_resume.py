@@ -254,7 +254,7 @@ def test_a_signal_saves_at_the_next_boundary(tmp_path: Path) -> None:
         if report.step == 1:
             os.kill(os.getpid(), signal.SIGUSR1)
 
-    asyncio.run(train(settings_of(tmp_path, steps=5, checkpoint=CheckpointSettings()), on_step=on_step))
+    asyncio.run(train(settings_of(tmp_path, steps=5, checkpoint=CheckpointSettings(keep=2)), on_step=on_step))
     first, last = checkpoints_in(tmp_path)
     assert first in ("step_000002", "step_000003")
     assert last == "step_000005"
@@ -273,9 +273,36 @@ def test_a_run_whose_time_is_up_ends_in_order_and_goes_on_later(tmp_path: Path, 
     assert_equals(tmp_path, weights, undisturbed)
 
 
+def test_a_run_that_was_asked_to_stop_ends_after_its_step_and_equals_the_one_that_was_not(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    async def first_life() -> tuple[int, str | None]:
+        def on_step(report: StepReport) -> None:
+            if report.step == 3:
+                assert run.checkpointer is not None
+                run.checkpointer.stop("signal")
+
+        async with embedded(settings_of(tmp_path), probes=False, on_step=on_step) as run:
+            assert run.checkpointer is not None
+            return await run.train(), run.checkpointer.statistics().stopped_by
+
+    assert asyncio.run(first_life()) == (4, "signal")
+    weights = asyncio.run(train(settings_of(tmp_path), resume=True))
+    assert_equals(tmp_path, weights, undisturbed)
+
+
+def test_a_run_saves_itself_by_the_clock_and_keeps_the_latest(tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """Every step is longer than the time between two checkpoints."""
+    settings = settings_of(tmp_path, checkpoint=CheckpointSettings(every_minutes=1e-9))
+    train_until(5, settings)
+    assert checkpoints_in(tmp_path) == ["step_000005"]
+    weights = asyncio.run(train(settings_of(tmp_path), resume=True))
+    assert_equals(tmp_path, weights, undisturbed)
+
+
 def test_a_run_with_little_time_saves_its_first_step_to_know_how_long_the_last_save_takes(tmp_path: Path) -> None:
     async def life() -> None:
-        settings = settings_of(tmp_path, steps=3, checkpoint=CheckpointSettings(max_hours=24.0))
+        settings = settings_of(tmp_path, steps=3, checkpoint=CheckpointSettings(max_hours=24.0, keep=2))
         async with embedded(settings, probes=False) as run:
             await run.train()
 

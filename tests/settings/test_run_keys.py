@@ -53,8 +53,8 @@ def test_required_keys_have_no_default() -> None:
         ("data.zzz", "there are task, path, dataset, split, prompt_column, answer_column, shuffle, limit, num_digits"),
         (
             "zzz.yyy",
-            "there are data, schedule, limits, policy, generation, algorithm, trainer, critic, checkpoint, metrics, "
-            "rollouts, validation, audit, vllm, runtime, shared_agent",
+            "there are data, schedule, limits, policy, generation, algorithm, trainer, critic, checkpoint, failures, "
+            "metrics, rollouts, validation, audit, vllm, runtime, shared_agent",
         ),
     ],
 )

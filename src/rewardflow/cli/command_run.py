@@ -1,8 +1,8 @@
 """Runs a parsed command and turns its end into an exit code.
 
 Always true: a mistake of the caller is one line on stderr and exit code 2, never a traceback (unless `--traceback` asks
-for it); an interrupt, by Ctrl-C or SIGTERM, closes everything in order and is exit code 130; a reader of stdout that
-goes away is exit code 141 without a message.
+for it); a run in which nothing is scored is exit code 3; an interrupt, by Ctrl-C or SIGTERM, closes everything in order
+and is exit code 130; a reader of stdout that goes away is exit code 141 without a message.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from types import FrameType, TracebackType
 
 from rewardflow.cli.display import logging_to_stderr
 from rewardflow.cli.safe_text import safe
-from rewardflow.errors import RewardflowError
+from rewardflow.errors import NothingScored, RewardflowError
 
 WRONG_USE = 2
+MANY_FAILED = 3
 INTERRUPTED = 128 + signal.SIGINT
 BROKEN_PIPE = 128 + 13  # SIGPIPE; not every platform has the name
 
@@ -47,7 +48,9 @@ def exit_code_of(error: BaseException, *, shows_traceback: bool = False) -> int:
             _drop_stdout()
             return BROKEN_PIPE
         case KeyboardInterrupt() | asyncio.CancelledError():  # some event loops turn Ctrl-C into the latter
-            message, code = "interrupted", INTERRUPTED
+            message, code = str(cause) or "interrupted", INTERRUPTED
+        case NothingScored():
+            message, code = str(cause), MANY_FAILED
         case RewardflowError():
             message, code = str(cause), WRONG_USE
         case OSError() if cause.filename is not None:

@@ -1,6 +1,6 @@
 """`rewardflow export`: writes the model of a run as a folder that transformers loads.
 
-Always true: the command writes the whole folder or none of it.
+Always true: the command writes the whole folder or none of it; what it cannot export is refused before torch is loaded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+from rewardflow.checkpoint.export_source import check_target, find_checkpoint, policy_settings_of
 from rewardflow.cli.safe_text import safe
+from rewardflow.policy.model_place import check_model_files
 from rewardflow.runtime.prepare import check_installed
 from rewardflow.settings.run_settings import Dtype
 
@@ -37,10 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_installed()
-    from rewardflow.checkpoint.exported_model import export_policy, find_checkpoint
-
     target = Path(args.target)
+    check_target(target)
     checkpoint = find_checkpoint(Path(args.source), wants_best=args.best)
+    check_model_files(policy_settings_of(checkpoint, trust_remote_code=args.trust_remote_code))
+    from rewardflow.checkpoint.exported_model import export_policy  # loads torch
+
     export_policy(checkpoint, target, dtype=args.dtype, trust_remote_code=args.trust_remote_code)
     sys.stdout.write(
         f"wrote the model of {safe(str(checkpoint.path))}, after {checkpoint.step:,} steps, to {safe(str(target))}\n"

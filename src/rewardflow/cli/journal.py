@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from rewardflow.reward.journal.verdict_journal import JournalReader, JournalRow,
 
 DAY_S = 86_400.0
 MAX_CELL = 40
+MAX_ERROR = 400
 MAX_PROBLEMS = 20
 BROKEN = 1
 
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ls = commands.add_parser("ls", help="list verdicts, one line each, the newest last")
     ls.add_argument("path", metavar="PATH")
     ls.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
-    ls.add_argument("--failed", action="store_true", help="only failed verdicts")
+    ls.add_argument("--failed", action="store_true", help="only failed verdicts, with their errors")
     ls.add_argument("--limit", type=int, default=50, metavar="N", help="at most the newest N (50)")
     ls.add_argument("--json", action="store_true", help="one JSON object per line")
 
@@ -82,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
 # ---- ls -----------------------------------------------------------------------------------------------------------
 
 _HEADINGS = ("id", "time", "run", "step", "group", "index", "reward", "score", "attempts", "latency", "cost")
+_FAILED_HEADINGS = ("id", "step", "group", "index", "kind", "attempts")
 
 
 def _ls(args: argparse.Namespace) -> None:
@@ -92,7 +95,10 @@ def _ls(args: argparse.Namespace) -> None:
     if args.json:
         sys.stdout.writelines(_json_line(_summary(row)) for row in rows)
     else:
-        sys.stdout.writelines(_table([_HEADINGS, *(_cells(row) for row in rows)]))
+        if args.failed:
+            sys.stdout.writelines(_failures(rows))
+        else:
+            sys.stdout.writelines(_table([_HEADINGS, *(_cells(row) for row in rows)]))
 
 
 def _cells(row: JournalRow) -> tuple[str, ...]:
@@ -111,6 +117,24 @@ def _cells(row: JournalRow) -> tuple[str, ...]:
     )
 
 
+def _failures(rows: Sequence[JournalRow]) -> Iterator[str]:
+    """Yields a table that leaves most of a line to the error; a terminal cuts what does not fit."""
+    cells = [
+        (str(row.id), str(row.step), row.group_id, str(row.index), str(row.kind), str(row.attempts)) for row in rows
+    ]
+    lines = [line.rstrip("\n") for line in _table([_FAILED_HEADINGS, *cells])]
+    left = max(map(len, lines))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else left + 2 + MAX_ERROR
+    room = max(width - left - 2, MAX_CELL // 2)
+    for line, error in zip(lines, ("error", *map(_error_of, rows)), strict=True):
+        yield f"{line.ljust(left)}  {_clipped(printable(error), room)}".rstrip() + "\n"
+
+
+def _error_of(row: JournalRow) -> str:
+    """Returns why a verdict failed; empty if it did not, or if only a digest of the text was kept."""
+    return str(row.verdict.get("error") or "") if row.value is None else ""
+
+
 def _table(lines: Sequence[Sequence[str]]) -> Iterator[str]:
     cells = [[_clipped(printable(cell)) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -118,8 +142,8 @@ def _table(lines: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+def _clipped(text: str, room: int = MAX_CELL) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def _local_time(at_s: float) -> str:
@@ -242,6 +266,7 @@ def _summary(row: JournalRow) -> dict[str, Any]:
         "status": "failed" if row.value is None else "scored",
         "score": row.value,
         "kind": row.kind,
+        "error": _error_of(row) or None,
         "attempts": row.attempts,
         "latency_s": row.latency_s,
         "cost_usd": row.cost_usd,

@@ -32,6 +32,7 @@ class StepReport:
     dropped: Mapping[str, int]
     num_scored: int
     failed: Mapping[str, int]
+    first_errors: Mapping[str, str] = field(default_factory=dict)  # of each kind of failure; not in metrics.jsonl
     score_mean: float | None  # without greedy baselines
     baseline_score_mean: float | None = None
     component_means: Mapping[str, float]

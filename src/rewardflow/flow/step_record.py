@@ -49,6 +49,7 @@ class TrainedSoFar:
             for name, value in reward.components.items():
                 if value is not None:
                     components[name].append(value)
+        failed = [reward for reward in rewards if reward.value is None]
         return StepReport(
             step=self.step,
             version=version,
@@ -61,7 +62,8 @@ class TrainedSoFar:
             num_reserves_used=0,
             dropped=dropped,
             num_scored=sum(reward.value is not None for reward in rewards),
-            failed=dict(Counter(reward.kind or "user_error" for reward in rewards if reward.value is None)),
+            failed=dict(Counter(map(_kind_of, failed))),
+            first_errors={_kind_of(reward): reward.error or "" for reward in reversed(failed)},
             score_mean=mean_of(reward.value for reward in averaged if reward.value is not None),
             component_means={name: sum(values) / len(values) for name, values in components.items()},
             response_tokens_mean=mean_of(self.response_tokens),
@@ -70,6 +72,10 @@ class TrainedSoFar:
             reward_latency_mean_s=mean_of(reward.latency_s for reward in rewards if not reward.cached),
             cost_usd=sum(reward.cost_usd for reward in rewards),
         )
+
+
+def _kind_of(reward: Reward) -> str:
+    return reward.kind or "user_error"
 
 
 @dataclass(frozen=True, slots=True)

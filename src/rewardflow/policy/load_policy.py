@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +27,11 @@ from transformers import (
 
 from rewardflow.errors import InvalidInput
 from rewardflow.policy import tiny
+from rewardflow.policy.model_place import TINY, ModelPlace, check_holds_tokenizer, find
 from rewardflow.policy.outline import outlined
 from rewardflow.settings.run_settings import PolicySettings
 
 T = TypeVar("T")
-
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +57,10 @@ class Policy:
 
 def load_policy(settings: PolicySettings, *, seed: int) -> Policy:
     """Loads the policy onto the CPU, in training mode. `seed` matters only for weights that are built, not read."""
-    if settings.model == "tiny":
+    if settings.model == TINY:
         policy = Policy(_tiny_model(settings, seed), _tokenizer(settings))
     else:
-        place = _Place.of(settings)
+        place = ModelPlace.of(settings)
         tokenizer = _tokenizer(settings, place)
         policy = Policy(_read_model(settings, place), tokenizer)
     return _completed(policy, settings)
@@ -71,10 +68,10 @@ def load_policy(settings: PolicySettings, *, seed: int) -> Policy:
 
 def outline_policy(settings: PolicySettings) -> Policy:
     """Builds the policy without its weights, in training mode (`outlined`)."""
-    if settings.model == "tiny":
+    if settings.model == TINY:
         policy = Policy(outlined(lambda: _tiny_model(settings, seed=0)), _tokenizer(settings))
     else:
-        place = _Place.of(settings)
+        place = ModelPlace.of(settings)
         policy = Policy(outlined(lambda: _outline_model(settings, place)), _tokenizer(settings, place))
     return _completed(policy, settings)
 
@@ -89,52 +86,6 @@ def _completed(policy: Policy, settings: PolicySettings) -> Policy:
     return policy
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where transformers finds a model: a folder of this machine, or a name on the hub."""
-
-    name: str
-    is_local: bool
-    gguf_file: str | None = None
-
-    @staticmethod
-    def of(settings: PolicySettings) -> _Place:
-        place = _find("policy.model", settings.model)
-        path = Path(place.name)
-        gguf_file = settings.gguf_file
-        if place.is_local and path.is_file() and path.suffix == ".gguf" and gguf_file is None:
-            path, gguf_file = path.parent, path.name
-        if gguf_file is not None:
-            missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
-            if missing:
-                raise InvalidInput(
-                    f"policy.gguf_file={gguf_file} needs {' and '.join(missing)}: pip install 'rewardflow[gguf]'"
-                )
-            if place.is_local and not (path / gguf_file).is_file():
-                raise InvalidInput(f"policy.gguf_file must be a file in policy.model, got {path / gguf_file}")
-        elif place.is_local and not (path / "config.json").is_file():
-            raise InvalidInput(
-                f"policy.model must be a folder with a config.json, as save_pretrained writes it, got {settings.model}"
-            )
-        return _Place(str(path) if place.is_local else place.name, place.is_local, gguf_file)
-
-    def options(self, settings: PolicySettings) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "local_files_only": self.is_local,
-            "trust_remote_code": settings.trust_remote_code,
-        }
-        return options if self.gguf_file is None else {**options, "gguf_file": self.gguf_file}
-
-
-def _find(key: str, name: str) -> _Place:
-    path = Path(name).expanduser()
-    if path.exists():
-        return _Place(str(path), is_local=True)
-    if not _HUB_NAME.fullmatch(name):
-        raise InvalidInput(f"{key} must be a path that exists or a name on the hub, got {name}, which does not exist")
-    return _Place(name, is_local=False)
-
-
 def _tiny_model(settings: PolicySettings, seed: int) -> PreTrainedModel:
     if settings.gguf_file is not None:
         raise InvalidInput(f"policy.gguf_file needs a policy.model that it is in, got {settings.gguf_file} with tiny")
@@ -143,13 +94,13 @@ def _tiny_model(settings: PolicySettings, seed: int) -> PreTrainedModel:
     return torch.nn.Module.to(model, _dtype(settings))
 
 
-def _read_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
+def _read_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedModel:
     attention = {} if settings.attention is None else {"attn_implementation": settings.attention}
     options = {**place.options(settings), **attention, "dtype": _dtype(settings)}
     return _read("policy.model", place.name, lambda: AutoModelForCausalLM.from_pretrained(place.name, **options))
 
 
-def _outline_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
+def _outline_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedModel:
     def build() -> PreTrainedModel:
         config = AutoConfig.from_pretrained(place.name, **place.options(settings))
         attention = {} if settings.attention is None else {"attn_implementation": settings.attention}
@@ -164,16 +115,15 @@ def _outline_model(settings: PolicySettings, place: _Place) -> PreTrainedModel:
     return _read("policy.model", place.name, build)
 
 
-def _tokenizer(settings: PolicySettings, model_place: _Place | None = None) -> PreTrainedTokenizerBase:
+def _tokenizer(settings: PolicySettings, model_place: ModelPlace | None = None) -> PreTrainedTokenizerBase:
     """Loads the tokenizer that the settings name, or else the model's own."""
     if settings.tokenizer is not None:
-        key, place = "policy.tokenizer", _find("policy.tokenizer", settings.tokenizer)
+        key, place = "policy.tokenizer", find("policy.tokenizer", settings.tokenizer)
     elif model_place is not None:
         key, place = "the tokenizer of policy.model", model_place
     else:
         return tiny.build_tokenizer()
-    if place.is_local and place.gguf_file is None and not any(Path(place.name).glob("*token*")):
-        raise InvalidInput(f"{key} could not be loaded from {place.name}: the folder holds no tokenizer")
+    check_holds_tokenizer(key, place)
 
     def load() -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = _tokenizer_class(place).from_pretrained(
@@ -184,7 +134,7 @@ def _tokenizer(settings: PolicySettings, model_place: _Place | None = None) -> P
     return _read(key, place.name, load)
 
 
-def _tokenizer_class(place: _Place) -> Any:
+def _tokenizer_class(place: ModelPlace) -> Any:
     """Chooses the class: for some models AutoTokenizer ignores the saved class and would split text differently."""
     file = Path(place.name) / "tokenizer_config.json"
     if not place.is_local or place.gguf_file is not None or not file.is_file():

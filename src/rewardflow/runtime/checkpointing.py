@@ -1,4 +1,4 @@
-"""Saves a run at the boundaries between its steps, and ends it there when its time is up.
+"""Saves a run at the boundaries between its steps, and ends it there when its time is up or somebody asks for it.
 
 Always true: the device waits for the copy to memory, and for the disk only at the end of the run or while the save
 before is unfinished; a save that fails is a warning, and the run continues with the checkpoints it had. Where a
@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rewardflow.checkpoint.fingerprint import fingerprint
 from rewardflow.checkpoint.store import CheckpointStore
@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _MARGIN = 1.2  # steps differ, and so do disks
 _S_PER_HOUR = 3600.0
+_S_PER_MINUTE = 60.0
+
+StopReason = Literal["max_hours", "audit", "signal"]
 
 
 class TimeBudget:
@@ -63,12 +66,13 @@ class TimeBudget:
         return self._ends_s is not None and now_s + reserve_s >= self._ends_s
 
 
-class TimeIsUp(Exception):
+class StoppedEarly(Exception):
     """Ends the loop at a boundary, for want of time or on request. A resumed run trains `next_step` first."""
 
-    def __init__(self, next_step: int) -> None:
-        super().__init__(f"time is up before step {next_step}")
+    def __init__(self, next_step: int, reason: StopReason) -> None:
+        super().__init__(f"stopped before step {next_step}: {reason}")
         self.next_step = next_step
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,7 @@ class CheckpointerStatistics:
     num_saved: int = 0
     num_failed: int = 0
     last_step: int | None = None  # that was saved
+    stopped_by: StopReason | None = None  # why the run ended before its last step
     longest_save_s: float = 0.0
 
 
@@ -102,7 +107,8 @@ class Checkpointer:
         self._budget = budget
         self._fingerprint = fingerprint(settings)
         self._is_asked = False
-        self._is_stopping = False
+        self._stop_reason: StopReason | None = None
+        self._last_saved_s = asyncio.get_running_loop().time()
         self._score: float | None = None
         self._has_complained = False
         self._writing: Future[None] | None = None
@@ -116,9 +122,9 @@ class Checkpointer:
         """Asks for a save at the next boundary, whatever the settings say."""
         self._is_asked = True
 
-    def stop(self) -> None:
+    def stop(self, reason: StopReason) -> None:
         """Asks for a save at the next boundary, and for the end of the run after it."""
-        self._is_stopping = True
+        self._stop_reason = self._stop_reason or reason
 
     def stepped(self, report: StepReport) -> None:
         """Receives the report of each step, before its boundary."""
@@ -161,13 +167,17 @@ class Checkpointer:
 
     async def __call__(self, boundary: Boundary) -> None:
         is_end = boundary.next_step >= self._settings.steps
-        is_time_up = not is_end and (self._is_stopping or self._budget.is_up(asyncio.get_running_loop().time()))
-        if is_end or is_time_up or self._is_due(boundary.next_step):
+        now_s = asyncio.get_running_loop().time()
+        if self._budget.is_up(now_s):
+            self.stop("max_hours")
+        reason = None if is_end else self._stop_reason
+        if is_end or reason is not None or self._is_due(boundary.next_step, now_s):
             await self._save(boundary)
-        if is_end or is_time_up:
+        if is_end or reason is not None:
             await self.settle()
-        if is_time_up:
-            raise TimeIsUp(boundary.next_step)
+        if reason is not None:
+            self._statistics = replace(self._statistics, stopped_by=reason)
+            raise StoppedEarly(boundary.next_step, reason)
 
     async def settle(self) -> None:
         """Waits for the save that is under way."""
@@ -175,11 +185,12 @@ class Checkpointer:
             if writing is not None:
                 await asyncio.wrap_future(writing)
 
-    def _is_due(self, step: int) -> bool:
-        every = self._settings.checkpoint.every
+    def _is_due(self, step: int, now_s: float) -> bool:
+        every, minutes = self._settings.checkpoint.every, self._settings.checkpoint.every_minutes
+        is_old = minutes is not None and now_s - self._last_saved_s >= minutes * _S_PER_MINUTE
         is_candidate = self._settings.is_best_by_validation and self._is_measured(step)
         is_trial = self._budget.is_limited and self._writing is None  # to know how long the last one will take
-        return self._is_asked or is_candidate or is_trial or (every is not None and step % every == 0)
+        return self._is_asked or is_old or is_candidate or is_trial or (every is not None and step % every == 0)
 
     async def _save(self, boundary: Boundary) -> None:
         await self.settle()
@@ -187,6 +198,7 @@ class Checkpointer:
         if self._settings.is_best_by_validation:
             self._await_score(boundary.next_step)
         snapshot = await self._take(boundary)
+        self._last_saved_s = asyncio.get_running_loop().time()
         self._writing = self._writer.submit(self._write, snapshot, self._score)
 
     # -- on the writer's thread --------------------------------------------------------------------------------------

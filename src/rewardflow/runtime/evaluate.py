@@ -96,7 +96,7 @@ def find_model(settings: RunSettings, wanted: str | None) -> MeasuredModel:
         return _of_checkpoint(found, settings)
     place = Path(wanted).expanduser()
     if (place / MANIFEST_FILE).is_file() or (place / CHECKPOINTS_FOLDER).is_dir():
-        from rewardflow.checkpoint.exported_model import find_checkpoint
+        from rewardflow.checkpoint.export_source import find_checkpoint
 
         return _of_checkpoint(find_checkpoint(place), settings)
     if (place / _HF_CONFIG).is_file():
@@ -109,7 +109,7 @@ def find_model(settings: RunSettings, wanted: str | None) -> MeasuredModel:
 
 
 def _of_checkpoint(checkpoint: Checkpoint, settings: RunSettings) -> MeasuredModel:
-    from rewardflow.checkpoint.exported_model import policy_settings_of
+    from rewardflow.checkpoint.export_source import policy_settings_of
 
     return MeasuredModel(
         name=checkpoint.path.resolve().name,

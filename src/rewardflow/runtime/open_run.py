@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypedDict, TypeVar
 
@@ -29,7 +30,8 @@ from rewardflow.flow.validation.measurement import OnValidation
 from rewardflow.flow.validation.validation_plan import ValidationPlan
 from rewardflow.generate.samplings import training_sampling
 from rewardflow.runtime.audit import AuditMonitor
-from rewardflow.runtime.checkpointing import Checkpointer, TimeBudget, TimeIsUp, saving_on_signal
+from rewardflow.runtime.checkpointing import Checkpointer, StoppedEarly, TimeBudget, saving_on_signal
+from rewardflow.runtime.failure_watch import FailureWatch
 from rewardflow.runtime.prepare import PreparedRun, RunStart, check_start, prepare, store_of
 from rewardflow.runtime.records.run_records import RunRecords, open_records
 from rewardflow.runtime.records.step_checks import StepChecks
@@ -96,10 +98,10 @@ class OpenRun:
     checkpointer: Checkpointer | None  # with a run directory
 
     async def train(self) -> int:
-        """Trains; returns how many of the run's steps are trained: all, unless `checkpoint.max_hours` came first."""
+        """Trains; returns how many of the run's steps are trained: all, unless the checkpointer ended it before."""
         try:
             await self.flow.run(steps=self.settings.steps, start=self.start)
-        except TimeIsUp as end:
+        except StoppedEarly as end:
             return end.next_step
         return max(self.settings.steps, self.start.next_step)
 
@@ -165,11 +167,12 @@ async def open_run(
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, first)
         audit = await _open_audit(settings, saver, stack, first)
         checks = StepChecks(settings, parts.advantages, machinery.peak_memory_bytes)
+        watched = _tell_all([on_step, FailureWatch(settings.failures).stepped])
         yield OpenRun(
             settings=settings,
             agent=prepared.agent,
             parts=parts,
-            flow=_make_flow(parts, checks, records, saver, on_step, on_validation, audit),
+            flow=_make_flow(parts, checks, records, saver, watched, on_validation, audit),
             prompts=prompts,
             start=first,
             checkpointer=saver,
@@ -256,7 +259,7 @@ async def _open_audit(
         Path(str(settings.run_dir)),
         planned_steps=settings.steps,
         next_step=start.next_step,
-        on_stop=None if saver is None else saver.stop,
+        on_stop=None if saver is None else partial(saver.stop, "audit"),
     )
     return await stack.enter_async_context(monitor)
 

@@ -20,6 +20,7 @@ from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER, RUN_FILE, RunDirectory, check_free_for_new_run
+from rewardflow.policy.model_place import check_model_files
 from rewardflow.runtime.records.metrics_sinks import check_sinks
 from rewardflow.runtime.run_agent import RunAgent, agent_of_run, build_agent
 from rewardflow.runtime.run_lock import refuse_if_in_use
@@ -63,6 +64,7 @@ def check_start(settings: RunSettings, *, resume: Checkpoint | bool = False) -> 
     """
     resumes = resume is not False
     check_installed()
+    check_model_files(settings.policy)
     check_sinks(settings)
     _check_run_dir(settings, resumes=resumes)
     checkpoint = find_checkpoint(settings) if resume is True else resume or None
@@ -130,7 +132,7 @@ def store_of(settings: RunSettings) -> CheckpointStore:
         raise InvalidInput("a run can go on only where it was written down: run_dir must be given, got null")
     checkpoint = settings.checkpoint
     folder = Path(settings.run_dir) / CHECKPOINTS_FOLDER
-    return CheckpointStore(folder, keep=checkpoint.keep, score_by=checkpoint.keep_best_by)
+    return CheckpointStore(folder, keep=checkpoint.num_kept, score_by=checkpoint.keep_best_by)
 
 
 def find_checkpoint(settings: RunSettings) -> Checkpoint | None:

@@ -31,7 +31,7 @@ from rewardflow.settings.sections.algorithm import (
 from rewardflow.settings.sections.audit import AuditSettings
 from rewardflow.settings.sections.data import DataSettings
 from rewardflow.settings.sections.generation import ChatSettings, GenerationSettings, VllmSettings, WeightTransfer
-from rewardflow.settings.sections.outputs import CheckpointSettings, MetricsSettings, RolloutSettings
+from rewardflow.settings.sections.outputs import CheckpointSettings, FailureSettings, MetricsSettings, RolloutSettings
 from rewardflow.settings.sections.policy import Dtype, PolicySettings
 from rewardflow.settings.sections.runtime import RuntimeSettings, SharedAgentSettings
 from rewardflow.settings.sections.training import CriticSettings, MegatronSettings, OptimizerSettings, TrainerSettings
@@ -49,6 +49,7 @@ __all__ = [
     "CriticSettings",
     "DataSettings",
     "Dtype",
+    "FailureSettings",
     "GenerationSettings",
     "KlEstimator",
     "LossKlEstimator",
@@ -91,6 +92,7 @@ class RunSettings:
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     critic: CriticSettings = field(default_factory=CriticSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    failures: FailureSettings = field(default_factory=FailureSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     rollouts: RolloutSettings = field(default_factory=RolloutSettings)
     validation: ValidationSettings | None = None

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tiny_run import calls_in, write_run_file
 
 from rewardflow.cli.main import build_parser, main
 from rewardflow.observe.run_directory import read_events
+from rewardflow.reward.journal.reader import JournalReader
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,12 +28,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(*arguments: str, first: str = "") -> subprocess.Popen[str]:
-    """The command in a process of its own, after a statement."""
+def start(*arguments: str, first: str = "", before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """The command in a process of its own, after a statement; `before` stands before the command line."""
     code = f"import sys; {first or 'pass'}; from rewardflow.cli.main import main; sys.exit(main())"
     environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [*before, sys.executable, "-c", code, *arguments],
         env={**environment, "PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -86,27 +88,130 @@ def test_an_error_in_the_loop_is_one_line(here: Path, capsys: pytest.CaptureFixt
     assert not any("Traceback" in line for line in said)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_in_order_with_all_steps_so_far_on_disk(signum: signal.Signals, here: Path) -> None:
-    process = start("train", "run.yaml", "steps=1000000")
+IGNORES_CTRL_C = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")  # as shells do for jobs in the background
+
+
+@pytest.mark.parametrize(
+    ("signum", "before"),
+    [(signal.SIGINT, ()), (signal.SIGTERM, IGNORES_CTRL_C)],
+    ids=["ctrl-c", "sigterm in the background"],
+)
+def test_the_first_signal_ends_the_step_saves_and_names_where_resume_starts(
+    signum: signal.Signals, before: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = start("train", "run.yaml", "steps=1000000", before=before)
     assert process.stderr is not None
+    said = []
     for line in process.stderr:
+        said.append(line)
         if line.startswith("step "):
             break
+    assert said[0].startswith("Ctrl-C is switched off") == bool(before)
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert out == ""
+    assert "checkpoint " in out
     assert "Traceback" not in err
-    stopped, interrupted = err.splitlines()[-2:]
-    assert interrupted == "rewardflow: interrupted"
+    assert "stopping: the current step has 5 min 0 s (checkpoint.grace_s) to end" in err
     lines = metrics()
-    assert stopped.startswith(f"stopped after {len(lines)} of 1,000,000 steps")
+    assert err.splitlines()[-1] == f"rewardflow: interrupted; --resume starts at step {len(lines):,} of 1,000,000"
     assert [line["step"] for line in lines] == list(range(len(lines)))
+    assert [path.name for path in Path("run/checkpoints").iterdir()] == [f"step_{len(lines):06d}"]
     *_, last = read_events("run")
     statistics = last.statistics  # type: ignore[union-attr]
     assert sum(account["in_flight"] for account in statistics["accounts"]) == 0
     assert statistics["verdicts"]["pending_groups"] == 0
+    assert main(["train", "run.yaml", "--resume", f"steps={len(lines) + 1}"]) == 0
+    assert f"going on with step {len(lines):,} of" in capsys.readouterr().err
+
+
+def test_a_second_signal_leaves_now_and_says_that_nothing_was_saved(here: Path) -> None:
+    Path("slow.py").write_text(
+        "import asyncio, pathlib\n\n"
+        "async def score(response):\n"
+        "    pathlib.Path('asked').touch()\n"
+        "    await asyncio.sleep(3600)\n",
+        "utf-8",
+    )
+    process = start("train", "run.yaml", "reward=slow.py:score", "limits.timeout_s=7200", "--no-probe")
+    assert process.stderr is not None
+    while not Path("asked").exists():  # before it trains, the first signal is enough
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    while "stopping: " not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    told = err.splitlines()[-1]
+    assert told.startswith("rewardflow: interrupted; no step was saved: --resume starts at step 0")
+
+
+def test_ctrl_c_while_torch_loads_is_one_line(here: Path) -> None:
+    """torch cannot be interrupted while it is imported, and nobody waits for it."""
+    Path("torch.py").write_text("import sys, time\nprint('torch', file=sys.stderr, flush=True)\ntime.sleep(3600)\n")
+    process = start("train", "run.yaml", "--no-probe", first="sys.path.insert(0, '.')")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line == "torch\n":
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [line for line in err.splitlines() if line] == ["rewardflow: interrupted"]
+
+
+# ---- failures -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_verdicts_all_fail_stops_with_3_and_the_first_reason(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.py").write_text('def score(response):\n    return "0.7"\n', "utf-8")
+    assert main(["train", "run.yaml", "reward=bad.py:score", "--no-probe", "steps=50", "failures.stop_after=2"]) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("rewardflow: all verdicts of the last 2 steps failed")
+    assert "unparsable: the reward returned str '0.7'" in said[-1]
+    assert [line["step"] for line in metrics()] == [0, 1]
+
+
+def test_the_closing_table_has_the_first_error_of_each_kind_and_where_to_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.py").write_text(
+        "def score(response, extra_info):\n"
+        "    if extra_info['group_uid'] == '5':\n"
+        "        raise ValueError('no number in it')\n"
+        "    return len(response)\n",
+        "utf-8",
+    )
+    share = 4 / 48
+    assert main(["train", "run.yaml", "reward=bad.py:score", "--no-probe"]) == 0  # 4 of 48 is less than a tenth
+    said = " ".join(capsys.readouterr().out.split())
+    journal = here / "run" / "journal.db"
+    assert "4 failed: user_error: ValueError: no number in it" in said
+    assert f"rewardflow report {here / 'run'}" in said
+    assert f"checkpoint {here / 'run' / 'checkpoints' / 'step_000003'}" in said
+    with JournalReader(journal) as reader:
+        first = reader.first_failure("user_error")
+        assert reader.first_failure("timeout") is None
+    assert f"rewardflow journal show {journal} {first}" in said
+    assert main(["journal", "ls", str(journal), "--failed"]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["id", "step", "group", "index", "kind", "attempts", "error"]
+    assert len(rows) == 4
+    assert all("ValueError: no number in it" in row for row in rows)
+    assert main(["journal", "show", str(journal), str(first)]) == 0
+    assert "error: ValueError: no number in it" in capsys.readouterr().out
+    again = ["run_dir=again", "reward=bad.py:score", "--no-probe", "--json", f"failures.max_share={share - 0.01}"]
+    assert main(["train", "run.yaml", *again]) == 3
+    said = capsys.readouterr()
+    assert "8% of the verdicts failed, more than failures.max_share" in said.err
+    told = json.loads(said.out)
+    assert (told["failed_share"], list(told["first_failures"])) == (share, ["user_error"])
+    assert told["checkpoint"].endswith("step_000003")
 
 
 # ---- --resume -----------------------------------------------------------------------------------------------------
@@ -283,6 +388,7 @@ def test_a_judge_that_is_down_ends_the_start_and_leaves_nothing(here: Path, caps
         (["run.yaml", "trainer.lrr=1"], "did you mean"),
         (["run.yaml", "schedule.groups_per_step=3"], "divisible"),
         (["run.yaml", "reward=nowhere.yaml"], "nowhere.yaml"),
+        (["run.yaml", "policy.model=./nowhere"], "policy.model must be a path that exists or a name on the hub"),
         (["run.yaml", "data.task=null", "data.path=nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
@@ -301,6 +407,9 @@ def test_mistakes_are_told_before_torch_is_imported(here: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "user_error" in err.splitlines()[-1]
+    process = start("train", "run.yaml", "policy.model=./nowhere", first="sys.path.insert(0, '.')")
+    _, err = process.communicate(timeout=60)
+    assert "policy.model must be a path that exists" in err
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])

@@ -6,6 +6,7 @@ terminal.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rewardflow.checkpoint.store import CheckpointStore
 from rewardflow.cli.display import dollars, duration, stdout_console, three_columns
-from rewardflow.cli.safe_text import safe
+from rewardflow.cli.safe_text import printable, safe
 from rewardflow.cli.train.live_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
 from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.cli.train.validation_text import number, validation_text
 from rewardflow.flow.validation.validation_report import ValidationReport
+from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER, JOURNAL_FILE
+from rewardflow.reward.journal.reader import JournalReader
 
 if TYPE_CHECKING:
+    from rewardflow.runtime.checkpointing import StopReason
     from rewardflow.runtime.memory_estimate import MemoryEstimate
     from rewardflow.runtime.memory_plan import MemoryPlan
     from rewardflow.runtime.preflight import Preflight
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 Row = tuple[str, str, str]
 
 _GIB, _MIB = 2**30, 2**20
+MAX_ERROR_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,23 @@ class TrainOutcome:
     metrics: Path | None
     validations: tuple[ValidationReport, ...] = ()  # by version
     is_resumed: bool = False
+    stopped_by: StopReason | None = None  # why it ended before its last step
+    run_dir: Path | None = None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The latest checkpoint of the run."""
+        found = [] if self.run_dir is None else CheckpointStore(self.run_dir / CHECKPOINTS_FOLDER).all()
+        return found[-1].path if found else None
+
+    def first_failures(self) -> dict[str, int]:
+        """Returns the number of the first failed verdict of each kind in the run's journal, if there is one."""
+        journal = None if self.run_dir is None else self.run_dir / JOURNAL_FILE
+        if journal is None or not self.totals.failed or not journal.is_file():
+            return {}
+        with JournalReader(journal) as reader:
+            found = {kind: reader.first_failure(kind) for kind in self.totals.failed}
+        return {kind: number for kind, number in found.items() if number is not None}
 
     def to_json(self) -> dict[str, Any]:
         metrics = None if self.metrics is None else str(self.metrics)
@@ -52,6 +75,9 @@ class TrainOutcome:
             "calls": self.calls,
             "cost_usd": self.cost_usd,
             "metrics": metrics,
+            "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
+            "first_failures": self.first_failures(),
+            "stopped_by": self.stopped_by,
             "validations": [report.to_metrics_json() for report in self.validations],
         }
 
@@ -103,8 +129,7 @@ def _outcome_rows(outcome: TrainOutcome, *, ascii_only: bool) -> Iterator[Row]:
     for report in outcome.validations[-1:]:
         yield "validation", number(report.overall.score_mean), validation_text(report)
     yield "verdicts", f"{totals.num_scored:,}", "scored"
-    for kind, count in totals.failed.most_common():
-        yield "", f"{count:,}", f"failed: {safe(kind)}"
+    yield from _failure_rows(outcome)
     for reason, count in totals.dropped.most_common():
         yield "dropped", f"{count:,}", f"groups: {safe(reason.replace('_', ' '))}"
     if totals.staleness_max is not None:
@@ -113,8 +138,23 @@ def _outcome_rows(outcome: TrainOutcome, *, ascii_only: bool) -> Iterator[Row]:
         yield "warning", "", safe(warning)
     calls = f"{outcome.calls:,} calls"
     yield "cost", dollars(outcome.cost_usd), f"of the run, {calls} of it now" if outcome.is_resumed else f"for {calls}"
+    if outcome.checkpoint is not None:
+        yield "checkpoint", "", safe(str(outcome.checkpoint))
     if outcome.metrics is not None:
         yield "metrics", "", safe(str(outcome.metrics))
+    if outcome.run_dir is not None:
+        yield "report", "", f"rewardflow report {safe(shlex.quote(str(outcome.run_dir)))}"
+
+
+def _failure_rows(outcome: TrainOutcome) -> Iterator[Row]:
+    """Yields each kind of failure with its first error, and the command that shows everything about that verdict."""
+    first = outcome.first_failures()
+    for kind, count in outcome.totals.failed.most_common():
+        error = printable(outcome.totals.first_errors.get(kind, ""))[:MAX_ERROR_CHARS]
+        yield "", f"{count:,}", safe(f"failed: {kind}{error and ': '}{error}")
+        if kind in first:
+            journal = shlex.quote(str(Path(str(outcome.run_dir)) / JOURNAL_FILE))
+            yield "", "", f"rewardflow journal show {safe(journal)} {first[kind]}"
 
 
 def _seconds_by(seconds: Mapping[str, float]) -> str:

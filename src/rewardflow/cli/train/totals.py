@@ -26,6 +26,7 @@ class TrainTotals:
     scores: list[float] = field(default_factory=list)  # of the steps with a score
     num_scored: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    first_errors: dict[str, str] = field(default_factory=dict)  # of each kind of failure
     dropped: Counter[str] = field(default_factory=Counter)
     staleness_max: int | None = None
     last: StepReport | None = None
@@ -43,6 +44,7 @@ class TrainTotals:
             self.scores.append(report.score_mean)
         self.num_scored += report.num_scored
         self.failed.update(report.failed)
+        self.first_errors = {**report.first_errors, **self.first_errors}
         self.dropped.update(report.dropped)
         if report.staleness_max is not None:
             self.staleness_max = max(self.staleness_max or 0, report.staleness_max)
@@ -56,6 +58,11 @@ class TrainTotals:
     @property
     def busy_share(self) -> float | None:
         return self.busy_s.total() / self.duration_s if self.duration_s else None
+
+    @property
+    def failed_share(self) -> float:
+        num_verdicts = self.num_scored + self.failed.total()
+        return self.failed.total() / num_verdicts if num_verdicts else 0.0
 
     @property
     def exposed_s(self) -> float:
@@ -79,6 +86,8 @@ class TrainTotals:
             "score_last": self.scores[-1] if self.scores else None,
             "scored": self.num_scored,
             "failed": dict(self.failed),
+            "failed_share": self.failed_share,
+            "first_errors": dict(self.first_errors),
             "dropped": dict(self.dropped),
             "staleness_max": self.staleness_max,
             "warnings": list(self.warnings),

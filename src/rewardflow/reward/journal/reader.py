@@ -89,6 +89,13 @@ class JournalReader:
             yield from page
             last_id = page[-1].id
 
+    def first_failure(self, kind: str) -> int | None:
+        """Returns the id of the first verdict that failed in this way."""
+        with translated_errors(self.path):
+            query = "SELECT id FROM verdicts WHERE value IS NULL AND kind = ? ORDER BY id LIMIT 1"
+            found = self._connection.execute(query, (kind,)).fetchone()
+        return None if found is None else int(found[0])
+
     def last_id(self) -> int:
         """Returns the largest id, 0 for an empty journal. Ids grow in the order of writing."""
         with translated_errors(self.path):
