@@ -16,7 +16,7 @@ from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.connection import ConnectionLost
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.host_clients import LEASE_S
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome, client_id_of
+from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome, client_id_of, pickle_problem
 
 
 class KillableHost:
@@ -92,6 +92,12 @@ class KillableHost:
     async def statistics(self) -> HostStatistics:
         return await self._answer(lambda host: host.statistics())
 
+    def problem_with(self, value: object) -> str | None:
+        return pickle_problem(value)
+
+    async def aclose(self) -> None:
+        pass
+
     async def _answer(self, ask: Callable[[Host], Any]) -> Any:
         """Delays the message in both directions, and loses it when the host dies."""
         await asyncio.sleep(self._delay_s)
@@ -137,6 +143,12 @@ class UnreliableHost(KillableHost):
         if self._chance.random() < self._fault_share:
             raise ConnectionLost("the message was lost")
         return await super()._answer(lambda host: host.hello(secret, run, share, records))
+
+    def problem_with(self, value: object) -> str | None:
+        return pickle_problem(value)
+
+    async def aclose(self) -> None:
+        pass
 
     async def _answer(self, ask: Callable[[Host], Any]) -> Any:
         draw = self._chance.random() / self._fault_share if self._fault_share else 1.0

@@ -26,6 +26,7 @@ CAPTIONS: Mapping[str, str] = {
     "settings": "YAML to records",
     "services": "judges, rules",
     "shared_agent": "one agent, many runs",
+    "serve": "the agent over HTTP",
     "answers": "files to score",
     "judging": "evidence on judges",
     "plan": "the simulator",

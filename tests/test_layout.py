@@ -38,6 +38,7 @@ SETTINGS = Layer(frozenset({"settings"}), frozenset({"orjson"}))
 # Only services/http/connection_pool imports aiohttp: it is itself imported when a client is made.
 SERVICES = Layer(frozenset({"services"}), frozenset({"aiohttp", "orjson"}))
 SHARED_AGENT = Layer(frozenset({"shared_agent"}), frozenset({"orjson"}))  # imports ray when it connects
+SERVE = Layer(frozenset({"serve"}), frozenset({"aiohttp", "orjson"}))
 ANSWERS = Layer(frozenset({"answers"}), frozenset({"orjson"}))
 JUDGING = Layer(frozenset({"judging"}))  # figures about judges; makes no call itself
 PLAN = Layer(frozenset({"plan"}))  # the simulator: the loop and the agent on a clock that jumps
@@ -69,6 +70,7 @@ LAYERS = (
     SETTINGS,
     SERVICES,
     SHARED_AGENT,
+    SERVE,
     ANSWERS,
     JUDGING,
     PLAN,

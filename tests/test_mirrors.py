@@ -95,6 +95,7 @@ COVERED_BY: Mapping[str, str] = {
     "runtime.records.validation_records": "runtime/records/test_run_records.py",
     "runtime.run_agent": "runtime/test_local.py",
     "runtime.run_state": "runtime/test_resume.py",
+    "serve.answers": "serve/test_own_protocol.py",
     "settings.cross_checks": "settings/test_run_settings.py",
     "settings.reward_kinds": "services/test_reward_file.py",
     "settings.sections.algorithm": "settings/test_run_settings.py",

@@ -40,6 +40,12 @@ class Scripted:
     async def statistics(self) -> HostStatistics:
         raise AssertionError("nobody asks for these")
 
+    def problem_with(self, value: object) -> str | None:
+        return None
+
+    async def aclose(self) -> None:
+        pass
+
     def _answer(self, question: Any) -> Any:
         self.asked.append((round(asyncio.get_running_loop().time(), 6), question))
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]

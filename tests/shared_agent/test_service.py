@@ -42,14 +42,17 @@ def test_after_a_journal_that_could_not_be_written_the_next_hello_opens_a_new_ag
     spec: AgentSpec, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        service = Service(spec)
-        first = await service.hello(None, "first", "run", 1.0)
+        async with asyncio.TaskGroup() as tasks:
+            await halt_and_open_again(Service(spec.build, tasks.create_task))
+
+    async def halt_and_open_again(service: Service) -> None:
+        first = await service.hello("first", "run", 1.0)
         await service.post("first", [request(1)])
         await service.take("first", 0)
         remove_journal(tmp_path)
         await service.post("first", [request(2)])
         assert (await halt_of(service, "first")).error == "JournalWriteFailed"
-        second = await service.hello(None, "second", "run", 1.0)
+        second = await service.hello("second", "run", 1.0)
         assert second.incarnation != first.incarnation
         await service.close()
 

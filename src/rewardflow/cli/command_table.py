@@ -50,6 +50,12 @@ COMMANDS = (
         "rewardflow agent start judge.yaml --rpm 600 --env OPENAI_API_KEY",
     ),
     Command(
+        "serve",
+        "rewardflow.cli.serve",
+        "serve verdicts over HTTP to any trainer, with one set of limits, caps and a journal for all of them",
+        "rewardflow serve judge.yaml --port 8078 --journal verdicts.db",
+    ),
+    Command(
         "eval",
         "rewardflow.cli.evaluate",
         "measure a model or a checkpoint on validation data",

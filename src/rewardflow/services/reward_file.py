@@ -72,6 +72,7 @@ class _Loader:
             raise InvalidInput(
                 f"the file must be a mapping with either `reward` or `rewards`, got {shown('', document)}"
             )
+        document = {key: value for key, value in document.items() if key != "serve"}  # for `rewardflow serve` alone
         options = self._options(document.get("limits"))
         if "reward" in document:
             parts = [self._part({key: value for key, value in document.items() if key != "limits"})]

@@ -67,6 +67,7 @@ class SharedAgent:
         if self._was_entered:
             raise AgentClosed("a SharedAgent can be entered once; connect again")
         self._was_entered = True
+        self._resources.push_async_callback(self._transport.aclose)
         session = Session(self._connection, self._counts, self._open_record(), sends_tokens=self._sends_tokens)
         try:
             await session.begin()
@@ -120,7 +121,7 @@ class SharedAgent:
         """Starts scoring and returns at once, as `RewardAgent.submit` does."""
         batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
         for rollout in batch:
-            check_travels(rollout)
+            check_travels(rollout, self._transport.problem_with)
         return self.on_loop(lambda: self._submit(batch, ticket))
 
     def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
@@ -132,7 +133,7 @@ class SharedAgent:
 
         Any worker of the run may submit the rest of the group. Cancelling the caller cancels the request.
         """
-        check_travels(rollout)
+        check_travels(rollout, self._transport.problem_with)
         session = self._check_open()
         if asyncio.get_running_loop() is not session.agent_loop.loop:
             raise InvalidInput("score must be awaited on the loop that the client was opened on")

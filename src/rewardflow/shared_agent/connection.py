@@ -46,6 +46,12 @@ class Transport(Protocol):
 
     async def statistics(self) -> HostStatistics: ...
 
+    def problem_with(self, value: object) -> str | None:
+        """Says why a value of a rollout cannot be sent, or returns None."""
+
+    async def aclose(self) -> None:
+        """Closes connections; called once, after the last message."""
+
 
 class Connection:
     """One client's connection: its id, the host's last welcome, and the number of reconnects."""

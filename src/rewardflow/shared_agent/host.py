@@ -19,7 +19,7 @@ from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, Reward
 from rewardflow.observe.events import Event, EventSink
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.forwarding_ticket import ForwardingTicket
-from rewardflow.shared_agent.host_clients import LEASE_S, POLL_S, HostClient, HostClients
+from rewardflow.shared_agent.host_clients import LEASE_S, POLL_S, HostClient, HostClients, LocalClient, Settled
 from rewardflow.shared_agent.incomplete_groups import GroupKey, IncompleteGroups
 from rewardflow.shared_agent.messages import (
     Cancel,
@@ -34,6 +34,7 @@ from rewardflow.shared_agent.messages import (
     Submit,
     Welcome,
     client_id_of,
+    pack_rollout,
 )
 from rewardflow.shared_agent.outbox import Listeners
 from rewardflow.shared_agent.samples import Samples
@@ -55,7 +56,7 @@ class Host:
         self._samples = Samples()
         self._waiting_bytes = WaitingBytes(agent.settings.max_waiting_mb * 1e6)
         self._listeners = Listeners()
-        self._steps: dict[tuple[str, int], ForwardingTicket] = {}  # for single requests, by run and step
+        self._steps: dict[tuple[str, int, bool], ForwardingTicket] = {}  # for single requests, by run and step
         self._incomplete_groups = IncompleteGroups(self._loop, agent.incomplete_after_s, self._give_up)
         self.halt: Halt | None = None
         agent.add_account_sink(self)
@@ -105,7 +106,7 @@ class Host:
 
     def dismiss(self) -> None:
         """Drops all clients before the agent closes: calls that closing cuts short must not give verdicts."""
-        for run in {run for run, _ in self._steps}:
+        for run in {run for run, _, _ in self._steps}:
             self._seal_steps(run)
         self._clients.clear()
         self._samples.clear()
@@ -129,6 +130,31 @@ class Host:
             self._do(client, op)
         return True
 
+    def ask(
+        self,
+        run: str,
+        rollouts: Sequence[tuple[Rollout, Settled]],
+        *,
+        share: float = 1.0,
+        due_step: int | None = None,
+    ) -> None:
+        """Asks for callers in this process, and calls each rollout's callback with its verdict, once.
+
+        All of the rollouts are judged, also if nobody waits for them any longer. Raises `RunFull` like `post`.
+        """
+        client = self._clients.local(run, share, lambda client, serial: self._settle(client, (serial,)))
+        serials = range(client.last_serial + 1, client.last_serial + 1 + len(rollouts))
+        numbered = list(zip(serials, rollouts, strict=True))
+        op = ScoreRequest([(serial, pack_rollout(one, with_tokens=True)) for serial, (one, _) in numbered], due_step)
+        self._waiting_bytes.add(client, (op,))
+        client.last_serial += len(rollouts)
+        client.waiting.update({serial: settled for serial, (_, settled) in numbered})
+        self._do(client, op)
+
+    def share_of(self, run: str) -> float | None:
+        """Returns the share of a run that has clients."""
+        return next((client.share for client in self._clients.of_run(run)), None)
+
     def _do(self, client: HostClient, op: Op) -> None:
         match op:
             case Submit():
@@ -137,8 +163,8 @@ class Host:
                     self._watch_incomplete(client.run, fresh)
             case ScoreRequest():
                 if fresh := self._samples.take_in(client, op.rollouts):
-                    self._begin(self._ticket_of_step(client, fresh[0].step), fresh)
-                    self._watch_incomplete(client.run, fresh)
+                    self._begin(self._ticket_of_step(client, fresh[0].step, op.due_step), fresh)
+                    self._watch_incomplete(client.run, fresh, always=isinstance(client, LocalClient))
             case Seal() if op.ticket in client.tickets:
                 self._seal(client.tickets.pop(op.ticket))
             case Cancel():
@@ -157,16 +183,19 @@ class Host:
             )
         return ticket
 
-    def _ticket_of_step(self, client: HostClient, step: int) -> ForwardingTicket:
+    def _ticket_of_step(self, client: HostClient, step: int, due_step: int | None) -> ForwardingTicket:
         """Returns the ticket for the single requests of a run's step, so that `log` gets a whole step as one batch.
 
         A step is over when the next but one has begun: two may be generated at the same time.
         """
+        step = step if due_step is None else due_step
         self._seal_steps(client.run, before=step - 1)
-        ticket = self._steps.get((client.run, step))
+        key = client.run, step, due_step is not None
+        ticket = self._steps.get(key)
         if ticket is None:
-            ticket = self._agent.open_forwarding_ticket(self, run=client.run, share=client.share)
-            self._steps[client.run, step] = ticket
+            ticket = self._steps[key] = self._agent.open_forwarding_ticket(
+                self, run=client.run, share=client.share, due_step=due_step
+            )
         return ticket
 
     def _seal_steps(self, run: str, *, before: float = math.inf) -> None:
@@ -189,9 +218,12 @@ class Host:
             for rollout in rollouts:
                 self.verdict(ticket.run, rollout, Reward(kind=kind, error="the shared agent has stopped sending"))
 
-    def _watch_incomplete(self, run: str, fresh: Sequence[Rollout]) -> None:
-        """Watches groups that lack rollouts, if groups are judged as a whole; other verdicts do not wait for these."""
-        if not self._agent.needs_groups:
+    def _watch_incomplete(self, run: str, fresh: Sequence[Rollout], *, always: bool = False) -> None:
+        """Watches groups that lack rollouts, if groups are judged as a whole; other verdicts do not wait for these.
+
+        `always`: also the others, because no lease of a client will end them.
+        """
+        if not self._agent.needs_groups and not always:
             return
         for step, group_id in {(rollout.step, rollout.group_id) for rollout in fresh}:
             if self._agent.assembly.missing_in(run, step, group_id):
@@ -203,6 +235,9 @@ class Host:
         run, step, group_id = key
         missing = self._agent.assembly.missing_in(run, step, group_id)
         if not missing or self.halt is not None:
+            return
+        if not self._agent.needs_groups and self._agent.assembly.num_outstanding_in(run, step, group_id):
+            self._incomplete_groups.rollout_arrived(key)
             return
         lost = self._clients.num_lost[run]
         gone = f"; {lost} of the run's processes stopped answering" if lost else ""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.forwarding_ticket import ForwardingTicket
 from rewardflow.reward.settings import MAX_SHARE, MIN_SHARE
-from rewardflow.shared_agent.messages import ClientStatus, Packed
+from rewardflow.shared_agent.messages import ClientStatus, pack_reward
 from rewardflow.shared_agent.outbox import Outbox
+from rewardflow.types import Reward
 
 LEASE_S = 15.0
 POLL_S = 5.0
@@ -76,9 +77,9 @@ class HostClient:
     waiter: asyncio.Future[None] | None = None
     lease: asyncio.TimerHandle | None = None
 
-    def tell(self, serial: int, reward: Packed, waited_s: float = 0.0) -> None:
+    def tell(self, serial: int, reward: Reward, waited_s: float = 0.0) -> None:
         self.serials[serial] = None
-        self.outbox.put((serial, reward, waited_s))
+        self.outbox.put((serial, pack_reward(reward), waited_s))
         self.wake()
 
     def wake(self) -> None:
@@ -109,6 +110,32 @@ class HostClient:
         )
 
 
+Settled = Callable[[Reward], None]
+
+
+@dataclass(slots=True, eq=False)
+class LocalClient(HostClient):
+    """Asks for callers in the host's own process, which wait for a callback instead of a delivery. It has no lease.
+
+    `waiting` holds the callback of each request; `done` is called with the serial number of each that has its verdict.
+    """
+
+    waiting: dict[int, Settled] = field(default_factory=dict)
+    done: Callable[[LocalClient, int], None] = lambda client, serial: None
+    last_serial: int = 0
+
+    def tell(self, serial: int, reward: Reward, waited_s: float = 0.0) -> None:
+        settled = self.waiting.pop(serial, None)
+        self.done(self, serial)
+        if settled is not None:
+            settled(reward)
+
+    def tell_all(self, reward: Reward) -> None:
+        """Ends every wait with this verdict."""
+        for serial in tuple(self.waiting):
+            self.tell(serial, reward)
+
+
 class HostClients:
     """Clients by id. Calls `lose` with the id of each client whose lease ran out; `lose` must call `forget`."""
 
@@ -121,6 +148,7 @@ class HostClients:
         self._lease_s = lease_s
         self._poll_s = poll_s
         self._by_id: dict[str, HostClient] = {}
+        self._local: dict[str, LocalClient] = {}  # by run
 
     def __iter__(self) -> Iterator[HostClient]:
         return iter(self._by_id.values())
@@ -132,6 +160,20 @@ class HostClients:
         return [client for client in self if client.run == run]
 
     def let_in(self, client_id: str, run: str, share: float, records: bool) -> HostClient:
+        self._check(run, share)
+        client = self._by_id[client_id] = HostClient(client_id, run, share, records)
+        return client
+
+    def local(self, run: str, share: float, done: Callable[[LocalClient, int], None]) -> LocalClient:
+        """Returns the run's client in this process; it stays until `clear`."""
+        known = self._local.get(run)
+        if known is None:
+            self._check(run, share)
+            known = self._local[run] = LocalClient(f"local:{run}", run, share, done=done)
+            self._by_id[known.id] = known
+        return known
+
+    def _check(self, run: str, share: float) -> None:
         if not run or not isinstance(run, str):
             raise InvalidInput(f"run must be a name, got {run!r}")
         if not MIN_SHARE <= share <= MAX_SHARE:
@@ -139,8 +181,6 @@ class HostClients:
         for other in self.of_run(run):
             if other.share != share:
                 raise InvalidInput(f"all clients of run {run!r} must have one share, got {other.share:g} and {share:g}")
-        client = self._by_id[client_id] = HostClient(client_id, run, share, records)
-        return client
 
     def forget(self, client_id: str) -> HostClient | None:
         client = self._by_id.pop(client_id, None)
@@ -152,6 +192,10 @@ class HostClients:
     def clear(self) -> None:
         for client_id in list(self._by_id):
             self.forget(client_id)
+        closed = Reward(kind="cancelled", error="the agent was closed before this verdict was final")
+        for client in self._local.values():
+            client.tell_all(closed)
+        self._local.clear()
 
     def renew(self, client: HostClient) -> None:
         client.end_lease()

@@ -54,6 +54,7 @@ _pack_text = operator.attrgetter(*_ROLLOUT_NAMES)
 _pack_tokens = operator.attrgetter(*_TOKEN_NAMES)
 _pack_reward = operator.attrgetter(*_REWARD_NAMES)
 _TIMES = ("at_s", "started_s")  # fields of events that are points in time, not durations
+MAX_GROUP_SIZE = 65_536
 _PLAIN = (str, int, float, bool, type(None))
 
 Packed = tuple[Any, ...]
@@ -81,9 +82,13 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Submits rollouts, by serial number, that `score` sent one by one and that belong to no ticket of the client."""
+    """Submits rollouts, by serial number, that `score` sent one by one and that belong to no ticket of the client.
+
+    When slots are scarce, their calls queue with those of `due_step` instead of the rollouts' own step.
+    """
 
     rollouts: list[tuple[int, Packed]]
+    due_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +195,19 @@ def text_size(rollout: Rollout) -> int:
 
 
 def unpack_rollout(packed: Packed) -> Rollout:
-    return Rollout(**dict(zip(_TOKEN_NAMES, packed, strict=False)))
+    """Restores a rollout; raises `InvalidInput` if it is none, or of a group that would take the host's memory."""
+    if len(packed) < 2:
+        raise InvalidInput(f"a packed rollout must have a group and a response, got {len(packed)} values")
+    rollout = Rollout(**dict(zip(_TOKEN_NAMES, packed, strict=False)))
+    if rollout.group_size > MAX_GROUP_SIZE:
+        raise InvalidInput(f"group_size must be at most {MAX_GROUP_SIZE:,}, got {rollout.group_size:,}")
+    return rollout
 
 
 def pack_reward(reward: Reward) -> Packed:
     """Packs a reward; an extra that cannot be pickled is replaced by a text that says so."""
     packed = _pack_reward(reward)
-    if reward.extras is EMPTY or _problem(reward.extras) is None:
+    if reward.extras is EMPTY or pickle_problem(reward.extras) is None:
         return packed
     extras = {key: _or_its_type(value) for key, value in reward.extras.items()}
     return (*packed[:5], extras, *packed[6:])
@@ -241,22 +252,25 @@ def _form_of(kind: type[Event]) -> _EventForm:
     return form
 
 
-def check_travels(rollout: Rollout) -> None:
-    """Raises `InvalidInput` with the name of a field that cannot be sent, in the caller's own stack."""
+def check_travels(rollout: Rollout, problem_with: Callable[[object], str | None]) -> None:
+    """Raises `InvalidInput` with the name of a field that cannot be sent, in the caller's own stack.
+
+    `problem_with` is the transport's: it says why a value cannot be sent.
+    """
     if not isinstance(rollout, Rollout):
         raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
     if not isinstance(rollout.ground_truth, _PLAIN):
-        _refuse("ground_truth", rollout.ground_truth, rollout)
+        _refuse("ground_truth", rollout.ground_truth, rollout, problem_with)
     if rollout.messages:
-        _refuse("messages", rollout.messages, rollout)
+        _refuse("messages", rollout.messages, rollout, problem_with)
     if rollout.extra_info is not EMPTY:
         for key, value in rollout.extra_info.items():
             if not isinstance(value, _PLAIN):
-                _refuse(f"extra_info[{key!r}]", value, rollout)
+                _refuse(f"extra_info[{key!r}]", value, rollout, problem_with)
 
 
-def _refuse(name: str, value: object, rollout: Rollout) -> None:
-    problem = _problem(value)
+def _refuse(name: str, value: object, rollout: Rollout, problem_with: Callable[[object], str | None]) -> None:
+    problem = problem_with(value)
     if problem is not None:
         raise InvalidInput(
             f"a rollout must be able to travel to the shared agent, got {name} of index {rollout.index} in group "
@@ -264,7 +278,8 @@ def _refuse(name: str, value: object, rollout: Rollout) -> None:
         )
 
 
-def _problem(value: object) -> str | None:
+def pickle_problem(value: object) -> str | None:
+    """Says why a value cannot be pickled, or returns None."""
     if isinstance(value, Mapping) and all(isinstance(one, _PLAIN) for one in value.values()):
         return None
     try:
@@ -275,4 +290,4 @@ def _problem(value: object) -> str | None:
 
 
 def _or_its_type(value: object) -> object:
-    return value if _problem(value) is None else f"<{type(value).__qualname__}, which cannot travel>"
+    return value if pickle_problem(value) is None else f"<{type(value).__qualname__}, which cannot travel>"

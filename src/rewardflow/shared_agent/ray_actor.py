@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from os import PathLike
 from typing import Any, TypeVar, cast
 
@@ -24,7 +24,7 @@ from rewardflow.observe.events import EventSink
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.connection import ConnectionLost
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
+from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome, pickle_problem
 from rewardflow.shared_agent.service import Service
 from rewardflow.shared_agent.spec import AgentSpec
 
@@ -50,7 +50,10 @@ class AgentActor:
         os.environ.update(env)  # not through Ray's runtime_env, which Ray writes into its logs
         logging.basicConfig(level=logging.INFO)
         sys.setswitchinterval(_SWITCH_S)
-        self._service = Service(spec, node=ray.get_runtime_context().get_node_id())
+        self._spec = spec
+        self._thread = LoopThread().__enter__()  # the agent's loop; Ray's own loop must stay free for messages
+        node = ray.get_runtime_context().get_node_id()
+        self._service = Service(spec.build, lambda serve: asyncio.wrap_future(self._thread.start(serve)), node=node)
         self._liveness = ProcessLiveness(_FIRST_CLIENT_S)
         self._watch = LoopThread().__enter__()
         if ends_with_clients:
@@ -66,7 +69,12 @@ class AgentActor:
         presence: Sequence[Awaitable[object]] = (),
     ) -> Welcome:
         """`presence` holds the client's pending answer of `stay`; in a list, so that Ray does not wait for it here."""
-        welcome = await self._service.hello(spec, secret, run, share, records)
+        if spec is not None and (difference := self._spec.difference(spec)) is not None:
+            raise InvalidInput(
+                "all who share an agent must describe it alike; this one runs with other settings (its own and those "
+                f"asked for): {difference}"
+            )
+        welcome = await self._on_agent_loop(self._service.hello(secret, run, share, records))
         for answer in presence:
             self._watch.start(self._liveness.track(_until_owner_is_gone(answer)))
         return welcome
@@ -76,22 +84,25 @@ class AgentActor:
         await asyncio.Event().wait()
 
     async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        return await self._service.post(secret, ops)
+        return await self._on_agent_loop(self._service.post(secret, ops))
 
     async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._service.take(secret, confirmed)
+        return await self._on_agent_loop(self._service.take(secret, confirmed))
 
     async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._service.bye(secret, confirmed)
+        return await self._on_agent_loop(self._service.bye(secret, confirmed))
 
     async def statistics(self) -> HostStatistics:
-        return await self._service.statistics()
+        return await self._on_agent_loop(self._service.statistics())
 
     async def could_not_open(self) -> bool:
         return self._service.could_not_open
 
     async def close(self) -> None:
-        await self._service.close()
+        await self._on_agent_loop(self._service.close())
+
+    async def _on_agent_loop(self, answer: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self._thread.start(answer))
 
     async def _end_with_clients(self) -> None:
         import ray
@@ -99,7 +110,7 @@ class AgentActor:
         await self._liveness.wait_until_all_gone()
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await self._service.close()
+                await self.close()
         finally:
             ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
@@ -192,6 +203,12 @@ class RayTransport:
 
     async def statistics(self) -> HostStatistics:
         return await self._call(self._actor.statistics.remote())
+
+    def problem_with(self, value: object) -> str | None:
+        return pickle_problem(value)
+
+    async def aclose(self) -> None:
+        """Does nothing: Ray's connections belong to the process."""
 
     def _find_or_make(self, spec: AgentSpec) -> Any:
         return _make(spec, name=self._name, namespace=self._namespace, **(self._make or {}))

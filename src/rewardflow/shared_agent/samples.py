@@ -14,7 +14,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.verdict_keys import has_same_inputs
 from rewardflow.shared_agent.host_clients import HostClient, SampleKey
 from rewardflow.shared_agent.incomplete_groups import GroupKey
-from rewardflow.shared_agent.messages import Packed, pack_reward, unpack_rollout
+from rewardflow.shared_agent.messages import Packed, unpack_rollout
 from rewardflow.types import Reward, Rollout
 
 
@@ -39,7 +39,7 @@ class Samples:
             try:
                 rollout = unpack_rollout(packed)
             except InvalidInput as error:
-                client.tell(serial, pack_reward(Reward(kind="user_error", error=str(error))))
+                client.tell(serial, Reward(kind="user_error", error=str(error)))
                 continue
             key = _key(client.run, rollout)
             sample = self._samples.get(key)
@@ -51,7 +51,7 @@ class Samples:
                 client.serials[serial] = key
                 sample.wanted_by.append((client, serial))
             else:
-                client.tell(serial, pack_reward(_collision(rollout, client.run)))
+                client.tell(serial, _collision(rollout, client.run))
         return fresh
 
     def withdraw(self, client: HostClient, serials: Iterable[int]) -> Collection[GroupKey]:
@@ -76,9 +76,8 @@ class Samples:
         sample = self._samples.pop(_key(run, rollout), None)
         if sample is None or not sample.wanted_by:
             return
-        packed = pack_reward(reward)
         for client, serial in sample.wanted_by:
-            client.tell(serial, packed, waited_s)
+            client.tell(serial, reward, waited_s)
 
     def clear(self) -> None:
         self._samples.clear()

@@ -1,40 +1,38 @@
-"""Runs a host on an event loop in its own thread; opens the agent on the first request, and again after a halt.
+"""Keeps a host open: opens the agent on the first request, and again after a halt.
 
-Always true: at most one agent is open at a time, in one thread, with one owner. A request gets the error that kept the
-agent from opening. A halted agent tells its clients once; the next hello opens a new agent.
+Always true: at most one agent is open at a time, with one task that owns it. A request gets the error that kept the
+agent from opening. A halted agent tells its clients once; the next hello opens a new agent. All methods run on one
+event loop; whoever serves requests from another loop brings them here (`ray_actor.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import dataclasses
 import os
 import uuid
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
-from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed
-from rewardflow.reward.blocking import LoopThread
+from rewardflow.errors import AgentClosed, JournalWriteFailed
+from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
-from rewardflow.shared_agent.spec import AgentSpec
 
-T = TypeVar("T")
+Start = Callable[[Coroutine[Any, Any, Exception | None]], Awaitable[Exception | None]]
 
 
 class Service:
-    """The host's methods, which may be awaited on any loop."""
+    """The host's methods. `build` makes an agent; `start` runs a coroutine as a task of whoever owns the service."""
 
-    def __init__(self, spec: AgentSpec, *, node: str = "") -> None:
-        self._spec = spec
+    def __init__(self, build: Callable[[], RewardAgent], start: Start, *, node: str = "") -> None:
+        self._build = build
+        self._start = start
         self._node = node
-        self._thread = LoopThread()
-        self._thread.__enter__()
         self._host: Host | None = None
         self._was_opened = self._was_refused = False
         self._is_closed = False
-        self._serving: concurrent.futures.Future[None] | None = None
+        self._serving: Awaitable[Exception | None] | None = None
         self._is_over: asyncio.Event | None = None  # ends the agent that is open now
         self._opening: asyncio.Lock | None = None
 
@@ -43,54 +41,22 @@ class Service:
         """Whether its agent could not be opened, and never was."""
         return self._was_refused and not self._was_opened
 
-    async def hello(
-        self, spec: AgentSpec | None, secret: str, run: str, share: float, records: bool = False
-    ) -> Welcome:
-        if spec is not None and (difference := self._spec.difference(spec)) is not None:
-            raise InvalidInput(
-                "all who share an agent must describe it alike; this one runs with other settings (its own and those "
-                f"asked for): {difference}"
-            )
-        return await self._on_host_loop(self._hello(secret, run, share, records))
+    async def hello(self, secret: str, run: str, share: float, records: bool = False) -> Welcome:
+        return (await self.open_host()).hello(secret, run, share, records)
 
     async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        return await self._on_host_loop(self._post(secret, ops))
+        return False if self._host is None else self._host.post(secret, ops)
 
     async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._on_host_loop(self._take(secret, confirmed))
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._on_host_loop(self._bye(secret, confirmed))
-
-    async def statistics(self) -> HostStatistics:
-        return await self._on_host_loop(self._statistics())
-
-    async def close(self) -> None:
-        """Ends the calls in flight, closes the journal, and opens no agent again."""
-        self._is_closed = True
-        await self._on_host_loop(self._close())
-
-    async def _on_host_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(self._thread.start(coroutine))
-
-    # -- on the agent's own loop -------------------------------------------------------------------------------------
-
-    async def _hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
-        return (await self._open_host()).hello(secret, run, share, records)
-
-    async def _post(self, secret: str, ops: Sequence[Op]) -> bool:
-        return self._host is not None and self._host.post(secret, ops)
-
-    async def _take(self, secret: str, confirmed: int) -> Delivery | None:
         return None if self._host is None else await self._host.take(secret, confirmed)
 
-    async def _bye(self, secret: str, confirmed: int) -> Delivery | None:
+    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
         return None if self._host is None else self._host.bye(secret, confirmed)
 
-    async def _statistics(self) -> HostStatistics:
-        return dataclasses.replace((await self._open_host()).statistics(), pid=os.getpid(), node=self._node)
+    async def statistics(self) -> HostStatistics:
+        return dataclasses.replace((await self.open_host()).statistics(), pid=os.getpid(), node=self._node)
 
-    async def _open_host(self) -> Host:
+    async def open_host(self) -> Host:
         """Returns a host whose agent has not halted; opens one if needed."""
         if self._is_closed:
             raise AgentClosed("the shared agent is being stopped")
@@ -101,32 +67,38 @@ class Service:
             if self._host is None:
                 opened: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
                 self._is_over = asyncio.Event()
-                self._serving = self._thread.start(self._serve(opened, self._is_over))
+                self._serving = self._start(self._serve(opened, self._is_over))
                 self._host = await opened
             return self._host
 
-    async def _serve(self, opened: asyncio.Future[Host], is_over: asyncio.Event) -> None:
-        """Enters and leaves the agent's block in one task, which owns everything in it."""
+    async def close(self) -> None:
+        """Ends the calls in flight, closes the journal, and opens no agent again."""
+        self._is_closed = True
+        await self._close()
+
+    async def _serve(self, opened: asyncio.Future[Host], is_over: asyncio.Event) -> Exception | None:
+        """Enters and leaves the agent's block in one task, which owns everything in it; returns what it raised."""
         try:
-            async with self._spec.build() as agent:
+            async with self._build() as agent:
                 self._was_opened = True
                 opened.set_result(Host(agent, incarnation=uuid.uuid4().hex))
                 await is_over.wait()
         except Exception as error:
             if opened.done():
-                raise
+                return error
             self._was_refused = True
             opened.set_exception(error)
+        return None
 
     async def _close(self) -> None:
-        if self._serving is not None and self._is_over is not None:
-            self._is_over.set()
-            has_halted = self._host is not None and self._host.halt is not None
-            if self._host is not None:
-                self._host.dismiss()
-            self._host = None
-            try:
-                await asyncio.wrap_future(self._serving)
-            except JournalWriteFailed:
-                if not has_halted:
-                    raise  # a halted agent has told this to its clients
+        if self._serving is None or self._is_over is None:
+            return
+        serving, self._serving = self._serving, None
+        self._is_over.set()
+        has_halted = self._host is not None and self._host.halt is not None
+        if self._host is not None:
+            self._host.dismiss()
+        self._host = None
+        error = await serving
+        if error is not None and not (has_halted and isinstance(error, JournalWriteFailed)):
+            raise error  # a halted agent has told its clients that the journal failed

@@ -363,6 +363,11 @@ class Assembly:
         group = self._groups.get((run, step, group_id))
         return () if group is None else group.missing()
 
+    def num_outstanding_in(self, run: str, step: int, group_id: str) -> int:
+        """Returns how many verdicts of an open group are still to come."""
+        group = self._groups.get((run, step, group_id))
+        return 0 if group is None else group.num_outstanding
+
     def give_up(self, run: str, step: int, group_id: str, message: str) -> None:
         """Cancels a group that will never be whole."""
         group = self._groups.get((run, step, group_id))

@@ -1,0 +1,238 @@
+"""The HTTP server: routes, tokens, bounded bodies, errors, and the order in which everything ends.
+
+Always true: a request is answered with a verdict, or with an error and its reason; a body above `max_body_mb` is
+refused unread. No page of another site can use a server without tokens through a browser. Closing stops listening,
+answers what waits, ends the calls in flight, and closes the journal, in this order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import ipaddress
+import logging
+import socket
+import ssl
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Final, TypeVar
+
+from aiohttp import web
+
+from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, JournalLocked, RewardflowError
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.event_loop import end_tasks
+from rewardflow.serve.answers import RETRY_AFTER_S, error_answer, json_answer
+from rewardflow.serve.jobs import Forbidden, Jobs, ServedJob, Unauthorized
+from rewardflow.serve.own_protocol import ClientVerbs, Hello, Post, ScoreBody, Take, score, score_events
+from rewardflow.serve.plain_records import from_plain, read_json
+from rewardflow.serve.repeatable_requests import RepeatableRequests
+from rewardflow.serve.settings import ServeSettings
+from rewardflow.shared_agent.messages import RunFull
+from rewardflow.shared_agent.service import Service
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RUN_HEADER: Final = "X-Rewardflow-Run"
+STEP_HEADER: Final = "X-Rewardflow-Step"
+_BACKLOG: Final = 4096  # thousands of clients may connect at once
+_CLOSE_S: Final = 5.0
+_EVENTS: Final = "text/event-stream"
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AgentServer:
+    """Serves one agent from `async with` to its end, on the loop that entered it."""
+
+    def __init__(self, build: Callable[[], RewardAgent], settings: ServeSettings) -> None:
+        self._build = build
+        self._settings = settings
+        self._jobs = Jobs(settings)
+        self._scope = contextlib.AsyncExitStack()
+        self._is_closing = asyncio.Event()
+        self.port = settings.port
+
+    @property
+    def url(self) -> str:
+        scheme = "http" if self._settings.tls_certificate is None else "https"
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        return f"{scheme}://{host}:{self.port}"
+
+    async def __aenter__(self) -> AgentServer:
+        async with contextlib.AsyncExitStack() as undo:
+            tasks = await asyncio.TaskGroup().__aenter__()
+            undo.push_async_exit(functools.partial(_end, tasks))
+            self._service = Service(self._build, tasks.create_task)
+            self._requests = RepeatableRequests(self._service)
+            self._verbs = ClientVerbs(self._service)
+            runner = web.AppRunner(
+                self._application(), access_log=None, handler_cancellation=False, shutdown_timeout=_CLOSE_S
+            )
+            await runner.setup()
+            undo.push_async_callback(runner.cleanup)
+            undo.push_async_callback(self._service.close)  # answers what waits first
+            await self._service.open_host()  # a mistake in the settings is found before anybody connects
+            site = await self._listen(runner)
+            undo.push_async_callback(site.stop)
+            undo.callback(self._is_closing.set)
+            self._scope = undo.pop_all()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._scope.__aexit__(exc_type, exc, traceback)
+
+    async def _listen(self, runner: web.AppRunner) -> web.TCPSite:
+        settings = self._settings
+        site = web.TCPSite(runner, settings.host, settings.port, ssl_context=_tls(settings), backlog=_BACKLOG)
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"{settings.host}:{settings.port} ({error.strerror or error})"
+            raise InvalidInput(f"host and port must be free to listen on, got {where}") from error
+        self.port = runner.addresses[0][1]
+        return site
+
+    def _application(self) -> web.Application:
+        application = web.Application(
+            client_max_size=int(self._settings.max_body_mb * 1e6), middlewares=[self._answered]
+        )
+        routes: Mapping[tuple[str, str], _Handler] = {
+            ("GET", "/healthz"): self._healthz,
+            ("POST", "/v1/hello"): self._hello,
+            ("POST", "/v1/post"): self._post,
+            ("POST", "/v1/take"): self._take,
+            ("POST", "/v1/bye"): self._bye,
+            ("GET", "/v1/statistics"): self._statistics,
+            ("POST", "/v1/score"): self._score,
+        }
+        for (method, path), handler in routes.items():
+            application.router.add_route(method, path, handler)
+        return application
+
+    # -- what every request passes -----------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Turns every error into an answer with its status and its reason."""
+        try:
+            if not self._jobs.needs_token and not _is_from_here(request, self._settings.host):
+                raise Forbidden("a server without tokens answers programs on this machine, no page of another site")
+            return await handler(request)
+        except Unauthorized as error:
+            return error_answer(401, str(error), "unauthorized", {"WWW-Authenticate": "Bearer"})
+        except Forbidden as error:
+            return error_answer(403, str(error), "forbidden")
+        except RunFull as error:
+            return error_answer(429, str(error), "queue_full", {"Retry-After": str(RETRY_AFTER_S)})
+        except InvalidInput as error:
+            return error_answer(400, str(error), "invalid_request")
+        except (AgentClosed, AgentHalted, JournalLocked) as error:
+            return error_answer(503, str(error), "unavailable", {"Retry-After": str(RETRY_AFTER_S)})
+        except web.HTTPException as error:
+            return error_answer(error.status, error.text or error.reason, "http")
+        except RewardflowError as error:
+            logger.exception("a request could not be answered")
+            return error_answer(500, str(error), type(error).__name__)
+
+    def _job(self, request: web.Request, run: str | None = None) -> ServedJob:
+        named = run or request.headers.get(RUN_HEADER) or request.query.get("run")
+        return self._jobs.of(request.headers.get("Authorization"), named)
+
+    async def _body(self, request: web.Request, kind: type[T]) -> T:
+        return from_plain(kind, read_json(await request.read()))
+
+    # -- small handlers ----------------------------------------------------------------------------------------------
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return json_answer({"status": "closing" if self._is_closing.is_set() else "ok"})
+
+    # -- the own protocol --------------------------------------------------------------------------------------------
+
+    async def _hello(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request, Hello)
+        return await self._verbs.hello(body, self._job(request, body.run))
+
+    async def _post(self, request: web.Request) -> web.StreamResponse:
+        self._job(request)
+        return await self._verbs.post(await self._body(request, Post))
+
+    async def _take(self, request: web.Request) -> web.StreamResponse:
+        self._job(request)
+        return await self._verbs.take(await self._body(request, Take))
+
+    async def _bye(self, request: web.Request) -> web.StreamResponse:
+        self._job(request)
+        return await self._verbs.bye(await self._body(request, Take))
+
+    async def _statistics(self, request: web.Request) -> web.StreamResponse:
+        return await self._verbs.statistics(self._job(request))
+
+    async def _score(self, request: web.Request) -> web.StreamResponse:
+        self._jobs.of(request.headers.get("Authorization"), None)  # no body is read for a stranger
+        body = await self._body(request, ScoreBody)
+        job = self._job(request, body.run)
+        if _EVENTS in request.headers.get("Accept", ""):
+            return await _stream(request, score_events(body, job, self._requests))
+        return await score(body, job, self._requests)
+
+
+async def _end(
+    tasks: asyncio.TaskGroup,
+    exc_type: type[BaseException] | None,
+    exc: BaseException | None,
+    traceback: TracebackType | None,
+) -> None:
+    await end_tasks(tasks, exc)
+
+
+async def _stream(request: web.Request, events: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Sends events as they come. An error before the first one is an answer of its own."""
+    first = await anext(events)
+    response = web.StreamResponse(headers={"Cache-Control": "no-store", "Content-Type": _EVENTS})
+    with contextlib.suppress(ConnectionResetError):  # the caller has gone, and may ask again
+        await response.prepare(request)
+        await response.write(first)
+        async for event in events:
+            await response.write(event)
+        await response.write_eof()
+    return response
+
+
+def _tls(settings: ServeSettings) -> ssl.SSLContext | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(f"tls_certificate and tls_key must be readable PEM files, got {error}") from error
+    return context
+
+
+def _is_from_here(request: web.Request, own_host: str) -> bool:
+    """Whether no page of another site has sent the request through a browser.
+
+    A browser names the page's site in `Origin`. A site that lets its own name point to this address (DNS rebinding) is
+    known by that name in `Host`. Programs send no `Origin`.
+    """
+    host = request.headers.get("Host", "")
+    if request.headers.get("Origin") not in (None, f"http://{host}", f"https://{host}"):
+        return False
+    try:
+        name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a broken IPv6 address
+        return False
+    if name in ("localhost", own_host.lower(), socket.gethostname().lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)  # no site can choose it as its name
+    except ValueError:
+        return False
+    return True

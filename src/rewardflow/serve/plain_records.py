@@ -1,0 +1,180 @@
+"""Turns records into JSON and back, by their type hints.
+
+Always true: nothing is unpickled, and no value of a wrong type gets into a record: `from_plain` raises `InvalidInput`
+with the place, the type and the value. A value that JSON cannot hold is sent as a text that says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin
+
+import orjson
+
+from rewardflow.errors import InvalidInput
+
+T = TypeVar("T")
+
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_NUMBERS: Mapping[type, Any] = {int: int, float: (int, float), str: str, bool: bool}
+
+
+def to_json(value: object) -> bytes:
+    """Writes records, tuples and mappings as JSON; a value without a form in JSON is replaced by its type's name."""
+    return orjson.dumps(value, default=_in_words, option=_OPTIONS)
+
+
+def json_problem(value: object) -> str | None:
+    """Says why a value cannot be written as JSON, or returns None."""
+    try:
+        orjson.dumps(value, default=_plain_mapping, option=_OPTIONS)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def read_json(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the body must be JSON, got {len(text):,} bytes: {error}") from None
+
+
+def from_plain(kind: type[T], value: Any, where: str = "the body") -> T:
+    """Makes a value of this type from parsed JSON: a record, or what records hold."""
+    reader: Any = _reader
+    made: T = reader(kind)(value, where)
+    return made
+
+
+def _in_words(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return f"<{type(value).__qualname__}, which cannot travel>"
+
+
+def _plain_mapping(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"type is not JSON serializable: {type(value).__qualname__}")
+
+
+@functools.cache
+def _reader(kind: Any) -> Any:
+    """Returns the function that makes a value of this type, so that hints are read once and not for each value."""
+    origin = get_origin(kind)
+    if kind is Any or kind is object:
+        return _anything
+    if origin in (typing.Union, types.UnionType):
+        return _union_reader(get_args(kind))
+    if origin is typing.Literal:
+        return functools.partial(_literal, get_args(kind))
+    if dataclasses.is_dataclass(kind):
+        return _record_reader(kind)
+    if origin is tuple or origin in (list, Sequence):
+        return _sequence_reader(kind, origin, get_args(kind))
+    if origin in (Mapping, dict):
+        return _mapping_reader(*get_args(kind))
+    if kind in _NUMBERS:
+        return functools.partial(_number, kind)
+    raise TypeError(f"no value of type {kind} can come from JSON")
+
+
+def _anything(value: Any, where: str) -> Any:
+    return value
+
+
+def _number(kind: type, value: Any, where: str) -> Any:
+    if not isinstance(value, _NUMBERS[kind]) or (isinstance(value, bool) and kind is not bool):
+        raise InvalidInput(f"{where} must be {kind.__name__}, got {value!r:.100}")
+    return value
+
+
+def _literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value not in allowed:
+        raise InvalidInput(f"{where} must be one of {', '.join(map(repr, allowed))}, got {value!r:.100}")
+    return value
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> Any:
+    readers = [_reader(kind) for kind in kinds if kind is not type(None)]
+    takes_none = type(None) in kinds
+
+    def read(value: Any, where: str) -> Any:
+        if value is None and takes_none:
+            return None
+        for reader in readers[:-1]:
+            try:
+                return reader(value, where)
+            except InvalidInput:
+                continue
+        return readers[-1](value, where)
+
+    return read
+
+
+def _sequence_reader(kind: Any, origin: Any, parts: tuple[Any, ...]) -> Any:
+    make = list if origin in (list, Sequence) else tuple
+    if make is tuple and not (len(parts) == 2 and parts[1] is Ellipsis):
+        return _fixed_tuple_reader(tuple(_reader(part) for part in parts))
+    read_one = _reader(parts[0])
+
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, list):
+            raise InvalidInput(f"{where} must be a list, got {value!r:.100}")
+        if read_one is _anything:
+            return make(value)
+        return make([read_one(one, where) for one in value])
+
+    return read
+
+
+def _fixed_tuple_reader(readers: tuple[Any, ...]) -> Any:
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise InvalidInput(f"{where} must be a list of {len(readers)}, got {value!r:.100}")
+        return tuple([reader(one, where) for reader, one in zip(readers, value, strict=True)])
+
+    return read
+
+
+def _mapping_reader(key_kind: Any, value_kind: Any) -> Any:
+    read_one = _reader(value_kind)
+
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, Mapping):
+            raise InvalidInput(f"{where} must be an object, got {value!r:.100}")
+        if read_one is _anything and key_kind is str:
+            return value
+        try:
+            keys = [key_kind(key) for key in value]
+        except ValueError:
+            raise InvalidInput(f"the names in {where} must be {key_kind.__name__}") from None
+        return {key: read_one(one, f"{where}.{key!s:.40}") for key, one in zip(keys, value.values(), strict=True)}
+
+    return read
+
+
+def _record_reader(kind: Any) -> Any:
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(kind) if field.init}
+    needed = {
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, Mapping):
+            raise InvalidInput(f"{where} must be an object, got {value!r:.100}")
+        if unknown := value.keys() - fields.keys():
+            raise InvalidInput(f"{where} takes {', '.join(fields)}, got {sorted(unknown)[0]!r:.100}")
+        if missing := needed - value.keys():
+            raise InvalidInput(f"{where} must have {sorted(missing)[0]!r}")
+        return kind(**{name: fields[name](one, f"{where}.{name}") for name, one in value.items()})
+
+    return read

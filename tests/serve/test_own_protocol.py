@@ -1,0 +1,92 @@
+"""`/v1/score` and the verbs of clients, as plain HTTP: one, a batch, a group that grows, and a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from served import CALLS, GATE, served
+
+
+def body(*rollouts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"rollouts": list(rollouts), **more}
+
+
+def test_verdicts_that_are_not_final_in_time_are_listed_and_the_same_request_gets_them() -> None:
+    async def main() -> None:
+        async with served() as asker:
+            asked = body({"group_id": "g", "response": "ab"}, {"group_id": "h", "response": "hold"}, wait_s=0.05)
+            _, first = await asker.post("/v1/score", asked)
+            assert [one["group_id"] for one in first["pending"]] == ["h"]
+            GATE["hold"].set()
+            _, second = await asker.post("/v1/score", {**asked, "wait_s": 30})
+            assert [(one["group_id"], one["value"]) for one in second["verdicts"]] == [("g", 2.0), ("h", 4.0)]
+            assert second["pending"] == []
+            assert CALLS == {"ab": 1, "hold": 1}
+
+    asyncio.run(main())
+
+
+def test_a_stream_gives_each_verdict_as_it_is_ready_and_says_when_it_ends() -> None:
+    async def main() -> None:
+        async with served() as asker:
+            asked = body({"group_id": "g", "response": "hold"}, {"group_id": "h", "response": "abc"})
+            streaming = asyncio.create_task(asker.post("/v1/score", asked, Accept="text/event-stream"))
+            await GATE["started"].wait()
+            GATE["hold"].set()
+            status, text = await streaming
+            events = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+            assert (status, events) == (200, ["verdict", "verdict", "end"])
+
+    asyncio.run(main())
+
+
+def test_a_failed_verdict_has_no_value() -> None:
+    async def main() -> None:
+        async with served(max_attempts=1) as asker:
+            _, answer = await asker.post("/v1/score", body({"group_id": "g", "response": "bad"}))
+            (verdict,) = answer["verdicts"]
+            assert (verdict["status"], verdict["value"], verdict["kind"]) == ("failed", None, "user_error")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [
+        (b"{", "must be JSON"),
+        ([], "must be an object"),
+        ({}, "must have 'rollouts'"),
+        (body(), "rollouts must be 1 to 10,000"),
+        (body({"group_id": "g"}), "must have 'response'"),
+        (body({"group_id": "g", "response": 3}), "response of a rollout must be str"),
+        (body({"group_id": "g", "response": "", "reponse": ""}), "takes group_id, response"),
+        (body({"group_id": "g", "response": "", "index": 2}), "index must lie in"),
+        (body({"group_id": "g", "response": "", "group_size": 2**40}), "group_size must be at most"),
+        (body({"group_id": "g", "response": "", "messages": ["hi"]}), "messages must be a list of objects"),
+        (body({"group_id": "g", "response": ""}, wait_s="1"), "wait_s must be float"),
+    ],
+)
+def test_a_mistake_is_400_with_the_rule_and_costs_nothing(asked: Any, rule: str) -> None:
+    async def main() -> None:
+        async with served() as asker:
+            status, answer = await asker.post("/v1/score", asked)
+            assert status == 400
+            assert rule in answer["error"]["message"]
+            assert not CALLS
+
+    asyncio.run(main())
+
+
+def test_a_client_that_the_server_does_not_know_must_say_hello() -> None:
+    async def main() -> None:
+        async with served() as asker:
+            assert (await asker.post("/v1/take", {"secret": "s" * 32, "confirmed": 0}))[0] == 410
+            assert (await asker.post("/v1/post", {"secret": "s" * 32, "ops": []}))[0] == 410
+            assert (await asker.post("/v1/hello", {"secret": "short", "run": "a"}))[0] == 400
+            assert (await asker.post("/v1/hello", {"secret": "s" * 32, "run": "a"}))[0] == 200
+            wrong = {"secret": "s" * 32, "ops": [{"op": "Explode", "about": {}}]}
+            assert (await asker.post("/v1/post", wrong))[0] == 400
+
+    asyncio.run(main())

@@ -1,0 +1,114 @@
+"""The Python client over HTTP: the interface of `RewardAgent`, and a server that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from served import CALLS, GATE, judge, rollouts, served
+
+import rewardflow as rf
+from rewardflow.errors import InvalidInput, SharedAgentGone
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.serve import connect
+from rewardflow.serve.agent_server import AgentServer
+from rewardflow.serve.settings import ServeSettings
+
+
+def test_groups_come_back_with_the_very_records_that_were_submitted() -> None:
+    async def main() -> None:
+        async with served() as asker, connect(asker.url, run="a") as agent:
+            sent = rollouts(24, size=4, ground_truth={"answer": [1, 2]}, messages=[{"role": "user", "content": "hi"}])
+            groups = await agent.submit(sent).all()
+            assert all(one is other for one, other in zip(sent, (r for g in groups for r in g.rollouts), strict=True))
+            assert [reward.value for g in groups for reward in g.rewards] == [float(len(r.response)) for r in sent]
+            assert agent.statistics().scored == 24
+            statistics = await agent.host_statistics()
+            assert statistics.agent.verdicts.scored == 24
+            assert [client.run for client in statistics.clients] == ["a"]
+
+    asyncio.run(main())
+
+
+def test_a_failed_verdict_keeps_its_kind_and_its_reason() -> None:
+    async def main() -> None:
+        async with served(max_attempts=1) as asker, connect(asker.url, run="a") as agent:
+            reward = await agent.score(rf.Rollout(group_id="g", response="bad"))
+            assert (reward.value, reward.kind) == (None, "user_error")
+            assert "cannot be judged" in (reward.error or "")
+
+    asyncio.run(main())
+
+
+def test_what_json_cannot_hold_is_refused_by_its_name_before_it_is_sent() -> None:
+    async def main() -> None:
+        async with served() as asker, connect(asker.url, run="a") as agent:
+            with pytest.raises(InvalidInput, match=r"extra_info\['odd'\] of index 0"):
+                agent.submit(rf.Rollout(group_id="g", response="", extra_info={"odd": object()}))
+
+    asyncio.run(main())
+
+
+def test_a_server_that_comes_back_gets_what_has_no_verdict_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+    async def main() -> None:
+        CALLS.clear()
+        GATE.update(hold=asyncio.Event(), started=asyncio.Event())
+        make = lambda: RewardAgent(judge, serves_runs=True, journal=tmp_path / "v.db")  # noqa: E731
+        first = AgentServer(make, ServeSettings(port=0))
+        async with first:
+            agent = connect(first.url, run="a")
+            await agent.__aenter__()
+            paid = await agent.submit(rollouts(8)).all()
+            ticket = agent.submit([rf.Rollout(group_id="late", response="hold")])
+            await GATE["started"].wait()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_exit(agent.__aexit__)
+            GATE["hold"].set()
+            calls = CALLS.copy()
+            async with AgentServer(make, ServeSettings(port=first.port)):
+                assert [group.rewards[0].value for group in await ticket.all()] == [4.0]
+                again = await agent.submit([group.rollouts[0] for group in paid]).all()
+                assert [group.rewards for group in again] != []
+                assert all(group.rewards[0].cached for group in again)
+                assert agent.statistics().reconnects >= 1
+                assert calls["hold"] <= CALLS["hold"] <= calls["hold"] + 1
+                assert all(CALLS[text] == count for text, count in calls.items() if text != "hold")
+                await stack.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_stays_away_is_given_up_and_a_wrong_address_is_refused() -> None:
+    async def main() -> None:
+        with pytest.raises(SharedAgentGone, match="must answer within"):
+            async with connect("http://127.0.0.1:9", run="a", give_up_s=0.2):
+                pass
+        with pytest.raises(InvalidInput, match="must begin with http"):
+            connect("127.0.0.1:9", run="a")
+
+    asyncio.run(main())
+
+
+def test_a_wrong_token_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_TOKEN", "c" * 20)
+    monkeypatch.setenv("REWARDFLOW_TOKEN", "wrong-token-of-the-client")
+
+    async def main() -> None:
+        async with served(serve={"token_env": "ALL_TOKEN"}) as asker:
+            with pytest.raises(InvalidInput, match=r"\(401\)") as refused:
+                async with connect(asker.url, run="a"):
+                    pass
+            assert "wrong-token" not in str(refused.value)
+
+    asyncio.run(main())
+
+
+def test_a_run_directory_gets_the_calls_of_the_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served() as asker, connect(asker.url, run="a", run_dir=tmp_path / "run") as agent:
+            await agent.submit(rollouts(6, size=3)).all()
+
+    asyncio.run(main())
+    assert any(path.is_file() for path in (tmp_path / "run").rglob("*"))
