@@ -29,7 +29,7 @@ class Layer:
 
 
 # What everybody imports, and what is written about a run.
-FOUNDATION = Layer(frozenset({"clock", "errors", "extras", "types"}))
+FOUNDATION = Layer(frozenset({"clock", "errors", "extras", "notebook_table", "types"}))
 OBSERVE = Layer(frozenset({"observe"}))
 REWARD = Layer(frozenset({"reward"}), frozenset({"orjson"}))
 FLOW = Layer(frozenset({"flow"}))  # the loop knows neither torch nor ray

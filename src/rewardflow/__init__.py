@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rewardflow.reward.code.current_call import Call, current_call, report_headers, report_usage
     from rewardflow.reward.component import Weighted
     from rewardflow.reward.ticket import Ticket
-    from rewardflow.types import FAILURE_KINDS, FailureKind, Reward, Rollout, ScoredGroup
+    from rewardflow.types import FAILURE_KINDS, FailureKind, Reward, RewardList, Rollout, ScoredGroup
 else:  # hidden from type checkers: with a `__getattr__` they would accept any name
     # The imports above, once more, for the interpreter; tests/test_public_names.py compares the two.
     _MODULES = {
@@ -60,7 +60,7 @@ else:  # hidden from type checkers: with a `__getattr__` they would accept any n
         "rewardflow.reward.code.current_call": ("Call", "current_call", "report_headers", "report_usage"),
         "rewardflow.reward.component": ("Weighted",),
         "rewardflow.reward.ticket": ("Ticket",),
-        "rewardflow.types": ("FAILURE_KINDS", "FailureKind", "Reward", "Rollout", "ScoredGroup"),
+        "rewardflow.types": ("FAILURE_KINDS", "FailureKind", "Reward", "RewardList", "Rollout", "ScoredGroup"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -73,7 +73,7 @@ else:  # hidden from type checkers: with a `__getattr__` they would accept any n
         return value
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 __all__ = [
@@ -93,6 +93,7 @@ __all__ = [
     "RateLimited",
     "Reward",
     "RewardAgent",
+    "RewardList",
     "RewardLoadError",
     "RewardflowError",
     "Rollout",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from rewardflow.errors import InvalidInput
+from rewardflow.notebook_table import html_table
 
 Status = Literal["scored", "failed"]
 
@@ -65,6 +66,7 @@ _ROLLOUT_TYPES: tuple[tuple[str, type], ...] = (
 )
 
 
+_SHOWN_CHARS = 60
 _MAX_INT = 2**63 - 1  # the largest that the journal can hold; hex in messages, because decimal digits are limited
 
 
@@ -112,6 +114,10 @@ class Rollout:
             name, value = ("group_size", self.group_size) if self.group_size > _MAX_INT else ("step", self.step)
             raise InvalidInput(f"{name} of a rollout must fit 64 bits, got {value:#x} in group {self.group_id!r}")
 
+    def __repr__(self) -> str:
+        """Shows which one it is and how its response begins; tokens and messages would fill screens."""
+        return f"Rollout({self.group_id!r}, {self.index} of {self.group_size}, {_begin(self.response)!r})"
+
     @property
     def place(self) -> tuple[int, str, int]:
         """Step, group and index: what tells a rollout from all others of its run."""
@@ -154,6 +160,17 @@ class Reward:
         elif not math.isfinite(self.value):
             raise InvalidInput(f"a scored reward needs a finite value, got value={self.value!r}")
 
+    def __repr__(self) -> str:
+        if self.value is None:
+            told = f"failed: {self.kind}" + (f", {_begin(self.error)!r}" if self.error else "")
+        else:
+            told = f"{self.value:.6g}" + (", imputed" if self.imputed else "")
+        cost = f", cost ${self.cost_usd:.4g}" if self.cost_usd else ""
+        return f"Reward({told}{cost}{', cached' if self.cached else ''})"
+
+    def _repr_html_(self) -> str:
+        return RewardList([self])._repr_html_()
+
     @property
     def is_scored(self) -> bool:
         return self.value is not None
@@ -167,6 +184,39 @@ class Reward:
         put(self, "tokens", tokens)
 
 
+class RewardList(list[Reward]):
+    """A list of rewards that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        return html_table(_summary(self), _REWARD_HEADINGS, [_reward_cells(reward) for reward in self])
+
+
+_REWARD_HEADINGS = ("score", "why", "components", "cost", "latency", "attempts")
+
+
+def _reward_cells(reward: Reward) -> tuple[object, ...]:
+    score = f"failed: {reward.kind}" if reward.value is None else f"{reward.value:.6g}"
+    parts = ", ".join(
+        f"{name} {value if value is None else f'{value:.3g}'}" for name, value in reward.components.items()
+    )
+    cost = f"${reward.cost_usd:.4g}" + (" (cached)" if reward.cached else "")
+    return score, reward.error or reward.explanation, parts, cost, f"{reward.latency_s:.2f} s", reward.attempts
+
+
+def _summary(rewards: Sequence[Reward]) -> str:
+    values = [reward.value for reward in rewards if reward.value is not None]
+    mean = f", mean {sum(values) / len(values):.3g}" if values else ""
+    num_failed = len(rewards) - len(values)
+    cost_usd = sum(reward.cost_usd for reward in rewards)
+    failed, cost = f", {num_failed:,} failed" if num_failed else "", f", cost ${cost_usd:.4g}" if cost_usd else ""
+    return f"{len(rewards):,} reward{'s' if len(rewards) != 1 else ''}{mean}{failed}{cost}"
+
+
+def _begin(text: str | None) -> str:
+    """Returns the first characters of a text, for a repr of one line."""
+    return text or "" if text is None or len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredGroup:
     """All rollouts of one prompt with their rewards, aligned by position and sorted by index."""
@@ -176,6 +226,15 @@ class ScoredGroup:
     group_size: int
     rollouts: tuple[Rollout, ...]
     rewards: tuple[Reward, ...]
+
+    def __repr__(self) -> str:
+        return f"ScoredGroup({self.group_id!r}, step {self.step}, {_summary(self.rewards)})"
+
+    def _repr_html_(self) -> str:
+        pairs = zip(self.rollouts, self.rewards, strict=True)
+        rows = [(rollout.index, rollout.response, *_reward_cells(reward)) for rollout, reward in pairs]
+        caption = f"group {self.group_id} of step {self.step}: {_summary(self.rewards)}"
+        return html_table(caption, ("index", "response", *_REWARD_HEADINGS), rows)
 
     @property
     def is_complete(self) -> bool:

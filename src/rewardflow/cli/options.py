@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.option_help import option_meanings
 from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, AgentSettings, LimitSettings, check_names
 
 _DEST = "agent_"  # a prefix, because `args.run` is the command's function and `run` is also a setting
@@ -21,13 +22,14 @@ _HINTS: Mapping[str, Any] = {**typing.get_type_hints(LimitSettings), **typing.ge
 
 def add_agent_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...] = ()) -> None:
     """Adds a flag for every setting, except those that the command explains itself."""
-    group = parser.add_argument_group("agent settings", "docs/settings.md explains each setting and its values")
+    group = parser.add_argument_group("agent settings", "docs/settings.md says when to change each setting")
     for record in (LimitSettings, AgentSettings):
         for field in dataclasses.fields(record):
             if field.name not in without:
                 default = "none" if field.default in (None, ()) else field.default
                 flag = f"--{field.name.replace('_', '-')}"
-                group.add_argument(flag, dest=_DEST + field.name, metavar="X", help=f"default: {default}")
+                told = f"{option_meanings().get(field.name, '')} ({default})".replace("%", "%%")
+                group.add_argument(flag, dest=_DEST + field.name, metavar="X", help=told)
     group.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="NAME=X", help="set a setting by its name"
     )

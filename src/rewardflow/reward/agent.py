@@ -12,12 +12,14 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import importlib
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed, RewardflowError, RewardLoadError
@@ -40,6 +42,8 @@ from rewardflow.reward.groups.assembly import Assembly, AssemblyStatistics
 from rewardflow.reward.groups.local_decision import LocalDecider, LocalDeciderStatistics
 from rewardflow.reward.journal.verdict_journal import Journal, JournalStatistics
 from rewardflow.reward.limits.ledger import Ledger, LedgerStatistics
+from rewardflow.reward.option_help import with_options_in_help
+from rewardflow.reward.progress import screen_here, shown_progress
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.settings import AUTO, MAX_THREADS, AgentOptions, LimitSettings, split_options
 from rewardflow.reward.ticket import Ticket
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from rewardflow.reward.blocking import BatchFunction
 
 T = TypeVar("T")
+
+REWARD_FILE_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ class RewardAgent:
             ...
     """
 
+    @with_options_in_help
     def __init__(
         self,
         reward: RewardLike | Weighted | Sequence[Weighted],
@@ -100,7 +107,12 @@ class RewardAgent:
         serves_runs: bool = False,
         **options: Unpack[AgentOptions],
     ) -> None:
-        """`serves_runs`: each ticket names its run, and the cost of all runs counts against `max_cost_usd`."""
+        """`reward` and `reward_kwargs` are as in `score`; entering the agent opens it.
+
+        `serves_runs`: each ticket names its run, and the cost of all runs counts against `max_cost_usd`.
+        """
+        if isinstance(reward, str) and reward.endswith(REWARD_FILE_SUFFIXES):
+            reward, options = _from_file(reward, reward_kwargs, options)
         self._serves_runs = serves_runs
         self.settings, self._limits = split_options(options)
         self._parts = as_parts(reward, reward_kwargs)
@@ -115,6 +127,20 @@ class RewardAgent:
         self._resources = contextlib.AsyncExitStack()
         self._agent_loop: AgentLoop | None = None
         self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"RewardAgent({self.name}, {self._state()})"
+
+    def _state(self) -> str:
+        if self._agent_loop is None:
+            return "not opened yet"
+        if not self._is_open or self._assembly is None:
+            return "closed"
+        statistics = self.statistics()
+        verdicts, spent_usd = statistics.verdicts, statistics.ledger.spent_usd
+        done = f"{verdicts.scored + sum(verdicts.failed.values()):,} of {verdicts.submitted:,} judged"
+        cost = f", cost ${spent_usd:.4g}" if spent_usd else ""
+        return f"open: {done}, {statistics.in_flight:,} in flight, {statistics.waiting:,} waiting{cost}"
 
     # -- lifetime ----------------------------------------------------------------------------------------------------
 
@@ -467,6 +493,13 @@ class RewardAgent:
         self.assembly.register(ticket)
         return ticket
 
+    def progress(self, *, total: int | None = None) -> AbstractAsyncContextManager[None]:
+        """Shows a line that changes while the block of `async with agent.progress():` runs, where somebody looks.
+
+        `total` is the number of rollouts, if more will be submitted than have been so far.
+        """
+        return shown_progress(self, total=total, screen=screen_here())
+
     # -- statistics --------------------------------------------------------------------------------------------------
 
     def statistics(self) -> AgentStatistics:
@@ -484,6 +517,19 @@ class RewardAgent:
             journal=None if self._journal is None else self._journal.statistics(),
             events=None if self._recorder is None else self._recorder.statistics(),
         )
+
+
+def _from_file(
+    path: str, reward_kwargs: Mapping[str, Any], options: AgentOptions
+) -> tuple[Sequence[Weighted], AgentOptions]:
+    """Loads a reward file; options of the caller override those of the file.
+
+    Services lie above the agent, which knows them by name alone and imports them only here.
+    """
+    if reward_kwargs:
+        raise InvalidInput(f"the settings of a reward file stand in the file, got reward_kwargs beside {path}")
+    loaded = importlib.import_module("rewardflow.services.reward_file").load_reward_file(path)
+    return loaded.parts, cast("AgentOptions", {**loaded.options, **options})
 
 
 async def _run_own_check(scorer: Scorer) -> None:

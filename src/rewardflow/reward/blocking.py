@@ -20,7 +20,9 @@ from rewardflow.errors import AgentClosed, IncompleteGroup, InvalidInput, Journa
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.component import Weighted
-from rewardflow.types import EMPTY, Reward, Rollout, ScoredGroup
+from rewardflow.reward.option_help import with_options_in_help
+from rewardflow.reward.progress import Screen, screen_here, shown_progress
+from rewardflow.types import EMPTY, RewardList, Rollout, ScoredGroup
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,35 +36,43 @@ logger = logging.getLogger(__name__)
 _SIGNAL_CHECK_S = 1.0
 
 
+@with_options_in_help
 def score(
-    rollouts: Iterable[Rollout],
+    rollouts: Rollout | Iterable[Rollout],
     reward: RewardLike | Weighted | Sequence[Weighted],
     *,
     reward_kwargs: Mapping[str, Any] = EMPTY,
+    progress: bool | None = None,
     **options: Unpack[AgentOptions],
-) -> list[Reward]:
-    """Scores rollouts and returns one reward for each, in their order. Takes the options of `RewardAgent`.
+) -> RewardList:
+    """Scores rollouts and returns one reward for each, in their order. Works in scripts and in notebooks.
+
+    rollouts: one `Rollout` or several; a group must have all of its rollouts.
+    reward: a function, "file.py:name", "package.module:name", a reward file such as "judge.yaml", or `Weighted` ones.
+    reward_kwargs: settings of a reward that is a class or is given by name.
+    progress: show a line that changes; None: on a terminal and in a notebook, not in files and CI.
 
     If the agent has to stop (an outage, the budget, a full disk), the exception's `groups` holds all verdicts reached
-    so far.
+    so far. docs/settings.md explains when to change an option.
     """
-    batch = list(rollouts)
+    batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
     check_whole_groups(batch)
     agent = RewardAgent(reward, reward_kwargs=reward_kwargs, **options)
+    screen = None if progress is False else screen_here()
     with LoopThread() as thread:
-        groups = thread.run(_score(agent, batch))
+        groups = thread.run(_score(agent, batch, screen))
     by_place = {
         (rollout.step, rollout.group_id, rollout.index): verdict
         for group in groups
         for rollout, verdict in zip(group.rollouts, group.rewards, strict=True)
     }
-    return [by_place[rollout.step, rollout.group_id, rollout.index] for rollout in batch]
+    return RewardList(by_place[rollout.step, rollout.group_id, rollout.index] for rollout in batch)
 
 
-async def _score(agent: RewardAgent, batch: Sequence[Rollout]) -> list[ScoredGroup]:
+async def _score(agent: RewardAgent, batch: Sequence[Rollout], screen: Screen | None) -> list[ScoredGroup]:
     groups: list[ScoredGroup] = []
     try:
-        async with agent:
+        async with agent, shown_progress(agent, total=len(batch), screen=screen):
             groups = await agent.submit(batch).all()
     except JournalWriteFailed as failed:
         if not groups:

@@ -105,39 +105,68 @@ class LimitOptions(TypedDict, total=False):
     """The keywords of `LimitSettings`, for type checkers and editors; the defaults are in `LimitSettings`."""
 
     max_concurrency: int | Literal["auto"]
+    """calls in flight at once; "auto" finds the number from errors and latency"""
     rpm: float | Literal["auto"] | None
+    """requests a minute; "auto" learns them from 429s and headers, None: no limit"""
     tpm: float | Literal["auto"] | None
+    """tokens a minute; "auto" learns them from headers, None: no limit"""
     timeout_s: float | None
+    """time for one attempt; None: no limit"""
     verdict_timeout_s: float | None
+    """time for all attempts at one rollout together"""
     max_attempts: int
+    """attempts that may fail, per rollout; a 429 uses none of them"""
     backoff_s: float
+    """the longest wait before the first retry; it doubles with each failure"""
     max_backoff_s: float
+    """the largest value that doubling reaches"""
     retry_budget: float
+    """retries and hedges together, as a share of first attempts"""
     hedge_quantile: float | None
+    """call a second time when slower than this share of calls; None: never"""
     hedge_share: float
+    """the most hedges, as a share of all calls"""
     endpoints: Sequence[str]
+    """addresses of the service, each with a circuit breaker of its own"""
     outage_share: float | None
+    """stop sending when this share of the last outcomes failed; None: never"""
     outage_window: int
+    """how many outcomes the circuit breaker looks at"""
     outage_give_up_s: float
+    """how long to wait for a service that is down"""
     workers: Literal["thread", "process"]
+    """where a plain function runs: in a "thread" or a "process" of its own"""
     processes: int | None
+    """how many processes; None: one per CPU"""
     max_abandoned: int
+    """threads that may be stuck in a plain function and are replaced"""
 
 
 class AgentOptions(LimitOptions, total=False):
     """The keywords of `RewardAgent`: those of `AgentSettings` and of `LimitSettings`."""
 
     max_cost_usd: float | None
+    """spend cap of the run; the agent halts before a call that could pass it"""
     call_cost_usd: float | None
+    """an upper bound of what one call costs, for the cap"""
     journal: str | PathLike[str] | None
+    """the file that keeps paid verdicts, so that none is paid for twice"""
     reuse: Literal["sample", "content", "off"]
+    """which saved verdicts are used again: of the same "sample", of the same "content", or "off" for none"""
     replay_failures: bool
+    """whether a failure that was delivered before is used again"""
     store: Literal["full", "hash"]
+    """what the journal keeps of texts: "full" or "hash" for digests alone"""
     run: str
+    """the run's name in the journal"""
     run_dir: str | PathLike[str] | None
+    """the directory for events and totals of each step"""
     incomplete_after_s: float | None
+    """how long to wait for rollouts of a group that nobody submits"""
     max_waiting_mb: float
+    """megabytes of rollouts that one run may have waiting at a shared agent"""
     close_timeout_s: float
+    """time that each stage of closing may take"""
 
 
 AGENT_NAMES = tuple(field.name for field in dataclasses.fields(AgentSettings))
