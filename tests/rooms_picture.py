@@ -41,6 +41,7 @@ CAPTIONS: Mapping[str, str] = {
     "mock_judge": "a judge to try",
     "drawing": "HTML, SVG",
     "report": "a run as a page",
+    "watch": "pages of live runs",
     "bench": "benchmarks",
     "cli": "commands",
 }

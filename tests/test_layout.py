@@ -57,6 +57,7 @@ ADAPTERS = Layer(
 MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
 DRAWING = Layer(frozenset({"drawing"}), frozenset({"orjson"}))
 REPORT = Layer(frozenset({"report"}), frozenset({"orjson"}))
+WATCH = Layer(frozenset({"watch"}), frozenset({"aiohttp"}))
 BENCH = Layer(frozenset({"bench"}), frozenset({"orjson"}))
 CLI = Layer(frozenset({"cli", "__main__"}), frozenset({"orjson", "rich"}))
 
@@ -85,6 +86,7 @@ LAYERS = (
     MOCK_JUDGE,
     DRAWING,
     REPORT,
+    WATCH,
     BENCH,
     CLI,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rewardflow.bench.long_run import write_long_run
 from rewardflow.observe.run_directory import read_events
-from rewardflow.report.rollout_sample import sample_rollouts
+from rewardflow.report.rollouts.rollout_sample import sample_rollouts
 from rewardflow.report.run_data import read_run
 from rewardflow.report.run_figures import figures_of
 from rewardflow.report.trace import trace_of

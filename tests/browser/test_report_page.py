@@ -12,7 +12,7 @@ from written_runs import metrics_line, totals_line, write_lines, write_run
 import rewardflow as rf
 from rewardflow.bench.long_run import write_long_run
 from rewardflow.cli.main import main
-from rewardflow.report.rollout_sample import RolloutSample, SampledRollout, sample_rollouts
+from rewardflow.report.rollouts.rollout_sample import RolloutSample, SampledRollout, sample_rollouts
 from rewardflow.report.run_data import read_run
 from rewardflow.report.run_page import comparison_page, run_page
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import (
     SCHEMA_VERSION,
+    AccountLoad,
     AgentEnded,
     AgentOpened,
     BreakerChanged,
@@ -64,6 +65,7 @@ ONE_OF_EACH = [
     BreakerChanged(at_s=6.0, account="judge", endpoint=None, state="open"),
     OutageChanged(at_s=7.0, account="judge", state="probing", reason="20 of 20 failed"),
     WorkerAbandoned(at_s=8.0, reward="judge", num_abandoned=1),
+    AccountLoad(at_s=8.5, account="judge", in_flight=64, waiting=1000, limit=64, rpm=600.0, broken=1),
     AgentOpened(at_s=0.0, rewards=("judge", "length"), settings={"max_concurrency": 64, "endpoints": ["a", "b"]}),
     AgentEnded(at_s=9.0, statistics={"calls": 7, "latency_s": {"p50": 1.5}}),
     DeviceWorked(at_s=10.0, device="trainer", work="update", step=3, started_s=9.5),

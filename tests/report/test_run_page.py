@@ -15,7 +15,7 @@ from written_runs import metrics_line, totals_line, write_lines, write_run
 
 from rewardflow.drawing.markup import visible
 from rewardflow.observe.run_directory import RunDirectory
-from rewardflow.report.rollout_sample import RolloutSample, SampledRollout
+from rewardflow.report.rollouts.rollout_sample import RolloutSample, SampledRollout
 from rewardflow.report.run_data import RunData, read_run
 from rewardflow.report.run_page import comparison_page, run_page
 
@@ -202,7 +202,11 @@ def test_no_field_of_a_rollout_is_forgotten_by_the_script() -> None:
     assert missing == []
 
 
-def test_the_script_never_parses_html_nor_asks_a_server() -> None:
+def test_the_script_makes_no_markup_of_texts_and_asks_its_own_server_only_on_a_served_page() -> None:
     script = (Path(run_page.__code__.co_filename).parent / "page.js").read_text("utf-8")
-    parsing = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(")
-    assert not [word for word in (*parsing, "fetch(", "XMLHttp", "import(") if word in script]
+    parsing = ("innerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "XMLHttp", "import(")
+    assert not [word for word in parsing if word in script]
+    assert not re.search(r"outerHTML\s*=[^=]", script)  # it is read, to compare, and never set
+    assert re.findall(r"fetch\(([\w.]+)", script) == ["data.live.search", "location.href"]
+    assert script.count("keepCurrent(") == 2  # its definition, and one call
+    assert "if (data.live !== null) keepCurrent(" in script

@@ -10,7 +10,15 @@ import pytest
 
 import rewardflow as rf
 from rewardflow import clock
-from rewardflow.observe.events import AgentEnded, AgentOpened, CallEnded, GroupDelivered, LimitChanged, VerdictReached
+from rewardflow.observe.events import (
+    AccountLoad,
+    AgentEnded,
+    AgentOpened,
+    CallEnded,
+    GroupDelivered,
+    LimitChanged,
+    VerdictReached,
+)
 from rewardflow.observe.run_directory import read_events, read_steps
 from rewardflow.reward.recorder import Recorder
 
@@ -47,6 +55,13 @@ def test_events_and_aggregates_agree_with_what_happened(tmp_path: Path) -> None:
     assert step["tokens"] == 400
     waited = [event.waited_s for event in events if isinstance(event, VerdictReached)]
     assert waited == pytest.approx([0, 0, 2, 2, 4, 4])
+
+
+def test_the_load_of_an_account_is_written_every_two_seconds_while_calls_go_on(tmp_path: Path) -> None:
+    run(tmp_path, ["a"] * 12)
+    loads = [event for event in read_events(tmp_path / "run") if isinstance(event, AccountLoad)]
+    assert [(load.in_flight, load.waiting) for load in loads] == [(2, n) for n in (10, 8, 6, 4, 2, 0)]
+    assert {(load.limit, load.rpm, load.broken) for load in loads} == {(2, None, 0)}
 
 
 def test_two_agents_in_one_run_directory_are_refused_until_the_first_has_closed(tmp_path: Path) -> None:

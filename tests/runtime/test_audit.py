@@ -16,7 +16,7 @@ from rewardflow import clock
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import JudgedRollout
 from rewardflow.observe.run_directory import AUDIT_FILE
-from rewardflow.report.rollout_sample import RolloutSample
+from rewardflow.report.rollouts.rollout_sample import RolloutSample
 from rewardflow.report.run_data import read_run
 from rewardflow.report.run_page import run_page
 from rewardflow.runtime.audit import AuditMonitor, audit_lines

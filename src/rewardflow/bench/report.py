@@ -16,7 +16,7 @@ import orjson
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.long_run import write_long_run
-from rewardflow.report.rollout_sample import sample_rollouts
+from rewardflow.report.rollouts.rollout_sample import sample_rollouts
 from rewardflow.report.run_data import read_run
 from rewardflow.report.run_page import run_page
 from rewardflow.report.trace import trace_of

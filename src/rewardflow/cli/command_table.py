@@ -75,9 +75,15 @@ COMMANDS = (
     ),
     Command(
         "report",
-        "rewardflow.cli.report",
+        "rewardflow.cli.report.command",
         "show a run as one HTML page: time, rewards, calls, cost, failures, rollouts",
         "rewardflow report runs/digits --trace digits.trace.json",
+    ),
+    Command(
+        "watch",
+        "rewardflow.cli.report.watching",
+        "serve the pages of all runs in a folder, current while the runs go on",
+        "rewardflow watch runs",
     ),
     Command(
         "judge",

@@ -1,8 +1,8 @@
 """Makes one HTML file that holds everything it needs and sends no request.
 
-Always true: the page's content security policy forbids every request, every form and every script but the one whose
-hash it names, so that even text that escaped wrongly cannot run; data for the script is JSON that cannot close its
-element.
+Always true: the page's content security policy forbids every request (of a served page, every one but to its own
+server), every form and every script but the one whose hash it names, so that even text that escaped wrongly cannot run;
+data for the script is JSON that cannot close its element.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from rewardflow.observe.events import plain
 _UNSAFE_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def page(*, title: str, body: Markup, css: str, script: str, data: Mapping[str, Any]) -> str:
+def page(
+    *, title: str, body: Markup, css: str, script: str, data: Mapping[str, Any], asks_own_server: bool = False
+) -> str:
     """Makes the page. `css` and `script` are the project's own files; the script reads `data` (any JSON) in `#data`."""
     policy = "; ".join(
         [
@@ -29,6 +31,7 @@ def page(*, title: str, body: Markup, css: str, script: str, data: Mapping[str, 
             f"script-src '{_digest(script)}'",
             f"style-src '{_digest(css)}'",
             "img-src data:",
+            *(["connect-src 'self'"] if asks_own_server else []),
             "base-uri 'none'",
             "form-action 'none'",
         ]

@@ -9,11 +9,9 @@ through a browser.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import socket
 import struct
-import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -38,6 +36,7 @@ from rewardflow.mock_judge.response_bodies import (
     models_body,
 )
 from rewardflow.mock_judge.settings import MockJudgeSettings
+from rewardflow.observe.own_address import uses_own_address
 
 _ADMIN: Final = "/admin/"
 _JSON: Final = "application/json"
@@ -97,36 +96,13 @@ class Server:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         handler = self._handlers.get((request.method, request.path))
-        if request.path.startswith(_ADMIN) and not self._is_from_here(request):
+        if request.path.startswith(_ADMIN) and not uses_own_address(request.headers, self._settings.host):
             return _error(403, "the mock judge takes orders under its own address only", "permission_error")
         if handler is not None:
             return await handler(request)
         if request.path in self._paths:
             return _error(405, f"{request.path} does not take {request.method}", "invalid_request_error")
         return _error(404, f"the mock judge serves {', '.join(sorted(self._paths))}", "invalid_request_error")
-
-    def _is_from_here(self, request: web.BaseRequest) -> bool:
-        """Whether no page of another site has sent the request through a browser.
-
-        A browser names the page's site in `Origin`, and cannot be made to leave it out. A site that lets its own name
-        point to this address (DNS rebinding) is known by that name in `Host`. Programs such as curl send no `Origin`.
-        """
-        host = request.headers.get("Host", "")
-        origin = request.headers.get("Origin")
-        return self._is_own_name(host) and origin in (None, f"http://{host}")
-
-    def _is_own_name(self, host: str) -> bool:
-        try:
-            name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-        except ValueError:  # a broken IPv6 address
-            return False
-        if name in ("localhost", self._settings.host.lower(), socket.gethostname().lower()):
-            return True
-        try:
-            ipaddress.ip_address(name)  # no site can choose it as its name
-        except ValueError:
-            return False
-        return True
 
     # -- small handlers --
 

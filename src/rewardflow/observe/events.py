@@ -166,6 +166,22 @@ class OutageChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccountLoad(Event):
+    """The queue and the limits of an account at this moment; written every few seconds while calls go on.
+
+    `limit` is the number of calls at once, `rpm` the requests a minute (None: no limit known), and `broken` the number
+    of endpoints that get no calls because they failed.
+    """
+
+    account: str
+    in_flight: int
+    waiting: int
+    limit: int
+    rpm: float | None = None
+    broken: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAbandoned(Event):
     """A call timed out in a thread that cannot be stopped; `num_abandoned` counts the threads that are stuck now."""
 

@@ -43,18 +43,22 @@ def last_lines(path: Path, source: str) -> dict[int, Fields]:
 
 def last_line(path: Path) -> dict[str, Any] | None:
     """Returns the last complete line of a file of any size."""
+    return next(tail_lines(path), None)
+
+
+def tail_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the complete lines in the last megabyte of a file, the last one first."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))
             lines = file.read().split(b"\n")
     except FileNotFoundError:
-        return None
+        return
     for line in reversed(lines):
         data = _try_decoding(line)
         if data is not None:
-            return data
-    return None
+            yield data
 
 
 def first_line(path: Path) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
-// Tooltips of the charts and the browser of rollouts. Always true: what comes from the data reaches the page as text
-// (textContent) or as a class that the page itself wrote; nothing is parsed as HTML, and nothing is asked of a server.
+// Tooltips of the charts, the browser of rollouts, and, on a served page, keeping it current. Always true: what comes
+// from the data reaches the page as text (textContent) or as a class that the page itself wrote. A page from a file asks
+// nothing of a server; a served page asks its own server, and takes from it only whole pages made as this one was.
 "use strict";
 (() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
   const tip = document.getElementById("tip");
 
   function element(name, className, text) {
@@ -35,7 +37,7 @@
     return row;
   }
 
-  for (const figure of document.querySelectorAll("figure[data-points]")) {
+  function bindChart(figure) {
     const box = figure.querySelector(".plot-box");
     let points = null;
     let cross = null;
@@ -63,7 +65,7 @@
     });
   }
 
-  for (const svg of document.querySelectorAll("svg.timeline")) {
+  function bindTimeline(svg) {
     svg.addEventListener("pointermove", (event) => {
       const text = event.target.dataset ? event.target.dataset.tip : undefined;
       if (text) showTip(event, [element("div", "", text)]);
@@ -72,16 +74,17 @@
     svg.addEventListener("pointerleave", hideTip);
   }
 
+  function bindPart(part) {
+    part.querySelectorAll("figure[data-points]").forEach(bindChart);
+    part.querySelectorAll("svg.timeline").forEach(bindTimeline);
+  }
+
   // -- rollouts --
 
-  const list = document.getElementById("rollout-list");
-  if (list === null) return;
-  const rollouts = JSON.parse(document.getElementById("data").textContent).rollouts;
-  const detail = document.getElementById("rollout-detail");
-  const steps = document.getElementById("rollout-step");
-  const search = document.getElementById("rollout-search");
-  const count = document.getElementById("rollout-count");
-  const buttons = [...document.querySelectorAll("button[data-filter]")];
+  let rollouts = data.rollouts;
+  let found = null; // what the server found for the text in the search box; null without a search there
+  let list, detail, steps, search, count;
+  let buttons = [];
   let filter = "all";
   let shown = [];
   let selected = 0;
@@ -105,18 +108,32 @@
     if ((filter === "lowest" || filter === "highest") && rollout.score === null) return false;
     if (steps.value !== "" && String(rollout.step) !== steps.value) return false;
     const wanted = search.value.toLowerCase();
-    if (wanted === "") return true;
+    if (wanted === "" || found !== null) return true;
     return [rollout.question, rollout.answer, rollout.query, rollout.explanation, rollout.error]
       .some((text) => text.toLowerCase().includes(wanted));
   }
 
   function refresh() {
-    shown = rollouts.filter(matches);
+    shown = (found ?? rollouts).filter(matches);
     if (filter === "lowest") shown.sort((a, b) => a.score - b.score);
     if (filter === "highest") shown.sort((a, b) => b.score - a.score);
-    count.textContent = shown.length + " of " + rollouts.length;
+    count.textContent = shown.length + " of " + (found ?? rollouts).length;
     list.replaceChildren(...shown.map(item));
     select(0, false);
+  }
+
+  const sameRollout = (a, b) => a.step === b.step && a.group_id === b.group_id && a.index === b.index;
+
+  // Shows newer rollouts without moving what somebody reads: the list stays where it is, with the same one selected.
+  function refreshInPlace() {
+    const reading = shown[selected];
+    const [listTop, detailTop] = [list.scrollTop, detail.scrollTop];
+    fillSteps();
+    refresh();
+    const place = reading === undefined ? -1 : shown.findIndex((one) => sameRollout(one, reading));
+    if (place > 0) select(place, false);
+    list.scrollTop = listTop;
+    if (place >= 0) detail.scrollTop = detailTop;
   }
 
   function item(rollout, index) {
@@ -179,27 +196,146 @@
     return box;
   }
 
+  function fillSteps() {
+    const chosen = steps.value;
+    steps.replaceChildren(new Option("all", ""));
+    for (const step of [...new Set(rollouts.map((rollout) => rollout.step))].sort((a, b) => a - b)) {
+      steps.append(new Option(String(step), String(step)));
+    }
+    if ([...steps.options].some((option) => option.value === chosen)) steps.value = chosen;
+  }
+
   const MOVES = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 8, PageUp: -8 };
-  list.addEventListener("keydown", (event) => {
+
+  function moveBy(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const isEnd = event.key === "Home" || event.key === "End";
     if (!(event.key in MOVES) && !isEnd) return;
     event.preventDefault();
     if (isEnd) select(event.key === "Home" ? 0 : shown.length - 1, true);
     else select(selected + MOVES[event.key], true);
-  });
-  for (const button of buttons) {
-    button.addEventListener("click", () => {
-      filter = button.dataset.filter;
-      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
+  }
+
+  function bindRollouts() {
+    list = document.getElementById("rollout-list");
+    if (list === null) return;
+    detail = document.getElementById("rollout-detail");
+    steps = document.getElementById("rollout-step");
+    search = document.getElementById("rollout-search");
+    count = document.getElementById("rollout-count");
+    buttons = [...document.querySelectorAll("button[data-filter]")];
+    list.addEventListener("keydown", moveBy);
+    for (const button of buttons) {
+      button.addEventListener("click", () => {
+        filter = button.dataset.filter;
+        for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
+        refresh();
+      });
+    }
+    steps.addEventListener("change", refresh);
+    search.addEventListener("input", data.live?.search ? searchOnServer : refresh);
+    fillSteps();
+    refresh();
+  }
+
+  let searchTimer;
+  function searchOnServer() {
+    clearTimeout(searchTimer);
+    const text = search.value;
+    if (text === "") found = null;
+    refresh();
+    if (text === "") return;
+    searchTimer = setTimeout(async () => {
+      const answer = await fetch(data.live.search + "&text=" + encodeURIComponent(text)).catch(() => null);
+      if (answer === null || !answer.ok || search.value !== text) return;
+      found = (await answer.json()).rollouts;
       refresh();
+    }, 300);
+  }
+
+  // -- all runs --
+
+  const compared = new Set();
+
+  function bindRuns(part) {
+    const button = part.querySelector("#compare");
+    const boxes = [...part.querySelectorAll("input[data-run]")];
+    for (const box of boxes) {
+      box.checked = compared.has(box.dataset.run);
+      box.addEventListener("change", () => {
+        if (box.checked) compared.add(box.dataset.run);
+        else compared.delete(box.dataset.run);
+        if (button !== null) button.disabled = compared.size !== 2;
+      });
+    }
+    if (button === null) return;
+    button.disabled = compared.size !== 2;
+    button.addEventListener("click", () => {
+      const [one, other] = [...compared].map(encodeURIComponent);
+      location.href = "compare?one=" + one + "&other=" + other;
     });
   }
-  steps.append(new Option("all", ""));
-  for (const step of [...new Set(rollouts.map((rollout) => rollout.step))].sort((a, b) => a - b)) {
-    steps.append(new Option(String(step), String(step)));
+
+  // -- keeping a served page current --
+
+  const received = new Map(); // what the server sent for each part; the parts themselves change when they are used
+  const partsOf = (page) => [...page.querySelectorAll("main > [id]")];
+
+  function takeOver(page) {
+    const wanted = partsOf(page);
+    const main = document.querySelector("main");
+    const names = new Set(wanted.map((part) => part.id));
+    for (const part of partsOf(document)) if (!names.has(part.id)) part.remove();
+    wanted.forEach((part, place) => {
+      const now = document.getElementById(part.id);
+      const html = part.outerHTML;
+      const isBrowser = part.id === "rollouts" && part.querySelector("#rollout-list") && now?.querySelector("#rollout-list");
+      if (isBrowser) now.querySelector(".lead").textContent = part.querySelector(".lead").textContent;
+      else if (now === null || received.get(part.id) !== html) {
+        const fresh = document.importNode(part, true);
+        const open = now === null ? [] : [...now.querySelectorAll("details")].map((one) => one.open);
+        fresh.querySelectorAll("details").forEach((one, index) => (one.open = open[index] ?? one.open));
+        if (now === null) main.insertBefore(fresh, main.children[place] ?? null);
+        else now.replaceWith(fresh);
+        bindPart(fresh);
+        bindRuns(fresh);
+        if (fresh.id === "rollouts") bindRollouts();
+      }
+      received.set(part.id, html);
+    });
+    document.title = page.title;
+    const subtitle = document.importNode(page.getElementById("subtitle"), true);
+    document.getElementById("subtitle").replaceWith(subtitle);
   }
-  steps.addEventListener("change", refresh);
-  search.addEventListener("input", refresh);
-  refresh();
+
+  async function update(status) {
+    const answer = await fetch(location.href, { cache: "no-cache" }).catch(() => null);
+    if (answer === null || !answer.ok) {
+      status.textContent = answer === null ? "The server does not answer; this page shows the last state." : await answer.text();
+      return;
+    }
+    status.textContent = "";
+    const text = await answer.text();
+    if (text === update.last) return;
+    update.last = text;
+    const page = new DOMParser().parseFromString(text, "text/html");
+    rollouts = JSON.parse(page.getElementById("data").textContent).rollouts;
+    takeOver(page);
+    if (list && found === null) refreshInPlace();
+  }
+
+  function keepCurrent(everyMs) {
+    const status = document.getElementById("live");
+    for (const part of partsOf(document)) received.set(part.id, part.outerHTML);
+    const again = async () => {
+      if (document.visibilityState === "visible") await update(status);
+      setTimeout(again, everyMs);
+    };
+    setTimeout(again, everyMs);
+  }
+
+  if (data.live !== null) keepCurrent(1000 * data.live.every_s); // first: it notes the parts as they were sent
+  bindPart(document);
+  bindRuns(document);
+  bindRollouts();
 })();

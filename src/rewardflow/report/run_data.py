@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.process_lock import LockHeld, refuse_if_held
 from rewardflow.observe.run_directory import (
+    AGENT_LOCK_FILE,
     AUDIT_FILE,
     DEVICES_FILE,
     EVENTS_FILE,
@@ -26,12 +28,14 @@ from rewardflow.observe.run_directory import (
     RUN_FILE,
     SETTINGS_FILE,
     STEPS_FILE,
+    TRAINING_LOCK_FILE,
     RunDirectory,
 )
 from rewardflow.report.line_reading import first_line, last_line
 from rewardflow.report.steps import StepRow, read_step_rows
 
-State = Literal["finished", "open"]
+# "running": a process records or trains here now; "open": no end is recorded, and no process of this machine is here.
+State = Literal["finished", "running", "open"]
 
 _OPENED_FILES = (
     *(RUN_FILE, EVENTS_FILE, STEPS_FILE, METRICS_FILE, DEVICES_FILE, SETTINGS_FILE, AUDIT_FILE),
@@ -45,7 +49,7 @@ class RunData:
     steps: tuple[StepRow, ...]
     settings: Mapping[str, Any]  # of the training run; empty for an agent's
     agent_settings: Mapping[str, Any]
-    state: State  # "open": it is running, or it was killed
+    state: State
     last_written_at: float | None  # Unix time
 
     @property
@@ -83,7 +87,7 @@ def read_run(path: str | PathLike[str]) -> RunData:
         steps=steps,
         settings=_read_settings(directory),
         agent_settings=agent_settings if isinstance(agent_settings, dict) else {},
-        state="finished" if last.get("event") == "AgentClosed" else "open",
+        state=_state_of(directory, last),
         last_written_at=_last_written_at(directory),
     )
 
@@ -113,6 +117,25 @@ def _read_settings(directory: RunDirectory) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise InvalidInput(f"{SETTINGS_FILE} must be a JSON object, got {file}: {settings!r:.80}")
     return settings
+
+
+def _state_of(directory: RunDirectory, last_event: Mapping[str, Any]) -> State:
+    """Asks the locks first: a resumed run goes on after the end of an earlier session."""
+    if is_in_use(directory.path):
+        return "running"
+    return "finished" if last_event.get("event") == "AgentClosed" else "open"
+
+
+def is_in_use(run_dir: Path) -> bool:
+    """Whether a process of this machine, or one that shares its locks, records or trains in the directory."""
+    try:
+        for name in (TRAINING_LOCK_FILE, AGENT_LOCK_FILE):
+            refuse_if_held(run_dir / name)
+    except LockHeld:
+        return True
+    except OSError:  # a link, or a file that may not be opened
+        return False
+    return False
 
 
 def _last_written_at(directory: RunDirectory) -> float | None:

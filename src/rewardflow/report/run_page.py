@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 
 from rewardflow.drawing.markup import Markup, tag
-from rewardflow.drawing.scales import seconds
+from rewardflow.report.agent_now import now_section, read_loads
 from rewardflow.report.comparison import comparison_table
 from rewardflow.report.curves import NamedSteps
 from rewardflow.report.judges.audit_section import audit_section, read_audit
 from rewardflow.report.judges.rejudged_section import read_rejudgings, rejudged_section
-from rewardflow.report.page_frame import framed_page
+from rewardflow.report.page_frame import Live, framed_page
 from rewardflow.report.page_parts import section
-from rewardflow.report.rollout_sample import RolloutSample
+from rewardflow.report.rollouts.rollout_sample import RolloutSample
 from rewardflow.report.run_data import RunData
 from rewardflow.report.run_figures import figures_of
 from rewardflow.report.sections import (
@@ -34,11 +34,12 @@ from rewardflow.report.sections import (
 )
 
 
-def run_page(run: RunData, sample: RolloutSample) -> str:
+def run_page(run: RunData, sample: RolloutSample, *, live: Live | None = None) -> str:
     figures = figures_of(run.steps)
     steps = [NamedSteps(name=run.name, steps=run.steps)]
     sections = [
         _empty_section(run),
+        now_section(read_loads(run)),
         warnings_section(steps),
         time_section(steps, [figures]),
         timelines_section([run]),
@@ -52,10 +53,10 @@ def run_page(run: RunData, sample: RolloutSample) -> str:
         _rollouts_section(sample),
     ]
     rollouts = [dataclasses.asdict(one) for one in sample.rollouts]
-    return framed_page(run.name, _subtitle(run), headline(run, figures), sections, rollouts=rollouts)
+    return framed_page(run.name, _subtitle(run), headline(run, figures), sections, rollouts=rollouts, live=live)
 
 
-def comparison_page(one: RunData, other: RunData) -> str:
+def comparison_page(one: RunData, other: RunData, *, live: Live | None = None) -> str:
     runs = [one, other]
     names = _told_apart(runs)
     figures = [figures_of(run.steps) for run in runs]
@@ -72,7 +73,7 @@ def comparison_page(one: RunData, other: RunData) -> str:
     ]
     subtitle = tag("div", [_subtitle(run, name) for name, run in zip(names, runs, strict=True)])
     title = f"{names[0]} and {names[1]}"
-    return framed_page(title, subtitle, comparison_table(names, figures), sections)
+    return framed_page(title, subtitle, comparison_table(names, figures), sections, live=live)
 
 
 def _subtitle(run: RunData, name: str = "") -> Markup:
@@ -92,9 +93,11 @@ def _state_text(run: RunData) -> str:
     if run.state == "finished":
         return "stopped before its end" if run.is_incomplete else "finished"
     if run.last_written_at is None:
-        return "nothing written yet"
-    age_s = max(0.0, time.time() - run.last_written_at)
-    return f"no end recorded: it goes on or was killed; last written {seconds(age_s)} ago"
+        return "running, nothing written yet" if run.state == "running" else "nothing written yet"
+    written = time.strftime("%H:%M:%S UTC", time.gmtime(run.last_written_at))
+    if run.state == "running":
+        return f"running, last written at {written}"
+    return f"no end recorded: it was killed, or runs on another machine; last written at {written}"
 
 
 def _schedule_text(run: RunData) -> str:
@@ -109,7 +112,7 @@ def _schedule_text(run: RunData) -> str:
 def _empty_section(run: RunData) -> Markup | None:
     if run.steps:
         return None
-    return section("empty", "Nothing yet", lead="No step has been judged or trained. Make the report again later.")
+    return section("empty", "Nothing yet", lead="No step has been judged or trained.")
 
 
 def _rollouts_section(sample: RolloutSample) -> Markup:

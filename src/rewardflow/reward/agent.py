@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from rewardflow.clock import hold
 from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed, RewardflowError, RewardLoadError
-from rewardflow.observe.events import REWARD_SOURCE, AgentEnded, AgentOpened, EventRelay, EventSink
+from rewardflow.observe.events import REWARD_SOURCE, AccountLoad, AgentEnded, AgentOpened, EventRelay, EventSink
 from rewardflow.observe.line_file import LineFileStatistics
 from rewardflow.observe.redact import address_to_show
 from rewardflow.reward.calls.dispatcher import Dispatcher, DispatchStatistics
@@ -200,7 +200,7 @@ class RewardAgent:
         limits = [self._limits_of(part).max_concurrency for part in self._parts]
         stack.enter_context(fewer_collections(sum(MAX_THREADS if limit == AUTO else limit for limit in limits)))
         if settings.run_dir is not None:
-            self._recorder = Recorder(settings.run_dir, loop)
+            self._recorder = Recorder(settings.run_dir, loop, loads=self._account_loads)
             stack.push_async_callback(self._recorder.aclose)
             self._account_events.add(self._recorder)
         stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
@@ -346,6 +346,21 @@ class RewardAgent:
         if self._recorder is not None:
             statistics = dataclasses.asdict(self.statistics())
             self._recorder.emit(AgentEnded(at_s=self._agent_loop.loop.time(), statistics=statistics))
+
+    def _account_loads(self) -> list[AccountLoad]:
+        accounts = [dispatcher.statistics() for dispatcher in self._dispatchers.values()]
+        return [
+            AccountLoad(
+                at_s=asyncio.get_running_loop().time(),
+                account=account.account,
+                in_flight=account.in_flight,
+                waiting=account.waiting,
+                limit=account.governors.concurrency.limit,
+                rpm=account.governors.pace.rpm,
+                broken=sum(endpoint.breaker.state != "closed" for endpoint in account.governors.endpoints),
+            )
+            for account in accounts
+        ]
 
     def shown_settings(self) -> dict[str, Any]:
         """Returns the settings without secrets: omits `reward_kwargs`, which may hold keys, and redacts endpoints."""

@@ -1,8 +1,9 @@
 """Writes events to the run directory: every event, and one aggregate for each step.
 
 Always true: a step's aggregate is written soon after the step has no pending group, and at closing. The last one
-counts, and includes the cost of all sessions of a resumed run. Each source has its own aggregates. One recorder at a
-time writes to a directory; a second one is refused. A change in an account belongs to no step, so it is counted with
+counts, and includes the cost of all sessions of a resumed run. Each source has its own aggregates. While events come,
+the load of every account is written every two seconds. One recorder at a time writes to a directory; a second one is
+refused. A change in an account belongs to no step, so it is counted with
 the step whose call ends next: the end of a call is what changes limits and breakers.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 
 from rewardflow.clock import hold
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import (
+    AccountLoad,
     BreakerChanged,
     CallEnded,
     Event,
@@ -33,15 +36,24 @@ from rewardflow.reward.groups.pending_group import PendingGroup
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 _WRITE_EVERY_S = 1.0
+_LOAD_EVERY_S = 2.0
 
 _StepAndSource = tuple[int, str]  # step and source
 
 
 class Recorder:
-    """The agent's event sink."""
+    """The agent's event sink. `loads` says what each account does now."""
 
-    def __init__(self, path: str | PathLike[str], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        loads: Callable[[], Iterable[AccountLoad]] | None = None,
+    ) -> None:
         self._loop = loop
+        self._loads = loads
+        self._load_timer: asyncio.TimerHandle | None = None
         self._idle: set[_StepAndSource] = set()
         self._unwritten: set[_StepAndSource] = set()  # changed since their last aggregate was written
         self._account_changes: list[LimitChanged | BreakerChanged | OutageChanged] = []
@@ -58,6 +70,8 @@ class Recorder:
 
     def emit(self, event: Event) -> None:
         self._events.emit(event)
+        if self._load_timer is None and self._loads is not None:
+            self._load_timer = self._loop.call_later(_LOAD_EVERY_S, self._write_loads, self._loads)
         match event:
             case CallEnded():
                 self._step(event.step, event.source).call_ended(event)
@@ -68,6 +82,11 @@ class Recorder:
                 self._step(event.step, event.source).group(event)
             case LimitChanged() | BreakerChanged() | OutageChanged():
                 self._account_changes.append(event)
+
+    def _write_loads(self, loads: Callable[[], Iterable[AccountLoad]]) -> None:
+        self._load_timer = None
+        for load in loads():
+            self._events.emit(load)
 
     def _count_account_changes(self, step: int, source: str) -> None:
         for change in self._account_changes:
@@ -89,8 +108,9 @@ class Recorder:
 
     async def aclose(self) -> None:
         """Writes the remaining aggregates and waits until everything is on disk."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._load_timer):
+            if timer is not None:
+                timer.cancel()
         if self._totals:
             self._count_account_changes(*max(self._totals))
         self._idle |= self._unwritten

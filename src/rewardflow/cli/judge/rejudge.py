@@ -16,7 +16,7 @@ import orjson
 
 from rewardflow.cli.display import dollars, stderr_console, stdout_console, three_columns
 from rewardflow.cli.options import add_agent_flags
-from rewardflow.cli.report import parse_steps
+from rewardflow.cli.report.command import parse_steps
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.command import make_agent
 from rewardflow.cli.score.scoring import score_all

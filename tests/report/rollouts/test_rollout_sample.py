@@ -14,7 +14,7 @@ from journal_entries import an_entry
 from written_runs import write_run
 
 from rewardflow.errors import InvalidInput
-from rewardflow.report.rollout_sample import MAX_CHARS, RolloutSample, sample_rollouts
+from rewardflow.report.rollouts.rollout_sample import MAX_CHARS, RolloutSample, sample_rollouts
 from rewardflow.report.run_data import read_run
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.verdict_rows import JournalEntry, insert, row_of

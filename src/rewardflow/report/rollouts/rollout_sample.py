@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module  # pyarrow has no types here: loaded late, it is `Any`
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from rewardflow.reward.journal.reader import JournalReader, JournalRow
 MAX_ROLLOUTS = 160
 MAX_CHARS = 6000
 _MAX_FILES = 16
+_LATEST_FILES = 8  # of a run that goes on
 _FILE_NAME = re.compile(r"step_(\d+)\.parquet")
 _BLOCKS = 32
 _ROWS_A_BLOCK = 24
@@ -58,11 +59,21 @@ class RolloutSample:
 
 
 def sample_rollouts(run: RunData, *, journal: Path | None = None, at_most: int = MAX_ROLLOUTS) -> RolloutSample:
-    """Samples the run's files, or else `journal`, or else the journal in the run directory."""
-    files = _rollout_files(run.directory.path / ROLLOUTS_FOLDER)
+    """Samples the run's files, or else `journal`, or else the journal in the run directory.
+
+    Of a run that goes on, the newest rollouts come first, and the latest steps have a larger part.
+    """
+    files = rollout_files(run.directory.path / ROLLOUTS_FOLDER)
+    sample = _sampled(run, files, journal, at_most)
+    if run.state != "running":
+        return sample
+    return replace(sample, rollouts=tuple(sorted(sample.rollouts, key=lambda one: -one.step)))
+
+
+def _sampled(run: RunData, files: Sequence[Path], journal: Path | None, at_most: int) -> RolloutSample:
     if files:
-        return _from_files(files, at_most)
-    journal = journal or _journal_of(run)
+        return _from_files(files, at_most, num_latest=_LATEST_FILES if run.state == "running" else 0)
+    journal = journal or journal_of(run)
     if journal is None:
         return RolloutSample(rollouts=(), origin=_no_rollouts(run))
     name = run.agent_settings.get("run")
@@ -73,7 +84,7 @@ def sample_rollouts(run: RunData, *, journal: Path | None = None, at_most: int =
         return RolloutSample(rollouts=(), origin=f"The journal could not be read: {error}")
 
 
-def _journal_of(run: RunData) -> Path | None:
+def journal_of(run: RunData) -> Path | None:
     """Returns the journal in the run directory, never one that the run's settings name: they may be a stranger's."""
     journal = run.directory.path / JOURNAL_FILE
     return journal if journal.is_file() else None
@@ -90,19 +101,20 @@ def _no_rollouts(run: RunData) -> str:
 # -- rollouts/step_*.parquet --
 
 
-def _rollout_files(folder: Path) -> list[Path]:
+def rollout_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     numbered = [(int(found[1]), path) for path in folder.iterdir() if (found := _FILE_NAME.fullmatch(path.name))]
     return [path for _, path in sorted(numbered)]
 
 
-def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
+def _from_files(files: Sequence[Path], at_most: int, *, num_latest: int) -> RolloutSample:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
         return RolloutSample(rollouts=(), origin="Reading rollouts needs pyarrow: pip install 'rewardflow[parquet]'.")
-    chosen = _spread(files, _MAX_FILES)
+    older, latest = files[: len(files) - num_latest], files[max(0, len(files) - num_latest) :]
+    chosen = [*_spread(older, _MAX_FILES - len(latest)), *latest]
     share = max(1, at_most // len(chosen))
     rollouts: list[SampledRollout] = []
     damaged: list[str] = []
@@ -112,9 +124,9 @@ def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
         except (OSError, ValueError):  # ArrowInvalid is a ValueError; a page can do without one of the steps
             damaged.append(path.name)
             continue
-        _check_version(table.schema.metadata or {}, path)
+        check_version(table.schema.metadata or {}, path)
         scores = table.column("score").to_pylist() if "score" in table.column_names else [None] * table.num_rows
-        rollouts += [_of_row(row) for row in table.take(_telling(scores, share)).to_pylist()]
+        rollouts += [rollout_of_row(row) for row in table.take(_telling(scores, share)).to_pylist()]
     origin = (
         f"{len(rollouts)} rollouts out of {len(chosen)} of {len(files)} steps: failures, extremes and some by chance."
     )
@@ -123,7 +135,7 @@ def _from_files(files: Sequence[Path], at_most: int) -> RolloutSample:
     return RolloutSample(rollouts=tuple(rollouts), origin=origin)
 
 
-def _check_version(metadata: Mapping[bytes, bytes], path: Path) -> None:
+def check_version(metadata: Mapping[bytes, bytes], path: Path) -> None:
     version = metadata.get(ROLLOUTS_VERSION_KEY, b"1").decode(errors="replace")
     if version != str(ROLLOUTS_VERSION):
         raise InvalidInput(f"rollouts must be of schema version {ROLLOUTS_VERSION}, got {version} in {path}")
@@ -141,7 +153,7 @@ def _telling(scores: Sequence[float | None], count: int) -> list[int]:
     return sorted(chosen[:count])
 
 
-def _of_row(row: Mapping[str, Any]) -> SampledRollout:
+def rollout_of_row(row: Mapping[str, Any]) -> SampledRollout:
     facts = ("latency_s", "cost_usd", "attempts", "cached", "advantage", "policy_version", "staleness", "num_tokens")
     prompt = row.get("messages") or row.get("prompt")
     return SampledRollout(
@@ -182,10 +194,10 @@ def _from_journal(reader: JournalReader, run: str | None, at_most: int) -> Rollo
     others = _spread([key for key in by_rollout if key not in failed], at_most - min(len(failed), at_most // 4))
     keys = sorted([*sorted(failed)[: at_most // 4], *others])
     origin = f"{len(keys)} rollouts out of {last_id:,} verdicts of the journal; advantages are not kept there."
-    return RolloutSample(rollouts=tuple(_of_parts(by_rollout[key]) for key in keys), origin=origin)
+    return RolloutSample(rollouts=tuple(rollout_of_parts(by_rollout[key]) for key in keys), origin=origin)
 
 
-def _of_parts(parts: Sequence[JournalRow]) -> SampledRollout:
+def rollout_of_parts(parts: Sequence[JournalRow]) -> SampledRollout:
     """Makes one rollout from its rows, one for each reward. The last row of a reward counts."""
     by_reward = {part.reward: part for part in parts}
     first = next(iter(by_reward.values()))

@@ -76,7 +76,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _write_page(data: RunData, args: argparse.Namespace) -> None:
-    from rewardflow.report.rollout_sample import RolloutSample, sample_rollouts
+    from rewardflow.report.rollouts.rollout_sample import RolloutSample, sample_rollouts
     from rewardflow.report.run_page import run_page
 
     left_out = RolloutSample(rollouts=(), origin="Left out of this page.")

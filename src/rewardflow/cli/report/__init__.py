@@ -1,0 +1,1 @@
+"""`rewardflow report` and `rewardflow watch`: the pages of runs, as files and served."""

@@ -1,0 +1,1 @@
+"""Serves the reports of runs while they go on."""
