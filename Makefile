@@ -27,7 +27,7 @@ OWN := $(call stale_unless,.venv,.core)
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
 .PHONY: help demo test check bench chaos fix lock clean stale chromium
-.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-megatron test-vllm test-real-size bench-trainer bench-verl
+.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-megatron test-vllm test-real-size bench-trainer bench-trl bench-verl
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -90,6 +90,9 @@ chaos: .venv/.dev ## try to break what docs/reliability.md promises, 3 minutes; 
 
 bench-trainer: .venv/.dev .venv-trl/.ready .venv-oracle/.ready ## measure training beside TRL and verl
 	@$(BIN)/rewardflow bench trainer --trl-python .venv-trl/bin/python --verl-python .venv-oracle/bin/python $(ARGS)
+
+bench-trl: .venv/.dev .venv-trl/.ready ## measure TRL with a slow judge: a thread pool, our function, our trainer
+	@$(BIN)/rewardflow bench trl --trl-python .venv-trl/bin/python $(ARGS)
 
 fix: .venv/.dev ## format, and fix what the linter can fix
 	@$(BIN)/python -m ruff check --fix --exit-zero --quiet

@@ -52,7 +52,8 @@ CHECKPOINT = Layer(frozenset({"checkpoint"}), frozenset({"safetensors", "torch"}
 RUNTIME = Layer(frozenset({"runtime"}))  # brings the parts together; imports the heavy ones when it runs
 # Code that lives in others' processes, which have these; on import it loads them only in modules that others load.
 ADAPTERS = Layer(
-    frozenset({"adapters"}), frozenset({"omegaconf", "ray", "tensordict", "torch", "transfer_queue", "verl"})
+    frozenset({"adapters"}),
+    frozenset({"accelerate", "omegaconf", "ray", "tensordict", "torch", "transfer_queue", "trl", "verl"}),
 )
 MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
 DRAWING = Layer(frozenset({"drawing"}), frozenset({"orjson"}))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rewardflow.bench import plan_check, schedule_figures, schedules, trainer
+from rewardflow.bench import plan_check, schedule_figures, schedules, trainer, trl_ways
 from rewardflow.bench.agent import run_agent_benchmarks
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.judge import run_judge_benchmarks
@@ -83,6 +83,8 @@ _SEEDED_BENCHMARKS = {
     ),
 }
 _TRAINER = "trainer"
+_TRL = "trl"
+_OTHERS_IN = {trainer.TRL: (_TRAINER, _TRL), trainer.VERL: (_TRAINER,)}
 _JUDGING = "judging"
 
 
@@ -90,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Measures on this machine. Run nothing else meanwhile: a busy machine gives worse figures."
     parser.add_argument(
         "what",
-        choices=[*_BENCHMARKS, _JUDGING, *_SEEDED_BENCHMARKS, _TRAINER],
+        choices=[*_BENCHMARKS, _JUDGING, *_SEEDED_BENCHMARKS, _TRAINER, _TRL],
         metavar="WHAT",
         help="what to measure: agent (its own cost), judge (calls over HTTP to the mock judge), "
         "judging (calls saved by an escalation, alarms of an audit, 5 minutes), "
@@ -99,19 +101,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "plan (`rewardflow plan` against three real runs, 2 minutes), "
         "learning (whether overlapping makes it worse, three hours; --quick: 5 minutes), "
         "algorithms (whether each learns, 25 minutes), "
-        "trainer (tokens a second beside TRL and verl, 2 minutes)",
+        "trainer (tokens a second beside TRL and verl, 2 minutes), "
+        "trl (TRL with a slow judge in three ways, 10 minutes; --quick: step times alone)",
     )
     parser.add_argument("--quick", action="store_true", help="leave out repetitions that only make figures steadier")
     parser.add_argument(
         "--seeds",
         metavar="N,...",
-        help="the seeds of benchmarks that train: one run with each (schedules, plan, algorithms: 0, learning: 0-11)",
+        help="the seeds of benchmarks that train: one run with each (schedules, plan, algorithms: 0, learning: 0-11, "
+        "trl: 0-4)",
     )
-    for name in (trainer.TRL, trainer.VERL):
+    for name, users in _OTHERS_IN.items():
         parser.add_argument(
             f"--{name}-python",
             metavar="PYTHON",
-            help=f"trainer: the interpreter of an environment that has {name} (this one)",
+            help=f"{', '.join(users)}: the interpreter of an environment that has {name} (this one)",
         )
     parser.add_argument(
         "--judge-url", metavar="URL", help="judging: also measure what this OpenAI-style server reuses of prompts"
@@ -124,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args)
     if args.what == _TRAINER:
         return _run_trainer(args)
+    if args.what == _TRL:
+        return _run_trl(args)
     seeded = _SEEDED_BENCHMARKS.get(args.what)
     if seeded is not None:
         seeds = seeded.seeds if args.seeds is None else _parse_seeds(args.seeds)
@@ -145,15 +151,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    if args.seeds is not None and args.what not in _SEEDED_BENCHMARKS:
-        raise InvalidInput(
-            f"--seeds is for benchmarks that train ({', '.join(_SEEDED_BENCHMARKS)}), got bench {args.what}"
-        )
+    seeded = (*_SEEDED_BENCHMARKS, _TRL)
+    if args.seeds is not None and args.what not in seeded:
+        raise InvalidInput(f"--seeds is for benchmarks that train ({', '.join(seeded)}), got bench {args.what}")
     if args.judge_url is not None and args.what != _JUDGING:
         raise InvalidInput(f"--judge-url is for bench {_JUDGING}, got bench {args.what}")
-    for name in (trainer.TRL, trainer.VERL):
-        if getattr(args, f"{name}_python") is not None and args.what != _TRAINER:
-            raise InvalidInput(f"--{name}-python is for bench {_TRAINER}, got bench {args.what}")
+    for name, users in _OTHERS_IN.items():
+        if getattr(args, f"{name}_python") is not None and args.what not in users:
+            raise InvalidInput(f"--{name}-python is for bench {' and bench '.join(users)}, got bench {args.what}")
 
 
 def _run_trainer(args: argparse.Namespace) -> int:
@@ -163,6 +168,16 @@ def _run_trainer(args: argparse.Namespace) -> int:
         _write(trainer.report_of(figures))
     else:
         write_table(trainer.rows_of(figures), stdout_console())
+    return 0
+
+
+def _run_trl(args: argparse.Namespace) -> int:
+    seeds = trl_ways.SEEDS if args.seeds is None else _parse_seeds(args.seeds)
+    figures = trl_ways.run_trl_benchmark(python=args.trl_python, quick=args.quick, seeds=seeds)
+    if args.json:
+        _write(trl_ways.report_of(figures))
+    else:
+        write_table(trl_ways.rows_of(figures), stdout_console())
     return 0
 
 

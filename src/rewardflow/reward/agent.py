@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -52,7 +53,7 @@ from rewardflow.types import EMPTY, Rollout
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from rewardflow.reward.blocking import BatchFunction
+    from rewardflow.reward.batch_function import BatchFunction
 
 T = TypeVar("T")
 
@@ -141,6 +142,18 @@ class RewardAgent:
         done = f"{verdicts.scored + sum(verdicts.failed.values()):,} of {verdicts.submitted:,} judged"
         cost = f", cost ${spent_usd:.4g}" if spent_usd else ""
         return f"open: {done}, {statistics.in_flight:,} in flight, {statistics.waiting:,} waiting{cost}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles rewards and settings: a copy is not open, and finds files from any working directory."""
+        parts = [dataclasses.replace(part, reward=RewardSource.of(part.reward).spec) for part in self._parts]
+        options = {
+            one.name: getattr(record, one.name)
+            for record in (self.settings, self._limits)
+            for one in dataclasses.fields(record)
+        }
+        for name in ("journal", "run_dir"):
+            options[name] = None if options[name] is None else Path(options[name]).absolute()
+        return _remake, (parts, self._serves_runs, options)
 
     # -- lifetime ----------------------------------------------------------------------------------------------------
 
@@ -429,7 +442,7 @@ class RewardAgent:
 
     def as_batch_function(self, *, group_size: int = 1, failed: float | None = None) -> BatchFunction:
         """Returns a plain function over lists, for TRL's `reward_funcs` and notebooks. See `BatchFunction`."""
-        from rewardflow.reward.blocking import BatchFunction
+        from rewardflow.reward.batch_function import BatchFunction
 
         return BatchFunction(self, group_size=group_size, failed=failed)
 
@@ -545,6 +558,10 @@ def _from_file(
         raise InvalidInput(f"the settings of a reward file stand in the file, got reward_kwargs beside {path}")
     loaded = importlib.import_module("rewardflow.services.reward_file").load_reward_file(path)
     return loaded.parts, cast("AgentOptions", {**loaded.options, **options})
+
+
+def _remake(parts: list[Weighted], serves_runs: bool, options: AgentOptions) -> RewardAgent:
+    return RewardAgent(parts, serves_runs=serves_runs, **options)
 
 
 async def _run_own_check(scorer: Scorer) -> None:

@@ -1,18 +1,15 @@
 """Names every piece of verl's inside that the adapter overrides or calls, with its fingerprint in the tested release.
 
-Always true: the adapter uses no private name of verl that is not listed here; a fingerprint depends on a piece's code,
-and not on its comments, docstrings and place in the file. verl is read, and never imported.
+Always true: the adapter uses no private name of verl that is not listed here.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rewardflow.adapters.fingerprints import changed_pieces
 from rewardflow.errors import FlowError
 
 _TRAINER = "trainer/ppo/v1/trainer_base.py:PPOTrainer"
@@ -102,42 +99,6 @@ def num_ranks(worker_group: Any, mesh: str) -> int:
     return max(ranks[mesh]) + 1
 
 
-def fingerprint(package: Path, piece: str) -> str | None:
-    """Returns the fingerprint of a function or method in verl's package; None if it is not there."""
-    file, _, name = piece.partition(":")
-    try:
-        node: ast.AST | None = ast.parse((package / file).read_bytes())
-    except (OSError, SyntaxError):
-        return None
-    for part in name.split("."):
-        node = _defined_in(node, part) if node is not None else None
-    if node is None:
-        return None
-    code = re.sub(
-        "[\"']", "", ast.unparse(_without_docstring(node))
-    )  # Python versions differ in the quotes they choose
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
-
-
 def drift(package: Path) -> list[str]:
     """Returns the pieces that differ from the tested release, each with what happened to it."""
-    found = {piece: fingerprint(package, piece) for piece in FINGERPRINTS}
-    return [
-        f"{piece} {'is gone' if found[piece] is None else 'changed'}"
-        for piece, tested in FINGERPRINTS.items()
-        if found[piece] != tested
-    ]
-
-
-def _defined_in(node: ast.AST, name: str) -> ast.AST | None:
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return next(
-        (child for child in ast.iter_child_nodes(node) if isinstance(child, kinds) and child.name == name), None
-    )
-
-
-def _without_docstring(node: ast.AST) -> ast.AST:
-    body = getattr(node, "body", [])
-    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        node.body = body[1:]  # type: ignore[attr-defined]
-    return node
+    return changed_pieces(package, FINGERPRINTS)

@@ -1,0 +1,161 @@
+"""`rewardflow bench trl`: TRL with a slow judge, in three ways: a thread pool, our function, and our trainer.
+
+Step times are measured with the judge's delays; learning is measured without them, because delays do not change which
+weights generate what. Seconds to a target are the steps to it, times the step time of the way.
+
+Always true: each way trains the same model on the same prompts with the same seeds, one after the other, in a process
+of its own; the first steps, in which libraries load, do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import rewardflow
+from rewardflow.bench.benchmark_row import BenchmarkRow
+from rewardflow.bench.contender import ContenderFailed
+from rewardflow.bench.contenders.judged_workload import (
+    FUNCTION,
+    MODEL,
+    PLAIN,
+    SLOWEST_S,
+    TRAINER,
+    WAYS,
+    JudgedResult,
+    JudgedWorkload,
+)
+
+SEEDS = (0, 1, 2, 3, 4)
+SCALE = 1 / 80  # the slowest verdict takes half a second, about as long as a step computes here
+STEP_BAR = "<= 0.8"
+TARGET = 0.9
+_WARMUP_STEPS = 3
+_TIMED_STEPS, _QUICK_TIMED_STEPS = 20, 8
+_LEARNING_STEPS = 120
+_SMOOTHED_STEPS = 10
+_HIDDEN, _LAYERS = 64, 2
+_NAMES = {
+    PLAIN: "TRL, a function with 256 threads",
+    FUNCTION: "TRL, as_batch_function",
+    TRAINER: "rewardflow.adapters.trl.GRPOTrainer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrlFigures:
+    """`step_s` by way; `rewards` of each step by way and seed."""
+
+    step_s: Mapping[str, float]
+    rewards: Mapping[str, Mapping[int, Sequence[float]]]
+    versions: Mapping[str, str]
+
+    def final_reward(self, way: str) -> float:
+        return fmean(fmean(one[-_SMOOTHED_STEPS:]) for one in self.rewards[way].values())
+
+    def steps_to_target(self, way: str) -> list[int | None]:
+        """Returns, for each seed, the step at which the mean of the last ten rewards reached the target."""
+        return [_steps_to(TARGET, one) for one in self.rewards[way].values()]
+
+    def seconds_to_target(self, way: str) -> float | None:
+        """Returns the median over the seeds; None if half of them or more did not reach the target."""
+        seconds = [float("inf") if steps is None else steps * self.step_s[way] for steps in self.steps_to_target(way)]
+        middle = median(seconds)
+        return None if middle == float("inf") else middle
+
+
+def run_trl_benchmark(*, python: str | None, quick: bool, seeds: Sequence[int]) -> TrlFigures:
+    python = python or sys.executable
+    steps = _WARMUP_STEPS + (_QUICK_TIMED_STEPS if quick else _TIMED_STEPS)
+    timed = {way: _trained(python, JudgedWorkload(way=way, steps=steps, scale=SCALE, seed=seeds[0])) for way in WAYS}
+    learnt = {} if quick else {way: _learnt(python, way, seeds) for way in (FUNCTION, TRAINER)}
+    return TrlFigures(
+        step_s={way: median(result.step_s[_WARMUP_STEPS:]) for way, result in timed.items()},
+        rewards=learnt,
+        versions=timed[PLAIN].versions,
+    )
+
+
+def _learnt(python: str, way: str, seeds: Sequence[int]) -> dict[int, list[float]]:
+    workloads = [JudgedWorkload(way=way, steps=_LEARNING_STEPS, scale=0.0, seed=seed) for seed in seeds]
+    return {workload.seed: _trained(python, workload).rewards for workload in workloads}
+
+
+def _trained(python: str, workload: JudgedWorkload) -> JudgedResult:
+    """Runs one way in its own process, which finds this package without the rest of this environment."""
+    from rewardflow.policy import tiny
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        workload.write(folder)
+        tiny.build_model(_HIDDEN, _LAYERS, seed=workload.seed).save_pretrained(folder / MODEL)
+        tiny.build_tokenizer().save_pretrained(folder / MODEL)
+        (folder / "alone").mkdir()
+        (folder / "alone" / "rewardflow").symlink_to(Path(rewardflow.__file__).parent, target_is_directory=True)
+        module = "rewardflow.bench.contenders.trl_judged"
+        environment = {**os.environ, "PYTHONPATH": str(folder / "alone"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        try:
+            ended = subprocess.run((python, "-m", module, name), env=environment, capture_output=True, text=True)
+        except OSError as error:
+            raise ContenderFailed(f"{python} cannot be run: {error.strerror}") from error
+        if ended.returncode:
+            lines = [line for line in ended.stderr.splitlines() if line.strip()]
+            raise ContenderFailed(
+                f"training with TRL ended with {ended.returncode}: {lines[-1] if lines else 'it said nothing'}; name "
+                "an interpreter that has TRL with --trl-python, or run `make bench-trl`"
+            )
+        return JudgedResult.read(folder)
+
+
+def _steps_to(target: float, rewards: Sequence[float]) -> int | None:
+    ends = range(_SMOOTHED_STEPS, len(rewards) + 1)
+    return next((end for end in ends if fmean(rewards[end - _SMOOTHED_STEPS : end]) >= target), None)
+
+
+def rows_of(figures: TrlFigures) -> Iterator[BenchmarkRow]:
+    waiting = figures.step_s[FUNCTION]
+    for way, seconds in figures.step_s.items():
+        yield BenchmarkRow(
+            name=f"step: {_NAMES[way]}",
+            value=seconds,
+            unit="s",
+            yardstick=waiting,
+            yardstick_name=_NAMES[FUNCTION],
+            bar=STEP_BAR if way == TRAINER else "",
+            bar_on="ratio",
+        )
+    for way in figures.rewards:
+        yield BenchmarkRow(
+            name=f"final reward: {_NAMES[way]}",
+            value=figures.final_reward(way),
+            unit="",
+            yardstick=figures.final_reward(FUNCTION),
+            yardstick_name=_NAMES[FUNCTION],
+        )
+        seconds_to_target = figures.seconds_to_target(way)
+        yield BenchmarkRow(
+            name=f"seconds to a reward of {TARGET}: {_NAMES[way]}",
+            value=float("nan") if seconds_to_target is None else seconds_to_target,
+            unit="s",
+            yardstick=figures.seconds_to_target(FUNCTION),
+            yardstick_name=_NAMES[FUNCTION],
+        )
+
+
+def report_of(figures: TrlFigures) -> dict[str, Any]:
+    """Returns the whole benchmark as one JSON object."""
+    return {
+        "slowest_verdict_s": SLOWEST_S * SCALE,
+        "versions": dict(figures.versions),
+        "step_s": dict(figures.step_s),
+        "rewards": {way: {str(seed): one for seed, one in by.items()} for way, by in figures.rewards.items()},
+        "steps_to_target": {way: figures.steps_to_target(way) for way in figures.rewards},
+        "rows": [row.to_json() for row in rows_of(figures)],
+    }
