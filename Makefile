@@ -65,7 +65,7 @@ test-verl-all: .venv-oracle/.ready ## run all tests inside verl's own trainer; A
 bench-verl: .venv-oracle/.ready ## verl's modes beside ours, in real runs on CPU; about half an hour
 	@.venv-oracle/bin/python tests/in_verl/compare_modes.py $(ARGS)
 
-test-trl: .venv-trl/.tests ## train with TRL's GRPOTrainer and the agent as its reward, on CPU
+test-trl: .venv-trl/.tests ## train with TRL's trainers and the agent, on CPU
 	@.venv-trl/bin/python -m pytest -W default -o faulthandler_timeout=600 tests/on_trl $(ARGS)
 
 test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CPU ranks of this machine

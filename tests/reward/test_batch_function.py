@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from served import served
 
 import rewardflow as rf
 
@@ -152,3 +154,21 @@ def test_a_column_named_step_is_data_and_a_number_is_the_step(tmp_path: Path) ->
     function(prompts=["p"], completions=["1"], step=5)
     function.close()
     assert seen == [5, None]
+
+
+@pytest.mark.parametrize("named_by", ["argument", "environment"])
+def test_a_server_that_is_named_judges_in_place_of_this_process(named_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with served() as asker:
+            if named_by == "environment":
+                monkeypatch.setenv("REWARDFLOW_URL", asker.url)
+            agent = rf.RewardAgent("never/opened.py:judge", run="job")
+            function = agent.as_batch_function(group_size=2, server=asker.url if named_by == "argument" else None)
+            copy = pickle.loads(pickle.dumps(function))
+            for one in (function, copy):
+                numbers = await asyncio.to_thread(one, prompts=["p", "p"], completions=["a", "bb"], step=1)
+                assert numbers == [1.0, 2.0]
+                await asyncio.to_thread(one.close)
+            assert not agent.is_open
+
+    asyncio.run(main())

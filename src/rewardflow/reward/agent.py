@@ -440,11 +440,13 @@ class RewardAgent:
     def sealed(self, ticket: Ticket) -> None:
         self.assembly.call_log_if_over(ticket)
 
-    def as_batch_function(self, *, group_size: int = 1, failed: float | None = None) -> BatchFunction:
+    def as_batch_function(
+        self, *, group_size: int = 1, failed: float | None = None, server: str | None = None
+    ) -> BatchFunction:
         """Returns a plain function over lists, for TRL's `reward_funcs` and notebooks. See `BatchFunction`."""
         from rewardflow.reward.batch_function import BatchFunction
 
-        return BatchFunction(self, group_size=group_size, failed=failed)
+        return BatchFunction(self, group_size=group_size, failed=failed, server=server)
 
     @property
     def is_open(self) -> bool:

@@ -9,16 +9,36 @@ import asyncio
 import concurrent.futures
 import contextlib
 import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Protocol
 
 from rewardflow.errors import AgentClosed
-from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.blocking import LoopThread
+from rewardflow.reward.ticket import Ticket
+from rewardflow.types import Rollout
+
+
+class BatchAgent(Protocol):
+    """What a caller needs of an agent to have batches judged: a `RewardAgent`, or a client of a shared one."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def submit(self, rollouts: Iterable[Rollout]) -> Ticket: ...
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
 
 class BackgroundAgent:
     """Keeps an agent open in a loop thread until it is closed or no longer referenced."""
 
-    def __init__(self, agent: RewardAgent) -> None:
+    def __init__(self, agent: BatchAgent) -> None:
+        self.agent = agent
         self._thread = LoopThread()
         self._thread.__enter__()
         opened: concurrent.futures.Future[asyncio.Event] = concurrent.futures.Future()
@@ -34,7 +54,7 @@ class BackgroundAgent:
         self._finalizer()
 
 
-async def _keep_open(agent: RewardAgent, opened: concurrent.futures.Future[asyncio.Event]) -> None:
+async def _keep_open(agent: BatchAgent, opened: concurrent.futures.Future[asyncio.Event]) -> None:
     close_event = asyncio.Event()
     try:
         async with agent:

@@ -1,23 +1,27 @@
 """An agent as a plain function over lists, for trainers that know only functions, such as TRL's.
 
 Always true: the function returns one number for each completion, in order, and a failure is never a made-up number. It
-can be pickled, and its copy opens an agent of its own. On several ranks of a trainer there is one agent, on rank 0. A
-run that is started again finds its saved verdicts.
+can be pickled, and its copy opens an agent of its own. On several ranks of a trainer there is one agent: a server that
+is named by an address, or else on rank 0. A run that is started again finds its saved verdicts.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rewardflow.errors import AgentClosed, InvalidInput
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.background_agent import BackgroundAgent
+from rewardflow.reward.background_agent import BackgroundAgent, BatchAgent
 from rewardflow.reward.group_names import GroupNames
 from rewardflow.reward.ticket import Ticket
 from rewardflow.reward.trainer_ranks import TrainerRanks, trainer_ranks
 from rewardflow.types import Reward, Rollout
+
+SERVER_ENV = "REWARDFLOW_URL"
 
 Row = tuple[Any, Any, dict[str, Any]]  # a prompt, a completion, and the values of its columns
 
@@ -33,22 +37,26 @@ class BatchFunction:
 
     TRL passes `trainer_state`; others may pass `step=n`. Step, prompt and place in the group are what identifies a
     completion in the journal. When TRL calls it on several ranks, rank 0 judges for all of them.
+
+    `server` is the address of a `rewardflow serve` that judges instead of this process, by default what the environment
+    variable REWARDFLOW_URL says. Rewards and limits are then those of the server; the run's name is the agent's.
     """
 
-    def __init__(self, agent: RewardAgent, *, group_size: int, failed: float | None) -> None:
+    def __init__(self, agent: RewardAgent, *, group_size: int, failed: float | None, server: str | None = None) -> None:
         if group_size < 1:
             raise InvalidInput(f"group_size must be at least 1, got group_size={group_size}")
         self.__name__ = agent.name
         self.group_size = group_size
         self._agent = agent
         self._failed = failed
+        self._server = server
         self._background: BackgroundAgent | None = None
         self._lock = threading.Lock()
         self._names = GroupNames()
         self._ranks: TrainerRanks | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (self._agent, self.group_size, self._failed)
+        return _make, (self._agent, self.group_size, self._failed, self._server)
 
     def __call__(
         self,
@@ -105,14 +113,29 @@ class BatchFunction:
             name = self._names.name(step, rows[start][0])
             group = rows[start : start + size]
             rollouts += [_rollout(name, i, size, row, step or 0, start // size) for i, row in enumerate(group)]
+        return self._open().submit(rollouts)
+
+    def _open(self) -> BatchAgent:
+        """Returns what judges: the agent if it is open, else what the first call opened."""
         with self._lock:
-            if not self._agent.is_open and self._background is None:
-                self._background = BackgroundAgent(self._agent)
-        return self._agent.submit(rollouts)
+            if self._background is None and self._agent.is_open:
+                return self._agent
+            if self._background is None:
+                address = self._server or os.environ.get(SERVER_ENV)
+                self._background = BackgroundAgent(
+                    self._agent if not address else _client(address, self._agent.settings.run)
+                )
+            return self._background.agent
 
 
-def _make(agent: RewardAgent, group_size: int, failed: float | None) -> BatchFunction:
-    return BatchFunction(agent, group_size=group_size, failed=failed)
+def _client(address: str, run: str) -> BatchAgent:
+    """Servers lie above the agent, which knows them by name alone and imports them only here."""
+    client: BatchAgent = importlib.import_module("rewardflow.serve").connect(address, run=run)
+    return client
+
+
+def _make(agent: RewardAgent, group_size: int, failed: float | None, server: str | None) -> BatchFunction:
+    return BatchFunction(agent, group_size=group_size, failed=failed, server=server)
 
 
 class PendingBatch:
