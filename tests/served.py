@@ -40,7 +40,9 @@ async def served(
     options = {"backoff_s": 0.001, **options}
     async with (
         aiohttp.ClientSession() as session,  # outlives the server, whose last answers the tests read
-        AgentServer(lambda: RewardAgent(reward, serves_runs=True, **options), settings) as server,
+        AgentServer(
+            lambda ledgers: RewardAgent(reward, serves_runs=True, run_ledgers=ledgers, **options), settings
+        ) as server,
     ):
         yield Asker(server.url, session)
 

@@ -106,6 +106,7 @@ COVERED_BY: Mapping[str, str] = {
     "runtime.run_agent": "runtime/test_local.py",
     "runtime.run_state": "runtime/test_resume.py",
     "serve.answers": "serve/test_own_protocol.py",
+    "services.forwarded_chat": "serve/test_chat_proxy.py",
     "settings.cross_checks": "settings/test_run_settings.py",
     "settings.reward_kinds": "services/test_reward_file.py",
     "settings.sections.algorithm": "settings/test_run_settings.py",

@@ -133,7 +133,7 @@ def test_closing_answers_what_waits_and_keeps_what_was_paid(tmp_path: Path) -> N
 
 def test_a_port_in_use_and_a_broken_reward_are_found_before_anybody_connects() -> None:
     async def enter(port: int, reward: object) -> None:
-        async with AgentServer(lambda: RewardAgent(reward, serves_runs=True), ServeSettings(port=port)):  # type: ignore[arg-type]
+        async with AgentServer(lambda _: RewardAgent(reward, serves_runs=True), ServeSettings(port=port)):  # type: ignore[arg-type]
             pass
 
     with socket.create_server(("127.0.0.1", 0)) as busy, pytest.raises(InvalidInput, match="must be free to listen on"):

@@ -121,13 +121,13 @@ def test_a_job_has_a_bounded_queue_and_repeats_need_no_room() -> None:
         job = ServedJob(run="a", max_waiting=2)
         async with requests_to() as requests:
             await requests.ask(job, [rollout("1"), rollout("2", step=1)])
-            assert requests.num_waiting("a") == 2
+            assert requests.num_waiting() == {"a": 2}
             with pytest.raises(RunFull, match="may have 2 rollouts waiting"):
                 await requests.ask(job, [rollout("3", step=2)])
             await requests.ask(job, [rollout("1")])
             await requests.ask(ServedJob(run="b", max_waiting=2), [rollout("3", step=2)])
             await asyncio.sleep(301)
-            assert requests.num_waiting("a") == 0
+            assert requests.num_waiting() == {}
             assert (await ask(requests, rollout("3", step=2), job=job))[0].value == 3.0
 
     clock.run(main())

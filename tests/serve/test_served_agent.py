@@ -55,7 +55,7 @@ def test_a_server_that_comes_back_gets_what_has_no_verdict_and_pays_for_nothing_
     async def main() -> None:
         CALLS.clear()
         GATE.update(hold=asyncio.Event(), started=asyncio.Event())
-        make = lambda: RewardAgent(judge, serves_runs=True, journal=tmp_path / "v.db")  # noqa: E731
+        make = lambda _: RewardAgent(judge, serves_runs=True, journal=tmp_path / "v.db")  # noqa: E731
         first = AgentServer(make, ServeSettings(port=0))
         async with first:
             agent = connect(first.url, run="a")

@@ -43,6 +43,7 @@ from rewardflow.reward.groups.assembly import Assembly, AssemblyStatistics
 from rewardflow.reward.groups.local_decision import LocalDecider, LocalDeciderStatistics
 from rewardflow.reward.journal.verdict_journal import Journal, JournalStatistics
 from rewardflow.reward.limits.ledger import Ledger, LedgerStatistics
+from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.reward.option_help import with_options_in_help
 from rewardflow.reward.progress import screen_here, shown_progress
 from rewardflow.reward.recorder import Recorder
@@ -106,14 +107,17 @@ class RewardAgent:
         *,
         reward_kwargs: Mapping[str, Any] = EMPTY,
         serves_runs: bool = False,
+        run_ledgers: RunLedgers | None = None,
         **options: Unpack[AgentOptions],
     ) -> None:
         """`reward` and `reward_kwargs` are as in `score`; entering the agent opens it.
 
-        `serves_runs`: each ticket names its run, and the cost of all runs counts against `max_cost_usd`.
+        `serves_runs`: each ticket names its run, and the cost of all runs counts against `max_cost_usd`. `run_ledgers`
+        counts what each run costs, and keeps runs below their own caps.
         """
         if isinstance(reward, str) and reward.endswith(REWARD_FILE_SUFFIXES):
             reward, options = _from_file(reward, reward_kwargs, options)
+        self._run_ledgers = run_ledgers
         self._serves_runs = serves_runs
         self.settings, self._limits = split_options(options)
         self._parts = as_parts(reward, reward_kwargs)
@@ -235,6 +239,8 @@ class RewardAgent:
             self._journal.start(loop, failed=lambda error: self.assembly.halt(error))
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
         self._ledger = self._make_ledger()
+        if self._run_ledgers is not None and self._journal is not None:
+            self._run_ledgers.load(str(self._journal.path), self._journal.spent_by_run_usd)
         if self._journal is not None:
             stack.push_async_callback(self._save_ledger, self._journal)
         await self._tasks.__aenter__()
@@ -289,13 +295,15 @@ class RewardAgent:
     def _check_cap_can_be_kept(self, scorer: Scorer) -> None:
         """Refuses a cost limit for a reward whose calls have no known price: it could not be kept."""
         settings, price_problem = self.settings, scorer.loaded.price_problem
-        if settings.max_cost_usd is None or settings.call_cost_usd is not None or price_problem is None:
+        has_run_caps = self._run_ledgers is not None and self._run_ledgers.has_caps
+        has_cap = settings.max_cost_usd is not None or has_run_caps
+        if not has_cap or settings.call_cost_usd is not None or price_problem is None:
             return
         problem = price_problem()
         if problem is not None:
+            cap = "max_cost_usd" if settings.max_cost_usd is None else f"max_cost_usd={settings.max_cost_usd:g}"
             raise InvalidInput(
-                f"max_cost_usd={settings.max_cost_usd:g} can be kept only if the cost of every call is known, and for "
-                f"{scorer.name} {problem}"
+                f"{cap} can be kept only if the cost of every call is known, and for {scorer.name} {problem}"
             )
 
     def _limits_of(self, part: Weighted) -> LimitSettings:
@@ -318,6 +326,7 @@ class RewardAgent:
                     sink=self._account_events if self._serves_runs or self._recorder is not None else None,
                     halt=lambda error: self.assembly.halt(error),
                     settled=self._wake_all if self.settings.max_cost_usd is not None else None,
+                    run_ledgers=self._run_ledgers,
                 )
             elif dispatcher.limits != limits:
                 raise InvalidInput(

@@ -17,19 +17,25 @@ import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
 from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, JournalLocked, RewardflowError
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.event_loop import end_tasks
+from rewardflow.reward.limits.ledger import LedgerStatistics
+from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.serve.answers import RETRY_AFTER_S, error_answer, json_answer
+from rewardflow.serve.chat_proxy import ChatProxy
 from rewardflow.serve.jobs import Forbidden, Jobs, ServedJob, Unauthorized
+from rewardflow.serve.openapi import describe
 from rewardflow.serve.own_protocol import ClientVerbs, Hello, Post, ScoreBody, Take, score, score_events
 from rewardflow.serve.plain_records import from_plain, read_json
+from rewardflow.serve.prometheus import CONTENT_TYPE, prometheus_text
 from rewardflow.serve.repeatable_requests import RepeatableRequests
 from rewardflow.serve.settings import ServeSettings
+from rewardflow.serve.trainers import TrainerRequest, Trainers
 from rewardflow.shared_agent.messages import RunFull
 from rewardflow.shared_agent.service import Service
 
@@ -42,6 +48,7 @@ STEP_HEADER: Final = "X-Rewardflow-Step"
 _BACKLOG: Final = 4096  # thousands of clients may connect at once
 _CLOSE_S: Final = 5.0
 _EVENTS: Final = "text/event-stream"
+_MAX_STEP: Final = 2**63 - 1
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -49,10 +56,14 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class AgentServer:
     """Serves one agent from `async with` to its end, on the loop that entered it."""
 
-    def __init__(self, build: Callable[[], RewardAgent], settings: ServeSettings) -> None:
+    def __init__(self, build: Callable[[RunLedgers], RewardAgent], settings: ServeSettings) -> None:
+        """`build` makes the agent, which must count the costs of runs in these ledgers."""
         self._build = build
         self._settings = settings
         self._jobs = Jobs(settings)
+        caps = {name: job.max_cost_usd for name, job in settings.jobs.items() if job.max_cost_usd is not None}
+        self._run_ledgers = RunLedgers(caps)
+        self._proxy = None if settings.proxy is None else ChatProxy(settings.proxy, self._run_ledgers)
         self._scope = contextlib.AsyncExitStack()
         self._is_closing = asyncio.Event()
         self.port = settings.port
@@ -67,16 +78,22 @@ class AgentServer:
         async with contextlib.AsyncExitStack() as undo:
             tasks = await asyncio.TaskGroup().__aenter__()
             undo.push_async_exit(functools.partial(_end, tasks))
-            self._service = Service(self._build, tasks.create_task)
+            self._service = Service(lambda: self._build(self._run_ledgers), tasks.create_task)
+            self._services = {"judge": self._service}
             self._requests = RepeatableRequests(self._service)
             self._verbs = ClientVerbs(self._service)
+            self._trainers = Trainers(self._requests)
+            if self._proxy is not None:
+                self._services["proxy"] = Service(self._proxy.build, tasks.create_task)
+                self._chat_requests = RepeatableRequests(self._services["proxy"], keeps_failures=False)
             runner = web.AppRunner(
                 self._application(), access_log=None, handler_cancellation=False, shutdown_timeout=_CLOSE_S
             )
             await runner.setup()
             undo.push_async_callback(runner.cleanup)
-            undo.push_async_callback(self._service.close)  # answers what waits first
-            await self._service.open_host()  # a mistake in the settings is found before anybody connects
+            for service in self._services.values():
+                undo.push_async_callback(service.close)  # answers what waits first
+                await service.open_host()  # a mistake in the settings is found before anybody connects
             site = await self._listen(runner)
             undo.push_async_callback(site.stop)
             undo.callback(self._is_closing.set)
@@ -105,12 +122,24 @@ class AgentServer:
         )
         routes: Mapping[tuple[str, str], _Handler] = {
             ("GET", "/healthz"): self._healthz,
+            ("GET", "/openapi.json"): self._openapi,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/v1/status"): self._status,
+            ("GET", "/v1/spending"): self._spending,
             ("POST", "/v1/hello"): self._hello,
             ("POST", "/v1/post"): self._post,
             ("POST", "/v1/take"): self._take,
             ("POST", "/v1/bye"): self._bye,
             ("GET", "/v1/statistics"): self._statistics,
             ("POST", "/v1/score"): self._score,
+            ("POST", "/openrlhf"): self._openrlhf,
+            ("POST", "/slime"): self._slime,
+            ("POST", "/miles"): self._slime,
+            ("POST", "/verify"): self._verify,
+            ("POST", "/seed_session"): self._seed_session,
+            ("POST", "/aggregate_metrics"): self._aggregate_metrics,
+            ("GET", "/reverify_mode"): self._reverify_mode,
+            ("POST", "/v1/chat/completions"): self._chat_completions,
         }
         for (method, path), handler in routes.items():
             application.router.add_route(method, path, handler)
@@ -153,6 +182,51 @@ class AgentServer:
     async def _healthz(self, _: web.Request) -> web.Response:
         return json_answer({"status": "closing" if self._is_closing.is_set() else "ok"})
 
+    async def _openapi(self, _: web.Request) -> web.Response:
+        return json_answer(describe())
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if not self._job(request).sees_all:
+            raise Forbidden("the figures of all jobs need the server's own token; a job has /v1/spending")
+        hosts = {name: await service.statistics() for name, service in self._services.items()}
+        text = prometheus_text(
+            {name: host.agent for name, host in hosts.items()},
+            self._run_ledgers.statistics(),
+            self._requests.num_waiting(),
+            up_s=hosts["judge"].up_s,
+        )
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        """Says what the agent is and does; the run's own queue, and the sums of all."""
+        job = self._job(request)
+        host = await self._service.statistics()
+        welcome = (await self._service.open_host()).describe()
+        return json_answer(
+            {
+                "name": welcome.name,
+                "needs_groups": welcome.needs_groups,
+                "run": job.run,
+                "waiting": self._requests.num_waiting().get(job.run, 0),
+                "calls_in_flight": host.agent.in_flight,
+                "calls_waiting": host.agent.waiting,
+                "up_s": host.up_s,
+                "proxies": self._proxy is not None,
+            }
+        )
+
+    async def _spending(self, request: web.Request) -> web.Response:
+        """Says what the run has spent; whoever sees all also gets the other runs and the server's own cap."""
+        job = self._job(request)
+        runs = self._run_ledgers.statistics()
+        own = runs.get(job.run) or self._run_ledgers.of(job.run).statistics()
+        answer: dict[str, Any] = {"run": job.run, **_money(own)}
+        if job.sees_all:
+            answer["runs"] = {run: _money(money) for run, money in runs.items()}
+            agents = {name: (await service.statistics()).agent for name, service in self._services.items()}
+            answer["agents"] = {name: _money(agent.ledger) for name, agent in agents.items()}
+        return json_answer(answer)
+
     # -- the own protocol --------------------------------------------------------------------------------------------
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
@@ -181,6 +255,65 @@ class AgentServer:
         if _EVENTS in request.headers.get("Accept", ""):
             return await _stream(request, score_events(body, job, self._requests))
         return await score(body, job, self._requests)
+
+    # -- what trainers speak -----------------------------------------------------------------------------------------
+
+    def _asked(self, request: web.Request) -> TrainerRequest:
+        return TrainerRequest(self._job(request), _step_of(request))
+
+    async def _openrlhf(self, request: web.Request) -> web.StreamResponse:
+        asked = self._asked(request)
+        return await self._trainers.openrlhf(read_json(await request.read()), asked)
+
+    async def _slime(self, request: web.Request) -> web.StreamResponse:
+        asked = self._asked(request)
+        return await self._trainers.slime(read_json(await request.read()), asked, request.query.get("key"))
+
+    async def _verify(self, request: web.Request) -> web.StreamResponse:
+        asked = self._asked(request)
+        fails_as_row = request.query.get("failed") == "row"
+        return await self._trainers.verify(read_json(await request.read()), asked, fails_as_row=fails_as_row)
+
+    async def _seed_session(self, request: web.Request) -> web.Response:
+        self._job(request)
+        return json_answer({})
+
+    async def _aggregate_metrics(self, request: web.Request) -> web.Response:
+        self._job(request)
+        return self._trainers.aggregate_metrics(read_json(await request.read()))
+
+    async def _reverify_mode(self, request: web.Request) -> web.Response:
+        self._job(request)
+        return json_answer("stateless")
+
+    async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
+        asked = self._asked(request)
+        if self._proxy is None:
+            return error_answer(404, "this server has no proxy: set serve.proxy.base_url", "not_found")
+        body, key = read_json(await request.read()), request.headers.get("Idempotency-Key")
+        return await self._proxy.complete(body, asked, key, self._chat_requests)
+
+
+def _step_of(request: web.Request) -> int | None:
+    text = request.headers.get(STEP_HEADER) or request.query.get("step")
+    if text is None:
+        return None
+    try:
+        step = int(text)
+    except ValueError:
+        step = _MAX_STEP + 1
+    if not -_MAX_STEP <= step <= _MAX_STEP:
+        raise InvalidInput(f"{STEP_HEADER} must be a whole number of at most 64 bits, got {text!r:.100}")
+    return step
+
+
+def _money(money: LedgerStatistics) -> dict[str, float | None]:
+    return {
+        "spent_usd": money.spent_usd,
+        "uncertain_usd": money.uncertain_usd,
+        "reserved_usd": money.reserved_usd,
+        "cap_usd": money.cap_usd,
+    }
 
 
 async def _end(

@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.canonical import canonical
 from rewardflow.reward.journal.verdict_keys import verdict_keys
 from rewardflow.serve.jobs import ServedJob
@@ -30,18 +31,26 @@ _Key = bytes
 class RepeatableRequests:
     """All requests without a session, by run, place and inputs."""
 
-    def __init__(self, service: Service, *, max_settled_bytes: int = _MAX_SETTLED_BYTES) -> None:
+    def __init__(
+        self, service: Service, *, keeps_failures: bool = True, max_settled_bytes: int = _MAX_SETTLED_BYTES
+    ) -> None:
+        """`keeps_failures=False`: a failure settles nothing, and a repeat asks again."""
         self._service = service
+        self._keeps_failures = keeps_failures
         self._in_flight: dict[_Key, asyncio.Future[Reward]] = {}
         self._num_waiting: Counter[str] = Counter()
         self._settled = SettledVerdicts(max_settled_bytes)
 
-    def num_waiting(self, run: str) -> int:
-        return self._num_waiting[run]
+    def num_waiting(self) -> dict[str, int]:
+        """Returns the rollouts without a verdict, by run."""
+        return dict(self._num_waiting)
 
-    @property
-    def num_in_flight(self) -> int:
-        return len(self._in_flight)
+    async def require_single_rollouts(self) -> None:
+        """Raises `InvalidInput` if verdicts depend on whole groups, which requests without groups cannot give."""
+        if (await self._service.open_host()).needs_groups:
+            raise InvalidInput(
+                "this reward judges whole groups, and requests of this protocol have none: use /v1/score or the client"
+            )
 
     async def ask(
         self, job: ServedJob, rollouts: Sequence[Rollout], *, due_step: int | None = None
@@ -104,7 +113,7 @@ class RepeatableRequests:
         self._num_waiting[run] -= 1
         if not self._num_waiting[run]:
             del self._num_waiting[run]
-        if reward.kind not in UNDECIDED_KINDS:
+        if reward.kind not in UNDECIDED_KINDS and (reward.value is not None or self._keeps_failures):
             self._settled.put(key, reward)
         if not future.done():
             future.set_result(reward)

@@ -73,6 +73,10 @@ class Host:
             self._update_listeners(run)
         client.outbox.take_back()
         self._clients.renew(client)
+        return self.describe()
+
+    def describe(self) -> Welcome:
+        """Tells what this agent is."""
         return Welcome(
             incarnation=self._incarnation,
             name=self._agent.name,
@@ -150,6 +154,11 @@ class Host:
         client.last_serial += len(rollouts)
         client.waiting.update({serial: settled for serial, (_, settled) in numbered})
         self._do(client, op)
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether a verdict may depend on the other rollouts of its group."""
+        return self._agent.needs_groups
 
     def share_of(self, run: str) -> float | None:
         """Returns the share of a run that has clients."""

@@ -23,6 +23,7 @@ from rewardflow.observe.redact import redact
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.component import Weighted
+from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.reward.settings import AgentSettings, LimitSettings, split_options
 from rewardflow.services.reward_file import load_reward_contents
 from rewardflow.settings.strict_yaml import read_yaml
@@ -75,14 +76,16 @@ class AgentSpec:
         sources = dict(_digests(str(part.reward).rpartition(":")[0] for part in parts))
         return cls(rewards=parts, options=options, sources=sources)
 
-    def build(self) -> RewardAgent:
+    def build(self, run_ledgers: RunLedgers | None = None) -> RewardAgent:
         for path, digest in _digests(self.sources):
             if digest != self.sources[path]:
                 logger.warning("%s has changed since this agent was described; verdicts may differ", path)
         if self.contents is None:
-            return RewardAgent(self.rewards, serves_runs=True, **cast("Any", self.options))
-        loaded = load_reward_contents(self.contents, folder=self.folder)
-        return RewardAgent(loaded.parts, serves_runs=True, **cast("Any", {**loaded.options, **self.options}))
+            rewards, options = self.rewards, self.options
+        else:
+            loaded = load_reward_contents(self.contents, folder=self.folder)
+            rewards, options = loaded.parts, {**loaded.options, **self.options}
+        return RewardAgent(rewards, serves_runs=True, run_ledgers=run_ledgers, **cast("Any", options))
 
     def difference(self, other: AgentSpec) -> str | None:
         """Says in words how the other spec differs; None if it describes the same agent."""

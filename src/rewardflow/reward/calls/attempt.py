@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 class Attempt(Deadline):
     """A context manager round the wait for an answer. `Governors.start` sets its resources; they are settled once."""
 
-    __slots__ = ("call", "endpoint", "hedge_timer", "is_hedge", "job", "reserved_usd", "sent", "started_s", "was_made")
+    __slots__ = (
+        "call",
+        "endpoint",
+        "hedge_timer",
+        "is_hedge",
+        "job",
+        "reserved_usd",
+        "run_reserved_usd",
+        "sent",
+        "started_s",
+        "was_made",
+    )
 
     call: Call
     endpoint: Endpoint
@@ -34,4 +45,5 @@ class Attempt(Deadline):
         self.is_hedge = is_hedge
         self.started_s = started_s
         self.was_made = False
+        self.run_reserved_usd = 0.0
         self.hedge_timer: asyncio.TimerHandle | None = None

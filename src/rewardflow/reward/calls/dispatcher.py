@@ -33,6 +33,7 @@ from rewardflow.reward.code.current_call import Call
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.limits.governors import Governors, GovernorStatistics
 from rewardflow.reward.limits.ledger import Ledger
+from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.reward.settings import LimitSettings
 from rewardflow.types import Reward
 
@@ -75,6 +76,7 @@ class Dispatcher:
         sink: EventSink | None,
         halt: Callable[[AgentHalted], None],
         settled: Callable[[], None] | None,
+        run_ledgers: RunLedgers | None = None,
     ) -> None:
         """`sink` gets the changes of the account; the sink of a call's ticket gets the call."""
         self.account = account
@@ -86,7 +88,8 @@ class Dispatcher:
         self._settled = settled
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()  # for runners: independent of who submitted the rollouts
-        self._governors = Governors(account, limits, ledger, sink)
+        self._governors = Governors(account, limits, ledger, sink, run_ledgers)
+        self._run_ledgers = run_ledgers if run_ledgers is not None and run_ledgers.has_caps else None
         self._budget = RetryBudget(limits.retry_budget, savings=self._governors.limit)
         self._rng = chance(self._loop)
         self._backoff = Backoff(limits.backoff_s, limits.max_backoff_s, self._rng)
@@ -245,8 +248,11 @@ class Dispatcher:
                 continue
             now = self._loop.time()
             tokens = self._estimate_tokens(job) if self._governors.counts_tokens else 0
-            bound_usd = self._bound_cost(job) if self._ledger.needs_bounds else None
+            needs_bound = self._ledger.needs_bounds or self._run_ledgers is not None
+            bound_usd = self._bound_cost(job) if needs_bound else None
             if job.is_done:  # because one of its hooks raised
+                continue
+            if self._run_ledgers is not None and not self._fits_run(entry, self._run_ledgers, bound_usd):
                 continue
             if not self._may_start(job, now, tokens, bound_usd):
                 return None
@@ -313,6 +319,21 @@ class Dispatcher:
                 self._give_up_on_budget(bound_usd)
             return False
         return True
+
+    def _fits_run(self, entry: QueueEntry, run_ledgers: RunLedgers, bound_usd: float | None) -> bool:
+        """Whether a call fits under its run's cap; if not, takes it out of the way of other runs' calls."""
+        job, run = entry.job, entry.job.group.ticket.run
+        problem = self._governors.run_over_cap(run, bound_usd)
+        if problem is None:
+            return True
+        self._queue.pop()
+        if entry.is_hedge:
+            return False
+        if run_ledgers.of(run).num_out:
+            run_ledgers.hold_back(run, lambda: self.add(job))
+        else:
+            job.fail("budget", problem, self._loop.time())
+        return False
 
     def _has_worker(self, job: Job) -> bool:
         scorer = job.scorer

@@ -46,6 +46,7 @@ from rewardflow.reward.journal.verdict_rows import (
     look_up,
     max_rows_a_statement,
     row_of,
+    spent_by_run_usd,
     spent_usd,
 )
 from rewardflow.types import Reward
@@ -142,6 +143,7 @@ class Journal:
             undo.callback(self._connection.close)
             with translated_errors(self.path):  # a damaged file may fail only when its rows are read
                 self._spent_usd = spent_usd(self._connection, run)
+                self.spent_by_run_usd = spent_by_run_usd(self._connection) if run is None else {}
                 create_reservations(self._connection)
                 self.stored_money = read_reservations(self._connection, self._run, all_runs=run is None)
             undo.pop_all()

@@ -125,6 +125,13 @@ def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
     return float(total_usd)
 
 
+def spent_by_run_usd(connection: sqlite3.Connection) -> dict[str, float]:
+    """Returns what the verdicts of each run have cost."""
+    rows = connection.execute("SELECT run, total(cost_usd) FROM verdicts GROUP BY run").fetchall()
+    texts = (run.decode("utf-8", "replace") if isinstance(run, bytes) else str(run) for run, _ in rows)
+    return {run: float(total_usd) for run, (_, total_usd) in zip(texts, rows, strict=True)}
+
+
 # -- documents --
 
 

@@ -16,6 +16,7 @@ from rewardflow.reward.limits.concurrency import Concurrency, ConcurrencyStatist
 from rewardflow.reward.limits.endpoints import Endpoint, Endpoints, EndpointStatistics
 from rewardflow.reward.limits.ledger import Ledger
 from rewardflow.reward.limits.pace import Pace, PaceStatistics
+from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.reward.settings import LimitSettings
 
 logger = logging.getLogger(__name__)
@@ -34,9 +35,17 @@ class GovernorStatistics:
 class Governors:
     """The pace, the concurrency, the endpoints and the budget of one account; each call uses all of them."""
 
-    def __init__(self, account: str, limits: LimitSettings, ledger: Ledger, sink: EventSink | None) -> None:
+    def __init__(
+        self,
+        account: str,
+        limits: LimitSettings,
+        ledger: Ledger,
+        sink: EventSink | None,
+        run_ledgers: RunLedgers | None = None,
+    ) -> None:
         self._account = account
         self._ledger = ledger
+        self._run_ledgers = run_ledgers
         self._sink = sink
         self._concurrency = Concurrency(limits.max_concurrency)
         self._pace = Pace(limits.rpm, limits.tpm)
@@ -75,6 +84,24 @@ class Governors:
         attempt.sent = self._pace.start(now, tokens)
         attempt.endpoint = self._endpoints.start(now, attempt.job.endpoint)
         attempt.reserved_usd = self._ledger.start(self._account, bound_usd)
+        if self._run_ledgers is not None:
+            run_ledger = self._run_ledgers.of(attempt.job.group.ticket.run)
+            attempt.run_reserved_usd = run_ledger.start(self._account, self._price_usd(bound_usd))
+
+    def run_over_cap(self, run: str, bound_usd: float | None) -> str | None:
+        """Says why a call of the run does not fit under the run's cap now, or returns None."""
+        run_ledger = None if self._run_ledgers is None else self._run_ledgers.capped(run)
+        if self._run_ledgers is None or run_ledger is None:
+            return None
+        price_usd = self._price_usd(bound_usd)
+        if run_ledger.may_start(self._account, price_usd):
+            return None
+        return self._run_ledgers.over_cap(run, run_ledger.next_price_usd(self._account, price_usd))
+
+    def _price_usd(self, bound_usd: float | None) -> float | None:
+        """Returns what a call reserves of its run's money: the price in the settings, or else the reward's bound."""
+        fixed_usd = self._ledger.assumed_cost_usd()
+        return bound_usd if fixed_usd is None else fixed_usd
 
     def settle(self, attempt: Attempt, outcome: str, fault: Fault | None, in_flight: int, now: float) -> bool:
         """Tells every governor how a call ended: `scored`, a failure kind, or `cancelled` if its caller gave it up.
@@ -128,8 +155,13 @@ class Governors:
         ledger, call = self._ledger, attempt.call
         if call.cached_tokens:
             ledger.count_cached(call.cached_tokens, call.cache_saved_usd)
-        if ledger.cap_usd is None and not (attempt.reserved_usd or call.cost_usd or call.tokens):
+        run = attempt.job.group.ticket.run
+        run_ledger = None if self._run_ledgers is None else self._run_ledgers.of(run)
+        is_capped = ledger.cap_usd is not None or (run_ledger is not None and run_ledger.cap_usd is not None)
+        if not is_capped and not (attempt.reserved_usd or call.cost_usd or call.tokens):
             ledger.settle_nothing(self._account)
+            if run_ledger is not None:
+                run_ledger.settle_nothing(self._account)
             return
         is_told = not call.num_unpriced and (call.is_cost_known or call.cost_usd > 0)
         is_refused = fault is not None and fault.is_free and not call.num_unpriced
@@ -140,16 +172,21 @@ class Governors:
             if assumed_usd is not None:
                 call.cost_usd = assumed_usd
                 is_uncertain = False
-        step = attempt.job.rollouts[0].step
-        ledger.settle(
-            self._account,
-            attempt.reserved_usd,
-            step,
-            call.cost_usd,
-            call.tokens,
-            is_told=is_told,
-            is_uncertain=is_uncertain,
-        )
+        ledgers = [(ledger, attempt.reserved_usd)]
+        if run_ledger is not None:
+            ledgers.append((run_ledger, attempt.run_reserved_usd))
+        for one, reserved_usd in ledgers:
+            one.settle(
+                self._account,
+                reserved_usd,
+                attempt.job.rollouts[0].step,
+                call.cost_usd,
+                call.tokens,
+                is_told=is_told,
+                is_uncertain=is_uncertain,
+            )
+        if self._run_ledgers is not None:
+            self._run_ledgers.call_ended(run)
 
     def statistics(self, now: float) -> GovernorStatistics:
         return GovernorStatistics(

@@ -125,6 +125,10 @@ class Ledger:
             known = self._accounts[name] = self._new_account(name)
         return known
 
+    def add_spent(self, cost_usd: float) -> None:
+        """Counts money that was spent before, and became known later."""
+        self._spent_usd += cost_usd
+
     @property
     def num_out(self) -> int:
         return self._num_out

@@ -153,7 +153,7 @@ class ChatClient:
             payload["top_logprobs"] = logprobs
         with request_of_unknown_cost(is_free_of_charge) as cost_is_told:
             answer, is_held_to_schema = await self._ask(endpoint, payload, schema, schema_name)
-            raw = _read_answer(answer, _MostTokens.of(messages, self._sampling))
+            raw = _read_answer(answer, MostTokens.of(messages, self._sampling))
             if self._report(raw.usage, endpoint):
                 cost_is_told()
             if raw.problem is not None:
@@ -178,7 +178,7 @@ class ChatClient:
         A token stands for at least one byte of the prompt. Returns None if a price is unknown, or if the settings do
         not limit the tokens of the answer.
         """
-        completion_tokens = _most_completion_tokens(self._sampling)
+        completion_tokens = most_completion_tokens(self._sampling)
         places = self.endpoints or (self._endpoint(),)
         prices = [self._prices or known_prices(self._model, place) for place in places]
         if completion_tokens is None or any(one is None for one in prices):
@@ -244,7 +244,7 @@ class ChatClient:
 
     # -- usage and cost --
 
-    def _report(self, usage: _Usage, endpoint: str) -> bool:
+    def _report(self, usage: Usage, endpoint: str) -> bool:
         """Reports the usage to the agent; returns whether it told the cost."""
         has_tokens = bool(usage.prompt_tokens or usage.completion_tokens)
         if not has_tokens and usage.cost_usd is None:
@@ -263,7 +263,7 @@ class ChatClient:
             )
         return cost_usd is not None
 
-    def _cost_usd(self, usage: _Usage, endpoint: str) -> float | None:
+    def _cost_usd(self, usage: Usage, endpoint: str) -> float | None:
         """Computes the cost from the judge's prices, the cost that the service sent, or the price list, in this order.
 
         Returns None if no price is known, which does not mean free: the agent then uses its call_cost_usd.
@@ -321,7 +321,7 @@ def _completion_limit(sampling: Mapping[str, Any]) -> int:
     return limit if isinstance(limit, int) else _FIRST_GUESS_TOKENS
 
 
-def _most_completion_tokens(sampling: Mapping[str, Any]) -> int | None:
+def most_completion_tokens(sampling: Mapping[str, Any]) -> int | None:
     """Returns the largest number of tokens that can be charged for an answer; None if nothing limits it."""
     limits = [sampling[name] for name in ("max_tokens", "max_completion_tokens") if sampling.get(name) is not None]
     is_limited = limits and all(isinstance(one, int) and one > 0 for one in limits)
@@ -332,7 +332,7 @@ def _most_completion_tokens(sampling: Mapping[str, Any]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Usage:
+class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -346,29 +346,29 @@ class _Raw:
     text: str = ""
     tokens: tuple[TokenChoice, ...] | None = None
     finish_reason: str = ""
-    usage: _Usage = _Usage()
+    usage: Usage = Usage()
     problem: CallError | None = None
     model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _MostTokens:
+class MostTokens:
     """The most tokens that a server can have counted for a request, with room for what templates and thoughts add."""
 
     prompt: int = _ROOM_TOKENS
     completion: int = _ROOM_TOKENS
 
     @classmethod
-    def of(cls, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> _MostTokens:
+    def of(cls, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> MostTokens:
         texts = [message.get("content") for message in messages]
         num_chars = sum(len(text if isinstance(text, str) else repr(text)) for text in texts)
         return cls(_ROOM_TOKENS + 4 * num_chars, _ROOM_TOKENS + 4 * _completion_limit(sampling))  # 4 bytes a character
 
 
-def _read_answer(answer: Any, most: _MostTokens) -> _Raw:
+def _read_answer(answer: Any, most: MostTokens) -> _Raw:
     if not isinstance(answer, Mapping):
         return _Raw(problem=Unparsable(f"the server answered with {_short(answer)}, not with a chat completion"))
-    usage = _read_usage(answer.get("usage"), most)
+    usage = read_usage(answer.get("usage"), most)
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, Mapping) else None
@@ -411,18 +411,18 @@ def _error_in(answer: Mapping[str, Any]) -> CallError | None:
     return ServiceError(message, status=status, retryable=status is None or status >= 500 or status == 408)
 
 
-def _read_usage(usage: Any, most: _MostTokens) -> _Usage:
+def read_usage(usage: Any, most: MostTokens) -> Usage:
     if not isinstance(usage, Mapping):
-        return _Usage()
+        return Usage()
     cost = usage.get("cost")
     cost_usd = None if cost is None else CALL_COST_USD.read(cost, "usage.cost")
     prompt_tokens = _count(usage, "prompt_tokens", most.prompt)
     completion_tokens = _count(usage, "completion_tokens", most.completion)
     if prompt_tokens is None or completion_tokens is None:
-        return _Usage(cost_usd=cost_usd)  # one count alone would be too cheap
+        return Usage(cost_usd=cost_usd)  # one count alone would be too cheap
     details = usage.get("prompt_tokens_details")
     cached_tokens = _count(details, "cached_tokens", most.prompt) if isinstance(details, Mapping) else 0
-    return _Usage(prompt_tokens, completion_tokens, min(cached_tokens or 0, prompt_tokens), cost_usd)
+    return Usage(prompt_tokens, completion_tokens, min(cached_tokens or 0, prompt_tokens), cost_usd)
 
 
 def _count(usage: Mapping[str, Any], name: str, most: int) -> int | None:

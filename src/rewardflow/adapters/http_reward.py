@@ -1,0 +1,59 @@
+"""A verl reward function over `rewardflow serve`, for releases of verl that the plug-in does not know.
+
+    custom_reward_function.path=.../rewardflow/adapters/http_reward.py
+    custom_reward_function.name=compute_score
+
+Always true: all workers ask the one server at `REWARDFLOW_URL`, so one limit, one cap and one journal hold for all of
+them. A rollout is known by its content, so a worker that asks again pays nothing. A failure raises; it is never a 0.
+This file imports nothing but the standard library, so that it also works where rewardflow is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+URL_ENV, TOKEN_ENV, RUN_ENV = "REWARDFLOW_URL", "REWARDFLOW_TOKEN", "REWARDFLOW_RUN"
+_BUSY = (429, 503)  # the queue is full, or the server restarts: both pass
+_TRY_FOR_S, _PAUSE_S = 600.0, 1.0
+
+
+def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, **_: Any) -> float:
+    """Returns the server's verdict; raises `RuntimeError` with the server's reason if the response was not judged."""
+    question = {"prompt": _prompt(extra_info), "response": solution_str, "label": _plain(ground_truth)}
+    body = json.dumps({**question, "data_source": data_source}).encode()
+    give_up_s = time.monotonic() + _TRY_FOR_S
+    while True:
+        try:
+            with urllib.request.urlopen(_request(body)) as answer:
+                return float(json.load(answer))
+        except urllib.error.HTTPError as error:
+            reason = error.read(2000).decode("utf-8", "replace")
+            if error.code not in _BUSY or time.monotonic() > give_up_s:
+                raise RuntimeError(f"rewardflow serve answered {error.code}: {reason}") from None
+        except OSError as error:  # no connection, or a broken one: asking again joins the call
+            if time.monotonic() > give_up_s:
+                raise RuntimeError(f"no answer from {URL_ENV}: {error}") from None
+        time.sleep(_PAUSE_S)
+
+
+def _request(body: bytes) -> urllib.request.Request:
+    headers = {"Content-Type": "application/json", "X-Rewardflow-Run": os.environ.get(RUN_ENV, "verl")}
+    if token := os.environ.get(TOKEN_ENV):
+        headers["Authorization"] = f"Bearer {token}"
+    return urllib.request.Request(
+        os.environ.get(URL_ENV, "http://127.0.0.1:8078").rstrip("/") + "/slime", body, headers
+    )
+
+
+def _prompt(extra_info: Any) -> str:
+    return str(extra_info.get("question") or extra_info.get("prompt") or "") if isinstance(extra_info, dict) else ""
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value that JSON can hold: datasets give references as arrays."""
+    return value.tolist() if hasattr(value, "tolist") else value

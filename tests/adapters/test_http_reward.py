@@ -1,0 +1,78 @@
+"""verl's reward function over the server: a number, an error that is no number, and a server that is busy or away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from served import CALLS, GATE, served
+
+from rewardflow.adapters import http_reward
+from rewardflow.adapters.http_reward import compute_score
+
+
+class Array:
+    """As numpy gives references."""
+
+    def tolist(self) -> list[str]:
+        return ["4", "four"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_reward, "_PAUSE_S", 0.01)
+
+
+def test_workers_get_the_servers_verdict_and_equal_questions_cost_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with served() as asker:
+            monkeypatch.setenv("REWARDFLOW_URL", asker.url)
+            ask = lambda: compute_score("gsm8k", "abc", Array(), {"question": "2+2?"})  # noqa: E731
+            assert await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(6))) == [3.0] * 6
+            assert CALLS == {"abc": 1}
+
+    asyncio.run(main())
+
+
+def test_a_failure_raises_with_the_reason_and_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with served(max_attempts=1) as asker:
+            monkeypatch.setenv("REWARDFLOW_URL", asker.url)
+            with pytest.raises(RuntimeError, match=r"answered 500.*cannot be judged"):
+                await asyncio.to_thread(compute_score, "x", "bad", None)
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_is_asked_again_and_a_server_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with served(serve={"max_waiting": 1}) as asker:
+            monkeypatch.setenv("REWARDFLOW_URL", asker.url)
+            first = asyncio.create_task(asyncio.to_thread(compute_score, "x", "hold", None))
+            await GATE["started"].wait()
+            second = asyncio.create_task(asyncio.to_thread(compute_score, "x", "abc", None))
+            await asyncio.sleep(0.05)
+            GATE["hold"].set()
+            assert [await first, await second] == [4.0, 3.0]
+        monkeypatch.setattr(http_reward, "_TRY_FOR_S", -1.0)
+        with pytest.raises(RuntimeError, match="no answer from REWARDFLOW_URL"):
+            await asyncio.to_thread(compute_score, "x", "abc", None)
+
+    asyncio.run(main())
+
+
+def test_the_token_and_the_run_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", "a" * 20)
+    monkeypatch.setenv("REWARDFLOW_RUN", "a")
+    jobs: dict[str, Any] = {"jobs": {"a": {"token_env": "A_TOKEN"}}}
+
+    async def main() -> None:
+        async with served(serve=jobs) as asker:
+            monkeypatch.setenv("REWARDFLOW_URL", asker.url)
+            with pytest.raises(RuntimeError, match="answered 401"):
+                await asyncio.to_thread(compute_score, "x", "abc", None)
+            monkeypatch.setenv("REWARDFLOW_TOKEN", "a" * 20)
+            assert await asyncio.to_thread(compute_score, "x", "abc", None) == 3.0
+
+    asyncio.run(main())
