@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "of a call depend on the seed, the request and how often it was sent before, and on nothing else."
     )
     _add_service_options(parser)
+    _add_batch_options(parser)
     _add_limit_options(parser)
     parser.add_argument("--host", default=_DEFAULTS.host, help=f"the address to listen on ({_DEFAULTS.host})")
     parser.add_argument(
@@ -89,6 +90,30 @@ def _add_service_options(parser: argparse.ArgumentParser) -> None:
     )
     service.add_argument(
         "--no-log-probs", dest="gives_log_probs", action="store_false", help="leave log-probs out, as some servers do"
+    )
+
+
+def _add_batch_options(parser: argparse.ArgumentParser) -> None:
+    batches = parser.add_argument_group("batches, under /v1/batches and /v1/messages/batches")
+    batches.add_argument(
+        "--batch-latency",
+        default=_DEFAULTS.batch_latency,
+        metavar="DIST",
+        help=f"seconds a batch takes, as --latency ({_DEFAULTS.batch_latency})",
+    )
+    batches.add_argument(
+        "--batch-expired-share",
+        type=float,
+        default=_DEFAULTS.batch_expired_share,
+        metavar="X",
+        help="the share of a batch's requests that expire the first time (0)",
+    )
+    batches.add_argument(
+        "--lost-creations",
+        type=int,
+        default=_DEFAULTS.lost_creations,
+        metavar="N",
+        help="break the connection after the creation of the first N batches, before the answer (0)",
     )
 
 

@@ -87,6 +87,11 @@ class MockJudge:
     def come_up(self) -> None:
         self._counts.is_down = False
 
+    def end_batches(self) -> None:
+        """Makes all batches end now, and later ones at once, whatever `batch_latency` says."""
+        if self._server is not None:
+            self._server.orders.end_all()
+
     def statistics(self) -> MockJudgeStatistics:
         return self._counts.statistics()
 

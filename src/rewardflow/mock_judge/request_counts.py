@@ -18,8 +18,8 @@ class MockJudgeStatistics:
     """The counts at one moment.
 
     `outcomes` are by name: `answered`, each fault, `down`, `limited_concurrency`, `limited_requests`, `limited_tokens`,
-    `bad_request`, `disconnected` (the client went away first). `admitted_again[n]` is how many requests were admitted
-    for the (n + 1)th time; [0] is the number of different requests.
+    `bad_request`, `disconnected` (the client went away first), `expired` (in a batch). `admitted_again[n]` is how many
+    requests were admitted for the (n + 1)th time; [0] is the number of different requests.
     """
 
     calls: int
@@ -30,6 +30,7 @@ class MockJudgeStatistics:
     prompt_tokens: int
     completion_tokens: int
     is_down: bool
+    batches: int = 0  # that were created
 
     @property
     def different_requests(self) -> int:
@@ -46,6 +47,7 @@ class MockJudgeStatistics:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "is_down": self.is_down,
+            "batches": self.batches,
         }
 
 
@@ -63,6 +65,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.is_down = False
+        self.batches = 0
         self._calls = 0
         self._in_flight = 0
         self._peak_in_flight = 0
@@ -71,6 +74,7 @@ class Counts:
         self._outcomes: Counter[str] = Counter()
         self._admitted_again: Counter[int] = Counter()
         self._times_admitted: dict[bytes, int] = {}
+        self._expired: set[bytes] = set()
 
     @contextlib.contextmanager
     def call(self) -> Iterator[CallRecord]:
@@ -90,6 +94,12 @@ class Counts:
         self._times_admitted[key] = times_before + 1
         self._admitted_again[times_before] += 1
         return times_before
+
+    def expire_once(self, key: bytes) -> bool:
+        """Notes a request that expired in a batch; returns False if it did so before, and must be answered now."""
+        is_first = key not in self._expired
+        self._expired.add(key)
+        return is_first
 
     def times_admitted(self, key: bytes) -> int:
         return self._times_admitted.get(key, 0)
@@ -112,4 +122,5 @@ class Counts:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             is_down=self.is_down,
+            batches=self.batches,
         )

@@ -20,6 +20,8 @@ import orjson
 from aiohttp import web
 
 from rewardflow.errors import InvalidInput
+from rewardflow.mock_judge.batch_endpoints import BatchEndpoints
+from rewardflow.mock_judge.batch_orders import BatchOrders
 from rewardflow.mock_judge.behaviour import Behaviour, PlannedReply
 from rewardflow.mock_judge.chat_request import CHARS_A_TOKEN, ChatRequest, read_chat_request
 from rewardflow.mock_judge.limits import Limits
@@ -58,6 +60,8 @@ class Server:
         self._counts = counts
         self._limits = Limits(settings)
         self._cache = PromptCache(CHARS_A_TOKEN)
+        self.orders = BatchOrders(settings, behaviour, counts)
+        self._batches = BatchEndpoints(self.orders, lost_creations=settings.lost_creations)
         self._handlers: dict[tuple[str, str], _Handler] = {
             ("POST", "/v1/chat/completions"): self._chat_completions,
             ("GET", "/v1/models"): self._models,
@@ -100,9 +104,14 @@ class Server:
             return _error(403, "the mock judge takes orders under its own address only", "permission_error")
         if handler is not None:
             return await handler(request)
+        if self._batches.serves(request.path):
+            if self._counts.is_down:
+                return _down()
+            return await self._batches.handle(request) or _reset(request)
         if request.path in self._paths:
             return _error(405, f"{request.path} does not take {request.method}", "invalid_request_error")
-        return _error(404, f"the mock judge serves {', '.join(sorted(self._paths))}", "invalid_request_error")
+        served = ", ".join((*sorted(self._paths), "and batches under /v1/files, /v1/batches and /v1/messages/batches"))
+        return _error(404, f"the mock judge serves {served}", "invalid_request_error")
 
     # -- small handlers --
 

@@ -64,13 +64,18 @@ class MockJudgeSettings:
     hang_s: float = 600.0
     slow_body_s: float = 10.0
     huge_body_bytes: int = 64 * 2**20
+    batch_latency: str = "constant:0"
+    batch_expired_share: float = 0.0
+    lost_creations: int = 0
     model: str = "mock-judge"
     host: str = "127.0.0.1"
     port: int = 0
     distribution: Latency = field(init=False, repr=False, compare=False)
+    batch_distribution: Latency = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", parse_latency(self.latency))
+        object.__setattr__(self, "batch_distribution", parse_latency(self.batch_latency))
         if self.scores not in SCORES:
             raise InvalidInput(f"scores must be one of {', '.join(SCORES)}, got {self.scores!r}")
         _check_faults(self.faults)
@@ -82,6 +87,9 @@ class MockJudgeSettings:
         if self.max_concurrency is not None:
             _whole("max_concurrency", self.max_concurrency, 1, math.inf)
         _whole("huge_body_bytes", self.huge_body_bytes, 1, math.inf)
+        if not _is_number(self.batch_expired_share) or not 0 <= self.batch_expired_share <= 1:
+            raise InvalidInput(f"batch_expired_share must lie in [0, 1], got {self.batch_expired_share!r}")
+        _whole("lost_creations", self.lost_creations, 0, math.inf)
         _whole("port", self.port, 0, 65_535)
         _whole("seed", self.seed, -math.inf, math.inf)
         for name in ("model", "host"):

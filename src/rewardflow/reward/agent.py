@@ -29,7 +29,7 @@ from rewardflow.observe.line_file import LineFileStatistics
 from rewardflow.observe.redact import address_to_show
 from rewardflow.reward.calls.dispatcher import Dispatcher, DispatchStatistics
 from rewardflow.reward.calls.faults import describe
-from rewardflow.reward.code.contract import load_reward
+from rewardflow.reward.code.contract import LoadedReward, load_reward
 from rewardflow.reward.code.hooks import Hooks
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.scorer import Scorer, make_worker_pool
@@ -120,6 +120,7 @@ class RewardAgent:
         self._run_ledgers = run_ledgers
         self._serves_runs = serves_runs
         self.settings, self._limits = split_options(options)
+        self._given = frozenset(options)
         self._parts = as_parts(reward, reward_kwargs)
         self._components: list[Component] = []
         self._dispatchers: dict[str, Dispatcher] = {}
@@ -237,6 +238,7 @@ class RewardAgent:
                     store=settings.store,
                 )
             self._journal.start(loop, failed=lambda error: self.assembly.halt(error))
+            await self._resume_requests(scorers, self._journal)
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
         self._ledger = self._make_ledger()
         if self._run_ledgers is not None and self._journal is not None:
@@ -290,7 +292,15 @@ class RewardAgent:
     def _load(self, part: Weighted) -> Scorer:
         source = RewardSource.of(part.reward, part.reward_kwargs)
         loaded = load_reward(source)
-        return Scorer(part_name(part), loaded, make_worker_pool(source, loaded, self._limits_of(part)))
+        return Scorer(part_name(part), loaded, make_worker_pool(source, loaded, self._limits_of(part, loaded)))
+
+    async def _resume_requests(self, scorers: Sequence[Scorer], journal: Journal) -> None:
+        """Lets rewards whose answers come late find what earlier sessions of this run have sent."""
+        for scorer in scorers:
+            if (answers := scorer.loaded.late_answers) is not None:
+                scope = f"{self.settings.run}\0{scorer.name}\0{scorer.loaded.identity}"
+                with hold(asyncio.get_running_loop()):
+                    await asyncio.to_thread(answers.resume, journal.path, scope)
 
     def _check_cap_can_be_kept(self, scorer: Scorer) -> None:
         """Refuses a cost limit for a reward whose calls have no known price: it could not be kept."""
@@ -306,14 +316,17 @@ class RewardAgent:
                 f"{cap} can be kept only if the cost of every call is known, and for {scorer.name} {problem}"
             )
 
-    def _limits_of(self, part: Weighted) -> LimitSettings:
-        return dataclasses.replace(self._limits, **(part.limits or {}))
+    def _limits_of(self, part: Weighted, loaded: LoadedReward | None = None) -> LimitSettings:
+        """Returns the limits of a reward: its own, then the agent's as far as they were given, then what is usual."""
+        answers = None if loaded is None else loaded.late_answers
+        usual = {} if answers is None else {n: v for n, v in answers.usual_limits.items() if n not in self._given}
+        return dataclasses.replace(self._limits, **{**usual, **(part.limits or {})})
 
     def _connect(self, scorers: Sequence[Scorer], loop: asyncio.AbstractEventLoop) -> None:
         """Gives each reward the dispatcher of its account."""
         for part, scorer in zip(self._parts, scorers, strict=True):
             account = part.account or scorer.name
-            limits = self._limits_of(part)
+            limits = self._limits_of(part, scorer.loaded)
             if not limits.endpoints and scorer.loaded.endpoints:
                 limits = dataclasses.replace(limits, endpoints=scorer.loaded.endpoints)
             dispatcher = self._dispatchers.get(account)

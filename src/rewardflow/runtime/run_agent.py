@@ -14,6 +14,7 @@ from typing import Any, cast
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import JOURNAL_FILE
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
+from rewardflow.reward.component import as_parts
 from rewardflow.services.reward_file import load_reward_contents, load_reward_file
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.shared_agent.client import SharedAgent
@@ -21,6 +22,7 @@ from rewardflow.shared_agent.client_counts import ClientStatistics
 from rewardflow.shared_agent.cluster import joined
 from rewardflow.shared_agent.ray_actor import connect
 from rewardflow.shared_agent.spec import AgentSpec
+from rewardflow.types import EMPTY
 
 RunAgent = RewardAgent | SharedAgent
 
@@ -76,6 +78,11 @@ def build_agent(settings: RunSettings, *, folder: Path, keeps: bool = True) -> R
     elif reward.endswith((".yaml", ".yml")):
         loaded = load_reward_file(reward)
         reward, options = loaded.parts, loaded.options
+    if any(getattr(part.reward, "late_answers", None) is not None for part in as_parts(reward, EMPTY)):
+        raise InvalidInput(
+            "a run must not wait for batches, which may take 24 hours: remove batch from the reward that it trains or "
+            "measures with; score, rejudge, judge test and an audit may use it"
+        )
     options |= settings.limits
     if settings.run_dir is not None:
         options = {"journal": Path(settings.run_dir) / JOURNAL_FILE, "run_dir": settings.run_dir, **options}

@@ -23,6 +23,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.abandonment import wait_for_thread
 from rewardflow.reward.code.contract import LoadedReward, load_reward
 from rewardflow.reward.code.current_call import current_call, report_usage
+from rewardflow.reward.code.late_answers import LateAnswers
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.journal.identity import FrozenIdentity
@@ -144,6 +145,10 @@ class Cascade:
     @property
     def cost_bound_usd(self) -> Callable[[Rollout], float | None] | None:
         return self._judge.cost_bound_usd
+
+    @property
+    def late_answers(self) -> LateAnswers | None:
+        return self._judge.late_answers
 
     @property
     def price_problem(self) -> Callable[[], str | None] | None:

@@ -25,13 +25,7 @@ from typing import Any, ClassVar
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.journal.identity import FrozenIdentity
-from rewardflow.services.inner_judge import (
-    InnerJudge,
-    check_all,
-    close_all,
-    price_problem_of,
-)
-from rewardflow.services.service_record import ServiceRecord
+from rewardflow.services.inner_judge import CombiningJudge, InnerJudge
 from rewardflow.services.unfinished_calls import UnfinishedCalls, fill_missing
 from rewardflow.types import Reward, Rollout
 
@@ -41,7 +35,7 @@ Question = tuple[str, int]  # one request: to which judge, and about which rollo
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Escalation(ServiceRecord):
+class Escalation(CombiningJudge):
     """Asks `then` about the answers of a group that `first` is not certain about, at most `share` of them.
 
     A score of `first` is uncertain if it lies from `between[0]` to `between[1]`, if it is within `margin` of the mean
@@ -77,10 +71,10 @@ class Escalation(ServiceRecord):
                 raise InvalidInput(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         if self.parallel < 1:
             raise InvalidInput(f"parallel must be at least 1, got {self.parallel}")
-        _ = self._judges
+        _ = self.inner_judges
 
     async def score_group(self, rollouts: Sequence[Rollout]) -> list[Reward]:
-        first, then = self._judges
+        first, then = self.inner_judges
         known = self._unfinished.of_call(rollouts)
 
         async def ask(question: Question) -> Reward:
@@ -102,32 +96,26 @@ class Escalation(ServiceRecord):
 
     def estimate_tokens(self, rollout: Rollout) -> int:
         """Estimates this rollout's share: the cheap verdict, and its part of the dear ones."""
-        first, then = self._judges
+        first, then = self.inner_judges
         return first.estimate_tokens(rollout) + round(self.share * then.estimate_tokens(rollout))
 
     def cost_bound_usd(self, rollout: Rollout) -> float | None:
         """Returns the most that this rollout can cost: both verdicts, because its group may be audited."""
-        bounds = [judge.cost_bound_usd(rollout) for judge in self._judges]
+        bounds = [judge.cost_bound_usd(rollout) for judge in self.inner_judges]
         return None if any(one is None for one in bounds) else sum(one for one in bounds if one is not None)
 
     def identity_settings(self) -> dict[str, Any]:
         """Leaves out `parallel`, which changes no verdict."""
         names = ("between", "margin", "agreement", "share", "audit_share", "seed")
         own = {name: getattr(self, name) for name in names}
-        return {**own, "judges": [judge.loaded.identity for judge in self._judges]}
-
-    def price_problem(self) -> str | None:
-        return price_problem_of(self._judges)
-
-    async def check(self) -> None:
-        await check_all(self._judges)
+        return {**own, "judges": [judge.loaded.identity for judge in self.inner_judges]}
 
     async def aclose(self) -> None:
         self._unfinished.clear()
-        await close_all(self._judges)
+        await super().aclose()
 
     @functools.cached_property
-    def _judges(self) -> tuple[InnerJudge, InnerJudge]:
+    def inner_judges(self) -> tuple[InnerJudge, ...]:
         return InnerJudge.of("first", self.first), InnerJudge.of("then", self.then)
 
     @functools.cached_property

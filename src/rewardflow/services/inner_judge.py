@@ -17,8 +17,10 @@ from rewardflow import clock
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.code.abandonment import wait_for_thread
 from rewardflow.reward.code.contract import LoadedReward, load_reward
+from rewardflow.reward.code.late_answers import LateAnswers, SeveralLateAnswers
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.source import RewardSource
+from rewardflow.services.service_record import ServiceRecord
 from rewardflow.types import Reward, Rollout
 
 
@@ -62,22 +64,34 @@ class InnerJudge:
         return None if self.loaded.cost_bound_usd is None else self.loaded.cost_bound_usd(rollout)
 
 
-async def check_all(judges: Sequence[InnerJudge]) -> None:
-    for judge in judges:
-        if judge.loaded.check is not None:
-            await awaited(judge.loaded.check())
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CombiningJudge(ServiceRecord):
+    """A reward that asks several judges: it has their prices, checks and late answers."""
 
+    @functools.cached_property
+    def inner_judges(self) -> tuple[InnerJudge, ...]:
+        """Each judge once."""
+        raise NotImplementedError
 
-async def close_all(judges: Sequence[InnerJudge]) -> None:
-    for judge in judges:
-        if judge.loaded.close is not None:
-            await awaited(judge.loaded.close())
+    def price_problem(self) -> str | None:
+        """Returns the first judge's problem with prices."""
+        asked = (judge.loaded.price_problem for judge in self.inner_judges)
+        return next((problem for ask in asked if ask is not None and (problem := ask()) is not None), None)
 
+    async def check(self) -> None:
+        for judge in self.inner_judges:
+            if judge.loaded.check is not None:
+                await awaited(judge.loaded.check())
 
-def price_problem_of(judges: Sequence[InnerJudge]) -> str | None:
-    """Returns the first judge's problem with prices."""
-    asked = (judge.loaded.price_problem for judge in judges)
-    return next((problem for ask in asked if ask is not None and (problem := ask()) is not None), None)
+    async def aclose(self) -> None:
+        for judge in self.inner_judges:
+            if judge.loaded.close is not None:
+                await awaited(judge.loaded.close())
+
+    @property
+    def late_answers(self) -> LateAnswers | None:
+        found = [one for judge in self.inner_judges if (one := judge.loaded.late_answers) is not None]
+        return SeveralLateAnswers(found) if found else None
 
 
 def shared_endpoints(judges: Sequence[InnerJudge]) -> tuple[str, ...]:

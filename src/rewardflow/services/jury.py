@@ -20,15 +20,8 @@ from typing import Any, ClassVar, Literal, get_args
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.journal.identity import FrozenIdentity
-from rewardflow.services.inner_judge import (
-    InnerJudge,
-    check_all,
-    close_all,
-    price_problem_of,
-    shared_endpoints,
-)
+from rewardflow.services.inner_judge import CombiningJudge, InnerJudge, shared_endpoints
 from rewardflow.services.judges.llm_judge import LLMJudge
-from rewardflow.services.service_record import ServiceRecord
 from rewardflow.services.unfinished_calls import UnfinishedCalls, fill_missing
 from rewardflow.settings.rules import check_choice
 from rewardflow.types import Reward, Rollout
@@ -39,7 +32,7 @@ GOOD = 0.5  # of a majority: votes of at least this are good
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Jury(ServiceRecord):
+class Jury(CombiningJudge):
     """Combines the votes of `judges`, `samples` of each, by `combine`.
 
     `first` votes are asked at once; the others only if two of the first differ by more than `agree_within`. By default
@@ -107,27 +100,24 @@ class Jury(ServiceRecord):
         """Leaves out `parallel`, which changes no verdict."""
         names = ("samples", "combine", "first", "agree_within")
         own = {name: getattr(self, name) for name in names}
-        return {**own, "judges": [member.loaded.identity for member in self._members[: len(self.judges)]]}
+        return {**own, "judges": [judge.loaded.identity for judge in self.inner_judges]}
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        return shared_endpoints(self._members)
-
-    def price_problem(self) -> str | None:
-        return price_problem_of(self._members)
-
-    async def check(self) -> None:
-        await check_all(self._members[: len(self.judges)])
+        return shared_endpoints(self.inner_judges)
 
     async def aclose(self) -> None:
         self._unfinished.clear()
-        await close_all(self._members[: len(self.judges)])
+        await super().aclose()
 
     @functools.cached_property
+    def inner_judges(self) -> tuple[InnerJudge, ...]:
+        return tuple(InnerJudge.of("judges", judge) for judge in self.judges)
+
+    @property
     def _members(self) -> tuple[InnerJudge, ...]:
         """The judge of each vote: first one vote of every judge, then the second, and so on."""
-        judges = tuple(InnerJudge.of("judges", judge) for judge in self.judges)
-        return judges * self.samples
+        return self.inner_judges * self.samples
 
     @functools.cached_property
     def _unfinished(self) -> UnfinishedCalls[int, Reward]:

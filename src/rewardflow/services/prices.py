@@ -63,6 +63,15 @@ class Prices:
             + completion_tokens * self.output_usd_per_million
         ) / _MILLION
 
+    def times(self, share: float) -> Prices:
+        """Returns this share of each price."""
+        cached = self.cached_usd_per_million
+        return Prices(
+            share * self.input_usd_per_million,
+            share * self.output_usd_per_million,
+            None if cached is None else share * cached,
+        )
+
     def saved_usd(self, cached_tokens: int) -> float:
         """Returns what these tokens would have cost more if the service had not taken them from its cache."""
         if self.cached_usd_per_million is None:

@@ -247,6 +247,8 @@ class Dispatcher:
                 queue.drop()
                 continue
             now = self._loop.time()
+            if self._ledger.is_reclaimable(self.account) and job.num_calls == 0:
+                self._reclaim(job)
             tokens = self._estimate_tokens(job) if self._governors.counts_tokens else 0
             needs_bound = self._ledger.needs_bounds or self._run_ledgers is not None
             bound_usd = self._bound_cost(job) if needs_bound else None
@@ -302,6 +304,13 @@ class Dispatcher:
                 return None
             job.cost_bound_usd = math.inf if bound_usd is None else bound_usd
         return None if job.cost_bound_usd == math.inf else job.cost_bound_usd
+
+    def _reclaim(self, job: Job) -> None:
+        """Takes back what an earlier session set aside for this job, if its requests are found again."""
+        answers = job.scorer.loaded.late_answers
+        if answers is not None and not job.is_reclaimed:
+            job.is_reclaimed = True
+            self._ledger.reclaim(self.account, answers.reserved_before_usd(job.rollouts[0]))
 
     def _may_start(self, job: Job, now: float, tokens: int, bound_usd: float | None) -> bool:
         if self._is_stopped or self._is_draining or (job.scorer.workers is not None and not self._has_worker(job)):
@@ -374,6 +383,8 @@ class Dispatcher:
         self._governors.start(attempt, tokens, bound_usd)
         job.endpoint = attempt.endpoint
         attempt.call = Call(job.rollouts, job.num_calls, attempt.endpoint.name)
+        if self._ledger.is_journaled:
+            attempt.call.reserved_usd = attempt.reserved_usd
         attempt.when_s = self._deadline_s(job, now)
         return attempt
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput, RewardLoadError
+from rewardflow.reward.code.late_answers import LateAnswers
 from rewardflow.reward.code.results import parse_result, parse_results
 from rewardflow.reward.code.source import FoundReward, RewardSource, scoring_function
 from rewardflow.types import Reward, Rollout
@@ -49,6 +50,7 @@ class LoadedReward:
     price_problem: Callable[[], str | None] | None  # why the cost of a call is unknown, or None
     endpoints: tuple[str, ...]  # the reward's own endpoints; the agent spreads its calls over them
     max_at_once: int | None  # more calls at once than this would only wait inside the reward
+    late_answers: LateAnswers | None  # of a reward whose answers come hours later
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
 
@@ -101,6 +103,7 @@ def load_reward(source: RewardSource) -> LoadedReward:
         price_problem=_hook(target, source.name, "price_problem"),
         endpoints=_endpoints(target, source.name),
         max_at_once=_max_at_once(target, source.name),
+        late_answers=_late_answers(target),
         fills=plan.fills,
         call_kwargs=found.call_kwargs,
     )
@@ -122,6 +125,11 @@ def _max_at_once(target: Any, name: str) -> int | None:
     if limit < 1:
         raise RewardLoadError(f"max_at_once of {name} must be at least 1, got {limit}")
     return limit
+
+
+def _late_answers(target: Any) -> LateAnswers | None:
+    answers = getattr(target, "late_answers", None)
+    return answers if isinstance(answers, LateAnswers) else None
 
 
 def _decide_locally(target: Any, name: str, unit: Unit) -> Callable[[Rollout], Any] | None:

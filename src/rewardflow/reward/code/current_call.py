@@ -35,6 +35,7 @@ class Call:
     num_unpriced: int = 0  # requests sent for this call whose cost is not known
     cached_tokens: int = 0  # of `tokens`, those of the prompt that the service had computed before
     cache_saved_usd: float = 0.0  # what these would have cost more
+    reserved_usd: float = 0.0  # what the journal holds in reserve for this call; 0 without a cap or a journal
 
 
 _MAX_TOKENS = 10**12  # in one call; the journal's integers end at 2**63
@@ -47,6 +48,17 @@ enter_call = _current_call.set
 def current_call() -> Call | None:
     """Returns the call that this code runs in, or None outside a call."""
     return _current_call.get()
+
+
+@contextlib.contextmanager
+def outside_call() -> Iterator[None]:
+    """Hides the call from a block that works for several calls, so that nothing is reported for this one alone."""
+    call = _current_call.get()
+    _current_call.set(None)
+    try:
+        yield
+    finally:
+        _current_call.set(call)  # not by a token: a cancelled coroutine may be closed in another context
 
 
 def report_usage(

@@ -37,6 +37,7 @@ class Job:
         "hedge_out",
         "is_done",
         "is_hedged",
+        "is_reclaimed",
         "is_suspect",
         "keys",
         "num_calls",
@@ -70,6 +71,7 @@ class Job:
         self.keys: tuple[bytes, ...] = ()
         self.is_done = False
         self.is_hedged = False
+        self.is_reclaimed = False  # what an earlier session set aside for it was taken back
         self.is_suspect = False  # it failed, and then another job was answered
         self.fault: Fault | None = None  # of the last attempt that failed
         self.num_calls = 0

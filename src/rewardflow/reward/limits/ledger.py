@@ -54,6 +54,7 @@ class _Account:
         "num_out",
         "num_told",
         "num_unpriced",
+        "reclaimable_usd",
         "reserved_usd",
         "saved_usd",
         "spent_usd",
@@ -71,6 +72,7 @@ class _Account:
         self.spent_usd = before.spent_usd
         self.saved_usd = 0.0  # the part of spent_usd that verdicts in the journal hold
         self.uncertain_usd = before.uncertain_usd
+        self.reclaimable_usd = before.uncertain_usd  # the part of it that is not taken back
         self.counted_reserved_usd = 0.0  # reserved_usd, or more after a call that cost more than it reserved
         self.counted_uncertain_usd = before.uncertain_usd
 
@@ -169,6 +171,27 @@ class Ledger:
             num_unpriced=num_unpriced,
             largest_usd=known.largest_usd,
         )
+
+    @property
+    def is_journaled(self) -> bool:
+        """Whether the reservations of calls are in the journal."""
+        return self._reserve is not None
+
+    def is_reclaimable(self, account: str) -> bool:
+        """Whether earlier sessions left uncertain costs, of which a part may belong to calls that are found again."""
+        known = self._accounts.get(account)
+        return known is not None and known.reclaimable_usd > 0
+
+    def reclaim(self, account: str, reserved_usd: float) -> None:
+        """Takes back what an earlier session reserved for a call that is found again: it reserves and tells anew.
+
+        Without this, a killed session's calls would count twice: as uncertain, and as what they cost.
+        """
+        known = self._account(account)
+        taken_usd = min(reserved_usd, known.reclaimable_usd)
+        known.reclaimable_usd -= taken_usd
+        known.uncertain_usd = max(0.0, known.uncertain_usd - taken_usd)
+        self._recount(known)
 
     def next_price_usd(self, account: str, bound_usd: float | None = None) -> float:
         """Returns what the next call would reserve."""

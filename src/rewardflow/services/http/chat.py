@@ -22,6 +22,11 @@ from rewardflow.observe.redact import address_to_show, redact, register_secret
 from rewardflow.reward.calls.faults import is_free_of_charge
 from rewardflow.reward.code.current_call import report_usage, request_of_unknown_cost
 from rewardflow.reward.limits.plausible_numbers import CALL_COST_USD, CALL_TOKENS
+from rewardflow.services.batches.anthropic_batches import AnthropicBatches
+from rewardflow.services.batches.batch_api import BatchApi
+from rewardflow.services.batches.batch_client import BatchClient
+from rewardflow.services.batches.openai_batches import OpenAIBatches
+from rewardflow.services.batches.settings import BatchSettings
 from rewardflow.services.http.endpoint import (
     check_addresses,
     check_flag,
@@ -48,6 +53,7 @@ _OPENAI_NAMES = frozenset(
         *("extra_body", "extra_headers", "extra_query"),
     }
 )
+_ANTHROPIC_HEADERS = {"anthropic-version": "2023-06-01"}
 _MAX_EXCERPT_CHARS = 300
 _MAX_MODEL_CHARS = 200
 _FIRST_GUESS_TOKENS = 256
@@ -98,8 +104,12 @@ class ChatClient:
         headers: Mapping[str, str] = EMPTY,
         schema_fallback: bool = True,
         keep_alive: bool = True,
+        batch: BatchSettings | None = None,
     ) -> None:
+        """With `batch`, requests are sent in batches at a lower price, and their answers may take hours."""
         _check_settings(base_urls, model, sampling, client)
+        if client is not None and batch is not None:
+            raise InvalidInput("batch must not be set with a client: batches are sent to base_urls")
         check_flag("keep_alive", keep_alive)
         if client is not None and not keep_alive:
             raise InvalidInput("keep_alive must not be set with a client: the client keeps its own connections")
@@ -115,6 +125,8 @@ class ChatClient:
         self._headers = dict(headers)
         self._schema_fallback = schema_fallback
         self._http = HttpClient(keep_alive=keep_alive) if client is None else None
+        self._batch = batch
+        self.batches = None if batch is None else BatchClient(batch, self._batch_api)
         self._takes_schema: set[str] = set()
         self._refused_schema_at: dict[str, float] = {}
         self._usual_completion_tokens = float(min(_FIRST_GUESS_TOKENS, _completion_limit(self._sampling)))
@@ -133,7 +145,7 @@ class ChatClient:
     def price_problem(self) -> str | None:
         """Says why the cost of a call is unknown, and what to set; returns None if the cost is known."""
         places = self.endpoints or (self._endpoint(),)
-        if self._prices is not None or all(known_prices(self._model, place) for place in places):
+        if all(self._prices_at(place) is not None for place in places):
             return None
         return f"no price is known for the model {self._model}: set prices of the judge, or call_cost_usd of the agent"
 
@@ -180,7 +192,7 @@ class ChatClient:
         """
         completion_tokens = most_completion_tokens(self._sampling)
         places = self.endpoints or (self._endpoint(),)
-        prices = [self._prices or known_prices(self._model, place) for place in places]
+        prices = [self._prices_at(place) for place in places]
         if completion_tokens is None or any(one is None for one in prices):
             return None
         prompt_tokens = num_bytes + _TEMPLATE_TOKENS
@@ -188,6 +200,8 @@ class ChatClient:
 
     async def aclose(self) -> None:
         """Closes this client's own connections. The caller closes a client that it passed in."""
+        if self.batches is not None:
+            await self.batches.aclose()
         if self._http is not None:
             await self._http.aclose()
 
@@ -197,7 +211,7 @@ class ChatClient:
         self, endpoint: str, payload: dict[str, Any], schema: Mapping[str, Any] | None, schema_name: str
     ) -> tuple[Any, bool]:
         """Returns the server's answer, and whether the server accepted the schema."""
-        if schema is None or self._refuses_schema(endpoint):
+        if schema is None or self._is_anthropic or self._refuses_schema(endpoint):
             return await self._send(endpoint, payload), False
         shape = {"type": "json_schema", "json_schema": {"name": schema_name, "strict": True, "schema": schema}}
         try:
@@ -225,6 +239,8 @@ class ChatClient:
         return status in _SCHEMA_REFUSALS and _ABOUT_SCHEMA.search(str(refusal)) is not None
 
     async def _send(self, endpoint: str, payload: dict[str, Any]) -> Any:
+        if self.batches is not None:
+            return await self.batches.send(endpoint, payload)
         if self._http is not None:
             return await self._http.post_json(self._urls[endpoint], payload, headers=self._headers_to_send())
         extra = {name: payload[name] for name in self._sampling if name not in _OPENAI_NAMES}
@@ -240,7 +256,18 @@ class ChatClient:
         return endpoint_of_call(self.endpoints)
 
     def _headers_to_send(self) -> dict[str, str]:
+        if self._is_anthropic:
+            return headers_to_send({**_ANTHROPIC_HEADERS, **self._headers}, self._api_key_env, "x-api-key")
         return headers_to_send(self._headers, self._api_key_env if self._client is None else None)
+
+    @property
+    def _is_anthropic(self) -> bool:
+        return self._batch is not None and self._batch.api == "anthropic"
+
+    def _batch_api(self, endpoint: str) -> BatchApi:
+        assert self._http is not None  # batches are refused with a client that was passed in
+        make = AnthropicBatches if self._is_anthropic else OpenAIBatches
+        return make(self._http, chat_url(endpoint).removesuffix(_ROUTE), self._headers_to_send)
 
     # -- usage and cost --
 
@@ -250,7 +277,7 @@ class ChatClient:
         if not has_tokens and usage.cost_usd is None:
             return False
         cost_usd = self._cost_usd(usage, endpoint)
-        prices = self._prices or known_prices(self._model, endpoint)
+        prices = self._prices_at(endpoint)
         report_usage(
             cost_usd=cost_usd,
             tokens=usage.prompt_tokens + usage.completion_tokens,
@@ -270,11 +297,16 @@ class ChatClient:
         """
         if self._prices is None and usage.cost_usd is not None:
             return usage.cost_usd
-        prices = self._prices or known_prices(self._model, endpoint)
+        prices = self._prices_at(endpoint)
         if prices is None:
             warn_of_no_price(self._model)
             return None
         return prices.cost_usd(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+
+    def _prices_at(self, endpoint: str) -> Prices | None:
+        """Returns the judge's prices, or those of the price list; in batches their share."""
+        prices = self._prices or known_prices(self._model, endpoint)
+        return prices if prices is None or self._batch is None else prices.times(self._batch.price_share)
 
 
 def chat_url(base_url: str) -> str:

@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_HEADERS = frozenset(
     {
         *("accept", "accept-language", "anthropic-version", "http-referer", "openai-beta", "openai-organization"),
-        *("openai-project", "referer", "user-agent", "x-title"),
+        *("content-type", "openai-project", "referer", "user-agent", "x-title"),
     }
 )
 

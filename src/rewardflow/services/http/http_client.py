@@ -10,7 +10,7 @@ it reports a failure.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +68,46 @@ class HttpClient:
 
     async def post_json(self, url: str, payload: Mapping[str, Any], *, headers: Mapping[str, str] = EMPTY) -> Any:
         """Returns the server's JSON answer. Raises every failure as a `CallError`."""
-        return await self._exchange("POST", url, _dump(payload), headers)
+        return await self._exchange("POST", url, encode_json(payload), headers)
 
     async def get_json(self, url: str, *, headers: Mapping[str, str] = EMPTY) -> Any:
         """Sends a GET request; otherwise works as `post_json`."""
         return await self._exchange("GET", url, None, headers)
+
+    async def post_body(self, url: str, body: bytes, *, content_type: str, headers: Mapping[str, str] = EMPTY) -> Any:
+        """Sends bytes of another type, such as a form with a file; otherwise works as `post_json`."""
+        return await self._exchange("POST", url, body, {**headers, "Content-Type": content_type})
+
+    async def get_lines(self, url: str, *, headers: Mapping[str, str] = EMPTY) -> AsyncGenerator[Any, None]:
+        """Yields each line of a file of JSON lines. `max_body_bytes` holds for a line; the file may be longer.
+
+        Raises every failure as a `CallError`, also one after some lines.
+        """
+        import aiohttp
+
+        from rewardflow.services.http.connection_pool import CURRENT_TRIP, Trip
+
+        warn_of_readable_key(url, headers)
+        pools = await self._pools.of_running_loop()
+        trip, request = Trip(), _Request("GET", url, None, {**headers, "Accept-Encoding": "identity"})
+        CURRENT_TRIP.set(trip)
+        problem: CallError | None = None
+        try:
+            async with pools.pool_of(url).session.request(
+                "GET", url, allow_redirects=False, **_options(request, pools.proxies, trip)
+            ) as response:
+                if not 200 <= response.status < 300:
+                    body = await _read(response, _MAX_ERROR_BODY_BYTES)
+                    problem = _refusal(url, _Answer(response.status, response.headers, body), headers)
+                else:
+                    async for line in _lines(response, self._max_body_bytes):
+                        yield _parsed(line, url, headers)
+        except aiohttp.InvalidURL:
+            problem = ServiceError(f"{_place(url)} is not an address", retryable=False, was_sent=False)
+        except (aiohttp.ClientError, OSError) as error:
+            problem = ServiceError(f"no whole answer from {_place(url)}: {_describe_error(error, headers)}")
+        if problem is not None:  # raised outside aiohttp's `except`, because its errors may hold headers
+            raise problem
 
     async def aclose(self) -> None:
         """Closes the connections of the running loop and of loops that have ended."""
@@ -129,20 +164,10 @@ class HttpClient:
         from rewardflow.services.http.connection_pool import CURRENT_TRIP
 
         CURRENT_TRIP.set(trip)
-        url = request.url
-        headers = {**_JSON_HEADERS, HEADER: trip.request_id, **request.headers}
-        route: dict[str, Any] = {}
-        if (proxy := proxies.proxy_of(url)) is not None:
-            is_tunnel = url.startswith("https:")  # without a tunnel the proxy reads the request itself
-            route = {"proxy": proxy.url, "proxy_headers": proxy.headers if is_tunnel else None}
-            headers = headers if is_tunnel else {**headers, **proxy.headers}
+        url, options = request.url, _options(request, proxies, trip)
+        headers = options["headers"]
         async with session.request(
-            request.method,
-            url,
-            data=request.body,
-            headers=headers,
-            allow_redirects=False,
-            **route,
+            request.method, url, data=request.body, allow_redirects=False, **options
         ) as response:
             is_error = not 200 <= response.status < 300
             limit = _MAX_ERROR_BODY_BYTES if is_error else self._max_body_bytes
@@ -164,6 +189,17 @@ class _Request:
     url: str
     body: bytes | None
     headers: Mapping[str, str]
+
+
+def _options(request: _Request, proxies: EnvironmentProxies, trip: Trip) -> dict[str, Any]:
+    """Returns the headers of a request, and the proxy that it goes through, as aiohttp takes them."""
+    headers = {**_JSON_HEADERS, HEADER: trip.request_id, **request.headers}
+    proxy = proxies.proxy_of(request.url)
+    if proxy is None:
+        return {"headers": headers}
+    if request.url.startswith("https:"):
+        return {"headers": headers, "proxy": proxy.url, "proxy_headers": proxy.headers}
+    return {"headers": {**headers, **proxy.headers}, "proxy": proxy.url}  # without a tunnel the proxy reads them itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +253,27 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+async def _lines(response: aiohttp.ClientResponse, limit: int) -> AsyncGenerator[bytes, None]:
+    """Yields the lines of a body that are not empty. Raises `Unparsable` for one of more than `limit` bytes."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        if max(map(len, (*whole, rest))) > limit:
+            raise Unparsable(f"a line of an answer must be at most {limit} bytes, and is longer")
+        for line in whole:
+            if line.strip():
+                yield line
+    if rest.strip():
+        yield rest
+
+
+def _parsed(line: bytes, url: str, headers: Mapping[str, str]) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        raise Unparsable(f"a line of {_place(url)} is not JSON: {excerpt_of(line, headers)}") from None
+
+
 class _RepeatedKey(Exception):
     """Raised inside the parser, which offers no other way to end it."""
 
@@ -240,7 +297,8 @@ def _repeats_a_key(body: bytes) -> bool:
     return False
 
 
-def _dump(payload: Mapping[str, Any]) -> bytes:
+def encode_json(payload: Mapping[str, Any]) -> bytes:
+    """Returns the payload as JSON. Characters that cannot be encoded become U+FFFD."""
     try:
         return orjson.dumps(payload if isinstance(payload, dict) else dict(payload), option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:  # most likely half a surrogate pair, which policies sometimes emit

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rewardflow.reward.code.late_answers import LateAnswers
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.services.judges.llm_judge import LLMJudge
 from rewardflow.services.service_record import ServiceRecord
@@ -22,6 +23,10 @@ class JudgeWrapper(ServiceRecord):
     @property
     def endpoints(self) -> tuple[str, ...]:
         return self.judge.endpoints
+
+    @property
+    def late_answers(self) -> LateAnswers | None:
+        return self.judge.late_answers
 
     async def check(self) -> None:
         await self.judge.check()

@@ -16,8 +16,10 @@ from typing import Any, ClassVar, Literal, get_args
 import orjson
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.code.late_answers import LateAnswers
 from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY
 from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.batches.settings import BatchSettings
 from rewardflow.services.http.chat import ChatAnswer, ChatClient
 from rewardflow.services.http.endpoint import check_flag
 from rewardflow.services.judges.fencing import GUARD, Fence
@@ -69,6 +71,7 @@ class LLMJudge(ServiceRecord):
     client: Any = field(default=None, repr=False)
     version: str = ""
     keep_alive: bool = field(default=True, metadata=OUTSIDE_IDENTITY)
+    batch: BatchSettings | Mapping[str, Any] | None = field(default=None, metadata=OUTSIDE_IDENTITY)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -76,7 +79,9 @@ class LLMJudge(ServiceRecord):
             put(self, "base_urls", tuple(self.base_urls))
         put(self, "criteria", Rubric.of(self.criteria).criteria)
         put(self, "prices", Prices.of(self.prices))
+        put(self, "batch", BatchSettings.of(self.batch))
         check_choice("structured", self.structured, get_args(Structured))
+        _check_batch(BatchSettings.of(self.batch), self.structured, self.expected_score)
         check_flag("images", self.images)
         if isinstance(self.max_chars, bool) or not isinstance(self.max_chars, int) or self.max_chars < 1:
             raise InvalidInput(f"max_chars must be a whole number of at least 1, got {self.max_chars!r}")
@@ -172,6 +177,11 @@ class LLMJudge(ServiceRecord):
     def endpoints(self) -> tuple[str, ...]:
         return self._chat.endpoints
 
+    @property
+    def late_answers(self) -> LateAnswers | None:
+        """With `batch`, what the agent asks about answers that come hours later."""
+        return self._chat.batches
+
     def estimate_tokens(self, rollout: Rollout) -> int:
         num_chars = len(self.system_prompt) + len(self.template)
         num_chars += sum(min(len(text), self.max_chars) for text in texts_of(rollout).values() if text is not None)
@@ -228,6 +238,7 @@ class LLMJudge(ServiceRecord):
             headers=self.headers,
             schema_fallback=self.structured == "auto",
             keep_alive=self.keep_alive,
+            batch=BatchSettings.of(self.batch),
         )
 
 
@@ -289,6 +300,16 @@ def _label(title: str) -> str:
 
 def _places_in(template: str) -> list[str]:
     return [found[1] for found in _PLACE.finditer(template) if found[1]]
+
+
+def _check_batch(batch: BatchSettings | None, structured: Structured, expected_score: bool) -> None:
+    """Refuses what Anthropic's batches cannot do; its messages have neither log-probs nor a schema of this form."""
+    if batch is None or batch.api != "anthropic":
+        return
+    if expected_score:
+        raise InvalidInput("expected_score needs log-probs, which batch.api=anthropic does not give")
+    if structured == "schema":
+        raise InvalidInput("structured must be auto or prompt with batch.api=anthropic, got schema")
 
 
 def _check_template(template: str) -> None:

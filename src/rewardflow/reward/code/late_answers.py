@@ -1,0 +1,45 @@
+"""What the agent asks of a reward whose answers come hours after its requests, perhaps to a later session.
+
+Always true: an agent with a journal calls `resume` before its first call, so that nothing is paid for twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from rewardflow.types import Rollout
+
+
+@runtime_checkable
+class LateAnswers(Protocol):
+    """The attribute `late_answers` of such a reward."""
+
+    @property
+    def usual_limits(self) -> Mapping[str, Any]:
+        """The limits that its calls need; those that the user sets win."""
+
+    def resume(self, journal: Path, scope: str) -> None:
+        """Finds, beside the journal, what earlier sessions have sent; `scope` names the run and the reward."""
+
+    def reserved_before_usd(self, rollout: Rollout) -> float:
+        """Returns what earlier sessions set aside for requests about this rollout that are still unanswered."""
+
+
+class SeveralLateAnswers:
+    """The late answers of several judges, for a reward that asks all of them."""
+
+    def __init__(self, parts: Iterable[LateAnswers]) -> None:
+        self._parts = tuple(parts)
+
+    @property
+    def usual_limits(self) -> Mapping[str, Any]:
+        return {name: value for part in self._parts for name, value in part.usual_limits.items()}
+
+    def resume(self, journal: Path, scope: str) -> None:
+        for number, part in enumerate(self._parts):
+            part.resume(journal, f"{scope}\0{number}")
+
+    def reserved_before_usd(self, rollout: Rollout) -> float:
+        return sum(part.reserved_before_usd(rollout) for part in self._parts)
