@@ -15,7 +15,7 @@ import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import JudgedRollout
-from rewardflow.observe.run_directory import AUDIT_FILE
+from rewardflow.observe.run_directory import AUDIT_FILE, PAUSED_FILE
 from rewardflow.report.rollouts.rollout_sample import RolloutSample
 from rewardflow.report.run_data import read_run
 from rewardflow.report.run_page import run_page
@@ -72,7 +72,7 @@ def audited(
     *,
     reward: str = "gold.yaml",
     next_step: int = 0,
-    on_stop: Callable[[], None] | None = None,
+    on_alarm_do: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
     async def run() -> None:
@@ -81,7 +81,7 @@ def audited(
             folder,
             planned_steps=40,
             next_step=next_step,
-            on_stop=on_stop,
+            on_alarm=on_alarm_do,
         )
         async with monitor:
             for number, judged in enumerate(steps):
@@ -121,8 +121,9 @@ def test_an_exploited_judge_raises_one_alarm_and_stops_the_run_if_asked_to(
 ) -> None:
     stops: list[str] = []
     with caplog.at_level(logging.WARNING):
-        lines = audited(folder, exploited(), on_alarm="stop", on_stop=lambda: stops.append("stop"))
-    assert stops == ["stop"]
+        lines = audited(folder, exploited(), on_alarm="stop", on_alarm_do=stops.append)
+    assert len(stops) == 1
+    assert "the policy may exploit" in stops[0]
     assert [line["step"] for line in lines if line["alarm"]] == [7]
     assert "the policy may exploit the training judge" in caplog.text
     assert "--resume goes on" in caplog.text
@@ -131,7 +132,7 @@ def test_an_exploited_judge_raises_one_alarm_and_stops_the_run_if_asked_to(
 def test_a_warning_stops_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     stops: list[str] = []
     with caplog.at_level(logging.WARNING):
-        audited(folder, exploited(), on_stop=lambda: stops.append("stop"))
+        audited(folder, exploited(), on_alarm_do=stops.append)
     assert "AUDIT" in caplog.text
     assert not stops
 
@@ -196,6 +197,26 @@ def test_an_alarm_can_end_a_run_after_a_checkpoint_and_it_can_go_on(folder: Path
     assert asyncio.run(run(stops=False, resume=True)) == 3
 
 
+def test_a_paused_run_waits_after_its_step_and_goes_on(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    audit = AuditSettings(reward=folder / "gold.yaml", share=0.5, on_alarm="pause")
+    settings = settings_in(folder, run_dir=folder / "run", audit=audit)
+    paused = folder / "run" / PAUSED_FILE
+
+    async def run() -> int:
+        async with open_run(settings) as opened:
+            paused.write_text("somebody wants to look")
+            async with asyncio.TaskGroup() as tasks:
+                training = tasks.create_task(opened.train())
+                for _ in iter(lambda: "PAUSED: the run waits" in caplog.text, True):
+                    await asyncio.sleep(0.01)  # for real: a model trains in another thread
+                assert not training.done()
+                paused.unlink()
+            return training.result()
+
+    assert asyncio.run(run()) == 3
+    assert "the run goes on" in caplog.text
+
+
 def test_an_audit_needs_a_run_directory(folder: Path) -> None:
     with pytest.raises(InvalidInput, match="audit needs a run_dir"):
         settings_in(folder, audit=AuditSettings(reward="gold.yaml"))
@@ -208,6 +229,8 @@ def test_an_audit_needs_a_run_directory(folder: Path) -> None:
         ({"alpha": 1.0}, "alpha must be below 1"),
         ({"reward": "gold.py:gold"}, "reward must be a reward file"),
         ({"on_alarm": "cry"}, "on_alarm must be"),
+        ({"probe_every": 0}, "probe_every must be at least 1"),
+        ({"probes": 0}, "probes must be at least 1"),
     ],
 )
 def test_settings_that_break_a_rule_are_refused(settings: dict[str, Any], rule: str) -> None:

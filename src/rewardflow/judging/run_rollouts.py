@@ -2,7 +2,7 @@
 
 Always true: a place of a run has one rollout: the last scored verdict of the chosen reward counts. Every group that is
 returned is numbered from 0 without gaps, also if some of its verdicts failed, because a judge takes complete groups.
-Validations are left out.
+Validations and probes are left out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from rewardflow.judging.rejudging import JudgedBefore
 from rewardflow.reward.journal.reader import JournalReader, JournalRow
 from rewardflow.types import Rollout
 
+PROBE_SOURCE = "probe"  # the source in totals, and the start of group ids, of answers that a judge is probed with
+
 _TEXTS = ("prompt", "messages", "response", "ground_truth", "data_source", "extra_info")
 
 
@@ -29,7 +31,7 @@ def read_judged_rollouts(
     """Reads the scored rollouts. `component` names the reward whose verdicts count; one run has mostly one."""
     with JournalReader(journal) as reader:
         rows = [row for row in reader.rows(run=run, scored_only=True) if steps is None or row.step in steps]
-    rows = [row for row in rows if not _is_validation(row)]
+    rows = [row for row in rows if not _is_beside_training(row)]
     names = sorted({row.reward for row in rows})
     if component is not None and component not in names:
         raise InvalidInput(f"--component must be one of the run's rewards ({', '.join(names)}), got {component!r}")
@@ -77,5 +79,5 @@ def _rollout(texts: Mapping[str, Any], group_id: str) -> Rollout:
     return Rollout(group_id=group_id, **known)
 
 
-def _is_validation(row: JournalRow) -> bool:
-    return row.group_id.startswith(VALIDATION_SOURCE)
+def _is_beside_training(row: JournalRow) -> bool:
+    return row.group_id.startswith((f"{VALIDATION_SOURCE}-", f"{PROBE_SOURCE}-"))

@@ -14,7 +14,7 @@ from rewardflow.drawing.markup import Markup, tag
 from rewardflow.report.agent_now import now_section, read_loads
 from rewardflow.report.comparison import comparison_table
 from rewardflow.report.curves import NamedSteps
-from rewardflow.report.judges.audit_section import audit_section, read_audit
+from rewardflow.report.judges.audit_section import audit_section, read_audit, read_probings
 from rewardflow.report.judges.rejudged_section import read_rejudgings, rejudged_section
 from rewardflow.report.page_frame import Live, framed_page
 from rewardflow.report.page_parts import section
@@ -48,7 +48,7 @@ def run_page(run: RunData, sample: RolloutSample, *, live: Live | None = None) -
         calls_section(steps, [figures]),
         cost_section(steps, [figures]),
         failures_section(steps, [figures]),
-        audit_section(read_audit(run.directory.path)),
+        audit_section(read_audit(run.directory.path), read_probings(run.directory.path)),
         rejudged_section(read_rejudgings(run.directory.path)),
         _rollouts_section(sample),
     ]

@@ -23,6 +23,7 @@ from rewardflow.observe.line_file import LineFile, read_lines
 from rewardflow.observe.run_directory import AUDIT_FILE, AUDIT_JOURNAL_FILE
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.ticket import Ticket
+from rewardflow.runtime.judge_probes import JudgeProbes
 from rewardflow.services.reward_file import load_reward_file
 from rewardflow.settings.sections.audit import AuditSettings
 
@@ -50,14 +51,17 @@ class AuditMonitor:
         *,
         planned_steps: int,
         next_step: int = 0,
-        on_stop: Callable[[], None] | None = None,
+        on_alarm: Callable[[str], None] | None = None,
+        probes: JudgeProbes | None = None,
     ) -> None:
+        """`on_alarm` is called with what happened, unless the settings say `warn`; `probes` look at the judge."""
         self._settings = settings
         loaded = load_reward_file(settings.reward)
         options = {"journal": run_dir / AUDIT_JOURNAL_FILE, "run": "audit", **loaded.options}
         self._agent = RewardAgent(loaded.parts, **cast("Any", options))
         self._test = DivergenceTest(alpha=settings.alpha, planned_steps=planned_steps)
-        self._on_stop = on_stop
+        self._on_alarm = on_alarm
+        self._probes = probes
         self._models: set[str] = set()
         self._has_ended = False
         self._tasks = asyncio.TaskGroup()
@@ -84,6 +88,8 @@ class AuditMonitor:
         """Submits the step's share to the auditing judge, and returns at once."""
         trained = [one for one in judged if one.reward.is_scored and one.why_not not in _NOT_TRAINED]
         answered_by = self._notice_models(step, trained)
+        if self._probes is not None and self._probes.is_due(step, trained):
+            self._tasks.create_task(self._probes.probe(step))
         chosen = [one for one in trained if _draw(one.rollout.place) < self._settings.share]
         if not chosen or self._has_ended:
             return
@@ -122,13 +128,15 @@ class AuditMonitor:
         alarm = self._test.add(line)
         self._file.append(_line_of(line, alarm, answered_by, len(audited) - len(pairs)))
         if alarm is not None:
-            self._raise(alarm)
+            self.alarm(str(alarm))
 
-    def _raise(self, alarm: Divergence) -> None:
-        logger.warning("AUDIT: %s", alarm)
-        if self._settings.on_alarm == "stop" and self._on_stop is not None:
-            logger.warning("AUDIT: the run saves a checkpoint after this step and ends; --resume goes on with it")
-            self._on_stop()
+    def alarm(self, what: str) -> None:
+        """Logs what happened, and does what `on_alarm` of the settings says."""
+        logger.warning("AUDIT: %s", what)
+        if self._settings.on_alarm != "warn" and self._on_alarm is not None:
+            end = "ends; --resume goes on with it" if self._settings.on_alarm == "stop" else "waits"
+            logger.warning("AUDIT: the run saves a checkpoint after this step and %s", end)
+            self._on_alarm(what)
 
     def _notice_models(self, step: int, judged: Sequence[JudgedRollout]) -> dict[str, int]:
         """Warns when answers name a model that no earlier step's answers named."""

@@ -29,9 +29,12 @@ from rewardflow.flow.run import Flow
 from rewardflow.flow.validation.measurement import OnValidation
 from rewardflow.flow.validation.validation_plan import ValidationPlan
 from rewardflow.generate.samplings import training_sampling
+from rewardflow.observe.run_directory import JUDGE_PROBES_FILE, PAUSED_FILE
 from rewardflow.runtime.audit import AuditMonitor
 from rewardflow.runtime.checkpointing import Checkpointer, StoppedEarly, TimeBudget, saving_on_signal
 from rewardflow.runtime.failure_watch import FailureWatch
+from rewardflow.runtime.judge_probes import JudgeProbes
+from rewardflow.runtime.pausing import PauseFile
 from rewardflow.runtime.prepare import PreparedRun, RunStart, check_start, prepare, store_of
 from rewardflow.runtime.records.run_records import RunRecords, open_records
 from rewardflow.runtime.records.step_checks import StepChecks
@@ -165,14 +168,15 @@ async def open_run(
         state = _state_of(prepared, machinery, parts, prompts)
         first = Boundary(next_step=0) if start.checkpoint is None else await state.put_back(start.checkpoint)
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, first)
-        audit = await _open_audit(settings, saver, stack, first)
+        pause = None if settings.audit is None else PauseFile(Path(str(settings.run_dir)) / PAUSED_FILE)
+        audit = await _open_audit(prepared, saver, pause, stack, first, keeps_texts=texts)
         checks = StepChecks(settings, parts.advantages, machinery.peak_memory_bytes)
         watched = _tell_all([on_step, FailureWatch(settings.failures).stepped])
         yield OpenRun(
             settings=settings,
             agent=prepared.agent,
             parts=parts,
-            flow=_make_flow(parts, checks, records, saver, watched, on_validation, audit),
+            flow=_make_flow(parts, checks, records, _boundary(saver, pause), watched, on_validation, audit),
             prompts=prompts,
             start=first,
             checkpointer=saver,
@@ -250,25 +254,63 @@ def _open_checkpointer(
 
 
 async def _open_audit(
-    settings: RunSettings, saver: Checkpointer | None, stack: contextlib.AsyncExitStack, start: Boundary
+    prepared: PreparedRun,
+    saver: Checkpointer | None,
+    pause: PauseFile | None,
+    stack: contextlib.AsyncExitStack,
+    start: Boundary,
+    *,
+    keeps_texts: bool,
 ) -> AuditMonitor | None:
-    if settings.audit is None:
+    settings = prepared.settings
+    if settings.audit is None or pause is None or saver is None:  # an audit needs a run directory
         return None
-    monitor = AuditMonitor(
-        settings.audit,
-        Path(str(settings.run_dir)),
+    run_dir, own = Path(str(settings.run_dir)), settings.audit
+
+    def act(what: str) -> None:
+        if own.on_alarm == "stop":
+            saver.stop("audit")
+        elif own.on_alarm == "pause":
+            saver.ask()
+            pause.begin(what)
+
+    probes = JudgeProbes(
+        own,
+        prepared.agent,
+        run_dir / JUDGE_PROBES_FILE,
         planned_steps=settings.steps,
-        next_step=start.next_step,
-        on_stop=None if saver is None else partial(saver.stop, "audit"),
+        keeps_texts=keeps_texts,
+        alarmed=lambda what: monitor.alarm(what),
+    )
+    monitor = AuditMonitor(
+        own, run_dir, planned_steps=settings.steps, next_step=start.next_step, on_alarm=act, probes=probes
     )
     return await stack.enter_async_context(monitor)
+
+
+class _PausingCheckpointer:
+    """Saves at the boundary, and then waits while the run is paused."""
+
+    def __init__(self, saver: Checkpointer, pause: PauseFile) -> None:
+        self._saver = saver
+        self._pause = pause
+        self.stepped = saver.stepped
+        self.validated = saver.validated
+
+    async def __call__(self, boundary: Boundary) -> None:
+        await self._saver(boundary)
+        await self._pause.wait_until_removed()
+
+
+def _boundary(saver: Checkpointer | None, pause: PauseFile | None) -> Checkpointer | _PausingCheckpointer | None:
+    return saver if saver is None or pause is None else _PausingCheckpointer(saver, pause)
 
 
 def _make_flow(
     parts: FlowParts,
     checks: StepChecks,
     records: RunRecords | None,
-    saver: Checkpointer | None,
+    saver: Checkpointer | _PausingCheckpointer | None,
     on_step: OnStep | None,
     on_validation: OnValidation | None,
     audit: AuditMonitor | None,

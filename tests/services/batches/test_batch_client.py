@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from rollouts import numbered
@@ -58,8 +58,8 @@ def test_calls_become_one_batch_and_one_verdict_each_at_half_the_price(api: str,
             rewards, told = await score(judge_of(mock, api), journal=tmp_path / "j.db")
             asked = mock.statistics()
         async with MockJudge() as single:
-            structured = {} if api == "openai" else {"structured": "prompt"}
-            direct = LLMJudge(model="mock-judge", base_urls=[single.base_url], prices=PRICES, **structured)
+            structured: Literal["auto", "prompt"] = "auto" if api == "openai" else "prompt"
+            direct = LLMJudge(model="mock-judge", base_urls=[single.base_url], prices=PRICES, structured=structured)
             expected, full = await score(direct)
         assert [one.value for one in rewards] == [one.value for one in expected]
         assert (asked.batches, asked.admitted_again) == (1, {0: 12})
@@ -139,7 +139,7 @@ def test_a_cap_counts_a_found_batch_once(tmp_path: Path) -> None:
             judge = judge_of(mock, max_requests=12, linger_s=30)
             bound_usd = judge.cost_bound_usd(numbered(1)[0])
             assert bound_usd is not None
-            options = {"journal": tmp_path / "j.db", "max_cost_usd": 12.5 * bound_usd}
+            options: dict[str, Any] = {"journal": tmp_path / "j.db", "max_cost_usd": 12.5 * bound_usd}
             async with rf.RewardAgent(judge, **options) as agent:
                 agent.submit(numbered(12))
                 await until(lambda: mock.statistics().batches > 0)

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
+
 from rewardflow.drawing.charts import Chart, Series, line_chart
 from rewardflow.drawing.markup import Markup, tag
 from rewardflow.drawing.scales import figure
+from rewardflow.errors import InvalidInput
 from rewardflow.observe.line_file import read_lines
-from rewardflow.observe.run_directory import AUDIT_FILE
+from rewardflow.observe.run_directory import AUDIT_FILE, JUDGE_PROBES_FILE
 from rewardflow.report.fields import Fields
 from rewardflow.report.page_parts import section
 
@@ -29,7 +32,20 @@ def read_audit(run_dir: Path) -> list[Fields]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def audit_section(lines: Sequence[Fields]) -> Markup | None:
+def read_probings(run_dir: Path) -> list[Fields]:
+    """Returns each look at the training judge's scores of fixed answers; none if there was none."""
+    path = run_dir / JUDGE_PROBES_FILE
+    if not path.exists():
+        return []
+    try:
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{path} must be JSON: {error}") from None
+    listed = found.get("probings") if isinstance(found, dict) else None
+    return [Fields(one, f"{path}, probing {i}") for i, one in enumerate(listed if isinstance(listed, list) else ())]
+
+
+def audit_section(lines: Sequence[Fields], probings: Sequence[Fields] = ()) -> Markup | None:
     audited = [line for line in lines if line.count("rollouts")]
     if not audited:
         return None
@@ -44,7 +60,7 @@ def audit_section(lines: Sequence[Fields]) -> Markup | None:
             note=f"{figure(sum(line.count('rollouts') for line in audited))} rollouts",
         )
     )
-    notes = [tag("p", text, class_="lead") for text in (*_alarms(audited), *_models(lines))]
+    notes = [tag("p", text, class_="lead") for text in (*_alarms(audited), *_models(lines), *_probed(probings))]
     lead = "A second judge scored a random share of the rollouts; nothing was trained on its verdicts."
     return section("audit", "Audit", notes, tag("div", chart, class_="charts"), lead=lead)
 
@@ -66,6 +82,18 @@ def _alarms(lines: Sequence[Fields]) -> list[str]:
                 f"rose from {before} to {after}, and the audit's fell from {audit_before} to {audit_after}."
             )
     return texts
+
+
+def _probed(probings: Sequence[Fields]) -> list[str]:
+    """Says whether the training judge scored the fixed answers as at the start, at the last look."""
+    if not probings:
+        return []
+    last = probings[-1]
+    moved = f"{last.count('moved')} of {last.count('told')} answers that could tell"
+    means = f"mean {figure(last.number('mean_before'))} at the start, now {figure(last.number('mean_now'))}"
+    if last.data.get("is_alarm"):
+        return [f"The training judge changed before step {last.count('step')}: {moved} have moved away ({means})."]
+    return [f"The training judge scored fixed answers as at the start, last at step {last.count('step')} ({means})."]
 
 
 def _models(lines: Sequence[Fields]) -> list[str]:
