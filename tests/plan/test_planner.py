@@ -12,7 +12,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.plan.named_schedules import SCHEDULES, SCHEDULES_OF_ORIGINAL
 from rewardflow.plan.plan_file import load_plan
 from rewardflow.plan.planner import Plan, make_plan
-from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
+from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings, TierSettings
 from rewardflow.plan.simulate import simulate
 
 ORIGINAL = Path(__file__).resolve().parent.parent.parent / "examples" / "original.yaml"
@@ -93,6 +93,26 @@ def test_where_nothing_is_waited_for_synchronous_is_good_enough() -> None:
     plan = make_plan(replace(SMALL, service=ServiceSettings(slots=64, latency="constant:0.1")))
     assert plan.recommended.schedule == "synchronous"
     assert plan.recommendation.startswith("Stay with")
+
+
+def test_a_tier_is_another_latency_at_another_price_with_its_own_best_schedule() -> None:
+    flex = TierSettings(name="flex", latency="uniform:10,60", price_usd=0.005)
+    settings = replace(SMALL, service=replace(SMALL.service, slots=64), schedules=("pipeline_one_step",))
+    plan = make_plan(replace(settings, tiers=(flex,)))
+    (tier,) = plan.tiers
+    alone = make_plan(replace(settings, service=flex.of(settings.service)))
+    assert tier.best == alone.recommended
+    assert tier.best.cost_usd == pytest.approx(plan.recommended.cost_usd / 2)
+    assert plan.to_json()["tiers"][0]["name"] == "flex"
+    assert plan.rows == make_plan(settings).rows  # tiers change nothing else
+
+
+def test_tiers_of_one_name_or_with_a_broken_rule_are_refused() -> None:
+    flex = TierSettings(name="flex", latency="constant:9", price_usd=0.005)
+    with pytest.raises(InvalidInput, match="tiers must have different names"):
+        replace(SMALL, tiers=(flex, flex))
+    with pytest.raises(InvalidInput, match="price_usd"):
+        replace(SMALL, tiers=(replace(flex, price_usd=-1.0),))
 
 
 def test_the_plan_is_plain_json_with_the_promised_names(small: Plan) -> None:

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,6 +129,10 @@ def _show(plan: Plan, console: Console) -> None:
     if plan.published:
         console.print("\nBeside published runs, a step and its change:")
         console.print(_table(COMPARED_HEADINGS, [comparison_line(one) for one in plan.published]))
+    if plan.tiers:
+        console.print("\nOther tiers of the service, each with its best schedule:")
+        rows = [replace(tier.best, schedule=f"{tier.name}: {tier.best.schedule}") for tier in plan.tiers]
+        console.print(_table(HEADINGS, schedule_lines(rows)))
     console.print(f"\n{floors_text(plan.floors)}")
     console.print(f"\nWhat one more unit would buy {plan.recommended.schedule}:")
     for gain in plan.gains:

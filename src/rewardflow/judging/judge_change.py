@@ -1,9 +1,10 @@
 """A test for a judge that changed: does it score a fixed set of answers otherwise than at the start?
 
 Always true: over all planned probings of a judge that does not change, the test raises an alarm with a probability of
-at most `alpha`, also if the judge is noisy. The set is scored twice at the start. For a judge that did not change, a later
-score is as far from the first one as the second one is, by symmetry; so of the answers where the two distances differ,
-the later one is larger in half of the cases. This is a sign test, and `alpha` is divided by the number of probings.
+at most `alpha`, also if the judge is noisy. The set is scored twice at the start. For a judge that did not change, a
+later score is as far from the first one as the second one is, by symmetry; so of the answers where the two distances
+differ, the later one is larger in half of the cases. This is a sign test, and `alpha` is divided by the number of
+probings.
 """
 
 from __future__ import annotations
@@ -62,4 +63,4 @@ class JudgeChangeTest:
 
 def sign_test(positive: int, count: int) -> float:
     """Returns how likely at least this many of `count` coins are heads."""
-    return sum(math.comb(count, heads) for heads in range(positive, count + 1)) / 2**count
+    return sum(math.comb(count, heads) for heads in range(positive, count + 1)) / (1 << count)

@@ -11,7 +11,7 @@ import gc
 import logging
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -56,6 +56,17 @@ class ScheduleComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierRow:
+    """A tier of the service, and the schedule that is best with it."""
+
+    name: str
+    best: ScheduleRow
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, **self.best.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     settings: PlanSettings
     rows: tuple[ScheduleRow, ...]
@@ -66,6 +77,7 @@ class Plan:
     recommended: ScheduleRow
     recommendation: str
     gains: tuple[Gain, ...]
+    tiers: tuple[TierRow, ...] = ()
 
     @property
     def binding(self) -> Binding:
@@ -84,6 +96,7 @@ class Plan:
             "recommended": self.recommended.schedule,
             "recommendation": self.recommendation,
             "gains": [gain.to_json() for gain in self.gains],
+            **({"tiers": [tier.to_json() for tier in self.tiers]} if self.tiers else {}),
             "steps": self.settings.steps,
             "simulated_steps": self.settings.simulated_steps,
         }
@@ -133,6 +146,23 @@ def _make_plan(settings: PlanSettings, processes: int) -> Plan:
         recommended=best,
         recommendation=sentence(best, rows[0], floors),
         gains=_gains(settings, best.schedule, processes),
+        tiers=_tiers(settings, names, processes),
+    )
+
+
+def _tiers(settings: PlanSettings, names: Iterable[str], processes: int) -> tuple[TierRow, ...]:
+    """Simulates every schedule with each tier, and keeps the best one of each."""
+    listed = list(names)
+    tasks = [
+        _Task(settings=replace(settings, service=tier.of(settings.service)), name=name, steps=settings.simulated_steps)
+        for tier in settings.tiers
+        for name in listed
+    ]
+    figures = _simulated(tasks, processes)
+    by_tier = [figures[start : start + len(listed)] for start in range(0, len(figures), len(listed))]
+    return tuple(
+        TierRow(name=tier.name, best=recommended(_with_changes([one.row for one in own])))
+        for tier, own in zip(settings.tiers, by_tier, strict=True)
     )
 
 

@@ -104,6 +104,22 @@ class PublishedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierSettings:
+    """Another tier of the same service: what differs from `service`."""
+
+    name: str
+    latency: str | tuple[float, ...]
+    price_usd: float
+    rpm: float | None = None  # null: as `service`
+    failures: float | None = None  # null: as `service`
+
+    def of(self, service: ServiceSettings) -> ServiceSettings:
+        """Returns the service at this tier."""
+        changed = {name: getattr(self, name) for name in ("rpm", "failures") if getattr(self, name) is not None}
+        return replace(service, latency=self.latency, price_usd=self.price_usd, **changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
     """All settings of a plan."""
 
@@ -119,9 +135,14 @@ class PlanSettings:
     schedules: tuple[str, ...] = tuple(SCHEDULES)  # schedules to simulate; `synchronous` is always simulated
     as_original: bool = False  # also simulate the loop with the restrictions of the original recipe
     published: tuple[PublishedRun, ...] = ()  # published runs of the original recipe to compare with
+    tiers: tuple[TierSettings, ...] = ()  # other tiers of the service, such as a cheaper and slower one, to compare
     seed: int = 0  # seed of latencies and failures
 
     def __post_init__(self) -> None:
+        for tier in self.tiers:
+            tier.of(self.service)  # raises if it breaks a rule
+        if len({tier.name for tier in self.tiers}) < len(self.tiers):
+            raise InvalidInput(f"tiers must have different names, got {', '.join(one.name for one in self.tiers)}")
         for name in ("prompts", "responses", "mini_batches", "micro_batches", "steps"):
             at_least(name, getattr(self, name), 1)
         check_schedules(self.schedules)

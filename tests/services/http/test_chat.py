@@ -345,6 +345,12 @@ def test_cached_tokens_have_their_own_price() -> None:
     assert (unpriced.cached_tokens, unpriced.cache_saved_usd) == (500, 0.0)
 
 
+def test_cached_tokens_are_also_read_as_deepseek_tells_them() -> None:
+    answer = completion("Hi", usage=(1000, 0))
+    answer["usage"] |= {"prompt_cache_hit_tokens": 400, "prompt_cache_miss_tokens": 600}
+    assert used(lambda: ask(lambda request: answer, prices=Prices(2.0, 0.0, 1.0))).cached_tokens == 400
+
+
 def test_a_cost_that_the_service_tells_counts_unless_the_judge_has_prices_of_its_own() -> None:
     answer = completion("Hi", usage=(1000, 100))
     answer["usage"]["cost"] = 0.125

@@ -98,7 +98,7 @@ def test_a_429_is_rate_limited_and_carries_only_headers_about_limits() -> None:
     ("status", "is_retryable"),
     [
         *((400, False), (401, False), (403, False), (404, False), (422, False)),
-        *((408, True), (409, True), (425, True), (500, True), (502, True), (503, True), (529, True)),
+        *((408, True), (409, True), (425, True), (498, True), (500, True), (502, True), (503, True), (529, True)),
         *((501, False), (505, False)),
     ],
 )

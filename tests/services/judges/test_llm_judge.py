@@ -21,7 +21,7 @@ from scripted_server import Request, ScriptedServer, completion, verdict
 import rewardflow as rf
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.limits.ledger import LedgerStatistics
-from rewardflow.services import Criterion, LLMJudge, Prices
+from rewardflow.services import Criterion, ListwiseJudge, LLMJudge, PairwiseJudge, Prices
 
 KEY = "correct-horse-battery-9"
 
@@ -130,6 +130,29 @@ def test_a_judge_that_can_see_gets_the_images_of_the_prompt_before_the_text() ->
     assert text["type"] == "text"
     assert "What is this?\n[image_url]" in text["text"]
     assert "It is 42." in text["text"]
+
+
+def test_group_judges_show_the_images_of_the_prompt_too() -> None:
+    seen: list[Any] = []
+
+    def answer(request: Request) -> Any:
+        seen.append(request.body["messages"][1]["content"])
+        properties = request.body["response_format"]["json_schema"]["schema"]["properties"]
+        said = {name: "first" if name == "better" else 5 for name in properties}
+        return completion(json.dumps({**said, "reason": "because"}))
+
+    async def run() -> None:
+        async with ScriptedServer(answer) as server:
+            judge = LLMJudge(model="m", base_urls=[server.url], images=True, prices=Prices(1.0, 1.0))
+            group = [dataclasses.replace(with_image(), index=i, group_size=2, response=f"It is {i}.") for i in range(2)]
+            for wrapped in (ListwiseJudge(judge=judge), PairwiseJudge(judge=judge)):
+                await wrapped.score_group(group)
+                assert wrapped.cost_bound_usd(group[0]) is None
+            await judge.aclose()
+
+    asyncio.run(run())
+    assert len(seen) == 3  # one list, and both orders of one pair
+    assert all(parts[0] == {"type": "image_url", "image_url": {"url": PIXEL}} for parts in seen)
 
 
 def test_without_the_setting_a_judge_gets_text_alone_and_no_image_comes_from_elsewhere() -> None:

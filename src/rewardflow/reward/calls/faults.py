@@ -34,7 +34,7 @@ _CONNECTION_NAMES = frozenset(
     }
 )
 _TIMEOUT_NAMES = frozenset({"TimeoutError", "Timeout", "TimeoutException", "APITimeoutError", "ServerTimeoutError"})
-_RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501, 505}
+_RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, 498, *range(500, 600)}) - {501, 505}
 _REQUEST_STATUSES = frozenset({400, 413, 414, 415, 422, 431})  # too long, refused by a filter, malformed
 _UNCHARGED_STATUSES = frozenset({*range(300, 500), 501, 503, 505, 529})  # the service refused the request
 _NOT_SENT_NAMES = frozenset(

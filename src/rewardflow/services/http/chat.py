@@ -453,7 +453,10 @@ def read_usage(usage: Any, most: MostTokens) -> Usage:
     if prompt_tokens is None or completion_tokens is None:
         return Usage(cost_usd=cost_usd)  # one count alone would be too cheap
     details = usage.get("prompt_tokens_details")
-    cached_tokens = _count(details, "cached_tokens", most.prompt) if isinstance(details, Mapping) else 0
+    if isinstance(details, Mapping):
+        cached_tokens = _count(details, "cached_tokens", most.prompt)
+    else:
+        cached_tokens = _count(usage, "prompt_cache_hit_tokens", most.prompt)  # as DeepSeek tells it
     return Usage(prompt_tokens, completion_tokens, min(cached_tokens or 0, prompt_tokens), cost_usd)
 
 

@@ -37,7 +37,7 @@ MAX_BODY_BYTES = 8 * 2**20
 MAX_EXCERPT_CHARS = 500
 
 _MAX_ERROR_BODY_BYTES = 16 * 1024
-_RETRYABLE_4XX = frozenset({408, 409, 425})
+_RETRYABLE_4XX = frozenset({408, 409, 425, 498})  # 498: no capacity for Groq's tier flex
 _HOPELESS_5XX = frozenset({501, 505})
 _MAX_CHECKED_BYTES = 16_384  # longer bodies are lists of log-probs, which would take 8 ms each
 _JSON_HEADERS = {

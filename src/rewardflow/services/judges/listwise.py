@@ -60,7 +60,8 @@ class ListwiseJudge(JudgeWrapper):
         order = shuffled(rollouts, self.seed)
         query = show(rollouts, order, [f"ANSWER {place}" for place in range(1, len(order) + 1)], self.max_answer_chars)
         shape = self._shape(len(order))
-        answer = await self.judge.ask(self._system(shape), query, shape.schema)
+        images = self.judge.images_shown(rollouts[0])
+        answer = await self.judge.ask(self._system(shape), query, shape.schema, images=images)
         verdict = read_verdict(answer, shape.keys, self._read(shape), texts_shown(rollouts, order))
         values = self._values(verdict, shape)
         by_rollout = {rollout: place for place, rollout in enumerate(order)}
@@ -82,6 +83,8 @@ class ListwiseJudge(JudgeWrapper):
 
     def cost_bound_usd(self, rollout: Rollout) -> float | None:
         """Returns this rollout's share: its answer, and its part of the rest of the group's one request."""
+        if self.judge.images_shown(rollout):
+            return None
         size = rollout.group_size
         shared, own = bytes_shown(rollout, self.max_answer_chars)
         shape = self._shape(size)

@@ -101,7 +101,7 @@ class LLMJudge(ServiceRecord):
     async def judge(self, rollout: Rollout, sections: Mapping[str, str] = EMPTY) -> Reward:
         """Judges as `compute_score` does, and shows the judge each section, fenced, under its title."""
         query = self.prompt(rollout, sections)
-        answer = await self.ask(self.system_prompt, query, self.rubric.schema, images=self._images_of(rollout))
+        answer = await self.ask(self.system_prompt, query, self.rubric.schema, images=self.images_shown(rollout))
         untrusted = (*texts_of(rollout).values(), *sections.values())
         verdict = read_verdict(answer, self.rubric.keys, self.rubric.read, untrusted)
         scores = self._scores(verdict, answer)
@@ -192,7 +192,7 @@ class LLMJudge(ServiceRecord):
 
         What an image costs depends on its size and on the provider.
         """
-        if self._images_of(rollout):
+        if self.images_shown(rollout):
             return None
         return self.bound_usd(self.system_prompt, num_bytes(self.prompt(rollout)), self.rubric.schema)
 
@@ -213,7 +213,8 @@ class LLMJudge(ServiceRecord):
     async def aclose(self) -> None:
         await self._chat.aclose()
 
-    def _images_of(self, rollout: Rollout) -> tuple[Mapping[str, Any], ...]:
+    def images_shown(self, rollout: Rollout) -> tuple[Mapping[str, Any], ...]:
+        """Returns the images of the prompt that this judge is shown: none, unless `images` is set."""
         return images_of(rollout) if self.images else ()
 
     def _scores(self, verdict: JudgeVerdict, answer: ChatAnswer) -> dict[str, float]:

@@ -104,6 +104,8 @@ class PairwiseJudge(JudgeWrapper):
 
     def cost_bound_usd(self, rollout: Rollout) -> float | None:
         """Returns this rollout's share: its answer in two comparisons per opponent, and half of everything else."""
+        if self.judge.images_shown(rollout):
+            return None
         size = rollout.group_size
         met = size - 1 if size <= MAX_ALL_PAIRS else min(self.opponents, size - 1)
         shared, own = bytes_shown(rollout, self.max_answer_chars)
@@ -125,7 +127,8 @@ class PairwiseJudge(JudgeWrapper):
 
     async def _compare(self, rollouts: Sequence[Rollout], game: Game) -> PairComparison:
         query = self._query(game, rollouts)
-        answer = await self.judge.ask(self._system, query, _GAME_SCHEMA)
+        images = self.judge.images_shown(rollouts[0])
+        answer = await self.judge.ask(self._system, query, _GAME_SCHEMA, images=images)
         return read_verdict(answer, (REASON, "better"), _read_game, texts_shown(rollouts, game))
 
     def _query(self, game: Game, rollouts: Sequence[Rollout]) -> str:
