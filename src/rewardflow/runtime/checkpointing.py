@@ -122,6 +122,11 @@ class Checkpointer:
         """Asks for a save at the next boundary, whatever the settings say."""
         self._is_asked = True
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run ends at the next boundary."""
+        return self._stop_reason is not None
+
     def stop(self, reason: StopReason) -> None:
         """Asks for a save at the next boundary, and for the end of the run after it."""
         self._stop_reason = self._stop_reason or reason

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypedDict, TypeVar
 
@@ -299,7 +298,9 @@ class _PausingCheckpointer:
 
     async def __call__(self, boundary: Boundary) -> None:
         await self._saver(boundary)
-        await self._pause.wait_until_removed()
+        await self._pause.wait_until_removed(lambda: self._saver.is_stopping)
+        if self._saver.is_stopping:  # somebody ended the run while it waited
+            await self._saver(boundary)
 
 
 def _boundary(saver: Checkpointer | None, pause: PauseFile | None) -> Checkpointer | _PausingCheckpointer | None:

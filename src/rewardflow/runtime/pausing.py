@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from rewardflow.observe.private_file import write_private
@@ -27,14 +28,16 @@ class PauseFile:
         """Makes the run wait after the step that it is in."""
         write_private(self.path, f"{reason}\n\nRemove this file, and the run goes on.\n".encode())
 
-    async def wait_until_removed(self) -> None:
-        """Returns at once if there is no file."""
+    async def wait_until_removed(self, is_over: Callable[[], bool]) -> None:
+        """Returns at once if there is no file, and soon if `is_over` says that the run is to end."""
         if not self._is_there():
             return
         logger.warning("PAUSED: the run waits until %s is removed; the file says why", self.path)
-        for _ in iter(self._is_there, False):  # nothing tells when another program removes a file
-            await asyncio.sleep(_LOOK_S)
-        logger.warning("the run goes on: %s was removed", self.path)
+        while not is_over():
+            await asyncio.sleep(_LOOK_S)  # nothing tells when another program removes a file
+            if not self._is_there():
+                logger.warning("the run goes on: %s was removed", self.path)
+                return
 
     def _is_there(self) -> bool:
         return self.path.exists()
