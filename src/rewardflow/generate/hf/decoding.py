@@ -117,7 +117,7 @@ class Decoder:
             tokens=torch.zeros(max_rows, limit, dtype=torch.int64, device=device),
             log_probs=torch.zeros(max_rows, limit, device=device),
             logits=torch.empty(0, 0, device=device),
-            slab=KeyValueSlab(max_rows),
+            slab=KeyValueSlab(max_rows, limit),
         )
 
     # -- rows that start --

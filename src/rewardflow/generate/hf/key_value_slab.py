@@ -26,9 +26,11 @@ class KeyValueSlab(Cache):
     The caller calls `open_column` before it calls the model.
     """
 
-    def __init__(self, max_rows: int) -> None:
+    def __init__(self, max_rows: int, max_new_tokens: int = _LEAST_GROWTH) -> None:
+        """`max_new_tokens` is what one row may add: for short responses the block needs no more, and stays small."""
         super().__init__(layers=[])
         self.max_rows = max_rows
+        self._least_growth = min(_LEAST_GROWTH, max_new_tokens)
         self.num_rows = 0
         self.start = 0
         self.end = 0
@@ -78,7 +80,7 @@ class KeyValueSlab(Cache):
             return
         offset = max(left - self.width, 0)
         used = offset + self.width
-        self._num_columns = used + max(right, used // 2, _LEAST_GROWTH)
+        self._num_columns = used + max(right, used // 2, self._least_growth)
         for layer in filter(_SlabLayer.has_memory, self._slab_layers):
             layer.grow(slice(self.start, self.end), offset, self._num_columns)
         self.start, self.end = offset, used
