@@ -59,7 +59,7 @@ MOCK_JUDGE = Layer(frozenset({"mock_judge"}), frozenset({"aiohttp", "orjson"}))
 DRAWING = Layer(frozenset({"drawing"}), frozenset({"orjson"}))
 REPORT = Layer(frozenset({"report"}), frozenset({"orjson"}))
 WATCH = Layer(frozenset({"watch"}), frozenset({"aiohttp"}))
-BENCH = Layer(frozenset({"bench"}), frozenset({"orjson"}))
+BENCH = Layer(frozenset({"bench"}), frozenset({"orjson", "torch"}))
 CLI = Layer(frozenset({"cli", "__main__"}), frozenset({"orjson", "rich"}))
 
 # Lowest first: nothing imports from a layer after its own.

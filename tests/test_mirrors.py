@@ -51,6 +51,7 @@ COVERED_BY: Mapping[str, str] = {
     "bench.contenders.turns": "bench/test_trainer.py",
     "bench.contenders.workload": "bench/test_trainer.py",
     "bench.delayed_reward": "bench/test_schedules.py",
+    "bench.learning.engine_dtype": "bench/learning/test_copying_runs.py",
     "bench.judging.prompt_reuse": "local_judge/test_prompt_reuse.py",
     "bench.observed_run": "bench/test_critical_path.py",
     "bench.schedule_figures": "bench/test_schedules.py",

@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "scale (several processes on Ray), "
         "report (the page of a run of 5 million calls), schedules (a training step under each, 10 minutes), "
         "plan (`rewardflow plan` against three real runs, 2 minutes), "
-        "learning (whether overlapping makes it worse, three hours; --quick: 5 minutes), "
+        "learning (whether overlapping makes it worse, hours; --quick: without corrections, 15 minutes), "
         "algorithms (whether each learns, 25 minutes), "
         "trainer (tokens a second beside TRL and verl, 2 minutes), "
         "trl (TRL with a slow judge in three ways, 10 minutes; --quick: step times alone)",
@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         metavar="N,...",
-        help="the seeds of benchmarks that train: one run with each (schedules, plan, algorithms: 0, learning: 0-11, "
+        help="the seeds of benchmarks that train: one run with each (schedules, plan, algorithms: 0, learning: 0-19, "
         "trl: 0-4)",
     )
     for name, users in _OTHERS_IN.items():

@@ -13,13 +13,15 @@ from rewardflow.bench.learning.copying_runs import (
     TASKS,
     DelayedRule,
     LearningTask,
+    LearningVariant,
     copying_settings,
     measure,
     report_of,
     run_learning_benchmarks,
     step_seconds,
+    variants,
 )
-from rewardflow.bench.learning.corrections import CORRECTIONS, NamedCorrection
+from rewardflow.bench.learning.corrections import CORRECTIONS, PLAIN
 from rewardflow.data.generated_tasks import GeneratedTask
 from rewardflow.errors import InvalidInput
 from rewardflow.plan.named_schedules import SCHEDULES
@@ -58,13 +60,15 @@ def judged(seed: int, *responses: str, delay_a_character_s: float = 0.0) -> tupl
 
 
 def test_a_run_reports_how_much_was_right_and_how_it_was_rewarded() -> None:
-    decoupled = CORRECTIONS[1]
-    figures = measure(LENGTHS, ONE_STEP, decoupled, seed=3, steps=2, step_s=0.5, groups_per_step=4)
-    assert (figures.task, figures.schedule, figures.correction) == ("lengths", ONE_STEP, "decoupled")
-    assert (figures.seed, figures.steps) == (3, 2)
-    assert 0.0 <= figures.exact <= figures.final_reward < 0.5
-    assert figures.seconds > 0
-    assert (figures.reached_step, figures.reached_s) == (None, None)
+    variant = LearningVariant(schedule=ONE_STEP, correction=CORRECTIONS[1], engine="bfloat16")
+    runs = measure(replace(LENGTHS, steps=2), variant, seeds=[3, 4], step_s=0.5, groups_per_step=4)
+    assert [one.seed for one in runs] == [3, 4]
+    for figures in runs:
+        assert (figures.task, figures.steps) == ("lengths", 2)
+        assert figures.label == f"{ONE_STEP}, decoupled, engine in bfloat16"
+        assert 0.0 <= figures.exact <= figures.final_reward < 0.5
+        assert figures.seconds > 0
+        assert (figures.reached_step, figures.reached_s) == (None, None)
 
 
 def test_in_the_second_task_answers_differ_in_length_and_longer_ones_take_longer() -> None:
@@ -95,34 +99,42 @@ def test_verdicts_come_in_an_order_that_the_seed_fixes() -> None:
     assert len({tuple(range(16)), *map(tuple, orders)}) == 3
 
 
-def test_a_quick_run_compares_both_tasks_with_the_synchronous_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str, str, int]] = []
+def test_every_correction_is_tried_at_every_staleness_and_with_engines_that_round() -> None:
+    every = list(variants())
+    assert len(every) == len(set(map(repr, every)))
+    assert every[0] == LearningVariant(schedule="synchronous")
+    assert sorted({SCHEDULES[one.schedule][1] for one in every}) == [0, 1, 2, 4]
+    for one in every[1:]:
+        same = [other.correction for other in every if (other.schedule, other.engine) == (one.schedule, one.engine)]
+        assert same == list(CORRECTIONS)
+    assert [(one.schedule, one.correction, one.engine) for one in variants(quick=True)] == [
+        ("synchronous", PLAIN, "float32"),
+        (ONE_STEP, PLAIN, "float32"),
+    ]
 
-    def note(task: LearningTask, schedule: str, correction: NamedCorrection, seed: int, **_: float) -> None:
-        asked.append((task.name, schedule, correction.name, seed))
+
+def test_a_quick_run_measures_both_tasks_with_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, int]] = []
+
+    def note(task: LearningTask, variant: LearningVariant, *, seeds: range, step_s: float) -> list[None]:
+        asked.extend((task.name, variant.schedule, seed) for seed in seeds)
+        return []
 
     monkeypatch.setattr(copying_runs, "measure", note)
     monkeypatch.setattr(copying_runs, "step_seconds", lambda task, schedule: 1.0)
-    list(run_learning_benchmarks(quick=True, seeds=range(20)))
-    assert len(asked) == len(set(asked)) == 2 * 2 * 3
-    assert {correction for _, _, correction, _ in asked} == {"ppo"}
-    asked.clear()
-    list(run_learning_benchmarks(seeds=[0]))
-    for schedule, (_, max_staleness) in SCHEDULES.items():
-        found = [correction for task, one, correction, _ in asked if (task, one) == ("copy", schedule)]
-        tried = [one.name for one in CORRECTIONS] if max_staleness else ["ppo"]
-        assert found in ([], tried)  # one schedule of each staleness
-    assert sorted({SCHEDULES[schedule][1] for _, schedule, _, _ in asked}) == [0, 1, 2, 4]
+    list(run_learning_benchmarks(quick=True, seeds=range(25)))
+    assert len(asked) == len(set(asked)) == 2 * 2 * 25
 
 
 def test_a_step_is_timed_with_the_delays_of_the_judge() -> None:
-    slow = LearningTask(name="slow", task="copy_digits", num_digits=1, delay_a_character_s=0.2)
+    slow = LearningTask(name="slow", task="copy_digits", num_digits=1, steps=1, delay_a_character_s=0.2)
     assert step_seconds(slow, "synchronous", groups_per_step=4) > 0.2  # every first answer has a character
 
 
 def test_the_report_has_the_runs_and_the_rows() -> None:
-    figures = measure(COPY, "synchronous", seed=0, steps=1, step_s=0.5, groups_per_step=4)
-    report = report_of(iter([figures]))
+    synchronous = LearningVariant(schedule="synchronous")
+    figures = measure(replace(COPY, steps=1), synchronous, seeds=[0], step_s=0.5, groups_per_step=4)
+    report = report_of(iter(figures))
     assert report["learning"][0]["reached_step"] is None
     assert "copy, synchronous, ppo, seed 0: final reward, 0.9 never reached" in report["rows"][0]["name"]
 

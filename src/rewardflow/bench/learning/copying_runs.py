@@ -1,17 +1,18 @@
 """`rewardflow bench learning`: measures whether overlapping makes learning worse, over tasks, schedules and seeds.
 
-A tiny model learns two tasks from random weights, once for each staleness, correction and seed:
+A tiny model learns two tasks from random weights, once for each staleness, correction and seed; without staleness also
+with an engine that computes differently from the trainer, as vLLM does:
 
     copy      copies three digits and stops; its judge's delays are random
     lengths   copies one to three digits and stops; its judge's delays grow with the length of the answer
 
 Schedules of the same staleness have bit-equal weights, whatever the delays (tests/runtime/test_exact.py). So the steps
-to the target are counted once for each staleness, without delays, and a schedule's seconds are these steps times the
-seconds of its step, which are measured with delays.
+to the target are counted once for each staleness, without delays, many seeds together (`stacked_runs`), and a
+schedule's seconds are these steps times the seconds of its step, which are measured with delays.
 
-Always true: runs of a task have the same settings except staleness, correction and seed; a run that never reaches the
-target counts as slower than all others, not as missing; scores are those of samples at temperature 1, not of greedy
-decoding, which would be better.
+Always true: runs of a task have the same settings except staleness, correction, engine and seed; a run that never
+reaches the target counts as slower than all others, not as missing; scores are those of samples at temperature 1, not
+of greedy decoding, which would be better.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, Unpack
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.learning.corrections import CORRECTIONS, PLAIN, NamedCorrection
+from rewardflow.bench.learning.engine_dtype import ROUNDING_ENGINES, EngineDtype
 from rewardflow.bench.learning.learning_summary import LearningFigures, summary_rows
 from rewardflow.bench.learning.target_reward import TARGET, WINDOW, final_reward, reached_step
 from rewardflow.errors import InvalidInput
@@ -46,13 +48,13 @@ from rewardflow.settings.run_settings import RunSettings
 from rewardflow.types import Reward, Rollout
 
 STEPS = 160
-SEEDS = tuple(range(12))
+SEEDS = tuple(range(20))
 SLOTS = 64  # with the delays below, the judge takes about as long for a step as a small CPU
 
 ONE_STEP = "pipeline_one_step"
 _ONE_OF_EACH_STALENESS = (SYNCHRONOUS, ONE_STEP, "staleness_2", "staleness_4")
 _QUICK_SCHEDULES = (SYNCHRONOUS, ONE_STEP)
-_QUICK_SEEDS = 3
+_TOGETHER = 10  # seeds; more would not fit the cache of a small CPU
 _TIMED_STEPS = 12  # besides those that fill and drain the pipeline
 _LONGEST_DELAY_S = 0.05
 
@@ -64,6 +66,7 @@ class LearningTask:
     name: str
     task: CopyingTask
     num_digits: int
+    steps: int = STEPS
     delay_a_character_s: float = 0.0  # added to the random delay of a verdict
 
 
@@ -108,62 +111,85 @@ def copying_settings(schedule: str, *, seed: int, steps: int, **options: Unpack[
     )
 
 
-def corrections_of(schedule: str) -> tuple[NamedCorrection, ...]:
-    """Returns the corrections to try: only stale rollouts need one."""
-    _, max_staleness = SCHEDULES[schedule]
-    return CORRECTIONS if max_staleness else (PLAIN,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningVariant:
+    """What a row of the benchmark changes: the staleness by its schedule, the correction, the engine."""
+
+    schedule: str
+    correction: NamedCorrection = PLAIN
+    engine: EngineDtype = "float32"
 
 
-def run_learning_benchmarks(
-    *, quick: bool = False, seeds: Sequence[int] = SEEDS, steps: int = STEPS
-) -> Iterator[LearningFigures]:
-    """Yields figures as they are measured, task by task and schedule by schedule."""
+def variants(*, quick: bool = False) -> Iterator[LearningVariant]:
+    """Yields the synchronous run first. `quick` leaves out corrections, rounding engines and larger stalenesses."""
+    if quick:
+        yield from (LearningVariant(schedule=schedule) for schedule in _QUICK_SCHEDULES)
+        return
+    for schedule in _ONE_OF_EACH_STALENESS:
+        _, max_staleness = SCHEDULES[schedule]
+        for correction in CORRECTIONS if max_staleness else (PLAIN,):
+            yield LearningVariant(schedule=schedule, correction=correction)
+    for engine, correction in itertools.product(ROUNDING_ENGINES, CORRECTIONS):
+        yield LearningVariant(schedule=SYNCHRONOUS, correction=correction, engine=engine)
+
+
+def run_learning_benchmarks(*, quick: bool = False, seeds: Sequence[int] = SEEDS) -> Iterator[LearningFigures]:
+    """Yields figures as they are measured, task by task."""
     if not seeds:
         raise InvalidInput("at least one seed must be given, got none")
-    for task, schedule in itertools.product(TASKS, _QUICK_SCHEDULES if quick else _ONE_OF_EACH_STALENESS):
-        step_s = step_seconds(task, schedule)
-        for correction in (PLAIN,) if quick else corrections_of(schedule):
-            for seed in seeds[:_QUICK_SEEDS] if quick else seeds:
-                yield measure(task, schedule, correction, seed=seed, steps=steps, step_s=step_s)
+    for task in TASKS:
+        step_s: dict[str, float] = {}
+        for variant in variants(quick=quick):
+            if variant.schedule not in step_s:
+                step_s[variant.schedule] = step_seconds(task, variant.schedule)
+            for start in range(0, len(seeds), _TOGETHER):
+                together = seeds[start : start + _TOGETHER]
+                yield from measure(task, variant, seeds=together, step_s=step_s[variant.schedule])
 
 
 def measure(
     task: LearningTask,
-    schedule: str,
-    correction: NamedCorrection = PLAIN,
+    variant: LearningVariant,
     *,
-    seed: int,
-    steps: int,
+    seeds: Sequence[int],
     step_s: float,
     groups_per_step: int = GROUPS_PER_STEP,
-) -> LearningFigures:
-    """Learns without delays; `step_s` is what a step takes with them."""
+) -> list[LearningFigures]:
+    """Learns with several seeds, without delays; `step_s` is what a step takes with them."""
+    from rewardflow.bench.learning.stacked_runs import train_together  # the other benchmarks run without torch
+
     settings = copying_settings(
-        schedule,
-        seed=seed,
-        steps=steps,
+        variant.schedule,
+        seed=seeds[0],
+        steps=task.steps,
         task=task.task,
         num_digits=task.num_digits,
         groups_per_step=groups_per_step,
-        algorithm=correction.algorithm,
+        algorithm=variant.correction.algorithm,
     )
     began_s = time.perf_counter()
-    reports = asyncio.run(_train(settings, RewardAgent(_grade_at_once)))
-    last = reports[-WINDOW:]
-    scores = [report.score_mean or 0.0 for report in reports]
-    reached = reached_step(scores)
-    return LearningFigures(
-        task=task.name,
-        schedule=schedule,
-        correction=correction.name,
-        seed=seed,
-        steps=steps,
-        exact=fmean(report.component_means["exact"] for report in last),
-        final_reward=final_reward(scores),
-        seconds=time.perf_counter() - began_s,
-        reached_step=reached,
-        reached_s=None if reached is None else reached * step_s,
-    )
+    runs = train_together(settings, seeds, engine=variant.engine)
+    seconds = (time.perf_counter() - began_s) / len(seeds)
+    found = []
+    for seed, run in zip(seeds, runs, strict=True):
+        scores = [step.score for step in run]
+        reached = reached_step(scores)
+        found.append(
+            LearningFigures(
+                task=task.name,
+                schedule=variant.schedule,
+                correction=variant.correction.name,
+                engine=variant.engine,
+                seed=seed,
+                steps=task.steps,
+                exact=fmean(step.exact for step in run[-WINDOW:]),
+                final_reward=final_reward(scores),
+                seconds=seconds,
+                reached_step=reached,
+                reached_s=None if reached is None else reached * step_s,
+            )
+        )
+    return found
 
 
 def step_seconds(task: LearningTask, schedule: str, *, groups_per_step: int = GROUPS_PER_STEP) -> float:
@@ -189,10 +215,6 @@ async def _train(settings: RunSettings, agent: RewardAgent) -> list[StepReport]:
     return reports
 
 
-async def _grade_at_once(rollout: Rollout) -> Reward:
-    return grade(rollout)
-
-
 def report_of(figures: Iterable[LearningFigures]) -> dict[str, Any]:
     """Returns the whole benchmark as one JSON object."""
     every = list(figures)
@@ -205,6 +227,6 @@ def rows_of(figures: Iterable[LearningFigures]) -> Iterator[BenchmarkRow]:
     for one in figures:
         every.append(one)
         steps = "never reached" if one.reached_step is None else f"reached in {one.reached_step} steps"
-        name = f"{one.task}, {one.schedule}, {one.correction}, seed {one.seed}: final reward, {TARGET} {steps}"
+        name = f"{one.task}, {one.label}, seed {one.seed}: final reward, {TARGET} {steps}"
         yield BenchmarkRow(name=name, value=one.final_reward, unit="")
     yield from summary_rows(every, baseline=SYNCHRONOUS)

@@ -24,6 +24,7 @@ class LearningFigures:
     task: str
     schedule: str
     correction: str
+    engine: str = "float32"  # the dtype that the engine rounds its weights to
     seed: int
     steps: int
     exact: float  # share of the last sampled answers that were completely right
@@ -32,17 +33,24 @@ class LearningFigures:
     reached_step: int | None  # when the target was reached; None: never
     reached_s: float | None
 
+    @property
+    def label(self) -> str:
+        """Names what the run differs in from others of its task, besides the seed."""
+        rounded = "" if self.engine == "float32" else f", engine in {self.engine}"
+        return f"{self.schedule}, {self.correction}{rounded}"
+
 
 def summary_rows(figures: Sequence[LearningFigures], *, baseline: str) -> Iterator[BenchmarkRow]:
-    """Yields the rows of each task, schedule and correction; `baseline` names the schedule to compare with."""
-    by_kind: defaultdict[tuple[str, str, str], list[LearningFigures]] = defaultdict(list)
+    """Yields the rows of each task and label. Compares with the label that comes first of the schedule `baseline`."""
+    by_kind: defaultdict[tuple[str, str], list[LearningFigures]] = defaultdict(list)
     for one in figures:
-        by_kind[one.task, one.schedule, one.correction].append(one)
-    baselines = {(one.task, one.seed): one for one in figures if one.schedule == baseline}
-    for (task, schedule, correction), runs in by_kind.items():
+        by_kind[one.task, one.label].append(one)
+    first = next((one.label for one in figures if one.schedule == baseline), "")
+    baselines = {(one.task, one.seed): one for one in figures if one.label == first}
+    for (task, label), runs in by_kind.items():
         compared = [baselines[one.task, one.seed] for one in runs if (one.task, one.seed) in baselines]
-        pairs = compared if schedule != baseline and len(compared) == len(runs) else ()
-        yield from _rows_of_kind(f"{task}, {schedule}, {correction}", runs, pairs)
+        pairs = compared if label != first and len(compared) == len(runs) else ()
+        yield from _rows_of_kind(f"{task}, {label}", runs, pairs)
 
 
 def _rows_of_kind(
