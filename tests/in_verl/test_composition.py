@@ -12,13 +12,13 @@ from verl_recipe_lines import (
     DOCUMENTED_FSDP2,
     DOCUMENTED_MEGATRON,
     MEGATRON_CONFIG_NAME,
-    SCRIPT_FSDP2,
-    SCRIPT_MEGATRON,
+    SCRIPTS,
+    Script,
 )
 
 from rewardflow.adapters.verl.config_checks import engine_of
 from rewardflow.adapters.verl.launch import unread_settings
-from rewardflow.adapters.verl.launch.composition import check, completed, defaults_of, differences
+from rewardflow.adapters.verl.launch.composition import check, completed, compose, defaults_of, differences
 from rewardflow.adapters.verl.launch.translation import CommandLine, translate
 from rewardflow.adapters.verl.launch.unread_settings import leaves, without_effect
 from rewardflow.errors import InvalidInput
@@ -37,6 +37,20 @@ def test_the_recipes_line_for_megatron_composes_with_every_setting_in_its_place(
     assert (settings.stream, settings.max_staleness, settings.behaviour_weight_cap) == ("mini_batch", 1, 5.0)
     assert settings.agent_options["max_concurrency"] == 256
     assert "actor_rollout_ref.rollout.name=vllm" in command.overrides
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["distillation.enabled=True"],  # the teacher's engine refers to the rollout's
+        ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"],
+        ["trainer.v1.trainer_mode=sync"],
+    ],
+    ids=["an engine", "a stream", "a sampler"],
+)
+def test_the_completed_configuration_is_the_one_that_verl_composes_from_the_words(words: list[str]) -> None:
+    command, config = completed(translate(words))
+    assert config == compose(command)
 
 
 def test_differences_from_verls_defaults_are_those_that_were_made() -> None:
@@ -163,15 +177,9 @@ def test_dapos_settings_keep_their_meaning() -> None:
     assert config["rewardflow"] == {"overlong": {"limit": 8192, "buffer": 4096, "penalty": 1.0}, "stream": "batch"}
 
 
-@pytest.mark.parametrize(
-    ("script", "config_name"),
-    [(SCRIPT_FSDP2, None), (SCRIPT_MEGATRON, MEGATRON_CONFIG_NAME)],
-    ids=["fsdp2", "megatron"],
-)
-def test_the_whole_scripts_of_the_recipe_are_taken_with_the_recipes_defaults(
-    script: tuple[str, ...], config_name: str | None
-) -> None:
-    command, config = completed(translate(script, config_path=CONFIG_PATH, config_name=config_name))
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_the_whole_scripts_of_the_recipe_are_taken_with_the_recipes_defaults(script: Script) -> None:
+    command, config = completed(translate(script.words, config_path=CONFIG_PATH, config_name=script.config_name))
     settings = check(command, config, defaults_of(command))
     assert settings.agent_options["max_concurrency"] == 256
     assert (settings.stream, settings.max_staleness, settings.order) == ("mini_batch", 1, "fixed")
@@ -208,6 +216,16 @@ def test_in_verls_own_modes_our_sampler_counts_verdicts_unless_the_user_has_one(
     assert config["trainer"]["v1"]["sampler"]["custom_sampler"]["path"] == "mine.py"
     _, config = completed(translate([]))
     assert config["trainer"]["v1"]["sampler"]["custom_sampler"]["path"] is None
+
+
+def test_reward_workers_that_nobody_asks_are_not_started_unless_the_user_wants_them() -> None:
+    command, config = completed(translate([]))
+    assert config["reward"]["num_workers"] == 1
+    assert any(note.after == "reward.num_workers=1" for note in command.notes)
+    _, config = completed(translate(["reward.num_workers=8"]))
+    assert config["reward"]["num_workers"] == 8
+    _, config = completed(translate(["trainer.v1.trainer_mode=sync"]))
+    assert config["reward"]["num_workers"] == defaults_of(CommandLine(overrides=()))["reward"]["num_workers"]
 
 
 def test_every_setting_that_is_said_to_be_ignored_is_one_of_verls() -> None:

@@ -21,14 +21,28 @@ REWARDS = ON_CPU / "verl_cpu_rewards.py"
 PROJECT, EXPERIMENT = "tests", "run"
 
 
-ON_FSDP2 = (
-    "actor_rollout_ref.actor.strategy=fsdp2",
-    "actor_rollout_ref.model.use_remove_padding=False",
-    "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+# FlashAttention and compiled kernels need a GPU, and half precision is slow without one.
+FSDP2_ON_CPU = (
     "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
     "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
     "actor_rollout_ref.actor.fsdp_config.dtype=float32",
     "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+)
+ON_FSDP2 = (
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "actor_rollout_ref.model.use_remove_padding=False",
+    "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+    *FSDP2_ON_CPU,
+)
+# Generation by transformers, and one process of each kind.
+FEW_PROCESSES = (
+    "actor_rollout_ref.actor.use_torch_compile=False",
+    "actor_rollout_ref.rollout.name=transformers_cpu",
+    "actor_rollout_ref.rollout.agent.num_workers=1",
+    "data.dataloader_num_workers=0",
+    "reward.num_workers=1",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+    "trainer.device=cpu",
 )
 
 
@@ -137,29 +151,23 @@ def small(
         f"data.train_batch_size={groups}",
         "data.max_prompt_length=64",
         "data.max_response_length=16",
-        "data.dataloader_num_workers=0",
         "data.filter_overlong_prompts=False",
         "data.shuffle=False",
         f"actor_rollout_ref.model.path={materials.model}",
         *engine,
+        *FEW_PROCESSES,
         f"actor_rollout_ref.actor.ppo_mini_batch_size={groups // mini_batches}",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
-        "actor_rollout_ref.actor.use_torch_compile=False",
         "actor_rollout_ref.actor.use_dynamic_bsz=False",
         "actor_rollout_ref.actor.optim.lr=1e-3",
-        "actor_rollout_ref.rollout.name=transformers_cpu",
         f"actor_rollout_ref.rollout.n={rollouts}",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16",
-        "actor_rollout_ref.rollout.agent.num_workers=1",
         "actor_rollout_ref.rollout.prompt_length=64",
         "actor_rollout_ref.rollout.response_length=16",
-        "reward.num_workers=1",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
         "trainer.n_gpus_per_node=1",
         "trainer.nnodes=1",
-        "trainer.device=cpu",
         f"trainer.total_training_steps={steps}",
         "trainer.val_before_train=False",
         "trainer.test_freq=-1",

@@ -6,6 +6,7 @@ For tests only. verl loads it by VERL_USE_EXTERNAL_MODULES=verl_cpu_platform, an
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,11 @@ import torch.distributed
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
+from rewardflow.adapters.verl.import_hooks import after_import
+
 ROLLOUT = "transformers_cpu"
+FSDP = "verl.workers.engine.fsdp.transformer_impl"
+MODELS = "verl.utils.model"
 _MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 
 
@@ -121,13 +126,32 @@ class CpuPlatform(PlatformBase):
 
 def register_engines() -> None:
     """Registers verl's FSDP engines for the CPU: verl names only cuda and npu, but they run here unchanged."""
-    import verl.workers.engine.fsdp.transformer_impl  # noqa: F401  # registers them, and asks for the platform
     from verl.workers.engine.base import EngineRegistry
 
     for model_type in ("language_model", "value_model"):
         for backend in ("fsdp", "fsdp2"):
             engines = EngineRegistry._engines[model_type][backend]
             engines["cpu"] = engines["cuda"]
+
+
+def leave_memory_unpinned() -> None:
+    """Lets a reference model on FSDP2 stay in main memory, which verl pins: that needs a CUDA driver."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    sys.modules[FSDP].CPUOffloadPolicy = lambda **_: CPUOffloadPolicy(pin_memory=False)
+
+
+def load_critics_without_flash_attention() -> None:
+    """Loads a critic with torch's attention: verl names FlashAttention, which needs CUDA, whatever the user sets."""
+
+    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path, dtype=torch_dtype, config=model_config, attn_implementation="sdpa"
+        )
+
+    sys.modules[MODELS].load_valuehead_model = load_valuehead_model
 
 
 def take_gloo_once() -> None:
@@ -141,7 +165,12 @@ def take_gloo_once() -> None:
 
 
 def register_rollout() -> None:
-    from verl.workers.rollout import base as rollout_base
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+
+    _ROLLOUT_REGISTRY[ROLLOUT, "async"] = "verl_cpu_rollout.TransformersRollout"
+
+
+def register_replica() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     def load() -> type:
@@ -149,11 +178,14 @@ def register_rollout() -> None:
 
         return TransformersReplica
 
-    rollout_base._ROLLOUT_REGISTRY[ROLLOUT, "async"] = "verl_cpu_rollout.TransformersRollout"
     RolloutReplicaRegistry.register(ROLLOUT, load)
 
 
+# Importing the engines takes five seconds, and most processes of a run need none.
 torch.set_num_threads(1)
-register_engines()
 take_gloo_once()
-register_rollout()
+after_import(FSDP, register_engines)
+after_import(FSDP, leave_memory_unpinned)
+after_import(MODELS, load_critics_without_flash_attention)
+after_import("verl.workers.rollout.replica", register_replica)
+after_import("verl.workers.rollout.base", register_rollout)

@@ -97,7 +97,7 @@ class Ranking:
         return [float(lengths.index(len(rollout.response))) for rollout in rollouts]
 
 
-class RecipeAgent:
+class Gsm8kAgent:
     """A reward as users of the recipe wrote it: tuples, whole groups afterwards, and a log of every batch."""
 
     def compute_score(
@@ -125,7 +125,7 @@ class RecipeAgent:
 def compute_score_per_sample(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None
 ) -> tuple[float, str, str]:
-    return RecipeAgent().compute_score(data_source, solution_str, ground_truth, extra_info)
+    return Gsm8kAgent().compute_score(data_source, solution_str, ground_truth, extra_info)
 
 
 def rounded(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from verl_cpu_pace import pace_s, random_tokens
 from verl_cpu_spans import recorded
 
 
-def server_name(replica: int) -> str:
-    return f"transformers_cpu_{replica}"
+def server_name(replica: int, model: str = "") -> str:
+    """Returns the actor's name. `model` is empty for the policy."""
+    return f"transformers_cpu_{replica}{model}"
 
 
 class TransformersServer:
@@ -41,6 +42,8 @@ class TransformersServer:
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> TokenOutput:
         await self._may_generate.wait()
+        if sampling_params.get("prompt_logprobs") is not None:
+            return await asyncio.get_running_loop().run_in_executor(self._device, self._judged_tokens, list(prompt_ids))
         temperature = float(sampling_params.get("temperature", 1.0))
         limit = int(sampling_params.get("max_tokens") or self._max_tokens)
         loop = asyncio.get_running_loop()
@@ -53,6 +56,17 @@ class TransformersServer:
             stop_reason="completed" if is_whole else "aborted",
             extra_fields={"global_steps": self._version},
         )
+
+    def _judged_tokens(self, ids: list[int]) -> TokenOutput:
+        """Returns each token's log-prob under this model, as verl asks a teacher: one place early, and 0 at the end."""
+        with torch.no_grad():
+            log_probs = torch.log_softmax(self._model(input_ids=torch.tensor([ids])).logits[0].float(), -1)
+        found = [float(log_probs[place, token]) for place, token in enumerate(ids[1:])]
+        columns = {
+            "prompt_ids": [[token] for token in (*ids[1:], 0)],
+            "prompt_logprobs": [[one] for one in (*found, 0.0)],
+        }
+        return TokenOutput(token_ids=[ids[-1]], stop_reason="completed", extra_fields=columns)
 
     def _decode(self, ids: list[int], temperature: float, limit: int) -> tuple[list[int], list[float], bool]:
         with recorded("generate"), torch.no_grad():
@@ -119,12 +133,12 @@ class TransformersServer:
 
 class TransformersReplica(RolloutReplica):
     async def launch_servers(self) -> None:
-        name = server_name(self.replica_rank)
+        name = server_name(self.replica_rank, "_teacher" if self.is_teacher_model else "")
         server = ray.remote(TransformersServer).options(name=name, max_concurrency=1000, num_cpus=0)
         handle = server.remote(self.model_config.path, self.config.response_length)
         self.servers = [handle]
         self._server_handle = handle
-        self._server_address = f"transformers-cpu:{self.replica_rank}"
+        self._server_address = name
 
     async def sleep(self) -> None: ...
 

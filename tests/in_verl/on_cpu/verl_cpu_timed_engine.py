@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import verl_cpu_platform  # noqa: F401  # registers what is wrapped here
-from verl.workers.engine.base import EngineRegistry
+from verl_cpu_platform import FSDP  # registers what is wrapped here
 from verl_cpu_spans import recorded
+
+from rewardflow.adapters.verl.import_hooks import after_import
 
 
 def timed(engine: type[Any]) -> type[Any]:
@@ -22,6 +23,12 @@ def timed(engine: type[Any]) -> type[Any]:
     return TimedEngine
 
 
-for backend in ("fsdp", "fsdp2"):
-    engines = EngineRegistry._engines["language_model"][backend]
-    engines["cpu"] = timed(engines["cuda"])
+def time_engines() -> None:
+    from verl.workers.engine.base import EngineRegistry
+
+    for backend in ("fsdp", "fsdp2"):
+        engines = EngineRegistry._engines["language_model"][backend]
+        engines["cpu"] = timed(engines["cuda"])
+
+
+after_import(FSDP, time_engines)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 import ray
 
-from rewardflow.adapters.verl.settings import VerlSettings, spec_of
+from rewardflow.adapters.verl.sample_judge import SampleJudge
+from rewardflow.adapters.verl.settings import VerlSettings, settings_of, spec_of
+from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.errors import AgentHalted
 from rewardflow.observe.events import EventSink
 from rewardflow.observe.run_directory import RunDirectory
@@ -59,6 +61,13 @@ def agent_for_job(settings: VerlSettings) -> Iterator[JobAgent]:
         agent.close()
         if settings.agent is None:
             ray_actor.stop(name=agent_name(settings))
+
+
+def judge_for_job(config: Mapping[str, Any], tokenizer: Any) -> SampleJudge:
+    """Connects this process to the job's agent, until the process ends. `config` is verl's, as plain data."""
+    settings = settings_of(config)
+    check_version(installed_version(), allow_untested=settings.allow_untested_verl)
+    return SampleJudge(config, tokenizer, JobAgent(settings))
 
 
 class JobAgent:

@@ -7,8 +7,6 @@ reward managers.
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -18,11 +16,10 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardflow.adapters.verl.accounting.board_actor import board_of_samples
 from rewardflow.adapters.verl.config_checks import check_manager, check_whole_groups
-from rewardflow.adapters.verl.job_agent import JobAgent
-from rewardflow.adapters.verl.settings import SECTION, settings_of
-from rewardflow.adapters.verl.verl_rows import SESSION_FIELD, RowReader
+from rewardflow.adapters.verl.job_agent import judge_for_job
+from rewardflow.adapters.verl.settings import SECTION
+from rewardflow.adapters.verl.verl_rows import SESSION_FIELD
 from rewardflow.adapters.verl.verl_verdict import VerdictFailed, extra_info_of
-from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.errors import AgentHalted
 from rewardflow.types import Reward, Rollout
 
@@ -43,24 +40,17 @@ class RewardflowManager(RewardManagerBase):
         plain: Any = OmegaConf.to_container(config, resolve=True)
         if reward_router_address is not None:
             check_manager(plain["reward"])
-        self._settings = settings_of(plain)
-        check_version(installed_version(), allow_untested=self._settings.allow_untested_verl)
-        rollout = plain["actor_rollout_ref"]["rollout"]
-        self._reader = RowReader(
-            data_source_key=plain["data"].get("reward_fn_key") or "data_source", group_size=rollout["n"]
-        )
-        self._agent = JobAgent(self._settings)
+        self._judge = judge_for_job(plain, tokenizer)
         self._board = _find_board()
-        if self._agent.needs_groups:
+        if self._judge.needs_groups:
             check_whole_groups(plain)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """Scores one sample for verl. Of several sequences, the last one counts."""
         row = data[-1:][0]
         fields = row.non_tensor_batch
-        prompt, response, token_ids = await asyncio.to_thread(self._contents, row)
-        rollout = self._reader.rollout(fields, prompt=prompt, response=response)
-        reward = await self._judged(rollout, token_ids)
+        prompt_ids, response_ids = _without_padding(row.batch)
+        reward = await self._judged(await self._judge.rollout(fields, prompt_ids=prompt_ids, response_ids=response_ids))
         if reward.value is None:
             raise VerdictFailed(reward)
         return {
@@ -68,38 +58,25 @@ class RewardflowManager(RewardManagerBase):
             "reward_extra_info": extra_info_of(reward, with_numbers=SESSION_FIELD in fields),
         }
 
-    async def _judged(self, rollout: Rollout, token_ids: list[int]) -> Reward:
+    async def _judged(self, rollout: Rollout) -> Reward:
         """Returns the agent's verdict, and tells the board of it before verl has it."""
         if self._board is None:
-            return self._shaped(await self._agent.score(rollout), rollout, token_ids)
+            return await self._judge.verdict(rollout)
         await self._board.asked.remote(rollout.group_id, rollout.index, rollout.step)
         try:
-            reward = self._shaped(await self._agent.score(rollout), rollout, token_ids)
+            reward = await self._judge.verdict(rollout)
         except AgentHalted as error:
             await self._board.halt.remote(f"{type(error).__name__}: {error}")
             reward = Reward(kind="outage", error=str(error))
         await self._board.answered.remote(rollout.group_id, rollout.index, reward)
         return reward
 
-    def _shaped(self, reward: Reward, rollout: Rollout, token_ids: list[int]) -> Reward:
-        """Adds the penalty for an overlong response. The judge's own score stays what validation goes by."""
-        if self._settings.overlong is None or reward.value is None:
-            return reward
-        penalty = self._settings.overlong.compute_score(replace(rollout, token_ids=token_ids)).value or 0.0
-        extras = {"acc": reward.value, **reward.extras, "overlong_reward": penalty}
-        return replace(reward, value=reward.value + penalty, extras=extras)
 
-    def _contents(self, row: Any) -> tuple[str, str, list[int]]:
-        """Decodes prompt and response, without padding and special tokens. Returns the response's tokens too."""
-        prompt_ids, response_ids = row.batch["prompts"], row.batch["responses"]
-        mask = row.batch["attention_mask"]
-        length = int(mask[prompt_ids.shape[-1] :].sum())
-        prompt_mask = mask[: prompt_ids.shape[-1]].bool()
-        return (
-            self.tokenizer.decode(prompt_ids[prompt_mask], skip_special_tokens=True),
-            self.tokenizer.decode(response_ids[:length], skip_special_tokens=True),
-            response_ids[:length].tolist(),
-        )
+def _without_padding(batch: Any) -> tuple[list[int], list[int]]:
+    """Returns the tokens of prompt and response. verl pads a prompt on its left and a response on its right."""
+    prompt_ids, response_ids, mask = batch["prompts"], batch["responses"], batch["attention_mask"]
+    width = prompt_ids.shape[-1]
+    return prompt_ids[mask[:width].bool()].tolist(), response_ids[: int(mask[width:].sum())].tolist()
 
 
 def _find_board() -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import transfer_queue as tq
@@ -17,14 +16,12 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.workers.utils.padding import response_to_nested
 
-from rewardflow.adapters.verl.verl_rows import uid_of
+from rewardflow.adapters.verl.verl_rows import Row, uid_of
 from rewardflow.algo.correction import behaviour_weights
 from rewardflow.algo.log_ratio import log_ratio
 
 TRAINING = "train"  # verl's partition of the rows for training
 TAKEN_BEFORE = ("old_log_probs", "ref_log_prob", "values")  # columns that padding rows must have too
-
-Row = tuple[str, dict[str, Any]]
 
 
 def batch_of(rows: Sequence[Row]) -> KVBatchMeta:
@@ -45,11 +42,6 @@ def rows_by_group(batch: KVBatchMeta) -> dict[str, list[Row]]:
     for key, tag in real_rows(batch):
         groups[uid_of(key)].append((key, tag))
     return groups
-
-
-def num_tokens(rows: Sequence[Row]) -> int:
-    """Counts the tokens of the responses."""
-    return sum(int(tag["response_len"]) for _, tag in rows)
 
 
 def delete_rows(keys: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from rewardflow.types import Rollout
 GROUP_SIZE_FIELD = "rewardflow_group_size"
 POSITION_FIELD = "rewardflow_position"  # the place of a prompt in its step: groups are judged in this order
 SESSION_FIELD = "session_id"
+
+Row = tuple[str, dict[str, Any]]  # the key of a stored row, and its tags
 
 
 def row_key(uid: str, session: int, number: int) -> str:
@@ -32,6 +34,11 @@ def uid_of(key: str) -> str:
 
 def session_of(key: str) -> str:
     return key.rsplit("_", 2)[1]
+
+
+def num_tokens(rows: Sequence[Row]) -> int:
+    """Counts the tokens of the responses."""
+    return sum(int(tag["response_len"]) for _, tag in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

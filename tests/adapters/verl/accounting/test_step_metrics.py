@@ -61,3 +61,14 @@ def test_a_step_that_trains_nothing_says_how_its_verdicts_failed() -> None:
     reason = record().why_nothing_trains(min_group=2)
     assert reason.startswith("a step needs a group with at least rewardflow.min_group=2 verdicts, got none in ")
     assert reason.endswith("1 timeout, 2 user_error failed, among them late")
+
+
+def test_every_mini_batch_of_a_call_is_an_update_and_the_first_calls_end_counts() -> None:
+    made = VerlStepRecord.of(2, began_s=100.0)
+    tags = [[{"min_global_steps": 0, "response_len": 3}], [{"min_global_steps": 1, "response_len": 5}] * 2]
+    made.updated(tags, {"actor/grad_norm": 0.5, "actor/pg_loss": 0.1}, first_ended_s=101.0)
+    made.updated(tags[:1], {}, first_ended_s=109.0)
+    assert made.trained.first_update_s == 1.0
+    assert [(one.num_sequences, one.num_tokens) for one in made.trained.updates] == [(1, 3), (2, 10), (1, 3)]
+    assert [one.metrics for one in made.trained.updates] == [{"policy_loss": 0.1}, {"policy_loss": 0.1}, {}]
+    assert made.trained.staleness == [1, 0, 0, 1]

@@ -6,13 +6,15 @@ once, as trained or as dropped with a reason.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.flow.device_usage import UsageTotals
+from rewardflow.flow.records import UpdateReport
 from rewardflow.flow.reports import StepReport, mean_of
 from rewardflow.flow.step_record import TrainedSoFar
 from rewardflow.observe.histogram import Histogram
@@ -72,6 +74,28 @@ class VerlStepRecord:
         for tag in tags:
             self.trained.staleness.append(self.step - 1 - int(tag["min_global_steps"]))
             self.trained.response_tokens.append(int(tag["response_len"]))
+
+    def updated(
+        self, mini_batches: Iterable[Sequence[Mapping[str, Any]]], metrics: Mapping[str, Any], *, first_ended_s: float
+    ) -> None:
+        """Counts the updates of one call: one for each mini-batch, given by the tags of its rows.
+
+        `first_ended_s` is when the call's first update ended. verl gives gradient norm and loss as means over the call.
+        """
+        if self.trained.first_update_s is None:
+            self.trained.first_update_s = first_ended_s - self.trained.began_s
+        policy_loss = {"policy_loss": float(metrics["actor/pg_loss"])} if "actor/pg_loss" in metrics else {}
+        for tags in mini_batches:
+            self.rows_trained(tags)
+            self.trained.updates.append(
+                UpdateReport(
+                    num_sequences=len(tags),
+                    num_tokens=sum(int(tag["response_len"]) for tag in tags),
+                    grad_norm=float(metrics.get("actor/grad_norm", math.nan)),
+                    lr=math.nan,
+                    metrics=policy_loss,
+                )
+            )
 
     def report(self, usage: UsageTotals, *, ended_s: float) -> StepReport:
         rewards = self.rewards

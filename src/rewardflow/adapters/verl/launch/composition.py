@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import import_module  # hydra and omegaconf come with verl
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -28,23 +29,28 @@ SAMPLER = (
     "trainer.v1.sampler.custom_sampler.path=pkg://rewardflow.adapters.verl.own_modes.sampler",
     "trainer.v1.sampler.custom_sampler.name=replay_buffer",
 )
+ONE_WORKER = "reward.num_workers=1"
 MODES = ("sync", "colocate_async", "separate_async", SECTION)
 GROUPS = ("model_engine",)  # settings that decide the defaults of others
 
 
 def completed(command: CommandLine) -> tuple[CommandLine, dict[str, Any]]:
-    """Adds a rollout engine and a sampler where the user named none. Returns the command line and its configuration."""
-    command = _keeping_the_users_file(command)
-    config = compose(command)
-    _refuse_removed(config, command)
+    """Adds what this run needs and the user left open. Returns the command line and its configuration."""
+    command = given = _keeping_the_users_file(command)
+    composed = _compose(given)
+    config = _plain(composed)
+    _refuse_removed(config, given)
     if config["actor_rollout_ref"]["rollout"]["name"] == MISSING:
         command = command.adding("actor_rollout_ref.rollout.name=vllm", "verl's default at the time of the recipe")
     if _filters_groups(config) and "stream" not in (config.get(SECTION) or {}):
         command = command.adding(f"++{SECTION}.stream=batch", "algorithm.filter_groups chooses among a whole batch")
+    if _has_idle_workers(config, given):
+        command = command.adding(ONE_WORKER, "in this mode the processes that generate ask the agent themselves")
     if _wants_sampler(config):
         for word in SAMPLER:
             command = command.adding(word, "counts verdicts in verl's own modes")
-    return command, compose(command)
+    added = command.overrides[: len(command.overrides) - len(given.overrides)]
+    return command, _plain(_with(composed, added)) if added else config
 
 
 def _keeping_the_users_file(command: CommandLine) -> CommandLine:
@@ -89,6 +95,14 @@ def _wants_sampler(config: Mapping[str, Any]) -> bool:
     return bool(is_judged and v1["trainer_mode"] != SECTION and not has_own)
 
 
+def _has_idle_workers(config: Mapping[str, Any], command: CommandLine) -> bool:
+    """Whether verl would start its default number of reward workers for a mode that asks none of them."""
+    key, _, few = ONE_WORKER.partition("=")
+    is_named = any(VerlOverride.parse(word).key == key for word in command.overrides)
+    is_default = config["reward"]["num_workers"] == defaults_of(command)["reward"]["num_workers"] > int(few)
+    return config["trainer"]["v1"]["trainer_mode"] == SECTION and is_default and not is_named
+
+
 def _filters_groups(config: Mapping[str, Any]) -> bool:
     is_ours = config["trainer"]["v1"]["trainer_mode"] == SECTION
     return is_ours and bool((config["algorithm"].get("filter_groups") or {}).get("enable"))
@@ -96,16 +110,31 @@ def _filters_groups(config: Mapping[str, Any]) -> bool:
 
 def compose(command: CommandLine) -> dict[str, Any]:
     """Composes the whole configuration, as plain data."""
+    return _plain(_compose(command))
+
+
+def _compose(command: CommandLine) -> Any:
+    """Composes the configuration with its references, as hydra does. This reads some thirty files."""
     hydra = import_module("hydra")
     exceptions = import_module("hydra.errors")
-    omegaconf = import_module("omegaconf")
     try:
         own = command.config_path or str(verl_package() / "trainer" / "config")
         with hydra.initialize_config_dir(own, version_base=None):
-            config = hydra.compose(command.config_name, overrides=list(command.overrides))
+            return hydra.compose(command.config_name, overrides=list(command.overrides))
     except exceptions.HydraException as error:
         raise InvalidInput(f"verl's configuration must take every setting: {_reason(error)}") from error
-    return dict(omegaconf.OmegaConf.to_container(config, resolve=True))
+
+
+def _with(composed: Any, words: Sequence[str]) -> Any:
+    """Adds words to a composed configuration as hydra would, without reading all files again."""
+    parser = import_module("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    for word in parser.parse_overrides(list(words)):
+        import_module("omegaconf").OmegaConf.update(composed, word.key_or_group, word.value(), force_add=True)
+    return composed
+
+
+def _plain(composed: Any) -> dict[str, Any]:
+    return dict(import_module("omegaconf").OmegaConf.to_container(composed, resolve=True))
 
 
 def verl_package() -> Path:
@@ -116,9 +145,14 @@ def verl_package() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def defaults_of(command: CommandLine) -> dict[str, Any]:
-    """Composes verl's own configuration for the chosen engine."""
-    return compose(CommandLine(overrides=tuple(word for word in command.overrides if word.partition("=")[0] in GROUPS)))
+def defaults_of(command: CommandLine) -> Mapping[str, Any]:
+    """Returns verl's own configuration for the chosen engine."""
+    return _own_defaults(tuple(word for word in command.overrides if word.partition("=")[0] in GROUPS))
+
+
+@cache  # composing takes half a second, and the files of an installed verl do not change
+def _own_defaults(groups: tuple[str, ...]) -> Mapping[str, Any]:
+    return compose(CommandLine(overrides=groups))
 
 
 def differences(config: Mapping[str, Any], default_config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -16,18 +16,23 @@ from typing import Any
 
 import ray
 import transfer_queue as tq
+from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rewardflow.adapters.verl.accounting.board_actor import BOARD_KEY
 from rewardflow.adapters.verl.accounting.group_report import GroupVerdicts
-from rewardflow.adapters.verl.training.open_group import NEEDS_GROUPS_KEY, GroupIncomplete, OpenGroup
+from rewardflow.adapters.verl.job_agent import judge_for_job
+from rewardflow.adapters.verl.training.open_group import GroupIncomplete, OpenGroup
 from rewardflow.adapters.verl.verl_rows import GROUP_SIZE_FIELD, row_key
-from rewardflow.adapters.verl.verl_verdict import VerdictFailed, reward_of
+from rewardflow.adapters.verl.verl_verdict import VerdictFailed, extra_info_of, reward_of
 from rewardflow.errors import AgentHalted
 from rewardflow.types import Reward
 
 logger = logging.getLogger(__name__)
+
+# Fields of an output that verl adds after the verdict, and that therefore no reward sees.
+_LATER_FIELDS = ("reward_extra_info", "teacher_ids", "teacher_logprobs")
 
 
 class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an actor of it
@@ -36,7 +41,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self._board = ray.get_actor(config[BOARD_KEY])
-        self._needs_groups = bool(config[NEEDS_GROUPS_KEY])
+        self._judge = judge_for_job(OmegaConf.to_container(config, resolve=True), self.tokenizer)
         self._groups: dict[str, OpenGroup] = {}
 
     async def live(self) -> None:
@@ -50,7 +55,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         validates = bool(trajectory["validate"])
         size = int(prompt.get("__rollout_n__", rollout.val_kwargs.n if validates else rollout.n))
         verdicts = GroupVerdicts(int(prompt["global_steps"]))
-        group = self._groups[uid] = OpenGroup(size, validates, self._needs_groups, verdicts)
+        group = self._groups[uid] = OpenGroup(size, validates, self._judge.needs_groups, verdicts)
         prompt[GROUP_SIZE_FIELD] = size
         try:
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
@@ -122,18 +127,38 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             raise
 
     async def _compute_score(self, outputs: Any, kwargs: dict[str, Any]) -> None:
-        """Lets verl ask the reward manager for a missing score, in training and in validation."""
-        if outputs[-1].reward_score is not None:
+        """Asks the agent for a missing score, in training and in validation.
+
+        verl would send the sample to one of its reward workers, which would send it to the agent: this process has all
+        that the agent needs.
+        """
+        final = outputs[-1]
+        if final.reward_score is not None:
             return
+        started_s = time.monotonic()
         try:
             async with self._groups[kwargs["uid"]].asking(int(kwargs["session_id"])):
-                await super()._compute_score(outputs, kwargs=kwargs)
+                rollout = await self._judge.rollout(
+                    {
+                        **kwargs,
+                        "__num_turns__": final.num_turns,
+                        "tool_extra_fields": _without_later(final.extra_fields),
+                    },
+                    prompt_ids=final.prompt_ids,
+                    response_ids=final.response_ids,
+                )
+                reward = await self._judge.verdict(rollout)
         except AgentHalted as error:
             await self._board.halt.remote(_reason(error))
             raise
+        if reward.value is None:
+            raise VerdictFailed(reward)
+        final.reward_score = reward.value
+        final.extra_fields["reward_extra_info"] = extra_info_of(reward)
+        final.metrics.compute_score = time.monotonic() - started_s
 
     async def _verdict(self, outputs: Any, kwargs: dict[str, Any]) -> Reward:
-        """Gets the reward manager's verdict from another process. Any error there becomes a failed verdict."""
+        """Gets the agent's verdict. Any error becomes a failed verdict."""
         try:
             await self._compute_score(outputs, kwargs=kwargs)
         except GroupIncomplete as error:
@@ -144,7 +169,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         except AgentHalted as error:
             return Reward(kind="outage", error=_reason(error))
         except Exception as error:
-            return Reward(kind="service", error=f"the reward worker failed: {_reason(error)}")
+            return Reward(kind="service", error=f"the sample could not be judged: {_reason(error)}")
         final = outputs[-1]
         return reward_of(final.reward_score, final.extra_fields["reward_extra_info"])
 
@@ -157,6 +182,10 @@ def _scores(outputs: Any, uid: str, session: int) -> dict[str, dict[str, Any]]:
         output.extra_fields["reward_extra_info"] = final.extra_fields["reward_extra_info"]
     rows = {row_key(uid, session, number): output.as_dict() for number, output in enumerate(outputs)}
     return {key: {"rm_scores": row["rm_scores"], "extra_fields": row["extra_fields"]} for key, row in rows.items()}
+
+
+def _without_later(extra_fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in extra_fields.items() if name not in _LATER_FIELDS}
 
 
 def _reason(error: Exception) -> str:

@@ -15,8 +15,6 @@ from typing import Any
 from rewardflow.adapters.verl.accounting.group_report import GroupVerdicts
 from rewardflow.errors import RewardflowError
 
-NEEDS_GROUPS_KEY = "rewardflow_needs_groups"  # of verl's configuration: whether the reward judges whole groups
-
 
 class GroupIncomplete(RewardflowError):
     """A reward of whole groups cannot judge a group that lacks a rollout."""

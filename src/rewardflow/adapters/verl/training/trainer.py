@@ -13,7 +13,6 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -34,13 +33,11 @@ from rewardflow.adapters.verl.contact import num_ranks
 from rewardflow.adapters.verl.job_agent import agent_for_job
 from rewardflow.adapters.verl.settings import SECTION, settings_of
 from rewardflow.adapters.verl.stored_rows import (
-    Row,
     add_behaviour_weights,
     batch_of,
     delete_rows,
     fill_padding,
     keys_with_verdict,
-    num_tokens,
     real_rows,
     rows_by_group,
     rows_of,
@@ -52,10 +49,9 @@ from rewardflow.adapters.verl.training.group_filter import (
     is_restored,
     num_verdicts,
 )
-from rewardflow.adapters.verl.training.open_group import NEEDS_GROUPS_KEY
+from rewardflow.adapters.verl.training.mini_batches import AGGREGATION, MiniBatch, MiniBatchCutter
 from rewardflow.adapters.verl.training.replay_buffer import BoardReplayBuffer
 from rewardflow.adapters.verl.training.step_order import StepQueue, interleaved, num_ready, restored_steps
-from rewardflow.adapters.verl.training.token_shares import AGGREGATION, token_share
 from rewardflow.adapters.verl.training.trainer_usage import TrainerUsage
 from rewardflow.adapters.verl.training.training_worker import (
     TOKEN_SHARES,
@@ -63,24 +59,15 @@ from rewardflow.adapters.verl.training.training_worker import (
     StepwiseActorRolloutRefWorker,
     StepwiseTrainingWorker,
 )
-from rewardflow.adapters.verl.verl_rows import POSITION_FIELD, session_of
+from rewardflow.adapters.verl.verl_rows import POSITION_FIELD
 from rewardflow.adapters.verl.versions import check_version, installed_version
 from rewardflow.errors import FlowError
-from rewardflow.flow.records import UpdateReport
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
 
 # A name, not an import: a worker that loads the class first would find this module importing a half-made module.
 AGENT_LOOP_MANAGER = "rewardflow.adapters.verl.training.agent_loop.RewardflowAgentLoopManager"
-
-
-@dataclass(frozen=True, slots=True)
-class MiniBatch:
-    """What one optimizer step trains on. `token_share` is relative to the step's mean mini-batch."""
-
-    rows: KVBatchMeta
-    token_share: float
 
 
 @register_trainer(SECTION)
@@ -130,11 +117,9 @@ class RewardflowTrainer(PPOTrainer):
     def init(self) -> None:
         """Starts the agent first, so that a reward that cannot be loaded fails before any model is loaded."""
         with contextlib.ExitStack() as stack:
-            agent = stack.enter_context(agent_for_job(self._settings))
+            stack.enter_context(agent_for_job(self._settings))
             if self._settings.run_dir is not None:
                 self._files = stack.enter_context(RunFiles.at(self._settings))
-            with open_dict(self.config):
-                self.config[NEEDS_GROUPS_KEY] = agent.needs_groups
             self._usage = TrainerUsage(None if self._files is None else self._files.devices)
             super().init()
             self._lifetime = stack.pop_all()
@@ -318,9 +303,13 @@ class RewardflowTrainer(PPOTrainer):
         self, batch: KVBatchMeta, uids: Sequence[str], aggregator: MetricsAggregator, timing_raw: dict[str, float]
     ) -> list[KVBatchMeta]:
         """Trains mini-batches as their groups are judged. Those that are ready together go in one call."""
-        rows = rows_by_group(batch)
-        mini_batches = math.ceil(len(uids) / self._groups_per_update)
-        mean_tokens = sum(num_tokens(group) for group in rows.values()) / mini_batches
+        cutter = MiniBatchCutter.of_step(
+            rows_by_group(batch),
+            mini_batches=math.ceil(len(uids) / self._groups_per_update),
+            groups_per_update=self._groups_per_update,
+            min_group=self._settings.min_group,
+            record=self._record,
+        )
         question = "wait_until_first_judged" if self._settings.order == "fixed" else "wait_until_judged"
         trained: list[KVBatchMeta] = []
         taken = 0
@@ -330,7 +319,8 @@ class RewardflowTrainer(PPOTrainer):
                 reports = self._board.ask(question, list(uids), wanted)
             ready = num_ready(len(reports), taken=taken, per_update=self._groups_per_call, total=len(uids))
             with self._usage.working("update", step=self.global_steps):
-                parts = self._scored(reports[taken:ready], rows, mean_tokens)
+                share = reports[taken:ready]
+                parts = cutter.cut(share, keys_with_verdict(cutter.keys(share)))
                 if parts:
                     trained.append(self._update(parts, aggregator, timing_raw))
             taken = ready
@@ -341,7 +331,7 @@ class RewardflowTrainer(PPOTrainer):
     ) -> KVBatchMeta:
         """Makes one optimizer step for each of these mini-batches, in their order."""
         metrics: dict[str, Any] = {}
-        parts = [self._padded(mini_batch.rows, metrics) for mini_batch in mini_batches]
+        parts = [self._padded(batch_of(mini_batch.rows), metrics) for mini_batch in mini_batches]
         ranks = num_ranks(self.actor_rollout_wg, "actor")
         rows = interleaved([rows_of(part) for part in parts], ranks=ranks)
         whole = batch_of(rows)
@@ -369,30 +359,6 @@ class RewardflowTrainer(PPOTrainer):
         """Whether mini-batches need shares: verl's mean over tokens, and rows that stay in their mini-batch."""
         actor = self.config.actor_rollout_ref.actor
         return actor.loss_agg_mode == AGGREGATION and not actor.shuffle
-
-    def _scored(
-        self, reports: Sequence[GroupReport], rows: Mapping[str, list[Row]], mean_tokens: float
-    ) -> list[MiniBatch]:
-        """Cuts these groups into mini-batches of the rows that have a verdict. The score of other rows is NaN."""
-        judged = keys_with_verdict([key for report in reports for key, _ in rows.get(report.uid, [])])
-        parts = []
-        for start in range(0, len(reports), self._groups_per_update):
-            share = reports[start : start + self._groups_per_update]
-            groups = [self._scored_group(report, rows.get(report.uid, []), judged) for report in share]
-            flat = [row for group in groups for row in group]
-            own = sum(num_tokens(rows.get(report.uid, [])) for report in share)
-            if flat:
-                parts.append(MiniBatch(batch_of(flat), token_share(own, mean=mean_tokens)))
-        return parts
-
-    def _scored_group(self, report: GroupReport, group: list[Row], judged: set[str]) -> list[Row]:
-        """Returns the group's rows with a verdict; none if fewer than `min_group` rollouts have one."""
-        not_generated = report.size - len({session_of(key) for key, _ in group}) if report.size else 0
-        scored = [(key, tag) for key, tag in group if key in judged]
-        has_enough = len({session_of(key) for key, _ in scored}) >= self._settings.min_group
-        dropped = None if has_enough else TOO_FEW_VERDICTS
-        self._record.group_left(report, not_generated=not_generated, dropped=dropped)
-        return scored if has_enough else []
 
     def _padded(self, part: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Balances rows over the ranks, with padding rows where verl needs them."""
@@ -433,26 +399,13 @@ class RewardflowTrainer(PPOTrainer):
     # -- records --------------------------------------------------------------------------------------------------
 
     def _note_updates(self, parts: Sequence[KVBatchMeta], metrics: dict[str, Any]) -> None:
-        """Records the updates of one call. verl gives gradient norm and loss as means over the call."""
-        trained = self._record.trained
+        """Records the updates of one call, without the rows that fill a batch up."""
         metrics.pop(f"critic/{UPDATED_AT}", None)
-        updated_at_s = metrics.pop(f"actor/{UPDATED_AT}", None)
-        if trained.first_update_s is None:
-            trained.first_update_s = time.monotonic() - trained.began_s
-            if updated_at_s is not None:
-                trained.first_update_s -= max(0.0, time.time() - float(updated_at_s))
-        for part in parts:
-            real = [tag for _, tag in real_rows(part)]
-            self._record.rows_trained(real)
-            trained.updates.append(
-                UpdateReport(
-                    num_sequences=len(real),
-                    num_tokens=sum(int(tag["response_len"]) for tag in real),
-                    grad_norm=float(metrics.get("actor/grad_norm", math.nan)),
-                    lr=math.nan,
-                    metrics={"policy_loss": float(metrics["actor/pg_loss"])} if "actor/pg_loss" in metrics else {},
-                )
-            )
+        ended_s, updated_at_s = time.monotonic(), metrics.pop(f"actor/{UPDATED_AT}", None)
+        if updated_at_s is not None:  # by the wall clock, in another process
+            ended_s -= max(0.0, time.time() - float(updated_at_s))
+        tags = [[tag for _, tag in real_rows(part)] for part in parts]
+        self._record.updated(tags, metrics, first_ended_s=ended_s)
 
     def _step_ended(self) -> None:
         usage = self._usage.take(outstanding_s=self._board.ask("take_outstanding_s"))
