@@ -27,7 +27,7 @@ OWN := $(call stale_unless,.venv,.core)
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
 .PHONY: help demo test check bench chaos fix lock clean stale chromium
-.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-megatron test-vllm test-real-size bench-trainer bench-trl bench-verl
+.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-serve test-megatron test-vllm test-real-size bench-trainer bench-trl bench-verl
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -54,7 +54,7 @@ test-ray: .venv-ray/.ready ## test the shared agent and training on Ray clusters
 	@.venv-ray/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
 
 # Six runs, and everything that needs none.
-VERL_PART = composition or contact or loss or registration or recipes_line or recipes_run or go_wrong or last_token or lone_verdict or one_limit
+VERL_PART = http_reward or composition or contact or loss or registration or recipes_line or recipes_run or go_wrong or last_token or lone_verdict or one_limit
 
 test-verl: .venv-oracle/.ready ## run rewardflow inside verl's own trainer, on CPU: a part of a few minutes
 	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=1800 tests/in_verl -k '$(VERL_PART)' $(ARGS)
@@ -67,6 +67,9 @@ bench-verl: .venv-oracle/.ready ## verl's modes beside ours, in real runs on CPU
 
 test-trl: .venv-trl/.tests ## train with TRL's trainers and the agent, on CPU
 	@.venv-trl/bin/python -m pytest -W default -o faulthandler_timeout=600 tests/on_trl $(ARGS)
+
+test-serve: .venv-serve/.ready ## test the server: its protocols, jobs, load and kills, and its description with schemathesis
+	@.venv-serve/bin/python -m pytest -o faulthandler_timeout=300 tests/serve tests/serve_outside tests/cli/test_serve.py $(ARGS)
 
 test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CPU ranks of this machine
 	@.venv-megatron/bin/python -m pytest -o faulthandler_timeout=600 tests/on_megatron $(ARGS)
@@ -147,6 +150,12 @@ clean: ## remove the environment, caches and builds
 	@echo "installing rewardflow and playwright into $(@D)"
 	@$(fresh)
 	@$(pip) install -c constraints.txt -e . -r tests/browser/requirements.txt
+	@$(stamp)
+
+.venv-serve/.ready: pyproject.toml constraints.txt tests/serve_outside/requirements.txt $(call stale_unless,.venv-serve,.ready) | $(BIN)/python
+	@echo "installing rewardflow and schemathesis into $(@D)"
+	@$(fresh)
+	@$(pip) install -c constraints.txt -e . -r tests/serve_outside/requirements.txt
 	@$(stamp)
 
 # The system's browser: root gets it installed, others are told how.

@@ -42,6 +42,7 @@ _NEEDED = {
     "on_megatron": "megatron",
     "on_trl": "trl",
     "on_vllm": "vllm",
+    "serve_outside": "schemathesis",
 }
 collect_ignore = [folder for folder, package in _NEEDED.items() if importlib.util.find_spec(package) is None]
 if "REAL_SIZE" not in os.environ:  # minutes for each model; `make test-real-size` asks for them

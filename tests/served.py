@@ -39,7 +39,9 @@ async def served(
     settings = ServeSettings.of({"port": 0, **(serve or {})})
     options = {"backoff_s": 0.001, **options}
     async with (
-        aiohttp.ClientSession() as session,  # outlives the server, whose last answers the tests read
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0)
+        ) as session,  # outlives the server, whose last answers the tests read
         AgentServer(
             lambda ledgers: RewardAgent(reward, serves_runs=True, run_ledgers=ledgers, **options), settings
         ) as server,

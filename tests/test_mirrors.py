@@ -55,6 +55,7 @@ COVERED_BY: Mapping[str, str] = {
     "bench.judging.prompt_reuse": "local_judge/test_prompt_reuse.py",
     "bench.observed_run": "bench/test_critical_path.py",
     "bench.schedule_figures": "bench/test_schedules.py",
+    "bench.serving": "serve_outside/test_load.py",
     "bench.trainer_workload": "bench/test_trainer.py",
     "checkpoint.export_source": "cli/test_export.py",
     "checkpoint.exported_model": "cli/test_export.py",

@@ -63,6 +63,7 @@ def test_a_failed_verdict_has_no_value() -> None:
         (body({"group_id": "g", "response": 3}), "response of a rollout must be str"),
         (body({"group_id": "g", "response": "", "reponse": ""}), "takes group_id, response"),
         (body({"group_id": "g", "response": "", "index": 2}), "index must lie in"),
+        (body({"group_id": "g", "response": "", "step": False}), "step must be a whole number"),
         (body({"group_id": "g", "response": "", "group_size": 2**40}), "group_size must be at most"),
         (body({"group_id": "g", "response": "", "messages": ["hi"]}), "messages must be a list of objects"),
         (body({"group_id": "g", "response": ""}, wait_s="1"), "wait_s must be float"),

@@ -23,6 +23,7 @@ from rewardflow.bench.judging.judging_rows import run_judging_benchmarks
 from rewardflow.bench.learning import algorithms, copying_runs
 from rewardflow.bench.report import run_report_benchmarks
 from rewardflow.bench.scale import run_scale_benchmarks
+from rewardflow.bench.serving import run_serve_benchmarks
 from rewardflow.cli.display import stdout_console
 from rewardflow.errors import InvalidInput
 
@@ -55,6 +56,7 @@ _BENCHMARKS = {
     "judge": run_judge_benchmarks,
     "report": run_report_benchmarks,
     "scale": run_scale_benchmarks,
+    "serve": run_serve_benchmarks,
 }
 _SEEDED_BENCHMARKS = {
     "schedules": _SeededBenchmark(
@@ -96,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="what to measure: agent (its own cost), judge (calls over HTTP to the mock judge), "
         "judging (calls saved by an escalation, alarms of an audit, 5 minutes), "
-        "scale (several processes on Ray), "
+        "scale (several processes on Ray), serve (verdicts over HTTP), "
         "report (the page of a run of 5 million calls), schedules (a training step under each, 10 minutes), "
         "plan (`rewardflow plan` against three real runs, 2 minutes), "
         "learning (whether overlapping makes it worse, hours; --quick: without corrections, 15 minutes), "

@@ -39,6 +39,7 @@ _MIN_SECRET: Final = 32
 _OPS: Final[Mapping[str, type[Op]]] = {
     kind.__name__: kind for kind in (Submit, ScoreRequest, Seal, Cancel, CancelStarted, StillWanted)
 }
+_WHOLE: Final = ("index", "group_size", "step", "position", "policy_version")
 _ROLLOUT_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Rollout))
 
 
@@ -172,6 +173,9 @@ def rollout_of(plain: Mapping[str, Any], where: str) -> Rollout:
     for name in ("group_id", "response"):
         if name not in plain:
             raise InvalidInput(f"{where} must have {name!r}")
+    for name in _WHOLE:
+        if isinstance(plain.get(name), bool):
+            raise InvalidInput(f"{where}.{name} must be a whole number, got {plain[name]}")
     messages = plain.get("messages") or ()
     if not isinstance(messages, list | tuple) or not all(isinstance(one, Mapping) for one in messages):
         raise InvalidInput(f"{where}.messages must be a list of objects, got {messages!r:.100}")
