@@ -18,8 +18,8 @@ MAX_ROWS = 6
 class Twin:
     """A slab beside the lists that it should agree with. A token's key is its number, its value the negative."""
 
-    def __init__(self) -> None:
-        self.slab = KeyValueSlab(MAX_ROWS)
+    def __init__(self, max_new_tokens: int = 64) -> None:
+        self.slab = KeyValueSlab(MAX_ROWS, max_new_tokens)
         self.rows: list[list[float]] = []
         self.next_token = 1.0
 
@@ -69,7 +69,7 @@ def as_states(tokens: Tensor) -> Tensor:
 
 @given(st.data())
 def test_every_row_keeps_its_own_tokens_whatever_comes_and_goes(data: st.DataObject) -> None:
-    twin = Twin()
+    twin = Twin(data.draw(st.sampled_from((1, 4, 64))))  # a row may outgrow what the slab reserved for it
     for _ in range(data.draw(st.integers(1, 8))):
         if len(twin.rows) < MAX_ROWS:
             twin.append(data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=3)))
@@ -91,6 +91,15 @@ def test_memory_is_reused_when_the_batch_was_empty() -> None:
         twin.drop([0, 1])
         twin.append([5])
     assert layer.keys.data_ptr() == before
+
+
+def test_short_responses_take_little_memory() -> None:
+    few, many = Twin(max_new_tokens=4), Twin(max_new_tokens=1000)
+    for twin in (few, many):
+        twin.append([5])
+        twin.step()
+    assert few.slab.layers[0].keys.shape[2] == 5 + 4
+    assert many.slab.layers[0].keys.shape[2] == 5 + 64
 
 
 def test_a_model_whose_past_is_no_keys_and_values_is_refused() -> None:
