@@ -16,6 +16,7 @@ RISING = [step / 100 for step in range(100)] + [1.0] * 20
 
 def figures() -> TrlFigures:
     return TrlFigures(
+        compute_s=0.4,
         step_s={PLAIN: 1.1, FUNCTION: 1.0, TRAINER: 0.5},
         rewards={FUNCTION: {0: RISING, 1: RISING, 2: [0.0] * 120}, TRAINER: {0: RISING, 1: RISING, 2: RISING}},
         versions={"trl": "1"},
@@ -30,7 +31,7 @@ def test_seconds_to_the_target_are_the_steps_to_it_times_the_step_time() -> None
 
 
 def test_a_target_that_most_seeds_missed_has_no_time() -> None:
-    missed = TrlFigures(step_s={FUNCTION: 1.0}, rewards={FUNCTION: {0: [0.0] * 20}}, versions={})
+    missed = TrlFigures(compute_s=1.0, step_s={FUNCTION: 1.0}, rewards={FUNCTION: {0: [0.0] * 20}}, versions={})
     assert missed.seconds_to_target(FUNCTION) is None
 
 

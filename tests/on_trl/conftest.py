@@ -66,6 +66,7 @@ def make(model: str, tmp_path: Path) -> Make:
         prompts: int = 16,
         held_out: int = 0,
         callbacks: Any = None,
+        is_stream: bool = False,
         **settings: Any,
     ) -> Any:
         chosen = {
@@ -89,7 +90,7 @@ def make(model: str, tmp_path: Path) -> Make:
             model=model,
             reward_funcs=reward_funcs,
             args=trl.GRPOConfig(**(chosen | settings)),
-            train_dataset=rows(prompts),
+            train_dataset=rows(prompts).to_iterable_dataset() if is_stream else rows(prompts),
             eval_dataset=rows(prompts + held_out).select(range(prompts, prompts + held_out)) if held_out else None,
             callbacks=callbacks,
         )

@@ -82,6 +82,7 @@ LOOPS = {
     "two updates a generation": {"steps": 6, "per_device_train_batch_size": 8, "steps_per_generation": 2},
     "two passes over a generation": {"steps": 6, "num_iterations": 2},
     "two generations an update": {"steps": 3, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
+    "data without a length": {"steps": 5, "is_stream": True, "shuffle_dataset": False},
 }
 
 
@@ -332,6 +333,11 @@ def test_a_second_training_of_the_same_trainer_works(make: Any) -> None:
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def test_environments_are_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(rf.InvalidInput, match="environment_factory must be left out"):
+        GRPOTrainer("no such model", rf.RewardAgent(judge), environment_factory=object)
 
 
 def test_without_a_reward_of_the_agent_there_is_nothing_to_overlap(make: Any) -> None:

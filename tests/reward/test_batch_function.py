@@ -14,6 +14,7 @@ import pytest
 from served import served
 
 import rewardflow as rf
+from rewardflow.reward.group_names import GroupNames
 
 JUDGE = """
 calls = []
@@ -140,6 +141,13 @@ def test_equal_prompts_of_one_step_stay_apart_and_of_another_step_too(tmp_path: 
     function.close()
     assert len(groups) == 6
     assert len(set(groups[:4])) == 4
+
+
+def test_an_evaluation_of_an_earlier_step_in_between_does_not_repeat_names() -> None:
+    """A trainer asks about step 2 ahead of its turn, evaluates after step 1 and again after step 2."""
+    names = GroupNames()
+    ends = [names.name(step, "p").rpartition("-")[2] for step in (2, 2, 1, 2)]
+    assert ends == ["0", "1", "0", "2"]
 
 
 def test_a_column_named_step_is_data_and_a_number_is_the_step(tmp_path: Path) -> None:

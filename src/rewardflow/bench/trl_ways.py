@@ -1,7 +1,9 @@
 """`rewardflow bench trl`: TRL with a slow judge, in three ways: a thread pool, our function, and our trainer.
 
-Step times are measured with the judge's delays; learning is measured without them, because delays do not change which
-weights generate what. Seconds to a target are the steps to it, times the step time of the way.
+Step times are measured with the judge's delays, which are scaled to this machine: the slowest verdict takes as long,
+compared with what a step computes, as all verdicts of a step took in the original experiment. Learning is measured
+without delays, because they do not change which weights generate what. Seconds to a target are the steps to it, times
+the step time of the way.
 
 Always true: each way trains the same model on the same prompts with the same seeds, one after the other, in a process
 of its own; the first steps, in which libraries load, do not count.
@@ -34,11 +36,11 @@ from rewardflow.bench.contenders.judged_workload import (
 )
 
 SEEDS = (0, 1, 2, 3, 4)
-SCALE = 1 / 80  # the slowest verdict takes half a second, about as long as a step computes here
+JUDGE_TO_COMPUTE = 410 / 177  # seconds that the original's judge and its devices were busy for a step
 STEP_BAR = "<= 0.8"
 TARGET = 0.9
 _WARMUP_STEPS = 3
-_TIMED_STEPS, _QUICK_TIMED_STEPS = 20, 8
+_TIMED_STEPS, _QUICK_TIMED_STEPS = 20, 10
 _LEARNING_STEPS = 120
 _SMOOTHED_STEPS = 10
 _HIDDEN, _LAYERS = 64, 2
@@ -53,6 +55,7 @@ _NAMES = {
 class TrlFigures:
     """`step_s` by way; `rewards` of each step by way and seed."""
 
+    compute_s: float  # of a step with a judge that answers at once
     step_s: Mapping[str, float]
     rewards: Mapping[str, Mapping[int, Sequence[float]]]
     versions: Mapping[str, str]
@@ -74,9 +77,13 @@ class TrlFigures:
 def run_trl_benchmark(*, python: str | None, quick: bool, seeds: Sequence[int]) -> TrlFigures:
     python = python or sys.executable
     steps = _WARMUP_STEPS + (_QUICK_TIMED_STEPS if quick else _TIMED_STEPS)
-    timed = {way: _trained(python, JudgedWorkload(way=way, steps=steps, scale=SCALE, seed=seeds[0])) for way in WAYS}
+    at_once = _trained(python, JudgedWorkload(way=FUNCTION, steps=steps, scale=0.0, seed=seeds[0]))
+    compute_s = median(at_once.step_s[_WARMUP_STEPS:])
+    scale = JUDGE_TO_COMPUTE * compute_s / SLOWEST_S
+    timed = {way: _trained(python, JudgedWorkload(way=way, steps=steps, scale=scale, seed=seeds[0])) for way in WAYS}
     learnt = {} if quick else {way: _learnt(python, way, seeds) for way in (FUNCTION, TRAINER)}
     return TrlFigures(
+        compute_s=compute_s,
         step_s={way: median(result.step_s[_WARMUP_STEPS:]) for way, result in timed.items()},
         rewards=learnt,
         versions=timed[PLAIN].versions,
@@ -152,7 +159,8 @@ def rows_of(figures: TrlFigures) -> Iterator[BenchmarkRow]:
 def report_of(figures: TrlFigures) -> dict[str, Any]:
     """Returns the whole benchmark as one JSON object."""
     return {
-        "slowest_verdict_s": SLOWEST_S * SCALE,
+        "compute_s": figures.compute_s,
+        "slowest_verdict_s": JUDGE_TO_COMPUTE * figures.compute_s,
         "versions": dict(figures.versions),
         "step_s": dict(figures.step_s),
         "rewards": {way: {str(seed): one for seed, one in by.items()} for way, by in figures.rewards.items()},

@@ -13,6 +13,7 @@ finds what it computed before, gets the verdicts, and goes on.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -56,12 +57,13 @@ class GRPOTrainer(trl.GRPOTrainer):
                 "one of reward_funcs must be a RewardAgent or its as_batch_function(), whose calls can overlap with "
                 f"training, got {reward_funcs!r:.200}; without one, use TRL's own GRPOTrainer"
             )
-        super().__init__(model, rewards, *others, **named)
-        if self.environment_factories is not None:
+        bound = inspect.signature(trl.GRPOTrainer.__init__).bind(self, model, rewards, *others, **named)
+        if bound.arguments.get("environment_factory") is not None:
             raise InvalidInput(
                 "environment_factory must be left out: an environment gives its reward at once, and would be reset "
                 "while its batch waits; use TRL's own GRPOTrainer"
             )
+        super().__init__(model, rewards, *others, **named)
         self._look_ahead = LookAhead(self._begin_next_epoch)
         self._window_began = 0  # TRL's count of micro-batches when the last window was read
         self._flight: Generation | None = None
@@ -93,7 +95,12 @@ class GRPOTrainer(trl.GRPOTrainer):
     def _begin_next_epoch(self) -> Iterator[Any] | None:
         """Begins the next epoch early; data without a length may end anywhere, and waits for its turn."""
         loader = self.callback_handler.train_dataloader
-        return iter(loader) if hasattr(loader, "__len__") else None
+        try:
+            len(loader)
+        except TypeError:
+            return None
+        epoch: Iterator[Any] = iter(loader)
+        return epoch
 
     @property
     def _generate_every(self) -> int:
