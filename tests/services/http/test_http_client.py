@@ -63,7 +63,9 @@ def test_a_json_answer_is_given_as_it_is() -> None:
         '{"choices": [{"message": {"content": "2", "content": "10"}}]}',
         '{"score": 1, "sc\\u006fre": 0}',
         '[{"a": {}}, {"a": 1, "b": 2, "a": 1}]',
+        '{"logprobs": [' + "0.25, " * 10_000 + '0], "score": 1, "score": 0}',
     ],
+    ids=["outer", "inner", "escaped", "in-a-list", "after-60-kb"],
 )
 def test_json_in_which_a_key_is_given_twice_is_unparsable(body: str) -> None:
     with pytest.raises(Unparsable, match="a key is given twice"):
@@ -73,6 +75,11 @@ def test_json_in_which_a_key_is_given_twice_is_unparsable(body: str) -> None:
 def test_json_with_the_same_key_in_several_objects_is_read() -> None:
     body = {"a": [{"a": 1}, {"a": 2}], "b": {"a": 10**15}}
     assert answer_of(lambda: body) == body
+
+
+def test_json_of_hundreds_of_levels_is_unparsable() -> None:
+    with pytest.raises(Unparsable, match="nested too deeply"):
+        answer_of(lambda: web.Response(text="[" * 300 + "]" * 300, content_type="application/json"))
 
 
 def test_limits_that_a_response_announces_are_reported_to_the_call() -> None:

@@ -2,14 +2,11 @@
 
 Always true: a request returns parsed JSON or raises a `CallError`. No message holds a key, neither one that was sent
 nor one that the server invented. The client holds at most `max_body_bytes` of an answer. Connections close at the
-latest when their event loop ends. The client does not retry, wait or limit, because the agent does, with one exception:
-if the server has just closed an idle connection, the client sends the request once more, on a new connection, before
-it reports a failure.
+latest when their event loop ends. The client sends a request once: the agent retries, waits and limits.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +22,7 @@ from rewardflow.services.http.decompression import ACCEPT_ENCODING, BadEncoding,
 from rewardflow.services.http.endpoint import warn_of_readable_key
 from rewardflow.services.http.loop_pools import PoolsOfLoops
 from rewardflow.services.http.proxies import EnvironmentProxies
+from rewardflow.services.http.repeated_keys import NestedTooDeeply, repeats_a_key
 from rewardflow.services.http.request_ids import HEADER, REQUEST_IDS
 from rewardflow.types import EMPTY
 
@@ -39,7 +37,6 @@ MAX_EXCERPT_CHARS = 500
 _MAX_ERROR_BODY_BYTES = 16 * 1024
 _RETRYABLE_4XX = frozenset({408, 409, 425, 498})  # 498: no capacity for Groq's tier flex
 _HOPELESS_5XX = frozenset({501, 505})
-_MAX_CHECKED_BYTES = 16_384  # longer bodies are lists of log-probs, which would take 8 ms each
 _JSON_HEADERS = {
     "Content-Type": "application/json",
     "Accept": "application/json",
@@ -125,9 +122,9 @@ class HttpClient:
         except orjson.JSONDecodeError:
             problem = "with text that is not JSON"
         else:
-            if not _repeats_a_key(outcome.body):
+            if (ambiguity := _ambiguity(outcome.body, answer)) is None:
                 return answer
-            problem = "with JSON in which a key is given twice"
+            problem = f"with {ambiguity}"
         raise Unparsable(f"{_place(url)} answered {outcome.status} {problem}: {excerpt_of(outcome.body, headers)}")
 
     async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
@@ -269,32 +266,20 @@ async def _lines(response: aiohttp.ClientResponse, limit: int) -> AsyncGenerator
 
 def _parsed(line: bytes, url: str, headers: Mapping[str, str]) -> Any:
     try:
-        return orjson.loads(line)
+        parsed = orjson.loads(line)
     except orjson.JSONDecodeError:
         raise Unparsable(f"a line of {_place(url)} is not JSON: {excerpt_of(line, headers)}") from None
+    if (problem := _ambiguity(line, parsed)) is not None:
+        raise Unparsable(f"a line of {_place(url)} is {problem}: {excerpt_of(line, headers)}")
+    return parsed
 
 
-class _RepeatedKey(Exception):
-    """Raised inside the parser, which offers no other way to end it."""
-
-
-def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> None:
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise _RepeatedKey
-
-
-_check_keys = json.JSONDecoder(object_pairs_hook=_refuse_repeated_keys, parse_int=float).decode
-
-
-def _repeats_a_key(body: bytes) -> bool:
-    """Whether an object in valid JSON gives a key twice: parsers disagree on which of the values counts."""
-    if len(body) > _MAX_CHECKED_BYTES:
-        return False
+def _ambiguity(text: bytes, parsed: Any) -> str | None:
+    """Says why valid JSON cannot be believed: two programs may read it differently."""
     try:
-        _check_keys(body.decode())
-    except (_RepeatedKey, RecursionError):  # no honest answer is nested that deep
-        return True
-    return False
+        return "JSON in which a key is given twice" if repeats_a_key(text, parsed) else None
+    except NestedTooDeeply:
+        return "JSON that is nested too deeply"
 
 
 def encode_json(payload: Mapping[str, Any]) -> bytes:
