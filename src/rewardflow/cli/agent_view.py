@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rewardflow.cli.display import PLAIN_EVERY_S, TICK_S, dollars, duration, sparkline
 from rewardflow.cli.safe_text import safe
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
-from rewardflow.reward.calls.dispatcher import DispatchStatistics
+from rewardflow.reward.calls.call_records import DispatchStatistics
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -230,6 +230,8 @@ def _shown_repair(repaired: RepairResult) -> Iterator[str]:
         f"repaired: kept {repaired.rows_kept} verdicts, of {repaired.costs_kept} more the cost alone, and lost "
         f"{repaired.rows_lost}; the broken file is {printable(str(repaired.broken_file))}\n"
     )
+    if repaired.costs_restored:
+        yield f"{repaired.costs_restored} costs that were changed are again what was written\n"
     for name in repaired.tables_cut_short:
         yield f"rows of the table {printable(name)} were broken and are lost\n"
     if repaired.rows_lost or repaired.tables_cut_short:

@@ -27,7 +27,8 @@ from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed, Rew
 from rewardflow.observe.events import REWARD_SOURCE, AccountLoad, AgentEnded, AgentOpened, EventRelay, EventSink
 from rewardflow.observe.line_file import LineFileStatistics
 from rewardflow.observe.redact import address_to_show
-from rewardflow.reward.calls.dispatcher import Dispatcher, DispatchStatistics
+from rewardflow.reward.calls.call_records import DispatchStatistics
+from rewardflow.reward.calls.dispatcher import Dispatcher
 from rewardflow.reward.calls.faults import describe
 from rewardflow.reward.code.contract import LoadedReward, load_reward
 from rewardflow.reward.code.hooks import Hooks
@@ -266,7 +267,7 @@ class RewardAgent:
         if journal is None:
             return Ledger(cap_usd=cap_usd, call_cost_usd=call_cost_usd)
         if cap_usd is not None:
-            journal.stored_money.require_sound(journal.path)
+            journal.require_known_money()
         return Ledger(
             cap_usd=cap_usd,
             call_cost_usd=call_cost_usd,

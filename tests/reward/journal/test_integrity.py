@@ -22,7 +22,10 @@ NUM_ROWS = 1200
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "journal.db"
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
-        rows = [an_entry(number, Reward(value=0.125, explanation="because " * 50)) for number in range(NUM_ROWS)]
+        rows = [
+            an_entry(number, Reward(value=0.125, cost_usd=0.5, explanation="because " * 50))
+            for number in range(NUM_ROWS)
+        ]
         insert(connection, [row_of(entry, "full") for entry in rows])
     return path
 
@@ -43,7 +46,9 @@ def test_a_sound_journal_is_sound_and_unchanged(path: Path) -> None:
     ("change_of_row", "why"),
     [
         ("verdict = replace(verdict, '0.125', '0.925')", "its verdict does not match its checksum"),
-        ("cost_usd = 7", "its place, its cost or its rollout does not match its checksum"),
+        ("cost_usd = 7", "its cost is 7.0, and the copy of it 0.5"),
+        ("cost_copy_usd = 7", "its cost is 0.5, and the copy of it 7.0"),
+        ("cost_usd = 7, cost_copy_usd = 7", "its place, its cost or its rollout does not match its checksum"),
         ("rollout = CAST(X'ff' AS TEXT)", "its place, its cost or its rollout does not match its checksum"),
         ("rollout = '{', verdict_crc32 = NULL, rest_crc32 = NULL", "it holds no readable JSON"),
         ("verdict = '{}', verdict_crc32 = NULL, rest_crc32 = NULL", "it holds no readable JSON"),

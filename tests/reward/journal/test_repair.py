@@ -21,7 +21,8 @@ from rewardflow.reward.journal.reservations import (
     read_reservations,
     write_reservations,
 )
-from rewardflow.reward.journal.verdict_rows import insert, look_up, row_of, spent_usd
+from rewardflow.reward.journal.saved_costs import read_saved_costs
+from rewardflow.reward.journal.verdict_rows import insert, look_up, row_of
 from rewardflow.types import Reward
 
 NUM_ROWS = 300
@@ -44,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 def test_sound_rows_and_other_tables_are_kept_and_a_broken_verdict_still_counts_as_spent(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE verdicts SET verdict = replace(verdict, '0.125', '0.925') WHERE id = 7")
-        connection.execute("UPDATE verdicts SET cost_usd = 1000 WHERE id = 9")
+        connection.execute("UPDATE verdicts SET tokens = 1000 WHERE id = 9")
     before = path.read_bytes()
     sound = [row for row in rows_of(path) if row.id not in (7, 9)]
 
@@ -57,7 +58,7 @@ def test_sound_rows_and_other_tables_are_kept_and_a_broken_verdict_still_counts_
     assert check_journal(path).is_sound
     assert [row for row in rows_of(path) if row.id != 7] == sound
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
-        assert spent_usd(connection, "run") == (NUM_ROWS - 1) * 0.5
+        assert read_saved_costs(connection, "run").usd == (NUM_ROWS - 1) * 0.5
         assert look_up(connection, [key_of(6), key_of(8)], failures=True).rewards == {}
         assert connection.execute("SELECT * FROM extra").fetchall() == [("a", 0.25), ("b", 1.5)]
         assert read_reservations(connection, "run", all_runs=False).before == RESERVATIONS

@@ -64,7 +64,7 @@ def test_a_reservation_that_cannot_be_written_says_so_and_stops_the_agent(tmp_pa
     async def main() -> list[bool]:
         answers: list[bool] = []
         journal = Journal(tmp_path / "run.db", run="a")
-        journal._connection.execute("DROP TABLE reservations")
+        journal._writer._connection.execute("DROP TABLE reservations")
         journal.start(
             asyncio.get_running_loop(), failed=lambda error: answers.append("no such table" not in str(error))
         )

@@ -35,15 +35,15 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path, text: str, **measures: 
         insert(connection, [row_of(entry, "full")])
         for as_read in (str, bytes):
             connection.text_factory = as_read
-            *row, verdict_crc32, rest_crc32 = connection.execute(
+            *row, verdict_crc32, rest_crc32, cost_copy_usd = connection.execute(
                 f"SELECT {COLUMNS}, {CHECKSUM_COLUMNS} FROM verdicts"
             ).fetchone()
-            assert row_checksums(row) == (verdict_crc32, rest_crc32)
+            assert row_checksums(row) == (verdict_crc32, rest_crc32, cost_copy_usd)
 
 
 @pytest.mark.parametrize("column", COLUMNS.split(", "))
 def test_a_change_of_any_column_changes_a_checksum(column: str) -> None:
-    row = list(row_of(an_entry(1, Reward(value=0.125, cost_usd=0.5)), "full"))[:-2]
+    row = list(row_of(an_entry(1, Reward(value=0.125, cost_usd=0.5)), "full"))[:-3]
     place = COLUMNS.split(", ").index(column)
     before = row_checksums(row)
     row[place] = b"other" if isinstance(row[place], bytes) else "other"
@@ -67,10 +67,20 @@ def test_a_changed_digit_is_seen_and_costs_that_row(tmp_path: Path, old: str, ne
     assert found.num_broken == 1
 
 
+@pytest.mark.parametrize("column", ["cost_usd", "cost_copy_usd"])
+@pytest.mark.parametrize("cost", ["0.0", "0.0005000000000000001", "7", "'x'", "X'00'"])
+def test_a_verdict_whose_cost_was_changed_is_not_believed(tmp_path: Path, column: str, cost: str) -> None:
+    with contextlib.closing(open_for_writing(tmp_path / "j.db", lock_timeout_s=0)) as connection:
+        insert(connection, [row_of(an_entry(n, Reward(value=0.125, cost_usd=0.0005)), "full") for n in (1, 2)])
+        connection.execute(f"UPDATE verdicts SET {column} = {cost} WHERE id = 1")
+        found = look_up(connection, [key_of(1), key_of(2)], failures=True)
+    assert (set(found.rewards), found.num_broken) == ({key_of(2)}, 1)
+
+
 def test_a_row_without_checksums_is_believed_if_it_can_be_read(tmp_path: Path) -> None:
     with contextlib.closing(open_for_writing(tmp_path / "j.db", lock_timeout_s=0)) as connection:
         insert(connection, [row_of(an_entry(1, Reward(value=0.125)), "full")])
-        connection.execute("UPDATE verdicts SET verdict_crc32 = NULL, rest_crc32 = NULL")
+        connection.execute("UPDATE verdicts SET verdict_crc32 = NULL, rest_crc32 = NULL, cost_copy_usd = NULL")
         insert(connection, [row_of(an_entry(2, Reward(value=0.125)), "full")])
         assert len(look_up(connection, [key_of(1), key_of(2)], failures=True).rewards) == 2
         connection.execute("UPDATE verdicts SET verdict = '{\"value\": 1' WHERE verdict_crc32 IS NULL")

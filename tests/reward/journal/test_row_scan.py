@@ -16,7 +16,8 @@ from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.repair import repair_journal
 from rewardflow.reward.journal.row_scan import PLACE_LOST, scan
-from rewardflow.reward.journal.verdict_rows import insert, row_of, spent_usd
+from rewardflow.reward.journal.saved_costs import read_saved_costs
+from rewardflow.reward.journal.verdict_rows import insert, row_of
 from rewardflow.types import Reward
 
 NUM_ROWS = 400
@@ -69,7 +70,7 @@ def test_a_changed_id_costs_no_verdict_and_no_money(path: Path, row_id: int, fir
     assert (result.rows_kept, result.costs_kept, result.rows_lost) == (NUM_ROWS, 0, 0)
     assert len({row.key for row in rows_of(path)}) == NUM_ROWS
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
-        assert spent_usd(connection, "run") == NUM_ROWS * 0.5
+        assert read_saved_costs(connection, "run").usd == NUM_ROWS * 0.5
 
 
 def test_a_row_that_an_index_lists_and_the_table_lacks_is_counted_as_lost(path: Path) -> None:

@@ -23,7 +23,8 @@ from journal_entries import an_entry, key_of, rows_of
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
-from rewardflow.reward.journal.verdict_journal import MAX_ROWS_A_COMMIT, Journal, JournalEntry
+from rewardflow.reward.journal.journal_writer import MAX_ROWS_A_COMMIT
+from rewardflow.reward.journal.verdict_journal import Journal, JournalEntry
 from rewardflow.types import Reward
 
 
@@ -471,7 +472,7 @@ def test_a_mistake_while_stopping_still_frees_the_run(path: Path, monkeypatch: p
     async def main() -> None:
         journal = Journal(path, run="run")
         journal.start(asyncio.get_running_loop())
-        monkeypatch.setattr(journal, "_save_rows", fail)
+        monkeypatch.setattr(journal._writer, "_save_rows", fail)
         await journal.aclose()
         await Journal(path, run="run").aclose()
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from journal_entries import an_entry, key_of, rows_of
 
 from rewardflow.reward.journal.database import open_for_writing
+from rewardflow.reward.journal.saved_costs import read_saved_costs
 from rewardflow.reward.journal.verdict_rows import (
     REPLAYED_KINDS,
     JournalEntry,
@@ -23,7 +24,6 @@ from rewardflow.reward.journal.verdict_rows import (
     look_up,
     max_rows_a_statement,
     row_of,
-    spent_usd,
 )
 from rewardflow.types import FAILURE_KINDS, Reward
 
@@ -39,7 +39,7 @@ def there_and_back(
 
 def spent(path: Path, run: str) -> float:
     with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
-        return spent_usd(connection, run)
+        return read_saved_costs(connection, run).usd
 
 
 @pytest.fixture

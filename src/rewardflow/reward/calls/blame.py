@@ -36,6 +36,7 @@ class Blame:
     """The failures of one account that no answer has followed yet, and the jobs that are held back for them."""
 
     def __init__(self, window: int) -> None:
+        self.num_open = 0  # endpoints whose breaker is open
         self._window = window  # a breaker opens after at most this many failures in a row
         self._undecided: dict[Endpoint, deque[tuple[float, Job]]] = {}  # with the time of the failure
         self._held_back: deque[Job] = deque()
@@ -97,9 +98,14 @@ class Blame:
         return released
 
     def opened(self, endpoint: Endpoint) -> None:
-        """Gives the attempts back that the outage used up before the breaker opened."""
+        """Records that a breaker opened, and gives the attempts back that the outage used up before."""
+        self.num_open += 1
         for _, job in self._undecided.pop(endpoint, ()):
             job.num_failures = max(0, job.num_failures - 1)
+
+    def closed(self) -> None:
+        """Records that a breaker closed."""
+        self.num_open -= 1
 
     def holds_back(self, job: Job, failed_s: float) -> bool:
         """Holds a job back that failed at that time, unless the service has answered since; says whether it did."""

@@ -26,6 +26,7 @@ SCHEMA_VERSION: Final = 1
 LOCK_TIMEOUT_S: Final = 5.0
 MIN_DATABASE_BYTES: Final = 512
 
+_INDEX_BY_RUN: Final = "CREATE INDEX verdicts_by_run ON verdicts (run, cost_usd, cost_copy_usd)"
 _SCHEMA: Final = f"""
 CREATE TABLE verdicts (
     id INTEGER PRIMARY KEY,
@@ -46,10 +47,11 @@ CREATE TABLE verdicts (
     verdict TEXT NOT NULL,
     rollout TEXT NOT NULL,
     verdict_crc32 INTEGER,
-    rest_crc32 INTEGER
+    rest_crc32 INTEGER,
+    cost_copy_usd REAL
 );
 CREATE INDEX verdicts_by_key ON verdicts (key);
-CREATE INDEX verdicts_by_run ON verdicts (run, cost_usd);
+{_INDEX_BY_RUN};
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
@@ -57,7 +59,7 @@ PRAGMA user_version = {SCHEMA_VERSION};
 _COLUMN_TYPES: Final = dict(re.findall(r"^    (\w+) (\w+)", _SCHEMA, re.MULTILINE))
 
 # Columns that the first journals lack. An earlier rewardflow writes NULL there, so the schema version stays the same.
-_LATER_COLUMNS: Final = ("verdict_crc32", "rest_crc32")
+_LATER_COLUMNS: Final = ("verdict_crc32", "rest_crc32", "cost_copy_usd")
 
 _NETWORK_FILE_SYSTEMS: Final = re.compile(
     r"(nfs|cifs|smb|lustre|gpfs|ceph|beegfs|fuse\.|9p|afs|glusterfs|orangefs|pvfs|panfs|wekafs|ocfs|gfs|virtiofs|ncp)"
@@ -195,11 +197,27 @@ def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
     known = column_names(connection)
     for name in _LATER_COLUMNS:
         if name not in known:
-            connection.execute(f"ALTER TABLE verdicts ADD COLUMN {name} INTEGER")
+            connection.execute(f"ALTER TABLE verdicts ADD COLUMN {name} {_COLUMN_TYPES[name]}")
+    _widen_index(connection)
     if problems := column_problems(connection):
         hint = f"`rewardflow journal check --repair {path}` keeps its rows"
         raise JournalError(f"cannot use the journal {path}: {'; '.join(problems)}; {hint}")
     connection.execute("COMMIT")
+
+
+def _widen_index(connection: sqlite3.Connection) -> None:
+    """Adds the copy of the cost to the index of a journal of an earlier version."""
+    indexed = connection.execute("SELECT count(*) FROM pragma_index_info('verdicts_by_run')").fetchone()
+    if indexed == (3,):
+        return
+    connection.execute("SAVEPOINT widen")
+    try:
+        connection.execute("DROP INDEX IF EXISTS verdicts_by_run")
+        connection.execute(_INDEX_BY_RUN)
+    except sqlite3.DatabaseError as error:  # a broken row; sums are right without the index too, only slower
+        connection.execute("ROLLBACK TO widen")
+        logger.warning("the index of costs could not be made: %s", error)
+    connection.execute("RELEASE widen")
 
 
 def column_names(connection: sqlite3.Connection) -> list[str]:

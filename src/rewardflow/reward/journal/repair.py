@@ -2,7 +2,8 @@
 
 Always true: the broken file stays beside the new one, complete, as `NAME.broken-TIME`; nothing is changed before that
 copy is on disk. No run uses the journal meanwhile. A row whose verdict is broken but whose cost is sound stays as a
-failed verdict that is never reused, so that the cap still counts what it cost.
+failed verdict that is never reused, so that the cap still counts what it cost. A cost that was changed is set to what
+was written, if its copy and the checksum prove that.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _TEXT_COLUMNS: Final = ("run", "group_id", "reward", "identity", "kind", "verdic
 class RepairResult:
     rows_kept: int
     costs_kept: int  # rows that lost their verdict and keep their place and cost
+    costs_restored: int  # rows whose changed cost is again what was written
     rows_lost: int
     tables_cut_short: tuple[str, ...]  # other tables of which not all rows could be read
     broken_file: Path
@@ -93,9 +95,10 @@ def _remove(draft: Path) -> None:
 
 
 def _copy_all(old: sqlite3.Connection, new: sqlite3.Connection, broken_file: Path) -> RepairResult:
-    num_kept = num_costs = num_lost = last_id = 0
+    num_kept = num_costs = num_restored = num_lost = last_id = 0
     new.execute("BEGIN")
-    for row in scan(old):
+    for found in scan(old):
+        row = found.with_cost_restored()
         is_sound = row.problem() is None
         if not is_sound and not row.has_sound_rest:
             num_lost += 1
@@ -108,12 +111,14 @@ def _copy_all(old: sqlite3.Connection, new: sqlite3.Connection, broken_file: Pat
             num_lost += 1
             continue
         num_kept += is_sound
+        num_restored += row.values != found.values
         num_costs += not is_sound
     cut_short = tuple(_copy_other_tables(old, new))
     new.execute("COMMIT")
     return RepairResult(
         rows_kept=num_kept,
         costs_kept=num_costs,
+        costs_restored=num_restored,
         rows_lost=num_lost,
         tables_cut_short=cut_short,
         broken_file=broken_file,
@@ -123,7 +128,7 @@ def _copy_all(old: sqlite3.Connection, new: sqlite3.Connection, broken_file: Pat
 def _insert(new: sqlite3.Connection, row_id: int | None, row: ScannedRow, *, is_sound: bool) -> int:
     """Inserts a row, without its verdict if that is broken; returns the id that it got."""
     values = _as_texts(row.values) if is_sound else _without_verdict(row)
-    checksums = (row.verdict_crc32, row.rest_crc32) if is_sound else row_checksums(values)
+    checksums = (row.verdict_crc32, row.rest_crc32, row.cost_copy_usd) if is_sound else row_checksums(values)
     places = ", ".join("?" * (1 + len(values) + len(checksums)))
     cursor = new.execute(
         f"INSERT INTO verdicts (id, {COLUMNS}, {CHECKSUM_COLUMNS}) VALUES ({places})", (row_id, *values, *checksums)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rewardflow.reward.journal.database import column_names
-from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, row_checksums
+from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, row_checksums, with_cost
 from rewardflow.reward.journal.verdict_rows import COLUMNS, is_json, is_readable_verdict
 
 PLACE_LOST: Final = "its place in the file is lost"
@@ -32,6 +32,7 @@ class ScannedRow:
     values: tuple[Any, ...] = ()
     verdict_crc32: int | None = None
     rest_crc32: int | None = None
+    cost_copy_usd: Any = None
     error: str | None = None
     is_moved: bool = False  # no index knows the id, or another row has it too
 
@@ -40,13 +41,24 @@ class ScannedRow:
         """Whether everything but the verdict is proven to be as it was written: the place and the cost."""
         return bool(self.values) and self.rest_crc32 is not None and row_checksums(self.values)[1] == self.rest_crc32
 
+    def with_cost_restored(self) -> ScannedRow:
+        """Returns the row with the cost that the checksum proves to be the one that was written, if either copy is."""
+        if not self.values or self.rest_crc32 is None:
+            return self
+        if self.has_sound_rest:
+            return replace(self, cost_copy_usd=row_checksums(self.values)[2])
+        restored = replace(self, values=with_cost(self.values, self.cost_copy_usd))
+        return restored if restored.has_sound_rest else self
+
     def problem(self) -> str | None:
         """Says what is wrong with the row, or returns None."""
         if self.error is not None:
             return f"it cannot be read: {self.error}"
-        verdict_crc32, rest_crc32 = row_checksums(self.values)
+        verdict_crc32, rest_crc32, cost_usd = row_checksums(self.values)
         if self.verdict_crc32 not in (None, verdict_crc32):
             return "its verdict does not match its checksum"
+        if self.cost_copy_usd not in (None, cost_usd):
+            return f"its cost is {cost_usd!r}, and the copy of it {self.cost_copy_usd!r}"
         if self.rest_crc32 not in (None, rest_crc32):
             return "its place, its cost or its rollout does not match its checksum"
         if not is_readable_verdict(self.values[-2]) or not is_json(self.values[-1]):
@@ -56,7 +68,8 @@ class ScannedRow:
 
 def scan(connection: sqlite3.Connection) -> Iterator[ScannedRow]:
     """Yields all verdicts, by id as far as the ids are sound, and a row with an error for each that is lost."""
-    checksums = CHECKSUM_COLUMNS if "rest_crc32" in column_names(connection) else "NULL, NULL"
+    there = column_names(connection)
+    checksums = ", ".join(name if name in there else "NULL" for name in CHECKSUM_COLUMNS.split(", "))
     select = f"SELECT rowid, {COLUMNS}, {checksums} FROM verdicts NOT INDEXED"
     connection.text_factory = bytes  # broken text is no UTF-8
     listed = _Listed.read(connection)
@@ -225,7 +238,7 @@ class _Scan:
     def _new(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[ScannedRow]:
         """Yields the rows that count by themselves, each once: a broken page may lead SQLite to the same row twice."""
         for row in rows:
-            row_id, *values, verdict_crc32, rest_crc32 = row
+            row_id, *values, verdict_crc32, rest_crc32, cost_copy_usd = row
             if self.seen.get(row_id) == hash(row) or hash(row) in self.doubled:
                 continue
             if row_id in self.seen:
@@ -233,8 +246,8 @@ class _Scan:
             self.seen[row_id] = hash(row)
             is_doubled = row_id in self.counted
             is_moved = is_doubled or (self.listed.is_complete and row_id not in self.ids)
-            scanned = ScannedRow(row_id, tuple(values), verdict_crc32, rest_crc32, is_moved=is_moved)
-            if scanned.problem() is not None and not scanned.has_sound_rest:
+            scanned = ScannedRow(row_id, tuple(values), verdict_crc32, rest_crc32, cost_copy_usd, is_moved=is_moved)
+            if scanned.problem() is not None and not scanned.with_cost_restored().has_sound_rest:
                 self.broken[row_id] = scanned
                 continue
             self.counted.add(row_id)

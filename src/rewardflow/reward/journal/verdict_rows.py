@@ -1,11 +1,12 @@
 """Turns verdicts into rows of the journal's one table, and rows into verdicts again.
 
 Always true: any entry of the right types makes a row, whatever it holds; finite numbers that fit come back exactly;
-with `store="hash"` a row holds no text of its rollout or verdict; `look_up` returns no verdict that changed on disk.
+with `store="hash"` a row holds no text of its rollout or verdict; `look_up` returns no verdict that changed on disk, or
+whose cost did.
 
 A row has its numbers in columns, for queries, and its texts in two JSON documents, `verdict` and `rollout`. Values that
 JSON cannot hold come back in JSON's form: tuples as lists, odd objects as their repr, NaN as null. `row_checksums` adds
-the two checksums of a row.
+the checksums of a row.
 
 The sqlite3 module releases the GIL at every step of a statement and may wait 5 ms to get it back from a busy loop. So
 each function here runs one statement with one step for many rows: `insert` takes all rows, `look_up` returns one text.
@@ -33,15 +34,16 @@ COLUMNS: Final = (
     "tokens, verdict, rollout"
 )
 SCORED: Final = "value IS NOT NULL"
+COST_IS_WHOLE: Final = "(cost_copy_usd IS NULL OR cost_usd IS cost_copy_usd)"
 REPLAYED_KINDS: Final[tuple[FailureKind, ...]] = ("timeout", "rate_limited", "service", "unparsable", "user_error")
 TEXT_NOT_STORED: Final = "(text not stored)"
 
 _INSERTED: Final = f"{COLUMNS}, {CHECKSUM_COLUMNS}"
 _NUM_COLUMNS: Final = _INSERTED.count(",") + 1
-# Each row as `KEY,CHECKSUM,BYTES:DOCUMENT`, without a separator after it.
+# Each row as `KEY,CHECKSUM,COST_IS_WHOLE,BYTES:DOCUMENT`, without a separator after it.
 _PACKED: Final = (
-    "CAST(group_concat(hex(key) || ',' || coalesce(verdict_crc32, '') || ',' || length(CAST(verdict AS BLOB)) || ':' "
-    "|| verdict, '') AS BLOB)"
+    f"CAST(group_concat(hex(key) || ',' || coalesce(verdict_crc32, '') || ',' || {COST_IS_WHOLE} || ',' || "
+    "length(CAST(verdict AS BLOB)) || ':' || verdict, '') AS BLOB)"
 )
 _REPLAYED: Final = f"({SCORED} OR kind IN ({', '.join(repr(kind) for kind in REPLAYED_KINDS)}))"
 _VERDICT_TEXTS: Final = ("error", "query", "explanation", "extras")
@@ -101,9 +103,9 @@ def look_up(connection: sqlite3.Connection, keys: Sequence[bytes], *, failures: 
     num_broken = start = 0
     while blob is not None and start < len(blob):
         end = blob.index(b":", start)
-        key_hex, checksum, num_bytes = blob[start:end].split(b",")
+        key_hex, checksum, cost_is_whole, num_bytes = blob[start:end].split(b",")
         key, start = bytes.fromhex(key_hex.decode()), end + 1 + int(num_bytes)
-        reward = _checked_reward(key, checksum, blob[end + 1 : start])
+        reward = _checked_reward(key, checksum, blob[end + 1 : start]) if cost_is_whole == b"1" else None
         if reward is None:
             num_broken += 1
         else:
@@ -116,20 +118,6 @@ def _checked_reward(key: bytes, checksum: bytes, document: bytes) -> Reward | No
     if checksum and int(checksum) != verdict_checksum(key, document):
         return None
     return _readable_reward(document)
-
-
-def spent_usd(connection: sqlite3.Connection, run: str | None) -> float:
-    """Returns what the verdicts of a run have cost; with `run=None`, those of all runs."""
-    where, values = ("", ()) if run is None else (" WHERE run = ?", (as_text(run),))
-    (total_usd,) = connection.execute(f"SELECT total(cost_usd) FROM verdicts{where}", values).fetchone()
-    return float(total_usd)
-
-
-def spent_by_run_usd(connection: sqlite3.Connection) -> dict[str, float]:
-    """Returns what the verdicts of each run have cost."""
-    rows = connection.execute("SELECT run, total(cost_usd) FROM verdicts GROUP BY run").fetchall()
-    texts = (run.decode("utf-8", "replace") if isinstance(run, bytes) else str(run) for run, _ in rows)
-    return {run: float(total_usd) for run, (_, total_usd) in zip(texts, rows, strict=True)}
 
 
 # -- documents --

@@ -1,0 +1,74 @@
+"""Sums up what the verdicts of a journal have cost.
+
+Always true: a cost that was changed after it was written never makes the sum smaller. A row holds its cost twice, in
+`cost_usd` and in `cost_copy_usd`; where the two differ, the larger one counts, which is at least what was paid if one
+of them is as it was written. Rows of earlier versions have no copy and are believed.
+
+The index `verdicts_by_run` holds both, so that SQLite sums up and compares without reading the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rewardflow.errors import JournalError
+from rewardflow.reward.journal.verdict_rows import COST_IS_WHOLE, as_text
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCosts:
+    usd: float
+    num_changed: int = 0  # rows whose cost differs from its copy
+    num_unknown: int = 0  # of these: neither is a cost
+
+    def warn_of_changes(self, path: Path) -> None:
+        if self.num_changed:
+            logger.error(
+                "journal %s: the costs of %d verdicts changed on disk; the larger of each cost and its copy counts, "
+                "and their calls are made again; `rewardflow journal check --repair` restores what was written",
+                path,
+                self.num_changed,
+            )
+
+    def require_known(self, path: Path) -> None:
+        """Raises if a cost is not known, because then nobody knows what is left of a cap."""
+        if self.num_unknown:
+            raise JournalError(
+                f"a journal must hold its money as it was written when there is a cap, got {self.num_unknown} verdicts "
+                f"in {path} whose cost is no number; `rewardflow journal check {path}` names them"
+            )
+
+
+_SUMS: Final = f"total(CASE WHEN {COST_IS_WHOLE} THEN cost_usd END), total(NOT {COST_IS_WHOLE})"
+
+
+def read_saved_costs(connection: sqlite3.Connection, run: str | None) -> SavedCosts:
+    """Returns what the verdicts of a run have cost; with `run=None`, those of all runs."""
+    where, values = ("true", ()) if run is None else ("run = ?", (as_text(run),))
+    whole_usd, num_changed = connection.execute(f"SELECT {_SUMS} FROM verdicts WHERE {where}", values).fetchone()
+    if not num_changed:
+        return SavedCosts(float(whole_usd))
+    query = f"SELECT cost_usd, cost_copy_usd FROM verdicts WHERE {where} AND NOT {COST_IS_WHOLE}"
+    larger = [max(filter(_is_cost, pair), default=None) for pair in connection.execute(query, values)]
+    known = [float(usd) for usd in larger if usd is not None]
+    return SavedCosts(math.fsum([whole_usd, *known]), len(larger), len(larger) - len(known))
+
+
+def spent_by_run_usd(connection: sqlite3.Connection) -> dict[str, float]:
+    """Returns what the verdicts of each run have cost."""
+    spent: dict[str, float] = {}
+    for run, whole_usd, num_changed in connection.execute(f"SELECT run, {_SUMS} FROM verdicts GROUP BY run").fetchall():
+        name = run.decode("utf-8", "replace") if isinstance(run, bytes) else str(run)
+        spent[name] = read_saved_costs(connection, name).usd if num_changed else float(whole_usd)
+    return spent
+
+
+def _is_cost(value: object) -> bool:
+    return isinstance(value, float | int) and 0.0 <= value < math.inf
