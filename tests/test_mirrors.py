@@ -104,6 +104,7 @@ COVERED_BY: Mapping[str, str] = {
     "reward.trainer_ranks": "on_trl/test_ranks.py",
     "reward.journal.journal_requests": "reward/journal/test_verdict_journal.py",
     "reward.journal.journal_writer": "reward/journal/test_verdict_journal.py",
+    "services.http.connecting": "runtime/test_reward_probe.py",
     "runtime.memory_estimate": "runtime/test_preflight.py",
     "runtime.on_ray.actor_group": "ray_cluster/test_cluster.py",
     "runtime.on_ray.engine_actor": "ray_cluster/test_cluster.py",

@@ -145,6 +145,7 @@ class Reward:
     cost_usd: float = 0.0
     tokens: int = 0
     cached: bool = False
+    traceback: str | None = None  # the user's frames, if the reward's own code raised
 
     def __post_init__(self) -> None:
         derived: Status = "failed" if self.value is None else "scored"

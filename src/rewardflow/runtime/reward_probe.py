@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,14 @@ from typing import Any
 
 from rewardflow.errors import RewardLoadError
 from rewardflow.flow.records import Prompt
-from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.run_agent import RunAgent, build_agent
-from rewardflow.services.http.proxies import EnvironmentProxies
+from rewardflow.services.http.connecting import unreachable
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.types import Reward, Rollout
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 4.0
-_CONNECT_S = 2.0
 _UNKNOWN_ANSWER = "?"
 _SAMPLE_SOURCE = "sample"  # so that it is in none of the run's own totals
 _GO_ON = " (--no-probe starts without asking)"
@@ -109,7 +106,7 @@ async def ask_about_sample(settings: RunSettings, prompt: Prompt, *, folder: Pat
         began_s = loop.time()
         rollouts: tuple[Rollout, ...] = ()
         rewards: tuple[Reward, ...] = ()
-        unreachable = None
+        problem = None
         try:
             async with asyncio.timeout(patience_s):
                 for answer in dict.fromkeys((_likely_answer(prompt), _UNKNOWN_ANSWER)):
@@ -119,7 +116,7 @@ async def ask_about_sample(settings: RunSettings, prompt: Prompt, *, folder: Pat
                         (group,) = await agent.submit(rollouts).all()
                         rewards = group.rewards
         except TimeoutError:
-            unreachable = await _unreachable(agent)
+            problem = await unreachable(agent.statistics().accounts)
         statistics = agent.statistics()
         return SampleVerdict(
             rollouts=rollouts,
@@ -130,7 +127,7 @@ async def ask_about_sample(settings: RunSettings, prompt: Prompt, *, folder: Pat
             is_priced=statistics.ledger.spent_usd > 0 or (statistics.calls > 0 and agent.knows_prices),
             tokens=statistics.ledger.tokens,
             units=units,
-            unreachable=unreachable,
+            unreachable=problem,
         )
 
 
@@ -158,30 +155,3 @@ def _likely_answer(prompt: Prompt) -> str:
         truth = truth[0]
     is_plain = isinstance(truth, str | int | float) and not isinstance(truth, bool)
     return str(truth) if is_plain else _UNKNOWN_ANSWER
-
-
-async def _unreachable(agent: RewardAgent) -> str | None:
-    """Returns why no address of some account takes a connection; a service that is only slow takes one at once."""
-    proxies = EnvironmentProxies()
-    for account in agent.statistics().accounts:
-        names = [endpoint.name or "" for endpoint in account.governors.endpoints]
-        if all(name.startswith(("http://", "https://")) and proxies.proxy_of(name) is None for name in names):
-            problems = [await _connect(name) for name in names]
-            if None not in problems:
-                return problems[0]
-    return None
-
-
-async def _connect(url: str) -> str | None:
-    """Returns why no connection can be made; None if one can."""
-    address = urllib.parse.urlsplit(url)
-    port = address.port or (443 if address.scheme == "https" else 80)
-    try:
-        async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(address.hostname, port)
-    except TimeoutError:
-        return f"{address.hostname}:{port} within {_CONNECT_S:g} s"
-    except OSError as error:
-        return f"{address.hostname}:{port}: {error}"
-    writer.close()
-    return None

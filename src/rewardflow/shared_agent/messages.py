@@ -49,6 +49,7 @@ _REWARD_NAMES = (
     "cost_usd",
     "tokens",
     "cached",
+    "traceback",
 )
 _pack_text = operator.attrgetter(*_ROLLOUT_NAMES)
 _pack_tokens = operator.attrgetter(*_TOKEN_NAMES)

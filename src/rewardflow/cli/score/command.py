@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows, and the rest of their groups")
     parser.add_argument("--strict", action="store_true", help="stop before the first call if there are bad rows")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument("--no-probe", action="store_true", help="start without asking about one answer first")
     add_agent_flags(parser, without=("journal", "run"))
 
 
@@ -70,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     kept = f"; the journal is {safe(str(journal))}" if journal else "; there is no journal"
     console.print(f"scoring {len(answers):,} answers with {safe(args.reward)}{kept}", soft_wrap=True)
     try:
-        scoring = asyncio.run(score_all(agent, [answer.rollout for answer in answers], console))
+        rollouts = [answer.rollout for answer in answers]
+        scoring = asyncio.run(score_all(agent, rollouts, console, probes=not args.no_probe))
     except KeyboardInterrupt:
         console.print(_how_to_resume(journal), soft_wrap=True)
         raise

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 import rewardflow as rf
 from rewardflow.cli.agent_view import AgentView
-from rewardflow.errors import JournalWriteFailed
+from rewardflow.cli.score.first_answers import ask_first
+from rewardflow.errors import JournalWriteFailed, RewardLoadError
+from rewardflow.types import FailureKind
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Place = tuple[int, str, int]
+_KINDS: dict[type[rf.AgentHalted], FailureKind] = {rf.BudgetExhausted: "budget", rf.ServiceOutage: "outage"}
 
 
 @dataclass(slots=True)
@@ -36,24 +39,51 @@ class Scoring:
             for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
                 self.rewards[rollout.place] = reward
 
+    async def halt(self, halted: rf.AgentHalted, tickets: Iterable[rf.Ticket], rollouts: Iterable[rf.Rollout]) -> None:
+        """Takes what all tickets have left, and fails the rollouts that were not submitted before the agent halted."""
+        self.halted = halted
+        self.take(halted.groups)
+        for ticket in tickets:
+            try:
+                self.take(await ticket.all())
+            except rf.AgentHalted as again:
+                self.take(again.groups)
+        kinds = [kind for error, kind in _KINDS.items() if isinstance(halted, error)]
+        unsent = rf.Reward(kind=kinds[0] if kinds else "cancelled", error=str(halted))
+        for rollout in rollouts:
+            self.rewards.setdefault(rollout.place, unsent)
 
-async def score_all(agent: rf.RewardAgent, rollouts: Sequence[rf.Rollout], console: Console) -> Scoring:
-    """Returns every rollout's verdict. An agent that stops early raises nothing here: its verdicts still count."""
+
+async def score_all(
+    agent: rf.RewardAgent, rollouts: Sequence[rf.Rollout], console: Console, *, probes: bool = True
+) -> Scoring:
+    """Returns every rollout's verdict. An agent that stops early raises nothing here: its verdicts still count.
+
+    With `probes`, one group is asked about first, and a service that refuses the key or is not there raises.
+    """
     loop = asyncio.get_running_loop()
+    refused: RewardLoadError | None = None
     began_s = loop.time()
     try:
         async with agent:
             scoring = Scoring(agent.statistics())
             scoring.spent_before_usd = scoring.statistics.ledger.spent_usd
             async with AgentView(agent, len(rollouts), console).shown():
+                tickets: list[rf.Ticket] = []
                 try:
-                    async for group in agent.submit(rollouts):
-                        scoring.take([group])
+                    rest, slow = await ask_first(agent, rollouts, scoring.take) if probes else (rollouts, None)
+                    tickets += [agent.submit(rest)] if slow is None else [agent.submit(rest), slow]
+                    for ticket in tickets:
+                        async for group in ticket:
+                            scoring.take([group])
                 except rf.AgentHalted as halted:
-                    scoring.take(halted.groups)
-                    scoring.halted = halted
+                    await scoring.halt(halted, tickets, rollouts)
                     if isinstance(halted, JournalWriteFailed):
                         scoring.journal_problem = str(halted)
+                except RewardLoadError as error:  # raised below, because the view would wrap it in a group
+                    refused = error
+            if refused is not None:
+                raise refused
             scoring.elapsed_s = loop.time() - began_s
             scoring.statistics = agent.statistics()
     except JournalWriteFailed as error:  # the agent delivered the verdicts, so the output has them

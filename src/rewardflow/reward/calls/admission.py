@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from rewardflow.reward.calls.account_parts import AccountParts
 from rewardflow.reward.calls.fair_queue import QueueEntry
-from rewardflow.reward.calls.faults import describe
+from rewardflow.reward.calls.faults import describe_with_place
 from rewardflow.reward.calls.giving_up import GivingUp
 from rewardflow.reward.groups.job import Job
 
@@ -76,7 +76,7 @@ class Admission:
         try:
             return job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
         except Exception as error:
-            job.fail("user_error", f"estimate_tokens failed: {describe(error)}", self._loop.time())
+            job.fail("user_error", f"estimate_tokens failed: {describe_with_place(error)}", self._loop.time())
             return 0
 
     def cost_bound_of(self, job: Job) -> float | None:
@@ -87,7 +87,7 @@ class Admission:
             try:
                 bound_usd = job.scorer.cost_bound_usd(job.rollouts)
             except Exception as error:
-                job.fail("user_error", f"cost_bound_usd failed: {describe(error)}", self._loop.time())
+                job.fail("user_error", f"cost_bound_usd failed: {describe_with_place(error)}", self._loop.time())
                 return None
             job.cost_bound_usd = math.inf if bound_usd is None else bound_usd
         return None if job.cost_bound_usd == math.inf else job.cost_bound_usd

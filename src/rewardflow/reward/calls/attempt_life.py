@@ -6,6 +6,7 @@ what it took is given back before its outcome is decided.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +18,17 @@ from rewardflow.reward.calls.attempt import Attempt
 from rewardflow.reward.calls.call_records import call_event, outcome_of
 from rewardflow.reward.calls.deadlines import Deadlines
 from rewardflow.reward.calls.failed_calls import FailedCalls
-from rewardflow.reward.calls.faults import Fault, fault_of, with_reported_headers
+from rewardflow.reward.calls.faults import Fault, fault_of, user_fault, with_reported_headers
 from rewardflow.reward.calls.giving_up import GivingUp
 from rewardflow.reward.calls.hedging import Hedging
 from rewardflow.reward.code.coroutine_driver import TasksCancelled
 from rewardflow.reward.code.current_call import Call
 from rewardflow.reward.groups.job import Job
 from rewardflow.types import Reward
+
+logger = logging.getLogger(__name__)
+
+_MAX_PLACES_TOLD = 100
 
 
 class AttemptLife:
@@ -45,7 +50,9 @@ class AttemptLife:
         self.num_retries = 0
         self.outcomes: Counter[str] = Counter()
         self.latencies = Histogram()
+        self.refusal: str | None = None  # how the service refused its caller, if it has scored nothing since
         self.tasks_cancelled_by: str | None = None  # the reward whose code cancelled its caller's task
+        self._places_told: set[str] = set()  # of errors in the user's code
         self._limits = parts.limits
         self._governors = parts.governors
         self._ledger = parts.ledger
@@ -110,10 +117,28 @@ class AttemptLife:
         if isinstance(error, TasksCancelled):
             self.tasks_cancelled_by = attempt.job.scorer.name
         if not attempt.is_expired:
-            return with_reported_headers(fault_of(error), attempt.call.headers)
+            fault = fault_of(error)
+            if fault.refuses_caller:
+                self.refusal = fault.message
+            if fault.kind == "user_error":
+                fault = self._user_fault(attempt, error)
+            return with_reported_headers(fault, attempt.call.headers)
         took_s = self._loop.time() - attempt.started_s
         killed = f"{error} did not end and was killed: " if str(error) else ""  # named by the thread that waited for it
         return Fault(kind="timeout", message=f"{killed}no answer within {took_s:g} s", is_retryable=True)
+
+    def cancelled_by_itself(self, attempt: Attempt, error: BaseException) -> Fault:
+        """Returns the fault of a reward that raised CancelledError although nobody cancelled it."""
+        return self._user_fault(attempt, error, "the reward raised CancelledError")
+
+    def _user_fault(self, attempt: Attempt, error: BaseException, message: str | None = None) -> Fault:
+        scorer = attempt.job.scorer
+        fault = user_fault(error, message, defined_at=scorer.loaded.defined_at)
+        place = fault.message.rpartition(" (")[2]
+        if fault.trace and place not in self._places_told and len(self._places_told) < _MAX_PLACES_TOLD:
+            self._places_told.add(place)
+            logger.info("reward %s failed: %s\n%s", scorer.name, fault.message, fault.trace)
+        return fault
 
     def end(self, attempt: Attempt, rewards: tuple[Reward, ...] | None, fault: Fault | None, num_running: int) -> None:
         """Frees the attempt's resources, then decides what its outcome means for the job."""
@@ -156,6 +181,7 @@ class AttemptLife:
         latency_s = now - attempt.started_s
         if outcome == "scored":
             self.latencies.add(latency_s)
+            self.refusal = None
         if is_open or self._giving_up.outage.is_running:
             self._giving_up.follow_outage()
             self._wake()

@@ -33,6 +33,7 @@ class DispatchStatistics:
     retry: RetryStatistics
     governors: GovernorStatistics
     runs: tuple[RunStatistics, ...] = ()  # the runs that have had work here
+    refusal: str | None = None  # how the service refused its caller (401, 403), if it has scored nothing since
 
 
 def outcome_of(job: Job, rewards: tuple[Reward, ...] | None, fault: Fault | None) -> str:

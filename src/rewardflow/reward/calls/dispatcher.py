@@ -24,7 +24,6 @@ from rewardflow.reward.calls.attempt_life import AttemptLife
 from rewardflow.reward.calls.call_records import DispatchStatistics
 from rewardflow.reward.calls.failed_calls import FailedCalls
 from rewardflow.reward.calls.fair_queue import QueueEntry
-from rewardflow.reward.calls.faults import Fault
 from rewardflow.reward.calls.giving_up import GivingUp
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.limits.ledger import Ledger
@@ -180,11 +179,11 @@ class Dispatcher:
                             attempt.job.hold(attempt)
                             answer = await answer
                     rewards = attempts.parse(attempt, answer)
-                except asyncio.CancelledError:
+                except asyncio.CancelledError as error:
                     if self._is_stopped:
                         attempts.end(attempt, None, None, self._running)
                         raise
-                    fault = Fault(kind="user_error", message="the reward raised CancelledError")
+                    fault = attempts.cancelled_by_itself(attempt, error)
                 except (KeyboardInterrupt, GeneratorExit):
                     raise
                 except BaseException as error:
@@ -268,4 +267,5 @@ class Dispatcher:
             latency_p99_s=quantile(0.99),
             retry=self._parts.budget.statistics(),
             governors=self._governors.statistics(self._loop.time()),
+            refusal=attempts.refusal,
         )

@@ -60,7 +60,7 @@ class FailedCalls:
             message = f"{message} (retry budget spent)"
         if job.num_running == 0:
             self._blame.gave_up(fault)
-            job.fail(fault.kind, message, now)
+            job.fail(fault.kind, message, now, fault.trace)
 
     def _plan(self, job: Job, delay_s: float, fault: Fault, is_outage: bool, now: float) -> None:
         """Sets the timer of a retry."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from rewardflow.errors import RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import redact
+from rewardflow.reward.code.error_bodies import body_of_error
+from rewardflow.reward.code.user_frames import origin_of
 from rewardflow.reward.limits.plausible_numbers import WAIT_S
 from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
 from rewardflow.types import EMPTY, FailureKind
@@ -36,6 +38,7 @@ _CONNECTION_NAMES = frozenset(
 _TIMEOUT_NAMES = frozenset({"TimeoutError", "Timeout", "TimeoutException", "APITimeoutError", "ServerTimeoutError"})
 _RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, 498, *range(500, 600)}) - {501, 505}
 _REQUEST_STATUSES = frozenset({400, 413, 414, 415, 422, 431})  # too long, refused by a filter, malformed
+_CALLER_STATUSES = frozenset({401, 403})
 _UNCHARGED_STATUSES = frozenset({*range(300, 500), 501, 503, 505, 529})  # the service refused the request
 _NOT_SENT_NAMES = frozenset(
     {
@@ -46,7 +49,7 @@ _NOT_SENT_NAMES = frozenset(
         "gaierror",
     }
 )
-_MAX_ERROR_CHARS = 2000
+_MAX_ERROR_CHARS = 2000  # of an exception's own text; what the service said comes after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ class Fault:
     headers: Mapping[str, str] = EMPTY
     is_about_request: bool = False  # the service works but cannot serve this request
     is_free: bool = False  # the service refused the request, or never got it, so it cannot have charged for it
+    refuses_caller: bool = False  # the service works but does not accept the key
+    trace: str = ""  # the user's frames, for a user_error
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -87,12 +92,13 @@ def fault_of(error: BaseException) -> Fault:
                 retry_after_s=_wait_s(error.retry_after_s),
                 is_about_request=not error.retryable and (error.status is None or error.status in _REQUEST_STATUSES),
                 is_free=not error.was_sent or error.status in _UNCHARGED_STATUSES,
+                refuses_caller=error.status in _CALLER_STATUSES,
             )
         case Unparsable():
             return Fault(kind="unparsable", message=message, is_retryable=error.retryable)
     status = _http_status(error)
     if status is not None:
-        return _fault_of_status(status, message, _headers(error))
+        return _fault_of_status(status, _with_body(message, error), _headers(error))
     names = {cls.__name__ for cls in type(error).__mro__}
     is_timeout = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
     is_free = _was_not_sent(error)
@@ -100,7 +106,15 @@ def fault_of(error: BaseException) -> Fault:
         return Fault(kind="timeout", message=message, is_retryable=True, is_free=is_free)
     if isinstance(error, ConnectionError) or names & _CONNECTION_NAMES:
         return Fault(kind="service", message=message, is_retryable=True, is_free=is_free)
-    return Fault(kind="user_error", message=message)
+    return user_fault(error)
+
+
+def user_fault(error: BaseException, message: str | None = None, *, defined_at: str = "") -> Fault:
+    """Returns the fault of the user's code, with its place; `defined_at` is the place if no frame tells one."""
+    origin = origin_of(error)
+    place = redact(origin.place) or defined_at
+    told = describe(error) if message is None else message
+    return Fault(kind="user_error", message=f"{told} ({place})" if place else told, trace=redact(origin.trace))
 
 
 def with_reported_headers(fault: Fault, reported: Mapping[str, str] | None) -> Fault:
@@ -122,6 +136,17 @@ def describe(error: BaseException) -> str:
     return redact(f"{name}: {text}" if text else name)[:_MAX_ERROR_CHARS]
 
 
+def describe_with_place(error: BaseException) -> str:
+    """Returns the description and where in the user's code the exception was raised."""
+    return user_fault(error).message
+
+
+def _with_body(message: str, error: BaseException) -> str:
+    """Adds what the service said, unless the client has put it into its message."""
+    body = redact(body_of_error(error))
+    return f"{message}: {body}" if body and body[:100] not in message else message
+
+
 def _wait_s(asked_s: float | None) -> float | None:
     return None if asked_s is None else WAIT_S.read(asked_s, "retry_after_s")
 
@@ -136,6 +161,7 @@ def _fault_of_status(status: int, message: str, headers: Mapping[str, str]) -> F
         headers=headers,
         is_about_request=status in _REQUEST_STATUSES,
         is_free=status in _UNCHARGED_STATUSES,
+        refuses_caller=status in _CALLER_STATUSES,
     )
 
 

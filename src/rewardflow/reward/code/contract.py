@@ -20,6 +20,7 @@ from rewardflow.errors import InvalidInput, RewardLoadError
 from rewardflow.reward.code.late_answers import LateAnswers
 from rewardflow.reward.code.results import parse_result, parse_results
 from rewardflow.reward.code.source import FoundReward, RewardSource, scoring_function
+from rewardflow.reward.code.user_frames import place_of_code
 from rewardflow.types import Reward, Rollout
 
 Unit = Literal["rollout", "group"]
@@ -51,6 +52,7 @@ class LoadedReward:
     endpoints: tuple[str, ...]  # the reward's own endpoints; the agent spreads its calls over them
     max_at_once: int | None  # more calls at once than this would only wait inside the reward
     late_answers: LateAnswers | None  # of a reward whose answers come hours later
+    defined_at: str  # `file.py, line 12, in compute_score`
     fills: tuple[tuple[str, Fill], ...] = field(repr=False)
     call_kwargs: Mapping[str, Any] = field(repr=False)
 
@@ -104,6 +106,7 @@ def load_reward(source: RewardSource) -> LoadedReward:
         endpoints=_endpoints(target, source.name),
         max_at_once=_max_at_once(target, source.name),
         late_answers=_late_answers(target),
+        defined_at=place_of_code(scoring),
         fills=plan.fills,
         call_kwargs=found.call_kwargs,
     )

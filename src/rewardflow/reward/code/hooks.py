@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rewardflow.reward.calls.deadlines import Deadline, Deadlines
-from rewardflow.reward.calls.faults import describe
+from rewardflow.reward.calls.faults import describe_with_place
 from rewardflow.reward.code.contract import is_coroutine_function
 from rewardflow.reward.code.coroutine_driver import begin_coroutine
 from rewardflow.reward.code.current_call import Call
@@ -54,7 +54,7 @@ class Hooks:
             except BaseException as error:
                 if not _came_from_hook(error, num_requests):
                     raise
-                problem = f"{name} failed: {describe(error)}"
+                problem = f"{name} failed: {describe_with_place(error)}"
                 if problem not in self._logged_problems:  # it may fail in the same way for every group
                     self._logged_problems.add(problem)
                     logger.error("%s", problem)

@@ -35,6 +35,7 @@ from rewardflow.reward.code.process_messages import (
     pack_exception,
     type_name,
 )
+from rewardflow.reward.code.user_frames import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,6 +142,7 @@ def _without_secrets(failure: Failure) -> Failure:
         hide(failure.attributes),
         hide(failure.summary),
         hide(failure.traceback_text),
+        Origin(hide(failure.origin.place), hide(failure.origin.trace)),
     )
 
 

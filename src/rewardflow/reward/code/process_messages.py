@@ -23,7 +23,9 @@ from types import BuiltinFunctionType, FunctionType, MappingProxyType, SimpleNam
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.code.error_bodies import body_of_response
 from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES, decode, encode, to_plain
+from rewardflow.reward.code.user_frames import NOWHERE, Origin, give_origin, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +62,7 @@ class Failure:
     attributes: dict[str, Any]
     summary: str
     traceback_text: str
+    origin: Origin = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,8 @@ def _plain_failure(failure: Failure) -> list[Any]:
         to_plain(failure.attributes, is_score=False),
         failure.summary[:_MAX_TEXT_CHARS],
         failure.traceback_text[-_MAX_TEXT_CHARS:],
+        failure.origin.place,
+        failure.origin.trace,
     ]
 
 
@@ -138,11 +143,20 @@ def _read_failure(fields: Any) -> Failure | None:
     match fields:
         case None:
             return None
-        case [list() as classes, tuple() as arguments, dict() as attributes, str() as summary, str() as text] if all(
+        case [
+            list() as classes,
+            tuple() as arguments,
+            dict() as attributes,
+            str() as summary,
+            str() as text,
+            str() as place,
+            str() as trace,
+        ] if all(
             isinstance(names, list) and len(names) == 2 and all(isinstance(one, str) for one in names)
             for names in classes
         ) and all(isinstance(name, str) for name in attributes):
-            return Failure(tuple((one[0], one[1]) for one in classes), arguments, attributes, summary, text)
+            both = tuple((one[0], one[1]) for one in classes)
+            return Failure(both, arguments, attributes, summary, text, Origin.bounded(place, trace))
     raise ValueError("it is no failure")
 
 
@@ -235,6 +249,7 @@ def pack_exception(error: Exception) -> Failure:
         attributes={name: value for name, value in attributes.items() if value is not _UNSENDABLE},
         summary=f"{type_name(error)}: {_text(error)}",
         traceback_text="".join(traceback.format_exception(error)),
+        origin=origin_of(error),
     )
 
 
@@ -255,6 +270,7 @@ def _sendable(value: Any) -> Any:
         shape: dict[str, Any] = {name: one for name, one in statuses.items() if type(one) is int}
         if shape:
             shape["headers"] = {str(name): str(one) for name, one in getattr(value, "headers", {}).items()}
+            shape["text"] = body_of_response(value)
         return {"shape": shape} if shape else _UNSENDABLE
     except Exception:
         return _UNSENDABLE
@@ -287,6 +303,7 @@ def unpack_exception(failure: Failure) -> Exception:
         error = _rebuilt(RuntimeError, missing, failure) if missing else None
     if error is None:
         error = RuntimeError(failure.summary)
+    give_origin(error, failure.origin)
     error.add_note(f"In the reward process:\n{failure.traceback_text}")
     return error
 

@@ -119,11 +119,12 @@ class Job:
             reward._fill_measures(self.num_calls, now - self.started_s, cost_usd, tokens)
         self.resolve(rewards)
 
-    def fail(self, kind: FailureKind, message: str, now: float) -> None:
+    def fail(self, kind: FailureKind, message: str, now: float, trace: str = "") -> None:
         cost_usd, tokens = self._share_of_cost()
         reward = Reward(
             kind=kind,
             error=message,
+            traceback=trace or None,
             attempts=self.num_calls,
             latency_s=self.latency_s(now),
             cost_usd=cost_usd,

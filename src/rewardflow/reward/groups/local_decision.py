@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow.reward.calls.deadlines import Deadline, Deadlines
-from rewardflow.reward.calls.faults import describe
+from rewardflow.reward.calls.faults import user_fault
 from rewardflow.reward.code.context_transfer import may_be_ctrl_c
 from rewardflow.reward.code.contract import with_own_extra_info
 from rewardflow.reward.code.current_call import Call
@@ -186,7 +186,8 @@ class LocalDecider:
             killed = f" and {error} was killed" if str(error) else ""
             job.fail("timeout", f"{name} did not end within {self._limits.timeout_s:g} s{killed}", now)
         else:
-            job.fail("user_error", f"{name} failed: {describe(error)}", now)
+            fault = user_fault(error)
+            job.fail("user_error", f"{name} failed: {fault.message}", now, fault.trace)
 
     def statistics(self) -> LocalDeciderStatistics:
         return LocalDeciderStatistics(

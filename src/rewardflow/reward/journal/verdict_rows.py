@@ -46,7 +46,7 @@ _PACKED: Final = (
     "length(CAST(verdict AS BLOB)) || ':' || verdict, '') AS BLOB)"
 )
 _REPLAYED: Final = f"({SCORED} OR kind IN ({', '.join(repr(kind) for kind in REPLAYED_KINDS)}))"
-_VERDICT_TEXTS: Final = ("error", "query", "explanation", "extras")
+_VERDICT_TEXTS: Final = ("error", "query", "explanation", "extras", "traceback")
 _ROLLOUT_TEXTS: Final = ("prompt", "messages", "response", "ground_truth", "data_source", "extra_info")
 _JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 _MAX_DEPTH: Final = 64
@@ -160,7 +160,7 @@ def _document(fields: Mapping[str, Any], texts: Sequence[str]) -> str:
 
 
 def _verdict_document(reward: Reward) -> dict[str, Any]:
-    return {
+    document = {
         "value": None if reward.value is None else float(reward.value),
         "kind": reward.kind,
         "error": reward.error,
@@ -172,6 +172,9 @@ def _verdict_document(reward: Reward) -> dict[str, Any]:
         "attempts": _int64(reward.attempts),
         "latency_s": float(reward.latency_s),
     }
+    if reward.traceback is not None:
+        document["traceback"] = reward.traceback
+    return document
 
 
 def _rollout_document(rollout: Rollout) -> dict[str, Any]:
@@ -201,6 +204,7 @@ def _reward(document: Mapping[str, Any]) -> Reward:
         attempts=document["attempts"],
         latency_s=document["latency_s"],
         cached=True,
+        traceback=document.get("traceback"),
     )
 
 
@@ -231,7 +235,7 @@ def failed_document(kind: FailureKind, error: str) -> str:
 def _with_digests(document: Mapping[str, Any], private: Sequence[str]) -> dict[str, Any]:
     """Replaces private texts by digests: equal texts can still be recognised, but no text can be read."""
     kept = {name: value for name, value in document.items() if name not in private}
-    digests = {name: _digest(document[name]) for name in private if document[name] is not None}
+    digests = {name: _digest(document[name]) for name in private if document.get(name) is not None}
     return {**kept, "digests": digests}
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rewardflow.services.http.connection_pool import ConnectionPool, Trip, WatchSettings
 
 MAX_BODY_BYTES = 8 * 2**20
-MAX_EXCERPT_CHARS = 500
+MAX_EXCERPT_CHARS = 2_000
 
 _MAX_ERROR_BODY_BYTES = 16 * 1024
 _RETRYABLE_4XX = frozenset({408, 409, 425, 498})  # 498: no capacity for Groq's tier flex
