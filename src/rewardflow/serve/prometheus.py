@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from rewardflow.reward.agent import AgentStatistics
-from rewardflow.reward.calls.dispatcher import DispatchStatistics
+from rewardflow.reward.calls.call_records import DispatchStatistics
 from rewardflow.reward.limits.ledger import LedgerStatistics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,8 +1,8 @@
 """Says whether the next call of an account may start now, and otherwise when to ask again.
 
 Always true: a call starts only if a worker is free, every governor allows it now, and the most that it can cost is left
-of the cap and of its run's own. Nothing here sleeps: "not now" sets the one timer, unless the end of a call in flight will wake the
-dispatcher.
+of the cap and of its run's own. Nothing here sleeps: "not now" sets the one timer, unless the end of a call in flight
+will wake the dispatcher.
 """
 
 from __future__ import annotations
