@@ -1,21 +1,62 @@
-"""The files under examples/ are ones that the commands take."""
+"""Every example in the gallery: listed, and run as far as it can be here."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
+from rewardflow.cli.main import build_parser, main
+from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.settings.run_file import load_run
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-RUNS = sorted(EXAMPLES.glob("*/run.yaml"))
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+RUN_FILES = sorted(EXAMPLES.rglob("run.yaml"))
 
 
-def test_there_are_runs_among_the_examples() -> None:
-    assert RUNS
+def test_the_gallery_lists_every_example_and_each_has_a_readme() -> None:
+    gallery = (EXAMPLES / "README.md").read_text("utf-8")
+    assert sorted(set(re.findall(r"\]\((\w+)/README\.md\)", gallery))) == FOLDERS
+    assert all((EXAMPLES / name / "README.md").is_file() for name in FOLDERS)
 
 
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
-def test_a_run_file_has_no_mistakes(path: Path) -> None:
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: path.parent.name)
+def test_every_run_file_is_valid(path: Path) -> None:
     assert load_run(path).steps > 0
+
+
+def test_own_reward_trains_and_its_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file, run_dir = str(EXAMPLES / "own_reward" / "run.yaml"), tmp_path / "run"
+    overrides = ["steps=1", "schedule.groups_per_step=4", "trainer.threads=1", f"run_dir={run_dir}"]
+    assert main(["train", run_file, "--json", *overrides]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["trained"], told["failed"]) == (1, {})
+
+
+def test_rule_and_judge_asks_the_judge_only_about_what_the_rule_does_not_accept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = EXAMPLES / "rule_and_judge", tmp_path / "verdicts.jsonl"
+    with MockJudge(MockJudgeSettings(latency="constant:0", scores="graded")) as judge:
+        text = (folder / "judge.yaml").read_text("utf-8").replace("http://127.0.0.1:8077/v1", f"{judge.url}/v1")
+        (tmp_path / "judge.yaml").write_text(text, "utf-8")
+        reward = str(tmp_path / "judge.yaml")
+        assert main(["score", str(folder / "answers.jsonl"), "--reward", reward, "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["scored"], told["saved_by_cascade"], told["calls"]) == (4, 2, 2)
+
+
+COMMANDS = re.compile(r"^rewardflow (?:[^#\n]*)", re.MULTILINE)
+PAGES = [ROOT / "AGENTS.md", *sorted(EXAMPLES.rglob("README.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_every_command_in_the_pages_parses(page: Path) -> None:
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL)).replace("\\\n", " ")
+    for line in COMMANDS.findall(blocks):
+        if "$(" not in line:  # the shell makes words of it
+            assert callable(build_parser().parse_args(line.split()[1:]).run), line

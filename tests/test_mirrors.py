@@ -64,6 +64,7 @@ COVERED_BY: Mapping[str, str] = {
     "cli.command_table": "cli/test_main.py",
     "cli.demo.closing_report": "cli/demo/test_command.py",
     "cli.score.closing_report": "cli/score/test_command.py",
+    "cli.setup.starter_files": "cli/setup/test_init.py",
     "cli.score.scoring": "cli/score/test_command.py",
     "cli.train.closing_report": "cli/train/test_command.py",
     "cli.train.totals": "cli/train/test_live_view.py",

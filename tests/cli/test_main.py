@@ -43,12 +43,35 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("rewardflow ")
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["demo", "--nonsense"], ["bench", "nonsense"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["nonsense"], ["demo", "--nonsense"], ["bench", "nonsense"]], ids=" ".join)
 def test_what_is_no_command_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
     assert "usage: rewardflow" in capsys.readouterr().err
+
+
+def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert "usage: rewardflow" in said
+    assert "train a policy with a reward" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["trian"], "there is no command 'trian'; did you mean 'train'?"),
+        (["journal", "lst"], "there is no command 'lst'; did you mean 'ls'?"),
+        (["zzzz"], "there is no command 'zzzz'; there are init, demo, score, train, "),
+    ],
+)
+def test_a_mistyped_command_gets_the_nearest_one(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

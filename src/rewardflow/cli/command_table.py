@@ -20,6 +20,12 @@ class Command(NamedTuple):  # importing dataclasses would take longer than all o
 
 COMMANDS = (
     Command(
+        "init",
+        "rewardflow.cli.setup.init",
+        "write the files of a new run: your own function, an LLM judge, or a rule plus a judge",
+        "rewardflow init first-run --case judge",
+    ),
+    Command(
         "demo",
         "rewardflow.cli.demo.command",
         "watch a tiny model learn from a slow judge, with and without waiting for it; needs no account and no GPU",
@@ -126,5 +132,11 @@ COMMANDS = (
         "rewardflow.cli.bench",
         "measure what the agent, a call to a judge and a schedule cost, and how close they come to their bounds",
         "rewardflow bench agent --quick",
+    ),
+    Command(
+        "completion",
+        "rewardflow.cli.setup.completion",
+        "print a script that completes commands, options and settings in bash, zsh or fish",
+        "rewardflow completion bash",
     ),
 )

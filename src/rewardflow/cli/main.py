@@ -50,6 +50,16 @@ class _Parser(argparse.ArgumentParser):
         finally:
             self._is_parsing = False
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Suggests the nearest command for one that does not exist."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            import difflib
+
+            nearest = difflib.get_close_matches(str(value), list(action.choices), n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(action.choices)}"
+            raise argparse.ArgumentError(None, f"there is no command {value!r}; {hint}")
+        super()._check_value(action, value)
+
     def _load_command(self) -> None:
         command, self._unloaded = self._unloaded, None
         if command is not None:
@@ -86,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=argparse.SUPPRESS,
         help="show program's version number and exit",
     )
-    subparsers = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", dest="command", required=False, metavar="COMMAND")
     for command in COMMANDS:
         subparsers.add_parser(command.name, help=command.help, command=command)
     return parser
@@ -96,7 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     if not sys.stderr.isatty():  # transformers reads it when it is imported; progress bars garble log files
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
     from rewardflow.cli.command_run import run_command  # loads asyncio, which `--help` does not need
 
     return run_command(args)

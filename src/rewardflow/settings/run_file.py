@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.settings import split_options
@@ -38,6 +38,19 @@ _PATH_STARTS = ("./", "../", "~/")
 
 def load_run(path: str | PathLike[str], overrides: Sequence[str] = ()) -> RunSettings:
     """Loads the settings of a run. An override is `section.key=value` with a YAML value, such as `trainer.lr=1e-5`."""
+    return load_run_with_origins(path, overrides).settings
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """The settings of a run, and where each key that was given came from; all others have their defaults."""
+
+    settings: RunSettings
+    origins: Mapping[str, Literal["file", "command line"]]
+
+
+def load_run_with_origins(path: str | PathLike[str], overrides: Sequence[str] = ()) -> LoadedRun:
+    """As `load_run`, with the origin of each key."""
     path = Path(path)
     loader = _RunLoader()
     loader.add_file(read_mapping(path, what="a run file"), path.absolute().parent)
@@ -46,7 +59,7 @@ def load_run(path: str | PathLike[str], overrides: Sequence[str] = ()) -> RunSet
     run = loader.build()
     if run is None:
         raise InvalidInput(_message(path, loader.problems))
-    return run
+    return LoadedRun(run, loader.origins())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,9 @@ class _RunLoader:
             self.problems.append(str(error))
         else:
             self._set(override.key, _Given(override.value, Path.cwd(), is_override=True))
+
+    def origins(self) -> dict[str, Literal["file", "command line"]]:
+        return {key: "command line" if given.is_override else "file" for key, given in self._given.items()}
 
     def build(self) -> RunSettings | None:
         """Returns None if there are problems."""

@@ -22,6 +22,7 @@ from rewardflow.cli.display import stderr_console
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import TrainOutcome, report_outcome, report_plan, report_preflight, write_json
 from rewardflow.cli.train.live_view import TrainView
+from rewardflow.cli.train.printed_config import print_config
 from rewardflow.cli.train.stop_signals import StopSignals
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import METRICS_FILE, RUN_FILE
@@ -32,7 +33,7 @@ from rewardflow.runtime.prepare import RunStart, check_installed, check_start, s
 from rewardflow.runtime.records.validation_records import is_measuring
 from rewardflow.runtime.run_agent import spent_usd
 from rewardflow.settings.json_schema import json_schema
-from rewardflow.settings.run_file import load_run
+from rewardflow.settings.run_file import load_run_with_origins
 from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --check: plan each phase on devices with this much memory, and ask neither cluster nor reward",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in run_dir, from its last checkpoint")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print every setting as resolved, and where its value comes from"
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of a run file, for editors")
     parser.add_argument("--no-probe", action="store_true", help="start without asking the reward about a sample")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -79,7 +83,11 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput("--no-probe cannot go with --check, which asks the reward about a sample")
     if args.memory is not None and not (args.check and args.memory > 0):
         raise InvalidInput(f"--memory goes with --check and is more than 0 GiB, got --memory {args.memory:g}")
-    settings = load_run(args.run_file, args.overrides)
+    loaded = load_run_with_origins(args.run_file, args.overrides)
+    settings = loaded.settings
+    if args.print_config:
+        print_config(loaded, file=args.run_file, as_json=args.json)
+        return WELL
     if args.memory is not None:
         return plan(settings, int(args.memory * _GIB), as_json=args.json)
     start = check_start(settings, resume=args.resume)

@@ -1,0 +1,1 @@
+"""Commands for the first minutes: files of a new run, and completion in the shell."""
