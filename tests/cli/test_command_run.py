@@ -125,6 +125,18 @@ def test_the_log_shows_no_secret_and_cannot_steer_the_terminal(capsys: pytest.Ca
     assert "\x1b" not in said
 
 
+def test_what_a_library_logs_below_a_warning_is_not_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """bm25s sets its own logger to DEBUG."""
+    logger = logging.getLogger("a_library")
+    logger.setLevel(logging.DEBUG)
+    with logging_to_stderr(0):
+        logger.debug("building the index")
+        logger.warning("the index is empty")
+    said = capsys.readouterr().err
+    assert "building" not in said
+    assert "the index is empty" in said
+
+
 # ---- signals and pipes --------------------------------------------------------------------------------------------
 
 IGNORES_CTRL_C = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")  # as shells do for jobs in the background

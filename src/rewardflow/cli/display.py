@@ -64,10 +64,14 @@ class _SafeFormatter(logging.Formatter):
 
 
 class _StderrHandler(logging.Handler):
-    """Hands records to rich's handler, which it makes for the first record."""
+    """Hands records to rich's handler, which it makes for the first record.
+
+    Drops what other libraries log below a warning: some set the level of their own loggers to DEBUG.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._rich_handler.handle(record)
+        if record.levelno >= logging.WARNING or record.name.partition(".")[0] == "rewardflow":
+            self._rich_handler.handle(record)
 
     @functools.cached_property
     def _rich_handler(self) -> logging.Handler:
