@@ -86,7 +86,7 @@ def samples_of(loop: Any, count: int) -> list[Any]:
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
-        return [loop.rollout_buffer.get(timeout=60) for _ in range(count)]
+        return [loop.rollout_buffer.get(timeout=300) for _ in range(count)]
     finally:
         if thread.is_alive():
             loop._loop.call_soon_threadsafe(loop._stop_event.set)

@@ -50,7 +50,7 @@ def test_a_spawned_process_gets_a_copy_that_opens_an_agent_of_its_own(judge: str
     results = context.Queue()
     child = context.Process(target=judged, args=(function, results))
     child.start()
-    assert results.get(timeout=60) == [1.0, 0.0]
+    assert results.get(timeout=300) == [1.0, 0.0]
     child.join()
     assert child.exitcode == 0
     assert Path("run.db").exists()
