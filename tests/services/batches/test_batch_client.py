@@ -231,6 +231,8 @@ def test_what_a_batch_cannot_do_is_refused_before_anything_is_sent() -> None:
         LLMJudge(model="m", base_urls=urls, expected_score=True, batch={"api": "anthropic"})
     with pytest.raises(rf.InvalidInput, match="structured must be auto or prompt"):
         LLMJudge(model="m", base_urls=urls, structured="schema", batch={"api": "anthropic"})
+    with pytest.raises(rf.InvalidInput, match="no setting 'seed'"):
+        LLMJudge(model="m", base_urls=urls, sampling={"max_tokens": 9, "seed": 1}, batch={"api": "anthropic"})
     with pytest.raises(rf.InvalidInput, match="there is no setting 'lingers'"):
         LLMJudge(model="m", base_urls=urls, batch={"lingers": 3})
     with pytest.raises(rf.InvalidInput, match="api must be one of openai, anthropic"):

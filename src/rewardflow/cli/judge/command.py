@@ -20,7 +20,7 @@ from rewardflow.cli.display import stderr_console, stdout_console
 from rewardflow.cli.options import add_agent_flags
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.command import make_agent, reward_of
-from rewardflow.cli.score.scoring import score_all
+from rewardflow.cli.score.scoring import ALL_SCORED, SOME_FAILED, score_all
 from rewardflow.errors import InvalidInput
 from rewardflow.judging.judge_test import JudgeTest, judge_test_of
 from rewardflow.judging.labelled_answers import LABEL, LabelledAnswer, read_labelled_answers
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 NUM_PROBES = 12
 THRESHOLD = 0.5
-ALL_SCORED = 0
-SOME_FAILED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from rewardflow.cli.options import add_agent_flags
 from rewardflow.cli.report.command import parse_steps
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.command import make_agent
-from rewardflow.cli.score.scoring import score_all
+from rewardflow.cli.score.scoring import ALL_SCORED, SOME_FAILED, score_all
 from rewardflow.judging.rejudging import Rejudging, rejudging_of
 from rewardflow.judging.run_rollouts import read_judged_rollouts, sampled_groups
 from rewardflow.observe.private_file import write_private
@@ -27,9 +27,6 @@ from rewardflow.observe.run_directory import JOURNAL_FILE, REJUDGED_FOLDER
 from rewardflow.report.judges.judge_figures import estimate_text
 from rewardflow.report.judges.rejudged_section import ROWS
 from rewardflow.report.run_data import read_run
-
-ALL_SCORED = 0
-SOME_FAILED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

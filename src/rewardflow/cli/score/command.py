@@ -21,16 +21,14 @@ from rewardflow.cli.display import stderr_console
 from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.closing_report import report, summarise
-from rewardflow.cli.score.scoring import Scoring, score_all
+from rewardflow.cli.score.scoring import ALL_SCORED, SOME_FAILED, Scoring, score_all
 from rewardflow.errors import InvalidInput
 from rewardflow.services.reward_file import load_reward_file
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-ALL_SCORED = 0
 NOT_SAVED = 1
-SOME_FAILED = 3
 BAD_ROWS_NAMED = 20
 
 

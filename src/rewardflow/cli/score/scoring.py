@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Place = tuple[int, str, int]
 _KINDS: dict[type[rf.AgentHalted], FailureKind] = {rf.BudgetExhausted: "budget", rf.ServiceOutage: "outage"}
 
+ALL_SCORED = 0  # the exit codes of these commands
+SOME_FAILED = 3
+
 
 @dataclass(slots=True)
 class Scoring:

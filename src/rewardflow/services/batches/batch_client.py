@@ -11,6 +11,7 @@ same call has made; so a retry asks anew, and a repeated run finds each of the r
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import logging
 import secrets
@@ -66,7 +67,7 @@ class BatchClient:
                 batch = session.batch_with(request.key) or session.gather(endpoint, request, payload)
                 outcome = await session.outcome_in(batch, request.key)
         if isinstance(outcome, CallError):
-            raise outcome
+            raise copy.copy(outcome)  # all requests of a batch may share it, and each raise adds to its traceback
         session.delivered.add(request.key)
         return outcome
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, TypeVarTuple
@@ -67,6 +68,8 @@ class Batch:
         return batch
 
     def add(self, request: StoredRequest, part: bytes) -> None:
+        if not self.requests:  # also if others were taken back
+            self.began_s = asyncio.get_running_loop().time()
         self.requests[request.key] = request
         self.parts[request.key] = part
         self.num_bytes += len(part)
@@ -103,6 +106,9 @@ class BatchSender:
             await self._fail(batch, error)
         except NotCreated:
             await in_thread(self._store.forget_batch, batch.key)
+        except sqlite3.Error as error:  # a full disk: what is at the service stays there, for a later session
+            lost = ServiceError(f"the file of batches cannot be written: {error}", retryable=False)
+            batch.outcomes = dict.fromkeys(batch.requests, lost)
         batch.is_over = True
 
     async def cancel(self, batch: Batch) -> None:

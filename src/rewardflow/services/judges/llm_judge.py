@@ -19,6 +19,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.late_answers import LateAnswers
 from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY
 from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.batches.anthropic_messages import message_params
 from rewardflow.services.batches.settings import BatchSettings
 from rewardflow.services.http.chat import ChatAnswer, ChatClient
 from rewardflow.services.http.endpoint import check_flag
@@ -81,7 +82,7 @@ class LLMJudge(ServiceRecord):
         put(self, "prices", Prices.of(self.prices))
         put(self, "batch", BatchSettings.of(self.batch))
         check_choice("structured", self.structured, get_args(Structured))
-        _check_batch(BatchSettings.of(self.batch), self.structured, self.expected_score)
+        self._check_batch()
         check_flag("images", self.images)
         if isinstance(self.max_chars, bool) or not isinstance(self.max_chars, int) or self.max_chars < 1:
             raise InvalidInput(f"max_chars must be a whole number of at least 1, got {self.max_chars!r}")
@@ -213,6 +214,17 @@ class LLMJudge(ServiceRecord):
     async def aclose(self) -> None:
         await self._chat.aclose()
 
+    def _check_batch(self) -> None:
+        """Refuses what Anthropic's batches cannot do: its messages have neither log-probs nor a schema of this form."""
+        batch = BatchSettings.of(self.batch)
+        if batch is None or batch.api != "anthropic":
+            return
+        if self.expected_score:
+            raise InvalidInput("expected_score needs log-probs, which batch.api=anthropic does not give")
+        if self.structured == "schema":
+            raise InvalidInput("structured must be auto or prompt with batch.api=anthropic, got schema")
+        message_params({"model": self.model, "messages": (), **self.sampling})  # refuses settings without an equivalent
+
     def images_shown(self, rollout: Rollout) -> tuple[Mapping[str, Any], ...]:
         """Returns the images of the prompt that this judge is shown: none, unless `images` is set."""
         return images_of(rollout) if self.images else ()
@@ -301,16 +313,6 @@ def _label(title: str) -> str:
 
 def _places_in(template: str) -> list[str]:
     return [found[1] for found in _PLACE.finditer(template) if found[1]]
-
-
-def _check_batch(batch: BatchSettings | None, structured: Structured, expected_score: bool) -> None:
-    """Refuses what Anthropic's batches cannot do; its messages have neither log-probs nor a schema of this form."""
-    if batch is None or batch.api != "anthropic":
-        return
-    if expected_score:
-        raise InvalidInput("expected_score needs log-probs, which batch.api=anthropic does not give")
-    if structured == "schema":
-        raise InvalidInput("structured must be auto or prompt with batch.api=anthropic, got schema")
 
 
 def _check_template(template: str) -> None:
