@@ -1,4 +1,4 @@
-"""The rollouts of a run come from its journal: scored ones, in whole groups, without validations."""
+"""The rollouts of a run come from its journal: scored ones, in whole groups, without validations and probes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def written(path: Path, reward: Any = says, **options: Any) -> Path:
     rollouts = [
         rf.Rollout(group_id=group_id, step=step, index=i, group_size=3, prompt="q", response=text, extra_info={"i": i})
         for step in range(2)
-        for group_id in ("a", "b", "validation/3/0")
+        for group_id in ("a", "b", "validation/3/0", "probe-0-again-1f/a")
         for i, text in enumerate(("0.5", "fail" if group_id == "b" else "0.25", "1.0"))
     ]
 

@@ -80,4 +80,4 @@ def _rollout(texts: Mapping[str, Any], group_id: str) -> Rollout:
 
 
 def _is_beside_training(row: JournalRow) -> bool:
-    return row.group_id.startswith((f"{VALIDATION_SOURCE}-", f"{PROBE_SOURCE}-"))
+    return row.group_id.startswith((VALIDATION_SOURCE, f"{PROBE_SOURCE}-"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.report.judges.audit_section import audit_section, read_audit
+from rewardflow.report.judges.audit_section import audit_section, read_audit, read_probings
 
 ALARM = {"window": 4, "training_before": 0.5, "training_after": 0.9, "audit_before": 0.6, "audit_after": 0.2}
 
@@ -31,6 +31,22 @@ def test_both_scores_alarms_and_changed_models_are_shown(tmp_path: Path) -> None
     assert "Alarm at step 1: over 4 steps the training judge&#x27;s score rose from 0.5 to 0.9" in shown
     assert "The training judge changed at step 2: its answers name &lt;m-2&gt;." in shown
     assert "Mean score of the audited rollouts" in shown
+
+
+@pytest.mark.parametrize(
+    ("is_alarm", "said"),
+    [
+        (True, "The training judge changed before step 50: 15 of 16 answers that could tell have moved away"),
+        (False, "The training judge scored fixed answers as at the start, last at step 50"),
+    ],
+)
+def test_the_last_look_at_fixed_answers_is_told(is_alarm: bool, said: str, tmp_path: Path) -> None:
+    probing = {"step": 50, "moved": 15, "told": 16, "mean_before": 0.5, "mean_now": 0.75, "is_alarm": is_alarm}
+    (tmp_path / "judge_probes.json").write_text(json.dumps({"probings": [probing]}), "utf-8")
+    assert said in str(audit_section([], read_probings(tmp_path)))
+    (tmp_path / "judge_probes.json").write_text("{", "utf-8")
+    with pytest.raises(InvalidInput, match=r"judge_probes\.json must be JSON"):
+        read_probings(tmp_path)
 
 
 def test_a_run_without_an_audit_has_no_section(tmp_path: Path) -> None:

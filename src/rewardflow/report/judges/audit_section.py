@@ -47,9 +47,16 @@ def read_probings(run_dir: Path) -> list[Fields]:
 
 def audit_section(lines: Sequence[Fields], probings: Sequence[Fields] = ()) -> Markup | None:
     audited = [line for line in lines if line.count("rollouts")]
-    if not audited:
+    if not audited and not probings:
         return None
-    chart = line_chart(
+    notes = [tag("p", text, class_="lead") for text in (*_alarms(audited), *_models(lines), *_probed(probings))]
+    charts = tag("div", _chart(audited), class_="charts") if audited else ""
+    lead = "A second judge scored a random share of the rollouts; nothing was trained on its verdicts."
+    return section("audit", "Audit", notes, charts, lead=lead)
+
+
+def _chart(audited: Sequence[Fields]) -> Markup:
+    return line_chart(
         Chart(
             title="Mean score of the audited rollouts",
             xs=[float(line.count("step")) for line in audited],
@@ -60,9 +67,6 @@ def audit_section(lines: Sequence[Fields], probings: Sequence[Fields] = ()) -> M
             note=f"{figure(sum(line.count('rollouts') for line in audited))} rollouts",
         )
     )
-    notes = [tag("p", text, class_="lead") for text in (*_alarms(audited), *_models(lines), *_probed(probings))]
-    lead = "A second judge scored a random share of the rollouts; nothing was trained on its verdicts."
-    return section("audit", "Audit", notes, tag("div", chart, class_="charts"), lead=lead)
 
 
 def _mean(line: Fields, name: str) -> float | None:
