@@ -69,7 +69,7 @@ test-trl: .venv-trl/.tests ## train with TRL's trainers and the agent, on CPU
 	@.venv-trl/bin/python -m pytest -W default -o faulthandler_timeout=600 tests/on_trl $(ARGS)
 
 test-serve: .venv-serve/.ready ## test the server: its protocols, jobs, load and kills, and its description with schemathesis
-	@.venv-serve/bin/python -m pytest -o faulthandler_timeout=300 tests/serve tests/serve_outside tests/cli/test_serve.py $(ARGS)
+	@.venv-serve/bin/python -m pytest -o faulthandler_timeout=600 tests/serve tests/serve_outside tests/cli/test_serve.py $(ARGS)
 
 test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CPU ranks of this machine
 	@.venv-megatron/bin/python -m pytest -o faulthandler_timeout=600 tests/on_megatron $(ARGS)

@@ -16,7 +16,9 @@ def body(*rollouts: dict[str, Any], **more: Any) -> dict[str, Any]:
 def test_verdicts_that_are_not_final_in_time_are_listed_and_the_same_request_gets_them() -> None:
     async def main() -> None:
         async with served() as asker:
-            asked = body({"group_id": "g", "response": "ab"}, {"group_id": "h", "response": "hold"}, wait_s=0.05)
+            done, held = {"group_id": "g", "response": "ab"}, {"group_id": "h", "response": "hold"}
+            await asker.post("/v1/score", body(done, wait_s=60))
+            asked = body(done, held, wait_s=0.05)
             _, first = await asker.post("/v1/score", asked)
             assert [one["group_id"] for one in first["pending"]] == ["h"]
             GATE["hold"].set()
@@ -66,6 +68,7 @@ def test_a_failed_verdict_has_no_value() -> None:
         (body({"group_id": "g", "response": "", "step": False}), "step must be a whole number"),
         (body({"group_id": "g", "response": "", "group_size": 2**40}), "group_size must be at most"),
         (body({"group_id": "g", "response": "", "messages": ["hi"]}), "messages must be a list of objects"),
+        (body({"group_id": "g", "response": "", "messages": False}), "messages must be a list of objects"),
         (body({"group_id": "g", "response": ""}, wait_s="1"), "wait_s must be float"),
     ],
 )

@@ -176,8 +176,8 @@ def rollout_of(plain: Mapping[str, Any], where: str) -> Rollout:
     for name in _WHOLE:
         if isinstance(plain.get(name), bool):
             raise InvalidInput(f"{where}.{name} must be a whole number, got {plain[name]}")
-    messages = plain.get("messages") or ()
-    if not isinstance(messages, list | tuple) or not all(isinstance(one, Mapping) for one in messages):
+    messages = plain.get("messages", [])
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise InvalidInput(f"{where}.messages must be a list of objects, got {messages!r:.100}")
     rollout = Rollout(**plain)
     if rollout.group_size > MAX_GROUP_SIZE:
