@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from rewardflow.errors import InvalidInput
-from rewardflow.policy.outline import outlined, set_weight_dtype
+from rewardflow.policy.outline import give_room, outlined, set_weight_dtype
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -80,3 +80,12 @@ def test_a_buffer_that_is_filled_later_is_refused_by_name() -> None:
 
     with pytest.raises(InvalidInput, match="table"):
         outlined(Late)
+
+
+def test_an_outline_that_gets_room_keeps_its_ties_and_buffers() -> None:
+    model = outlined(lambda: build(Qwen2Config(**SIZES, tie_word_embeddings=True)))
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    give_room(model, torch.device("cpu"))
+    assert not any(weight.is_meta for weight in model.parameters())
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())

@@ -16,7 +16,7 @@ from rewardflow.errors import InvalidInput, RewardLoadError
 from rewardflow.flow.schedule import Schedule, Stream
 from rewardflow.observe.run_directory import read_events, read_steps
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.local import embedded
+from rewardflow.runtime.local import embedded, for_device_here, prepared_device
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     GenerationSettings,
@@ -196,3 +196,25 @@ def test_a_second_run_in_the_same_directory_is_refused_before_anything_is_asked(
     with pytest.raises(InvalidInput, match="holds a run already"):
         train(dataclasses.replace(settings, seed=1))
     assert len(calls_in(tmp_path)) == num_calls
+
+
+@pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
+def test_a_device_that_is_no_cpu_multiplies_float32_as_the_settings_say(
+    tmp_path: Path, tf32: bool, precision: str
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        settings = settings_in(tmp_path, trainer=TrainerSettings(device="meta", tf32=tf32))
+        prepared_device(settings)
+        assert torch.get_float32_matmul_precision() == precision
+        assert for_device_here(settings).trainer.autocast == "bfloat16"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_on_a_cpu_precision_stays_as_it_is(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, trainer=TrainerSettings(device="cpu"))
+    before = torch.get_float32_matmul_precision()
+    prepared_device(settings)
+    assert torch.get_float32_matmul_precision() == before
+    assert for_device_here(settings) == settings

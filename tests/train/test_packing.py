@@ -1,5 +1,7 @@
 """Rows are split by their lengths alone, and nothing of them is lost in the tensors."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -29,6 +31,16 @@ def test_a_pass_ends_only_where_one_more_row_would_exceed_the_budget(lengths: li
         assert (len(indices) + 1) * max(lengths[index] for index in indices) > budget
 
 
+@given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 200))
+def test_without_padding_the_tokens_of_a_pass_are_those_of_its_rows(lengths: list[int], budget: int) -> None:
+    passes = split_passes(lengths, budget, padding_free=True)
+    assert sorted(index for indices in passes for index in indices) == list(range(len(lengths)))
+    for indices in passes:
+        assert len(indices) == 1 or sum(lengths[index] for index in indices) <= budget
+    for indices, after in itertools.pairwise(passes):
+        assert sum(lengths[index] for index in indices) + lengths[after[0]] > budget
+
+
 def test_rows_of_about_the_same_length_go_together() -> None:
     assert split_passes([2, 9, 3, 8, 2], 18) == [[1, 3], [2, 0, 4]]
 
@@ -39,6 +51,17 @@ def test_packed_rows_are_padded_on_the_right_and_know_their_sampled_tokens() -> 
     assert packed.token_ids_N.tolist() == [7, 2, 3, 4]
     assert packed.mask_BT.tolist() == [[True, False, False], [True, True, True]]
     assert packed.by_row(torch.tensor([10.0, 20.0, 30.0, 40.0])).tolist() == [[10, 0, 0], [20, 30, 40]]
+
+
+def test_rows_without_padding_follow_one_another_with_positions_of_their_own() -> None:
+    rows = [TokenRow.of(rollout([5, 6], [7])), TokenRow.of(rollout([1], [2, 3, 4]))]
+    packed = pack(rows, CPU, padding_free=True)
+    assert packed.input_ids_BL.tolist() == [[5, 6, 7, 1, 2, 3, 4]]
+    assert packed.position_ids_BL is not None
+    assert packed.position_ids_BL.tolist() == [[0, 1, 2, 0, 1, 2, 3]]
+    assert packed.token_ids_N.tolist() == [7, 2, 3, 4]
+    assert packed.by_row(torch.tensor([10.0, 20.0, 30.0, 40.0])).tolist() == [[10, 0, 0], [20, 30, 40]]
+    assert packed.inputs(drops_last=True)["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2]]
 
 
 def test_tokens_between_two_sampled_ones_that_the_policy_did_not_sample_are_left_out() -> None:

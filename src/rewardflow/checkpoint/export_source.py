@@ -12,10 +12,10 @@ from rewardflow.checkpoint.manifest import MANIFEST_FILE, Checkpoint, read_manif
 from rewardflow.checkpoint.store import CheckpointStore
 from rewardflow.errors import CheckpointError, InvalidInput
 from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER
-from rewardflow.settings.run_settings import PolicySettings
+from rewardflow.settings.run_settings import LoraSettings, PolicySettings
 
 _POLICY = "policy."
-_TRUST = "trust_remote_code"
+_TRUST, _LORA = "trust_remote_code", "lora"
 
 
 def find_checkpoint(source: Path, *, wants_best: bool = False) -> Checkpoint:
@@ -44,6 +44,8 @@ def policy_settings_of(checkpoint: Checkpoint, *, trust_remote_code: bool) -> Po
             "policy.trust_remote_code=true (eval) or --trust-remote-code (export) if you trust the code of "
             f"{named.get('model')!r:.200}, got {checkpoint.path}"
         )
+    if isinstance(lora := named.pop(_LORA, None), dict):
+        named[_LORA] = LoraSettings(**lora)
     try:
         return PolicySettings(**named, trust_remote_code=trust_remote_code)
     except TypeError as error:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rewardflow.errors import InvalidInput
-from rewardflow.settings.run_keys import keys
+from rewardflow.settings.run_keys import field_of, keys, sections
 from rewardflow.settings.run_settings import RunSettings
 
 _SECTIONS = ("policy", "data", "generation", "algorithm", "schedule", "trainer", "critic")
@@ -22,6 +22,7 @@ _FREE = frozenset(
     {
         *("data.path", "trainer.threads", "trainer.device", "trainer.offload", "trainer.backend", "trainer.megatron"),
         # What people lower when a run died of too little memory.
+        "trainer.padding_free",
         *("trainer.micro_batch_tokens", "generation.max_sequences", "policy.gradient_checkpointing"),
     }
 )
@@ -41,8 +42,11 @@ def _named(section: str, record: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         name, value = f"{section}.{field.name}", getattr(record, field.name)
-        if name not in _FREE:
-            found |= _named(name, value) if dataclasses.is_dataclass(value) else {name: _plain(value)}
+        if name in _FREE:
+            continue
+        # An optional section is one value: key by key, a missing one would equal one with all defaults.
+        is_section = dataclasses.is_dataclass(value) and field.default is not None
+        found |= _named(name, value) if is_section else {name: _plain(value)}
     return found
 
 
@@ -61,9 +65,13 @@ def check_same(then: Mapping[str, Any], now: Mapping[str, Any], *, where: str) -
 
 
 def _default(name: str) -> Any:
+    if name in sections():
+        return _plain(field_of(name).default)
     key = keys().get(name)
     return _GONE if key is None or key.is_required else _plain(key.default)
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     return json.loads(json.dumps(value, default=str))

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from rewardflow.checkpoint.state_metadata import StateReader
 from rewardflow.errors import CheckpointError, InvalidInput
+from rewardflow.policy.adapters import is_adapter
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -119,9 +120,11 @@ def read_state(
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Returns parameters and persistent buffers, each once: tied weights have one name."""
+    """Returns parameters and persistent buffers, each once: tied weights have one name. Of a model with adapters those
+    alone, because nothing else of it changes."""
     once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    return {name: tensor for name, tensor in model.state_dict().items() if name in once}
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name in once}
+    return {name: tensor for name, tensor in weights.items() if is_adapter(name)} or weights
 
 
 def _names(model: nn.Module) -> dict[Tensor, str]:

@@ -21,6 +21,7 @@ from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.judging.judging_rows import run_judging_benchmarks
 from rewardflow.bench.learning import algorithms, copying_runs
+from rewardflow.bench.padding import run_padding_benchmarks
 from rewardflow.bench.report import run_report_benchmarks
 from rewardflow.bench.scale import run_scale_benchmarks
 from rewardflow.bench.serving import run_serve_benchmarks
@@ -54,6 +55,7 @@ class _SeededBenchmark:
 _BENCHMARKS = {
     "agent": run_agent_benchmarks,
     "judge": run_judge_benchmarks,
+    "padding": run_padding_benchmarks,
     "report": run_report_benchmarks,
     "scale": run_scale_benchmarks,
     "serve": run_serve_benchmarks,
@@ -98,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="what to measure: agent (its own cost), judge (calls over HTTP to the mock judge), "
         "judging (calls saved by an escalation, alarms of an audit, 5 minutes), "
+        "padding (training on rows of mixed lengths with and without it, 1 minute), "
         "scale (several processes on Ray), serve (verdicts over HTTP), "
         "report (the page of a run of 5 million calls), schedules (a training step under each, 10 minutes), "
         "plan (`rewardflow plan` against three real runs, 2 minutes), "

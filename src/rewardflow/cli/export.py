@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=get_args(Dtype), default="float32", help="the dtype of the weights (float32)"
     )
     parser.add_argument(
+        "--only-adapters",
+        action="store_true",
+        help="of a run with policy.lora, write the adapters as peft reads them, not a model with them merged",
+    )
+    parser.add_argument(
         "--trust-remote-code",
         action="store_true",
         help="run code that comes with the model; a checkpoint cannot allow that by itself",
@@ -45,8 +50,15 @@ def run(args: argparse.Namespace) -> int:
     check_model_files(policy_settings_of(checkpoint, trust_remote_code=args.trust_remote_code))
     from rewardflow.checkpoint.exported_model import export_policy  # loads torch
 
-    export_policy(checkpoint, target, dtype=args.dtype, trust_remote_code=args.trust_remote_code)
+    export_policy(
+        checkpoint,
+        target,
+        dtype=args.dtype,
+        trust_remote_code=args.trust_remote_code,
+        only_adapters=args.only_adapters,
+    )
+    what = "adapters" if args.only_adapters else "model"
     sys.stdout.write(
-        f"wrote the model of {safe(str(checkpoint.path))}, after {checkpoint.step:,} steps, to {safe(str(target))}\n"
+        f"wrote the {what} of {safe(str(checkpoint.path))}, after {checkpoint.step:,} steps, to {safe(str(target))}\n"
     )
     return 0

@@ -48,6 +48,15 @@ def set_weight_dtype(outline: nn.Module, dtype: torch.dtype) -> None:
     _replace_weights(outline, lambda weight: weight.to(dtype))
 
 
+def give_room(outline: nn.Module, device: torch.device) -> None:
+    """Gives memory on the device to an outline's weights, without values, and moves its buffers there."""
+    _replace_weights(outline, lambda weight: torch.empty_like(weight, device=device))
+    for module in outline.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)
+
+
 def _drop_values(model: nn.Module) -> None:
     """Moves weights that were made with values, such as the ones of a norm, to the meta device."""
     _replace_weights(model, lambda weight: weight.to("meta"))

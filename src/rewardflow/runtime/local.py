@@ -27,10 +27,13 @@ from rewardflow.runtime.memory_tuning import keep_freed_memory, without_what_las
 from rewardflow.runtime.open_run import Machinery, OpenOptions, OpenRun, open_run
 from rewardflow.runtime.peak_memory import peak_memory_bytes
 from rewardflow.runtime.validation_setup import fitting_prompts
+from rewardflow.settings.device_defaults import DeviceKind, for_device
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from rewardflow.policy.load_policy import Policy
     from rewardflow.train.device_trainer import DeviceTrainer
 
@@ -76,12 +79,13 @@ class LocalRuntime:
         await self._stack.aclose()
 
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
-        settings = self._settings
+        self._settings = settings = await self._thread.run(lambda: for_device_here(self._settings))
         policy = await self._thread.run(lambda: rehearse(settings, prompt_set))
         return await self._thread.run(lambda: rehearse_validation(settings, policy, validation_set))
 
     async def load(self) -> Machinery:
-        settings, thread = self._settings, self._thread
+        thread = self._thread
+        self._settings = settings = await thread.run(lambda: for_device_here(self._settings))
         self.policy = await thread.run(lambda: load(settings))
         self.trainer = await _open_trainer(settings, self.policy, thread, self._stack)
         engine = await _open_engine(settings, self.policy, self.trainer, thread, self._stack)
@@ -92,6 +96,7 @@ class LocalRuntime:
             critic=self.trainer if settings.algorithm.kind.critic else None,
             fits=lambda prompt: bool(engine.encoder.fit([prompt]).kept),
             peak_memory_bytes=partial(peak_memory_bytes, device_of(settings)),
+            device_kind=device_kind(settings),
         )
 
     async def rehearse_evaluation(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
@@ -104,6 +109,7 @@ class LocalRuntime:
 
     async def load_evaluation(self, checkpoint: Checkpoint | None, version: int) -> Generator:
         """Loads the engine alone, without a trainer."""
+        self._settings = await self._thread.run(lambda: for_device_here(self._settings))
         policy = await self._thread.run(lambda: _load_saved(self._settings, checkpoint))
         engine = make_measuring_engine(self._settings, policy, self._thread)
         await self._stack.enter_async_context(engine)
@@ -142,12 +148,11 @@ def load(settings: RunSettings) -> Policy:
 
 def _load_saved(settings: RunSettings, checkpoint: Checkpoint | None) -> Policy:
     """Loads the policy with the weights of the checkpoint, if there is one."""
-    from rewardflow.checkpoint.model_state import read_state
-    from rewardflow.checkpoint.snapshot import STATE_FOLDER
+    from rewardflow.checkpoint.exported_model import read_policy
 
     policy = load(settings)
     if checkpoint is not None:
-        read_state(checkpoint.path / STATE_FOLDER, policy.model)
+        read_policy(checkpoint, policy, settings.policy)
     return policy
 
 
@@ -160,7 +165,18 @@ def prepared_device(settings: RunSettings) -> Any:
     device = device_of(settings)
     if device.type == "cpu":
         keep_freed_memory()
+    else:
+        torch.set_float32_matmul_precision("high" if settings.trainer.tf32 else "highest")
     return device
+
+
+def device_kind(settings: RunSettings) -> DeviceKind:
+    return "cpu" if device_of(settings).type == "cpu" else "accelerator"
+
+
+def for_device_here(settings: RunSettings) -> RunSettings:
+    """Returns the settings with what they leave to the device of this process."""
+    return for_device(settings, device_kind(settings))
 
 
 def device_of(settings: RunSettings) -> Any:
@@ -210,15 +226,28 @@ async def _open_engine(
     stack: contextlib.AsyncExitStack,
 ) -> Engine:
     """Opens an engine on the trainer's own weights, or on others that publishing updates."""
+    from rewardflow.policy.load_policy import outline_policy
+
     is_trained = backend_of(settings).trains_policy_model  # else the policy's weights are for generating alone
     uses_model, is_shared = engine_factory(settings).uses_policy_model, settings.schedule.placement == "colocated"
     own, own_thread = policy, thread
     if uses_model and not is_shared:
         own_thread = stack.enter_context(DeviceThread("generator"))
         if is_trained:
-            own = dataclasses.replace(policy, model=await thread.run(lambda: copy.deepcopy(policy.model)))
+            own = dataclasses.replace(policy, model=await thread.run(lambda: _plain_copy(policy.model)))
+    elif not uses_model and settings.policy.lora is not None:  # published weights have the names of the plain model
+        own = await thread.run(lambda: outline_policy(settings.policy))
     weights = None if uses_model and is_shared and is_trained else trainer.weights
     return await stack.enter_async_context(make_engine(settings, own, own_thread, weights=weights))
+
+
+def _plain_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """Copies a model without its adapters: published weights have them merged."""
+    from rewardflow.policy.adapters import remove_adapters
+
+    copied = copy.deepcopy(model)
+    remove_adapters(copied)
+    return copied
 
 
 async def _open_trainer(

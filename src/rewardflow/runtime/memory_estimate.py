@@ -7,6 +7,7 @@ Activations and the library's own workspace cannot be counted here and come on t
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rewardflow.policy.load_policy import Policy
 
 _NUM_MOMENTS = 2  # that Adam keeps for each weight
@@ -27,7 +30,8 @@ class MemoryEstimate:
 
     device: str
     device_bytes: int | None  # that the device has, where that is known
-    num_parameters: int
+    num_parameters: int  # of the model, without adapters
+    num_trained: int
     weights: int
     gradients: int
     optimizer: int
@@ -58,9 +62,9 @@ class MemoryEstimate:
 
 def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> MemoryEstimate:
     """Estimates a run in one process. `policy` may be an outline without weights."""
-    weights = list(policy.model.parameters())
-    weight_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
-    trainable = [weight for weight in weights if weight.requires_grad]
+    weights, trained = _weights(settings, policy)
+    plain_bytes = _size(weights)
+    has_adapters = settings.policy.lora is not None
     critic_bytes = _critic_bytes(settings, policy)
     compute_bytes = _num_bytes(settings.trainer.autocast or settings.policy.dtype)
     has_copy = settings.schedule.placement == "separate" or not engine_factory(settings).uses_policy_model
@@ -68,13 +72,14 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
         device=str(device),
         device_bytes=_memory_of(device),
         num_parameters=sum(weight.numel() for weight in weights),
-        weights=weight_bytes,
-        gradients=sum(weight.numel() * weight.element_size() for weight in trainable),
-        optimizer=_NUM_MOMENTS * sum(weight.numel() * weight.element_size() for weight in trainable),
-        reference=weight_bytes if settings.algorithm.needs_reference else 0,
+        num_trained=sum(weight.numel() for weight in trained),
+        weights=plain_bytes + (_size(trained) if has_adapters else 0),
+        gradients=_size(trained),
+        optimizer=_NUM_MOMENTS * _size(trained),
+        reference=plain_bytes if settings.algorithm.needs_reference and not has_adapters else 0,
         critic=(1 + _NUM_MOMENTS) * critic_bytes,
         critic_gradients=critic_bytes,
-        generator_copy=weight_bytes if has_copy else 0,
+        generator_copy=plain_bytes if has_copy else 0,
         key_values=_key_value_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
         logits=_logits_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
     )
@@ -85,22 +90,43 @@ def estimate_rank_memory(settings: RunSettings, policy: Policy) -> MemoryEstimat
     import torch
 
     whole = estimate_memory(settings, policy, torch.device("cpu"))
+    plain_bytes = _size(_weights(settings, policy)[0])
     ranks = settings.runtime.ranks
     parts = backend_of(settings).num_parts(settings)
     is_colocated = settings.schedule.placement == "colocated"
+    weights = whole.weights
+    if settings.policy.lora is not None and parts > 1 and settings.trainer.autocast is not None:
+        # What does not train has the dtype that ranks compute in.
+        weights -= plain_bytes - whole.num_parameters * _num_bytes(settings.trainer.autocast)
     return replace(
         whole,
         device=f"each of {ranks} ranks" if ranks > 1 else "the rank",
         device_bytes=None,
-        weights=whole.weights // parts,
+        weights=weights // parts,
         gradients=whole.gradients // parts,
         optimizer=whole.optimizer // parts,
         reference=whole.reference // parts,
         critic=whole.critic // parts,
         critic_gradients=whole.critic_gradients // parts,
-        generator_copy=whole.weights if is_colocated and ranks > 1 else 0,
+        generator_copy=plain_bytes if is_colocated and ranks > 1 else 0,
         key_values=whole.key_values if is_colocated else 0,
     )
+
+
+def _weights(settings: RunSettings, policy: Policy) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Returns the weights of the model without adapters, and those that train. The policy stays as it is."""
+    from rewardflow.policy.adapters import add_adapters, is_adapter
+
+    model = policy.model
+    if settings.policy.lora is not None:
+        model = policy.reference()
+        add_adapters(model, settings.policy.lora, seed=settings.seed)
+    plain = [weight for name, weight in model.named_parameters() if not is_adapter(name)]
+    return plain, [weight for weight in model.parameters() if weight.requires_grad]
+
+
+def _size(weights: Iterable[Tensor]) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
 def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
@@ -110,7 +136,7 @@ def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
     if not settings.algorithm.kind.critic:
         return 0
     model = build_value_model(policy, settings.critic, settings.policy, seed=settings.seed)
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    return _size(model.parameters())
 
 
 def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
@@ -149,7 +175,7 @@ def _logits_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int
 
     generation, schedule = settings.generation, settings.schedule
     num_sampled = schedule.groups_per_mini_batch * generation.group_size * generation.max_response_tokens
-    num_tokens = min(num_sampled, max(settings.trainer.micro_batch_tokens, generation.max_response_tokens))
+    num_tokens = min(num_sampled, max(settings.trainer.pass_tokens, generation.max_response_tokens))
     num_logits: int = num_tokens * config.vocab_size
     if not backend_of(settings).keeps_all_logits:
         num_logits = min(num_logits, KEPT_LOGITS)

@@ -7,12 +7,13 @@ marked as calculated. What an allocator adds by fragments, kernels' workspace an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.generate.engines import engine_factory
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
+from rewardflow.settings.device_defaults import DeviceKind, for_device, left_to_device
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 from rewardflow.train.memory_phase import MemoryPhase
@@ -32,8 +33,10 @@ class MemoryPlan:
     device_bytes: int
     num_ranks: int
     num_parameters: int
+    num_trained: int
     phases: tuple[MemoryPhase, ...]
     advice: tuple[str, ...] = ()
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # what the settings leave to the device
 
     @property
     def largest(self) -> MemoryPhase:
@@ -48,21 +51,27 @@ class MemoryPlan:
             "device_bytes": self.device_bytes,
             "ranks": self.num_ranks,
             "parameters": self.num_parameters,
+            "trained": self.num_trained,
             "fits": self.fits,
             "phases": [
                 {"name": one.name, "bytes": one.num_bytes, "kinds": dict(one.by_kind), "calculated": one.is_calculated}
                 for one in self.phases
             ],
             "advice": list(self.advice),
+            "device_defaults": dict(self.chosen),
         }
 
 
 def plan_memory(settings: RunSettings, device_bytes: int) -> MemoryPlan:
-    """Needs the model's configuration and tokenizer, not its weights."""
+    """Needs the model's configuration and tokenizer, not its weights. The device is an accelerator, unless given."""
     from rewardflow.policy.load_policy import outline_policy
 
+    kind: DeviceKind = "cpu" if settings.trainer.device == "cpu" else "accelerator"
+    chosen = {} if kind == "cpu" else left_to_device(settings, kind)
+    settings = for_device(settings, kind)
     estimate = _estimate(settings, outline_policy(settings.policy))
-    return planned(settings, estimate, backend_of(settings).rehearse_memory(settings), device_bytes)
+    plan = planned(settings, estimate, backend_of(settings).rehearse_memory(settings), device_bytes)
+    return replace(plan, chosen=chosen)
 
 
 def planned(
@@ -74,6 +83,7 @@ def planned(
         device_bytes=device_bytes,
         num_ranks=settings.runtime.ranks,
         num_parameters=estimate.num_parameters,
+        num_trained=estimate.num_trained,
         phases=tuple(_with_engine(settings, estimate, phases, device_bytes)),
     )
     return plan if plan.fits else replace(plan, advice=tuple(_advice(settings, plan)))
@@ -136,12 +146,12 @@ def _advice(settings: RunSettings, plan: MemoryPlan) -> Iterator[str]:
     yield f"{phase.name} needs {_gib(phase.num_bytes)} of {_gib(plan.device_bytes)}: {_gib(short)} are short"
     kinds = phase.by_kind
     per_pass = sum(kinds.get(kind, 0) for kind in _PER_PASS)
-    if settings.trainer.autocast is None:
+    if settings.trainer.autocast in (None, "float32"):
         yield f"trainer.autocast: bfloat16 halves activations, now {_gib(per_pass)}"
     if not settings.policy.gradient_checkpointing and kinds.get("activations"):
         yield "policy.gradient_checkpointing: true keeps the input of each layer instead of all activations"
     elif per_pass > short:
-        tokens = settings.trainer.micro_batch_tokens
+        tokens = settings.trainer.pass_tokens
         yield f"trainer.micro_batch_tokens below {int(tokens * (1 - short / per_pass)):,}, now {tokens:,}"
     if not settings.trainer.offload:
         freed = sum(kinds.get(kind, 0) for kind in ("reference",))

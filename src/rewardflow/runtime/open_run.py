@@ -41,6 +41,7 @@ from rewardflow.runtime.reward_probe import probe, probe_open
 from rewardflow.runtime.run_agent import RunAgent, keeps_texts, shared_cluster
 from rewardflow.runtime.run_state import CheckpointedTrainer, RunState
 from rewardflow.runtime.validation_setup import check_reward_fits, make_plan
+from rewardflow.settings.device_defaults import DeviceKind, for_device
 from rewardflow.settings.run_settings import RunSettings
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class Machinery:
     fits: Callable[[Prompt], bool]  # whether a prompt can be generated from
     peak_memory_bytes: Callable[[], int | None]
     num_replicas: int = 1  # that share the samples of a micro-batch
+    device_kind: DeviceKind = "cpu"
 
 
 class Runtime(AbstractAsyncContextManager["Runtime"], Protocol):
@@ -169,7 +171,7 @@ async def open_run(
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, first)
         pause = None if settings.audit is None else PauseFile(Path(str(settings.run_dir)) / PAUSED_FILE)
         audit = await _open_audit(prepared, saver, pause, stack, first, keeps_texts=texts)
-        checks = StepChecks(settings, parts.advantages, machinery.peak_memory_bytes)
+        checks = StepChecks(for_device(settings, machinery.device_kind), parts.advantages, machinery.peak_memory_bytes)
         watched = _tell_all([on_step, FailureWatch(settings.failures).stepped])
         yield OpenRun(
             settings=settings,
@@ -201,7 +203,7 @@ def _make_parts(
 ) -> FlowParts:
     from rewardflow.algo.advantages import make_advantages
 
-    settings = prepared.settings
+    settings = for_device(prepared.settings, machinery.device_kind)
     return FlowParts(
         schedule=settings.schedule,
         prompts=prompts,
@@ -211,7 +213,7 @@ def _make_parts(
         advantages=make_advantages(settings.algorithm),
         group_size=settings.generation.group_size,
         sampling=training_sampling(settings),
-        micro_batch_tokens=settings.trainer.micro_batch_tokens * machinery.num_replicas,
+        micro_batch_tokens=settings.trainer.pass_tokens * machinery.num_replicas,
         takes_reference=settings.algorithm.needs_reference,
         takes_behaviour=settings.algorithm.needs_behaviour and settings.algorithm.behaviour == "trainer",
         old_log_probs=settings.algorithm.old_log_probs,

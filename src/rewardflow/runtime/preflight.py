@@ -7,19 +7,21 @@ fails.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.device_thread import DeviceThread
-from rewardflow.runtime.local import device_of, make_engine, rehearse, rehearse_validation
+from rewardflow.runtime.local import device_kind, device_of, make_engine, rehearse, rehearse_validation
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
 from rewardflow.runtime.on_ray.ray_runtime import check_cluster, rehearsed_here
 from rewardflow.runtime.open_run import runtime_of
 from rewardflow.runtime.prepare import RunStart, prepare
 from rewardflow.runtime.reward_probe import SampleVerdict, ask_about_sample
 from rewardflow.settings.chosen_correction import ChosenCorrection, chosen_correction
+from rewardflow.settings.device_defaults import DeviceKind, for_device, left_to_device
 from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class Preflight:
     calls: CallPlan
     cost: CostPlan | None
     correction: ChosenCorrection
+    device_kind: DeviceKind
+    device_defaults: Mapping[str, Any]  # the keys that the settings leave to the device, and what they get
 
     @property
     def problem(self) -> str | None:
@@ -101,6 +105,7 @@ class Preflight:
             "calls": asdict(self.calls),
             "cost": None if self.cost is None else asdict(self.cost),
             "correction": asdict(self.correction),
+            "device_defaults": {"kind": self.device_kind, **self.device_defaults},
         }
 
 
@@ -108,11 +113,15 @@ async def preflight(start: RunStart, *, folder: Path | None = None) -> Preflight
     """Checks a run that has passed `check_start`. The model is built without its weights."""
     settings = here = start.settings
     runtime_of(settings)  # raises if the settings do not fit where the run computes
+    kind: DeviceKind | None = None
     prepared = prepare(start, folder=folder, writes=False)
     prompt_set = prepared.prompt_set
     if settings.runtime.kind == "ray":
-        check_cluster(settings)
+        kind = check_cluster(settings)
         here = rehearsed_here(settings)
+    kind = kind or device_kind(settings)
+    chosen = left_to_device(settings, kind)
+    settings, here = for_device(settings, kind), for_device(here, kind)
     with DeviceThread("check") as thread:
         policy = await thread.run(lambda: rehearse(here, prompt_set))
         measured = await thread.run(lambda: rehearse_validation(here, policy, prepared.validation_set))
@@ -127,6 +136,8 @@ async def preflight(start: RunStart, *, folder: Path | None = None) -> Preflight
         calls=plan_calls(settings, sample.units, num_groups),
         cost=plan_cost(settings, sample, num_groups),
         correction=chosen_correction(settings),
+        device_kind=kind,
+        device_defaults=chosen,
     )
 
 

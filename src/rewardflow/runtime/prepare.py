@@ -65,6 +65,7 @@ def check_start(settings: RunSettings, *, resume: Checkpoint | bool = False) -> 
     resumes = resume is not False
     check_installed()
     check_model_files(settings.policy)
+    _check_adapters_installed(settings)
     check_sinks(settings)
     _check_run_dir(settings, resumes=resumes)
     checkpoint = find_checkpoint(settings) if resume is True else resume or None
@@ -106,6 +107,11 @@ def check_installed() -> None:
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidInput(f"training needs {' and '.join(missing)}: pip install 'rewardflow[train]'")
+
+
+def _check_adapters_installed(settings: RunSettings) -> None:
+    if settings.policy.lora is not None and importlib.util.find_spec("peft") is None:
+        raise InvalidInput("policy.lora needs peft: pip install 'rewardflow[lora]'")
 
 
 def _check_run_dir(settings: RunSettings, *, resumes: bool) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def check_across_sections(settings: RunSettings) -> None:
     """Raises `InvalidInput` for the first broken rule."""
     _check_advantage(settings)
+    _check_back_end(settings)
     _check_behaviour(settings)
     _check_horizon(settings)
     _check_checkpoint(settings)
@@ -58,6 +59,22 @@ def _check_advantage(settings: RunSettings) -> None:
         raise InvalidInput(
             f"algorithm.advantage={algorithm.advantage} needs a critic, which trainer.backend={backend} does not "
             f"train; choose trainer.backend={fitting}, or an advantage without a critic"
+        )
+
+
+def _check_back_end(settings: RunSettings) -> None:
+    backend = settings.trainer.backend
+    if settings.trainer.padding_free and not BACKENDS[backend].padding_free:
+        fitting = " or ".join(name for name, traits in BACKENDS.items() if traits.padding_free)
+        raise InvalidInput(
+            f"trainer.padding_free needs attention that keeps rows apart by their positions, which "
+            f"trainer.backend={backend} does not have; choose trainer.backend={fitting}, or padding_free=false"
+        )
+    if settings.policy.lora is not None and not BACKENDS[backend].trains_adapters:
+        fitting = " or ".join(name for name, traits in BACKENDS.items() if traits.trains_adapters)
+        raise InvalidInput(
+            f"policy.lora needs a back end that trains the modules of transformers, which trainer.backend={backend} "
+            f"replaces by its own; choose trainer.backend={fitting}, or policy.lora=null"
         )
 
 

@@ -32,7 +32,7 @@ from rewardflow.settings.sections.audit import AuditSettings
 from rewardflow.settings.sections.data import DataSettings
 from rewardflow.settings.sections.generation import ChatSettings, GenerationSettings, VllmSettings, WeightTransfer
 from rewardflow.settings.sections.outputs import CheckpointSettings, FailureSettings, MetricsSettings, RolloutSettings
-from rewardflow.settings.sections.policy import Dtype, PolicySettings
+from rewardflow.settings.sections.policy import Dtype, LoraSettings, PolicySettings
 from rewardflow.settings.sections.runtime import RuntimeSettings, SharedAgentSettings
 from rewardflow.settings.sections.training import CriticSettings, MegatronSettings, OptimizerSettings, TrainerSettings
 from rewardflow.settings.sections.validation import ValidationSettings
@@ -52,6 +52,7 @@ __all__ = [
     "FailureSettings",
     "GenerationSettings",
     "KlEstimator",
+    "LoraSettings",
     "LossKlEstimator",
     "MegatronSettings",
     "MetricsSettings",

@@ -1,8 +1,9 @@
 """Chooses which rows go through the model together, and turns them into tensors.
 
-Always true: the split depends on the lengths of the rows alone; the number of rows times the longest of them stays
-within the budget, unless one row alone exceeds it. Rows are padded on the right, where causal attention cannot see, so
-valid tokens need no attention mask and have positions 0 to n - 1.
+Always true: the split depends on the lengths of the rows alone; the tokens of a pass, with padding, stay within the
+budget, unless one row alone exceeds it. Rows are padded on the right, where causal attention cannot see, so valid
+tokens need no attention mask and have positions 0 to n - 1. Without padding, rows follow one another in one long row,
+and positions start at 0 in each of them, by which transformers keeps attention within a row.
 
 Shapes: B rows, L tokens of the longest, T sampled tokens of the longest response, N sampled tokens of all rows.
 """
@@ -61,10 +62,19 @@ class PackedRows:
     row_N: Tensor
     position_N: Tensor
     mask_BT: Tensor  # True for the sampled tokens of each row, moved together to the left
+    position_ids_BL: Tensor | None = None  # of rows that follow one another; None: rows are padded
 
     @property
     def token_ids_N(self) -> Tensor:
         return self.input_ids_BL[self.row_N, self.position_N]
+
+    def inputs(self, *, drops_last: bool = False) -> dict[str, Tensor]:
+        """Returns what the model is called with; nothing is predicted from the last token."""
+        end = -1 if drops_last else None
+        inputs = {"input_ids": self.input_ids_BL[:, :end]}
+        if self.position_ids_BL is not None:
+            inputs["position_ids"] = self.position_ids_BL[:, :end]
+        return inputs
 
     def by_row(self, values_N: Tensor) -> Tensor:
         """Values of the sampled tokens as [B, T], 0 where a row has no more of them."""
@@ -72,18 +82,41 @@ class PackedRows:
         return padded_BT.masked_scatter(self.mask_BT, values_N)
 
 
-def split_passes(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+def split_passes(lengths: Sequence[int], token_budget: int, *, padding_free: bool = False) -> list[list[int]]:
     """Returns the rows of each pass, by index: longest first, so that rows of one pass are about as long."""
     passes: list[list[int]] = []
+    num_tokens = 0  # of the last pass
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if passes and lengths[passes[-1][0]] * (len(passes[-1]) + 1) <= token_budget:
+        added = lengths[index] if padding_free or not passes else lengths[passes[-1][0]]
+        if passes and num_tokens + added <= token_budget:
             passes[-1].append(index)
+            num_tokens += added
         else:
             passes.append([index])
+            num_tokens = lengths[index]
     return passes
 
 
-def pack(rows: Sequence[TokenRow], device: torch.device) -> PackedRows:
+def pack(rows: Sequence[TokenRow], device: torch.device, *, padding_free: bool = False) -> PackedRows:
+    """Makes one row of tensors for each row, padded to the longest, or one long row without padding."""
+    return _joined(rows, device) if padding_free else _padded(rows, device)
+
+
+def _joined(rows: Sequence[TokenRow], device: torch.device) -> PackedRows:
+    counts = [row.num_tokens for row in rows]
+    starts = [0, *itertools.accumulate(counts)]
+    token_ids = list(itertools.chain.from_iterable(row.token_ids for row in rows))
+    sampled = [start + position for row, start in zip(rows, starts, strict=False) for position in row.sampled]
+    return PackedRows(
+        input_ids_BL=torch.tensor([token_ids], dtype=torch.long).to(device),
+        row_N=torch.zeros(len(sampled), dtype=torch.long).to(device),
+        position_N=torch.tensor(sampled, dtype=torch.long).to(device),
+        mask_BT=left_mask(torch.tensor([len(row.sampled) for row in rows])).to(device),
+        position_ids_BL=torch.cat([torch.arange(count) for count in counts])[None].to(device),
+    )
+
+
+def _padded(rows: Sequence[TokenRow], device: torch.device) -> PackedRows:
     is_token_BL = left_mask(torch.tensor([row.num_tokens for row in rows]))
     # One tensor of all tokens: a tensor for each row would take longer than what the rows then go through.
     token_ids = torch.tensor(list(itertools.chain.from_iterable(row.token_ids for row in rows)), dtype=torch.long)

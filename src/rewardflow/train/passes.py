@@ -15,9 +15,11 @@ from rewardflow.train.fsdp2.sharding import Ranks
 from rewardflow.train.packing import TokenRow, split_passes
 
 
-def even_passes(rows: Sequence[TokenRow], token_budget: int, ranks: Ranks) -> list[list[int]]:
+def even_passes(
+    rows: Sequence[TokenRow], token_budget: int, ranks: Ranks, *, padding_free: bool = False
+) -> list[list[int]]:
     """Returns the rows of each pass, by index; no rows for passes that only other ranks need."""
-    passes = split_passes([row.num_tokens for row in rows], token_budget)
+    passes = split_passes([row.num_tokens for row in rows], token_budget, padding_free=padding_free)
     return passes + [[] for _ in range(ranks.most(len(passes)) - len(passes))]
 
 

@@ -132,8 +132,7 @@ def _logits(
 
 def _run(model: nn.Module, packed: PackedRows, autocast: torch.dtype | None) -> Tensor:
     with torch.autocast(packed.input_ids_BL.device.type, autocast, autocast is not None):
-        # Nothing is predicted from the last token of the longest row.
-        returned: Tensor = model(input_ids=packed.input_ids_BL[:, :-1], use_cache=False).logits
+        returned: Tensor = model(**packed.inputs(drops_last=True), use_cache=False).logits
         return returned
 
 

@@ -336,9 +336,10 @@ def test_check_says_what_is_free_and_what_has_no_price(here: Path, capsys: pytes
 
 
 def test_check_for_programs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "run.yaml", "--check", "--json"]) == 0
+    assert main(["train", "run.yaml", "--check", "--json", "trainer.device=cpu"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["calls"]["a_step"], told["memory"]["fits"]) == (True, 16, True)
+    assert (told["device_defaults"]["kind"], told["device_defaults"]["trainer.autocast"]) == ("cpu", None)
 
 
 def test_check_with_memory_plans_each_phase_and_asks_no_reward(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,10 +347,12 @@ def test_check_with_memory_plans_each_phase_and_asks_no_reward(here: Path, capsy
     assert main(["train", "run.yaml", *small, "--check", "--memory", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fits"] is True
+    assert told["device_defaults"] == {"trainer.autocast": "bfloat16", "policy.gradient_checkpointing": True}
     assert [phase["name"] for phase in told["phases"]] == ["load", "log-probs", "update", "publish", "save", "generate"]
     assert main(["train", "run.yaml", *small, "--check", "--memory", "0.0001"]) == 4
     said = capsys.readouterr().out
     assert "TOO LITTLE" in said
+    assert "bfloat16  trainer.autocast, the default on an accelerator" in said
     assert "are short" in said
     assert calls_in(here) == []
     assert main(["train", "run.yaml", "--memory", "80"]) == 2

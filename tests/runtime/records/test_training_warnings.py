@@ -145,7 +145,7 @@ def test_what_the_settings_have_already_is_not_offered() -> None:
     corrected = settings(loss="decoupled")
     assert remedy_of(corrected, engine_diff_mean=0.1).endswith("(algorithm.behaviour: trainer)")
     rounded = settings(trainer=TrainerSettings(autocast="bfloat16"), loss="decoupled", behaviour="trainer")
-    assert remedy_of(rounded, engine_diff_mean=0.1) == "compute in float32 (trainer.autocast: null)"
+    assert remedy_of(rounded, engine_diff_mean=0.1) == "compute in float32 (trainer.autocast: float32)"
     assert remedy_of(settings(reject="token", behaviour="trainer"), engine_diff_mean=0.1).startswith("look for what")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist
 from tiny_training import run_settings
@@ -10,6 +12,7 @@ from rewardflow.policy.load_policy import outline_policy
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     GenerationSettings,
+    LoraSettings,
     PolicySettings,
     RunSettings,
     TrainerSettings,
@@ -71,3 +74,27 @@ def test_one_rank_alone_has_everything() -> None:
     kinds = {phase.name: phase for phase in rehearse_memory(settings(), num_ranks=1)}["update"].by_kind
     assert (kinds["weights"], kinds["gradients"]) == pytest.approx((SIZE, SIZE), rel=0.001)
     assert kinds["optimizer"] == pytest.approx(2 * SIZE, rel=0.02)
+
+
+def test_adapters_have_gradients_and_moments_and_the_reference_takes_nothing() -> None:
+    policy = PolicySettings(gradient_checkpointing=True, tiny_layers=1, lora=LoraSettings(rank=4))
+    given = settings(policy=policy, algorithm=AlgorithmSettings(kl_coef=0.1))
+    phases = {phase.name: phase for phase in rehearse_memory(given, num_ranks=2)}
+    assert "reference" in phases
+    assert not any("reference" in phase.by_kind for phase in phases.values())
+    kinds = phases["update"].by_kind
+    adapters = kinds["gradients"]
+    assert 0 < adapters < 0.1 * SIZE
+    assert kinds["optimizer"] == pytest.approx(2 * adapters, rel=0.1)
+    assert kinds["weights"] == pytest.approx(SIZE / 4 + adapters, rel=0.02)  # the base is in bfloat16
+
+
+def test_a_model_whose_head_is_its_embedding_is_followed_on_one_device(tmp_path: Path) -> None:
+    policy = outline_policy(POLICY)
+    policy.model.config.tie_word_embeddings = True
+    policy.model.config.save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    given = settings(policy=PolicySettings(model=str(tmp_path), gradient_checkpointing=True))
+    phases = {phase.name: phase for phase in rehearse_memory(given, num_ranks=1)}
+    num_weights = sum(one.numel() for one in outline_policy(given.policy).model.parameters())
+    assert phases["update"].by_kind["weights"] == 4 * num_weights

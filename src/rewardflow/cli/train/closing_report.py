@@ -94,7 +94,9 @@ def report_preflight(preflight: Preflight, *, as_json: bool) -> None:
     if as_json:
         write_json(preflight.to_json())
     else:
-        stdout_console().print(three_columns([*_sample_rows(preflight), *_memory_rows(preflight.memory)]))
+        stdout_console().print(
+            three_columns([*_sample_rows(preflight), *_device_rows(preflight), *_memory_rows(preflight.memory)])
+        )
 
 
 def report_plan(plan: MemoryPlan, *, as_json: bool) -> None:
@@ -193,8 +195,22 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
         yield "", dollars(preflight.cost.a_run_usd), "for the run"
 
 
+def _device_rows(preflight: Preflight) -> Iterator[Row]:
+    if preflight.device_kind == "accelerator":
+        yield from _chosen_rows(preflight.device_defaults)
+
+
+def _chosen_rows(chosen: Mapping[str, Any]) -> Iterator[Row]:
+    """Says what the settings leave to an accelerator, and what they get."""
+    label = "device"
+    for name, value in chosen.items():
+        shown = str(value).lower() if isinstance(value, bool | str) else f"{value:,}"
+        yield label, shown, f"{name}, the default on an accelerator"
+        label = ""
+
+
 def _memory_rows(memory: MemoryEstimate) -> Iterator[Row]:
-    yield "model", f"{memory.num_parameters:,}", f"parameters, on {memory.device}"
+    yield "model", f"{memory.num_parameters:,}", f"parameters{_trained(memory)}, on {memory.device}"
     yield "memory", _size(memory.weights), "weights"
     parts = (
         (memory.gradients, "gradients"),
@@ -216,15 +232,21 @@ def _memory_rows(memory: MemoryEstimate) -> Iterator[Row]:
 
 def _plan_rows(plan: MemoryPlan) -> Iterator[Row]:
     of = "one rank" if plan.num_ranks == 1 else f"each of {plan.num_ranks} ranks"
-    yield "model", f"{plan.num_parameters:,}", f"parameters; the most memory of each phase, on {of}"
+    yield "model", f"{plan.num_parameters:,}", f"parameters{_trained(plan)}; the most memory of each phase, on {of}"
     for phase in plan.phases:
         kinds = sorted(phase.by_kind.items(), key=lambda entry: -entry[1])
         told = ", ".join(f"{kind.replace('_', ' and ')} {_size(size)}" for kind, size in kinds if size >= _MIB)
         yield phase.name, _size(phase.num_bytes), f"{told}{' (calculated)' if phase.is_calculated else ''}"
+    yield from _chosen_rows(plan.chosen)
     verdict = "fits" if plan.fits else "TOO LITTLE"
     yield "memory", _size(plan.device_bytes), f"{verdict}; allocator, kernels and context need 1 to 2 GiB more"
     for change in plan.advice:
         yield "", "", change
+
+
+def _trained(of: MemoryEstimate | MemoryPlan) -> str:
+    """Says how many parameters train, where these are not the model's own."""
+    return "" if of.num_trained == of.num_parameters else f", {of.num_trained:,} of adapters train"
 
 
 def _size(num_bytes: int) -> str:

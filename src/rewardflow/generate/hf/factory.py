@@ -30,7 +30,8 @@ class HFFactory:
         weights: Callable[[], NamedTensors] | None = None,
         is_fed: bool = False,
     ) -> HFEngine:
-        autocast = None if settings.trainer.autocast is None else getattr(torch, settings.trainer.autocast)
+        named = settings.trainer.autocast
+        autocast = None if named in (None, "float32") else getattr(torch, named)  # weights in float32 need no cast
         return HFEngine(
             policy, settings.generation, samplings=samplings, thread=thread, autocast=autocast, weights=weights
         )

@@ -43,6 +43,7 @@ from rewardflow.runtime.on_ray.remote_parts import (
     SeparateGenerator,
 )
 from rewardflow.runtime.open_run import Machinery
+from rewardflow.settings.device_defaults import DeviceKind, for_device
 from rewardflow.settings.run_settings import RunSettings, RuntimeSettings
 from rewardflow.shared_agent.cluster import joined, private_cluster
 from rewardflow.train.backends import backend_of
@@ -95,6 +96,12 @@ class RayRuntime:
         is_strict = self._runtime.spread == "strict_spread"
         check_room(self._need(), alive_nodes(), is_strictly_spread=is_strict)
 
+    @property
+    def device_kind(self) -> DeviceKind:
+        """The kind of device that a rank has in the cluster that this process has joined."""
+        has_gpus = self._need().gpus > 0 and self._settings.trainer.device != "cpu"
+        return "accelerator" if has_gpus else "cpu"
+
     async def rehearse(self, prompt_set: PromptSet, validation_set: PromptSet | None) -> tuple[Prompt, ...]:
         """Rehearses on the CPU: each rank checks its own device when it loads."""
         return await asyncio.to_thread(self._rehearse, prompt_set, validation_set)
@@ -110,7 +117,7 @@ class RayRuntime:
 
     async def load(self) -> Machinery:
         ranks, engines = await self._start_actors()
-        settings = _for_actors(self._settings)
+        settings = for_device(_for_actors(self._settings), self.device_kind)
         has_groups = len(ranks) > 1 or backend_of(settings).needs_process_group
         meeting_point = await ranks.actors[0].meeting_point.remote() if has_groups else None
         self._tell(f"waiting for {_count(len(ranks), 'rank')} to load {settings.policy.model}")
@@ -150,6 +157,7 @@ class RayRuntime:
             fits=self._fits,
             peak_memory_bytes=lambda: trainer.peak_memory_bytes,
             num_replicas=places[0].num_replicas,
+            device_kind=self.device_kind,
         )
 
     def _generator(self, ranks: ActorGroup, engines: ActorGroup) -> EngineGenerator:
@@ -210,13 +218,19 @@ class RayRuntime:
             )
 
 
-def check_cluster(settings: RunSettings) -> None:
-    """Raises if the cluster that a run would join has no room for it. Starts no cluster."""
+def check_cluster(settings: RunSettings) -> DeviceKind | None:
+    """Raises if the cluster that a run would join has no room for it. Starts no cluster.
+
+    Returns the kind of device of its ranks; None: the run would start the cluster, on this machine.
+    """
     _check_installed()
     address = _address_of(settings.runtime)
-    if address is not None:
-        with joined(address):
-            RayRuntime(settings).check_room()
+    if address is None:
+        return None
+    with joined(address):
+        runtime = RayRuntime(settings)
+        runtime.check_room()
+        return runtime.device_kind
 
 
 def rehearsed_here(settings: RunSettings) -> RunSettings:

@@ -206,7 +206,7 @@ class _Remedies:
     def same_numbers(self) -> str:
         trainer, policy = self.settings.trainer, self.settings.policy
         computes_less = trainer.autocast not in (None, "float32") or policy.dtype != "float32"
-        options = ["compute in float32 (trainer.autocast: null)"] if computes_less else []
+        options = ["compute in float32 (trainer.autocast: float32)"] if computes_less else []
         algorithm, placement = self.settings.algorithm, self.settings.schedule.placement
         if not algorithm.needs_behaviour:
             options.append(self._correction())

@@ -12,6 +12,7 @@ from rewardflow.settings.rules import at_least, check_choices, within
 from rewardflow.settings.sections.policy import Dtype
 
 _TRUNK_WEIGHT = 0.1
+CPU_PASS_TOKENS = 16384
 
 Backend = Literal["fsdp2", "megatron"]
 
@@ -21,12 +22,14 @@ class BackendTraits:
     """What the rules of the settings must know about a back end."""
 
     trains_critic: bool
+    trains_adapters: bool
+    padding_free: bool
 
 
 # The implementation of each is `rewardflow.train.<name>.backend`.
 BACKENDS: Mapping[Backend, BackendTraits] = {
-    "fsdp2": BackendTraits(trains_critic=True),
-    "megatron": BackendTraits(trains_critic=False),
+    "fsdp2": BackendTraits(trains_critic=True, trains_adapters=True, padding_free=True),
+    "megatron": BackendTraits(trains_critic=False, trains_adapters=False, padding_free=False),
 }
 
 
@@ -86,21 +89,32 @@ class TrainerSettings(OptimizerSettings):
 
     backend: Backend = "fsdp2"  # how the model is spread over ranks
     megatron: MegatronSettings = MegatronSettings()
-    micro_batch_tokens: int = 16384  # prompt and response tokens in one forward and backward pass
+    # prompt and response tokens in one forward and backward pass; null: 16384, or on an accelerator 8192 or the longest
+    # rollout
+    micro_batch_tokens: int | None = None
+    padding_free: bool = False  # the rows of a pass follow one another instead of being padded to the longest
     device: str = "auto"  # torch's name of the device; `auto`: a GPU if there is one
-    autocast: Dtype | None = None  # null: compute in the dtype of the weights
+    # what passes compute in; null: the dtype of the weights, or on an accelerator bfloat16
+    autocast: Dtype | None = None
+    tf32: bool = True  # on a GPU, round the factors of float32 products to TensorFloat-32, which is much faster
     offload: bool = False  # move training state off the device between steps
     threads: int | None = None  # torch's threads on the CPU; null: torch's default
 
     def __post_init__(self) -> None:
         OptimizerSettings.__post_init__(self)
-        at_least("micro_batch_tokens", self.micro_batch_tokens, 1)
+        if self.micro_batch_tokens is not None:
+            at_least("micro_batch_tokens", self.micro_batch_tokens, 1)
         if self.threads is not None:
             at_least("threads", self.threads, 1)
         for field in fields(self):  # a section with the name of a back end is for that back end
             is_unread = field.name in BACKENDS and field.name != self.backend
             if is_unread and getattr(self, field.name) != field.default:
                 raise InvalidInput(f"settings of {field.name} are for backend={field.name}, got backend={self.backend}")
+
+    @property
+    def pass_tokens(self) -> int:
+        """The tokens of a pass; those of a CPU where the settings leave them to the device."""
+        return CPU_PASS_TOKENS if self.micro_batch_tokens is None else self.micro_batch_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

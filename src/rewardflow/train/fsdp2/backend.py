@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,8 @@ class Fsdp2Backend(TrainerBackend):
         """Accepts all settings: one process is enough, and torch is checked for every run."""
 
     def rehearse(self, settings: RunSettings, policy: Policy, thread: DeviceThread) -> None:
+        if settings.policy.lora is not None:  # a trainer adds adapters, and the outline is used for more
+            policy = replace(policy, model=copy.deepcopy(policy.model))
         _make_trainer(settings, policy, thread)
 
     def rehearse_memory(self, settings: RunSettings) -> tuple[MemoryPhase, ...]:
@@ -79,6 +83,7 @@ def _make_trainer(
     settings: RunSettings, policy: Policy, thread: DeviceThread, *, group: dist.ProcessGroup | None = None
 ) -> TorchTrainer:
     """`group` has the ranks that train together, each with the same policy."""
+    from rewardflow.policy.adapters import add_adapters
     from rewardflow.policy.value_model import build_value_model
     from rewardflow.train.device_trainer import arguments_of
     from rewardflow.train.fsdp2.critic import CriticPart
@@ -88,10 +93,15 @@ def _make_trainer(
     if settings.algorithm.kind.critic:
         value_model = build_value_model(policy, settings.critic, settings.policy, seed=settings.seed)
         critic = CriticPart(model=value_model, settings=settings.critic)
+    if settings.policy.lora is not None:
+        add_adapters(policy.model, settings.policy.lora, seed=settings.seed)
+    reference = None
+    if settings.algorithm.needs_reference:
+        reference = policy.reference() if settings.policy.lora is None else policy.model
     return TorchTrainer(
         policy.model,
         **arguments_of(settings, thread),
-        reference=policy.reference() if settings.algorithm.needs_reference else None,
+        reference=reference,
         critic=critic,
         group=group,
     )

@@ -100,7 +100,7 @@ class Critic:
         assert trunk is not None
         autocast = None if is_sharded(trunk) else self._compute  # FSDP2 casts by itself
         with torch.autocast(packed.input_ids_BL.device.type, autocast, autocast is not None):
-            hidden_BLD: Tensor = trunk(input_ids=packed.input_ids_BL, use_cache=False).last_hidden_state
+            hidden_BLD: Tensor = trunk(**packed.inputs(), use_cache=False).last_hidden_state
         return self.model.of_hidden(hidden_BLD[packed.row_N, packed.position_N - 1])
 
     def shared_values(self, hidden_ND: Tensor) -> Tensor:

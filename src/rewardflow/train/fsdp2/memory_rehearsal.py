@@ -123,7 +123,7 @@ class _Rehearsal:
     def _samples(self, advantage: float = 1.0) -> Sequence[Sample]:
         generation = self._settings.generation
         num_prompt, num_response = generation.max_prompt_tokens, generation.max_response_tokens
-        num_rows = max(1, self._settings.trainer.micro_batch_tokens // (num_prompt + num_response))
+        num_rows = max(1, self._settings.trainer.pass_tokens // (num_prompt + num_response))
         rollout = Rollout(
             group_id="g",
             response="",
@@ -148,8 +148,8 @@ class _Rehearsal:
         self._watch.is_a("weights", weights)
         self._watch.is_a("gradients", (weight.grad for weight in weights))
         self._watch.is_a("optimizer", (one for state in trainer.optimizer.state.values() for one in state.values()))
-        if trainer.reference is not None:
-            self._watch.is_a("reference", trainer.reference.parameters())
+        if trainer.own_reference is not None:
+            self._watch.is_a("reference", trainer.own_reference.parameters())
         if trainer.critic is not None:
             own = list(trainer.critic.model.parameters())
             remembered = (one for state in trainer.critic.optimizer.state.values() for one in state.values())

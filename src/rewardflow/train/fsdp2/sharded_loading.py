@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rewardflow.errors import InvalidInput
+from rewardflow.policy.outline import give_room
 from rewardflow.policy.weights_by_name import ALL_ROWS, WeightSource
-from rewardflow.train.fsdp2.sharding import Ranks, shard
+from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, shard
 
 
 def load_sharded(model: nn.Module, source: WeightSource, ranks: Ranks, *, compute: torch.dtype | None) -> None:
@@ -20,16 +21,23 @@ def load_sharded(model: nn.Module, source: WeightSource, ranks: Ranks, *, comput
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     saved = model.state_dict().keys()
     shard(model, ranks, compute=compute)
-    model.to_empty(device=ranks.device)
-    tie_weights = getattr(model, "tie_weights", None)  # of transformers
-    if tie_weights is not None:  # room was made for each use of a weight
-        tie_weights()
+    _give_room(model, ranks.device)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             part, rows = _own_part(name, weight)
             part.copy_(source(name, rows))
         for name, buffer in model.named_buffers():
             buffer.copy_(source(name) if name in saved else buffers[name])
+
+
+def _give_room(model: nn.Module, device: torch.device) -> None:
+    if not is_sharded(model):
+        give_room(model, device)
+        return
+    model.to_empty(device=device)
+    tie_weights = getattr(model, "tie_weights", None)  # of transformers
+    if tie_weights is not None:  # room was made for each use of a weight
+        tie_weights()
 
 
 def _own_part(name: str, weight: Tensor) -> tuple[Tensor, slice]:

@@ -1,7 +1,7 @@
 """Makes the trainer of a rank that reads its own part of every model: policy, reference and critic.
 
 Always true: no rank ever has a whole model on its device. The reference has the dtype that FSDP2 computes in, which
-changes none of its numbers.
+changes none of its numbers; so have the weights that do not train beside adapters.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rewardflow.flow.device_thread import DeviceThread
+from rewardflow.policy.adapters import add_adapters, with_adapters
 from rewardflow.policy.outline import set_weight_dtype
 from rewardflow.policy.starting_weights import StartingWeights
 from rewardflow.policy.value_model import build_value_model, critic_policy_settings
@@ -29,15 +30,24 @@ def make_sharded_trainer(
     """`read` gives an outline and its weights."""
     compute = compute_dtype_of(settings.trainer)
     starting = read(settings.policy)
-    reference = starting.policy.reference() if settings.algorithm.needs_reference else None
+    model, source, lora = starting.policy.model, starting.source, settings.policy.lora
+    frozen_dtype = compute if ranks.size > 1 else None
     critic = _critic(settings, starting, ranks, read) if settings.algorithm.kind.critic else None
-    load_sharded(starting.policy.model, starting.source, ranks, compute=compute)
-    if reference is not None:
-        if compute is not None and ranks.size > 1:
-            set_weight_dtype(reference, compute)
-        load_sharded(reference, starting.source, ranks, compute=compute)
+    reference = None
+    if lora is not None:
+        if frozen_dtype is not None:
+            set_weight_dtype(model, frozen_dtype)
+        add_adapters(model, lora, seed=settings.seed)
+        source = with_adapters(source, model, seed=settings.seed)
+        reference = model if settings.algorithm.needs_reference else None
+    elif settings.algorithm.needs_reference:
+        reference = starting.policy.reference()
+        if frozen_dtype is not None:
+            set_weight_dtype(reference, frozen_dtype)
+        load_sharded(reference, source, ranks, compute=compute)
+    load_sharded(model, source, ranks, compute=compute)
     return TorchTrainer(
-        starting.policy.model,
+        model,
         **arguments_of(settings, thread),
         reference=reference,
         critic=critic,

@@ -9,7 +9,7 @@ only training needs (the optimizer's state, the reference, the critic) leaves th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
@@ -21,6 +21,7 @@ from rewardflow.algo.token_softmax import Entropy
 from rewardflow.checkpoint.model_state import State, read_state, state_of
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import MicroBatch, Sample
+from rewardflow.policy.adapters import plain_weights, without_adapters
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.device_trainer import CPU, DeviceTrainer, RankRole, TrainerArguments
 from rewardflow.train.fsdp2.critic import Critic, CriticPart
@@ -29,6 +30,7 @@ from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, shard, whole
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import TrainingRow
 from rewardflow.train.packing import IDLE_ROW, PackedRows, TokenRow, pack
+from rewardflow.train.padding_free import check_keeps_rows_apart
 from rewardflow.train.passes import by_row, even_passes
 from rewardflow.train.token_log_probs import TokenScores, hidden_states, token_log_probs
 from rewardflow.types import Rollout
@@ -43,7 +45,8 @@ class TorchTrainer(DeviceTrainer):
     """The trainer of one rank, or of the only process. Every rank is a replica and has a part of every weight.
 
     The caller passes the model on its device, whole and equal on every rank of `group`, with gradient checkpointing set
-    or not; the reference and the critic likewise.
+    or not; the reference and the critic likewise. A reference that is the model itself is the model without its
+    adapters.
 
     A critic with its own model makes its own passes, after those of the policy; a head on the policy's trunk learns in
     the policy's passes. In steps in which the critic learns alone, nothing of the policy changes.
@@ -59,6 +62,8 @@ class TorchTrainer(DeviceTrainer):
         **told: Unpack[TrainerArguments],
     ) -> None:
         super().__init__(next(model.parameters()).device, **told)
+        if self._settings.padding_free:
+            check_keeps_rows_apart(model)
         self.model = model
         self.reference = reference
         self._ranks = Ranks(self._device, group)
@@ -68,10 +73,15 @@ class TorchTrainer(DeviceTrainer):
             if whole_model is not None:
                 shard(whole_model, self._ranks, compute=self._autocast)
         self._leaves_device = self._settings.offload and self._device.type != "meta"  # an outline has nothing to move
-        if reference is not None and self._leaves_device:
-            reference.to(CPU)
+        if self.own_reference is not None and self._leaves_device:
+            self.own_reference.to(CPU)
         self.optimizer = build_optimizer(model, self._settings)
         self.critic = None if critic is None else self._make_critic(critic)
+
+    @property
+    def own_reference(self) -> nn.Module | None:
+        """The reference if it has weights of its own."""
+        return None if self.reference is self.model else self.reference
 
     def _make_critic(self, part: CriticPart) -> Critic:
         return Critic(
@@ -88,8 +98,7 @@ class TorchTrainer(DeviceTrainer):
         return float(self.optimizer.param_groups[0]["lr"])
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, weight in (*self.model.named_parameters(), *self.model.named_buffers()):
-            yield name, whole(weight.detach())
+        return plain_weights(self.model, whole)
 
     def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
         """Yields all weights on every rank; the first rank sends them."""
@@ -130,7 +139,8 @@ class TorchTrainer(DeviceTrainer):
         model = self.model if of == "policy" else self.reference
         if model is None:
             raise InvalidInput("log-probs of the reference need a reference model, got reference=None")
-        with self._on_device(model.eval()):
+        is_base = of == "reference" and self.own_reference is None
+        with self._on_device(model.eval()), without_adapters(model) if is_base else nullcontext():
             return self._look(rollouts, lambda packed: self._score(model, packed).log_probs_N)
 
     @torch.no_grad()
@@ -147,11 +157,11 @@ class TorchTrainer(DeviceTrainer):
     def _look(self, rollouts: Sequence[Rollout], score: Callable[[PackedRows], Tensor]) -> list[Tensor]:
         """Returns what `score` computes for the sampled tokens, by rollout; rollouts share passes."""
         rows = [TokenRow.of(rollout) for rollout in rollouts]
-        passes = even_passes(rows, self._settings.micro_batch_tokens, self._ranks)
+        passes = self._passes(rows)
         found = []
         for indices in passes:
             chosen = [rows[index] for index in indices] or [IDLE_ROW]
-            found.append(score(pack(chosen, self._device)))
+            found.append(score(self._pack(chosen)))
         return by_row(found, passes, rows)
 
     def _forward_backward(self, batch: MicroBatch) -> None:
@@ -190,14 +200,20 @@ class TorchTrainer(DeviceTrainer):
         backward: Callable[[Sequence[TrainingRow]], None],
         idle_row: Callable[[], TrainingRow],
     ) -> None:
-        passes = even_passes([row.row for row in rows], self._settings.micro_batch_tokens, self._ranks)
-        for indices in passes:
+        for indices in self._passes([row.row for row in rows]):
             backward([rows[index] for index in indices] or [idle_row()])
+
+    def _passes(self, rows: Sequence[TokenRow]) -> list[list[int]]:
+        settings = self._settings
+        return even_passes(rows, settings.pass_tokens, self._ranks, padding_free=settings.padding_free)
+
+    def _pack(self, rows: Sequence[TokenRow]) -> PackedRows:
+        return pack(rows, self._device, padding_free=self._settings.padding_free)
 
     def _backward(self, rows: Sequence[TrainingRow]) -> None:
         """Makes one forward and backward pass, which adds the mean over ranks to each rank's part of the gradient."""
         self._tally.count_passes(1)
-        packed = pack([row.row for row in rows], self._device)
+        packed = self._pack([row.row for row in rows])
         if self._is_critic_alone:
             self._backward_head(rows, packed)
             return
@@ -223,7 +239,7 @@ class TorchTrainer(DeviceTrainer):
         assert self.critic is not None
         self._tally.count_passes(1)
         self.critic.model.train()
-        packed = pack([row.row for row in rows], self._device)
+        packed = self._pack([row.row for row in rows])
         values_N = self.critic.values(packed)
         self.critic.numerator(rows, packed, values_N).backward()  # type: ignore[no-untyped-call]
 
@@ -242,7 +258,7 @@ class TorchTrainer(DeviceTrainer):
     @contextmanager
     def _on_device(self, model: nn.Module) -> Iterator[None]:
         """With `offload`, keeps the reference on the device only while it computes."""
-        leaves_device = self._leaves_device and model is self.reference
+        leaves_device = self._leaves_device and model is self.own_reference
         if leaves_device:
             model.to(self._device)
         try:

@@ -135,7 +135,7 @@ def _make_trainer(
         **arguments_of(settings, thread),
         layout=layout,
         reference=starting.source if settings.algorithm.needs_reference else None,
-        recompute=settings.policy.gradient_checkpointing,
+        recompute=bool(settings.policy.gradient_checkpointing),
     )
 
 

@@ -107,7 +107,7 @@ class MegatronTrainer(DeviceTrainer):
     @torch.no_grad()
     def _log_probs(self, rollouts: Sequence[Rollout], of: Literal["policy", "reference"]) -> list[Tensor]:
         rows = [TokenRow.of(rollout) for rollout in rollouts]
-        passes = even_passes(rows, self._settings.micro_batch_tokens, self.layout.replicas)
+        passes = even_passes(rows, self._settings.pass_tokens, self.layout.replicas)
         chosen = [[rows[index] for index in indices] or [IDLE_ROW] for indices in passes]
         device = self._device
         found = [torch.empty(sum(len(row.sampled) for row in one), device=device) for one in chosen]
@@ -147,7 +147,7 @@ class MegatronTrainer(DeviceTrainer):
             if row.sampled and self._terms.has_gradient(sample)
         ]
         self._tally.count_rows(scored, rows)
-        plan = even_passes([row.row for row in rows], self._settings.micro_batch_tokens, self.layout.replicas)
+        plan = even_passes([row.row for row in rows], self._settings.pass_tokens, self.layout.replicas)
         passes = [[rows[index] for index in indices] or [self._terms.idle_row()] for indices in plan]
         packed = [pack([row.row for row in one], self._device) for one in passes]
 

@@ -1,0 +1,54 @@
+"""Fills in what a run file leaves to the device: precision, activations, and the size of a pass.
+
+Always true: a value that the user gave stays; on a CPU nothing changes; a value depends on the kind of device and on
+the other settings alone, so every process of a run finds the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from rewardflow.settings.run_settings import RunSettings
+from rewardflow.settings.sections.training import CPU_PASS_TOKENS
+
+DeviceKind = Literal["cpu", "accelerator"]
+
+_ACCELERATOR_PASS_TOKENS = 8192  # keep an accelerator busy; more take more memory and hardly less time
+
+
+def for_device(settings: RunSettings, kind: DeviceKind) -> RunSettings:
+    """Returns the settings with a value for everything that they leave to the device."""
+    if kind == "cpu":
+        return settings
+    trainer, policy = settings.trainer, settings.policy
+    if trainer.autocast is None:
+        trainer = replace(trainer, autocast="bfloat16")
+    if trainer.micro_batch_tokens is None:
+        trainer = replace(trainer, micro_batch_tokens=max(_ACCELERATOR_PASS_TOKENS, _longest_row(settings)))
+    if policy.gradient_checkpointing is None:
+        policy = replace(policy, gradient_checkpointing=True)
+    return replace(settings, trainer=trainer, policy=policy)
+
+
+def left_to_device(settings: RunSettings, kind: DeviceKind) -> Mapping[str, Any]:
+    """Returns the keys that the settings leave to the device, with the values that they get."""
+    before, after = _values(settings), _values(for_device(settings, kind))
+    chosen = {name: after[name] for name, value in before.items() if value is None}
+    if kind == "cpu" and "trainer.micro_batch_tokens" in chosen:
+        chosen["trainer.micro_batch_tokens"] = CPU_PASS_TOKENS
+    return chosen
+
+
+def _values(settings: RunSettings) -> dict[str, Any]:
+    return {
+        "trainer.autocast": settings.trainer.autocast,
+        "policy.gradient_checkpointing": settings.policy.gradient_checkpointing,
+        "trainer.micro_batch_tokens": settings.trainer.micro_batch_tokens,
+    }
+
+
+def _longest_row(settings: RunSettings) -> int:
+    """Returns the tokens of the longest rollout, which one pass must hold anyway."""
+    return settings.generation.max_prompt_tokens + settings.generation.max_response_tokens
