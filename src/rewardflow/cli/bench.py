@@ -21,7 +21,7 @@ from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.judge import run_judge_benchmarks
 from rewardflow.bench.judging.judging_rows import run_judging_benchmarks
 from rewardflow.bench.learning import algorithms, copying_runs
-from rewardflow.bench.padding import run_padding_benchmarks
+from rewardflow.bench.padding.padded_training import run_padding_benchmarks
 from rewardflow.bench.report import run_report_benchmarks
 from rewardflow.bench.scale import run_scale_benchmarks
 from rewardflow.bench.serving import run_serve_benchmarks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rewardflow.bench.padding import MixedRows, run_padding_benchmarks
+from rewardflow.bench.padding.padded_training import MixedRows, run_padding_benchmarks
 
 
 def test_both_ways_are_measured_and_only_one_computes_padding() -> None:

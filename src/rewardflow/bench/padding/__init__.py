@@ -1,0 +1,1 @@
+"""Compares training on padded rows with training on rows that follow one another."""
