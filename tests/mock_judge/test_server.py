@@ -422,14 +422,13 @@ def test_a_scaled_minute_lets_a_rate_be_seen_in_a_moment() -> None:
     async def test(client: Client) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while loop.time() - began_s < 0.5:
+        while not client.judge.statistics().outcomes.get("limited_requests"):
             await client.send(a_request())
         elapsed_s = loop.time() - began_s
         answered = client.judge.statistics().outcomes["answered"]
-        assert answered <= 1 + 6 + 600 * elapsed_s / 6
-        assert client.judge.statistics().outcomes["limited_requests"] > 0
+        assert answered <= 1 + 1 + 60 * elapsed_s / 6
 
-    with_judge(test, rpm=600, scale=0.1, burst_s=0.6)
+    with_judge(test, rpm=60, scale=0.1, burst_s=0.6)
 
 
 def test_no_page_of_another_site_can_give_orders_through_a_browser() -> None:
