@@ -23,7 +23,7 @@ def test_a_program_that_names_this_machine_is_let_in(host: str) -> None:
         {"Host": "[::1"},
         {"Host": "127.0.0.1:8000", "Origin": "http://evil.example"},
         {"Host": "127.0.0.1:8000", "Origin": "null"},
-        {"Host": "127.0.0.1:8000", "Origin": "https://127.0.0.1:8000"},
+        {"Host": "127.0.0.1:8000", "Origin": "http://127.0.0.1:9000"},
     ],
 )
 def test_a_page_of_another_site_is_not(headers: dict[str, str]) -> None:

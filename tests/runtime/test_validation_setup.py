@@ -258,7 +258,7 @@ def test_the_best_checkpoint_is_that_of_the_version_with_the_highest_figure(tmp_
 
 
 def test_what_cannot_be_measured_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path, policy=replace(settings_in(tmp_path).policy, model="no such model"))
+    settings = settings_in(tmp_path, policy=replace(settings_in(tmp_path).policy, model="nobody/no-such-model"))
     missing = ValidationSettings(data=DataSettings(path=tmp_path / "missing.jsonl"))
     with pytest.raises(InvalidInput, match=r"the file of prompts must exist, got .*missing.jsonl"):
         run(replace(settings, validation=missing))

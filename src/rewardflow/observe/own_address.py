@@ -16,7 +16,7 @@ from collections.abc import Mapping
 def uses_own_address(headers: Mapping[str, str], listening_on: str) -> bool:
     """Whether the headers of a request name this machine, and no page of another site sent it."""
     host = headers.get("Host", "")
-    return _is_own_name(host, listening_on) and headers.get("Origin") in (None, f"http://{host}")
+    return _is_own_name(host, listening_on) and headers.get("Origin") in (None, f"http://{host}", f"https://{host}")
 
 
 def is_loopback(host: str) -> bool:

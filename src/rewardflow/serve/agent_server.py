@@ -10,11 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import ipaddress
 import logging
-import socket
 import ssl
-import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -22,6 +19,7 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, JournalLocked, RewardflowError
+from rewardflow.observe.own_address import uses_own_address
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.event_loop import end_tasks
 from rewardflow.reward.limits.ledger import LedgerStatistics
@@ -151,7 +149,7 @@ class AgentServer:
     async def _answered(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Turns every error into an answer with its status and its reason."""
         try:
-            if not self._jobs.needs_token and not _is_from_here(request, self._settings.host):
+            if not self._jobs.needs_token and not uses_own_address(request.headers, self._settings.host):
                 raise Forbidden("a server without tokens answers programs on this machine, no page of another site")
             return await handler(request)
         except Unauthorized as error:
@@ -347,25 +345,3 @@ def _tls(settings: ServeSettings) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise InvalidInput(f"tls_certificate and tls_key must be readable PEM files, got {error}") from error
     return context
-
-
-def _is_from_here(request: web.Request, own_host: str) -> bool:
-    """Whether no page of another site has sent the request through a browser.
-
-    A browser names the page's site in `Origin`. A site that lets its own name point to this address (DNS rebinding) is
-    known by that name in `Host`. Programs send no `Origin`.
-    """
-    host = request.headers.get("Host", "")
-    if request.headers.get("Origin") not in (None, f"http://{host}", f"https://{host}"):
-        return False
-    try:
-        name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # a broken IPv6 address
-        return False
-    if name in ("localhost", own_host.lower(), socket.gethostname().lower()):
-        return True
-    try:
-        ipaddress.ip_address(name)  # no site can choose it as its name
-    except ValueError:
-        return False
-    return True

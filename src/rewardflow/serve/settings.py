@@ -13,13 +13,13 @@ Whoever listens beyond this machine asks for tokens.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.own_address import is_loopback
 from rewardflow.reward.settings import MAX_SHARE, MIN_SHARE
 from rewardflow.serve.plain_records import from_plain
 from rewardflow.types import EMPTY
@@ -90,12 +90,3 @@ class ServeSettings:
         if not isinstance(contents, Mapping):
             raise InvalidInput(f"serve must be a mapping, got {contents!r:.100}")
         return from_plain(cls, {**contents, **given}, "serve")
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

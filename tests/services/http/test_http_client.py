@@ -142,10 +142,10 @@ def test_a_body_that_is_not_json_is_unparsable(text: str) -> None:
         answer_of(lambda: web.Response(text=text, content_type="application/json"))
 
 
-def test_an_error_shows_at_most_500_characters_of_the_body() -> None:
+def test_an_error_shows_at_most_2000_characters_of_the_body() -> None:
     with pytest.raises(ServiceError) as caught:
         answer_of(lambda: web.Response(status=500, text="x" * 100_000))
-    assert 450 < len(str(caught.value)) < 600
+    assert 1900 < len(str(caught.value)) < 2100
 
 
 @pytest.mark.parametrize("is_chunked", [True, False])

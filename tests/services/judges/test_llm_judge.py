@@ -425,7 +425,9 @@ def test_a_key_is_in_no_error_and_no_repr(monkeypatch: pytest.MonkeyPatch) -> No
     assert rewards[0].kind == "service"
     assert "headers were" in str(rewards[0].error)
     judge = offline(api_key_env="JUDGE")
-    assert KEY not in repr(rewards) + repr(judge) + repr(vars(judge)) + str(pickle.dumps(judge))
+    assert KEY not in str([dataclasses.asdict(reward) for reward in rewards]) + repr(judge) + repr(vars(judge)) + str(
+        pickle.dumps(judge)
+    )
 
 
 def test_500_calls_at_100_in_flight_again_after_closing_and_on_a_second_loop_leave_nothing_open() -> None:

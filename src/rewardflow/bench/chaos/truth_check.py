@@ -5,6 +5,7 @@ Always true: a complaint names one broken promise and the rollout, so that its t
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +60,7 @@ def check_calls(server: HostileServer, max_calls: int) -> Iterator[str]:
 def check_secret(secret: str, verdicts: Mapping[int, Reward], folder: Path, log: str) -> Iterator[str]:
     """Yields a complaint for each place where a secret can be read: verdicts, files, log."""
     for number, verdict in verdicts.items():
-        if secret in repr(verdict):
+        if secret in str(dataclasses.asdict(verdict)):  # its own text is short
             yield f"the verdict of rollout {number} holds the key"
     for file in sorted(folder.rglob("*")):
         if file.is_file() and secret.encode() in file.read_bytes():

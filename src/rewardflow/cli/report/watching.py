@@ -16,7 +16,7 @@ import orjson
 
 from rewardflow.cli.display import stderr_console
 
-PORT: Final = 8078
+PORT: Final = 8079
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

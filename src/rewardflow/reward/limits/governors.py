@@ -155,8 +155,8 @@ class Governors:
         ledger, call = self._ledger, attempt.call
         if call.cached_tokens:
             ledger.count_cached(call.cached_tokens, call.cache_saved_usd)
-        run = attempt.job.group.ticket.run
-        run_ledger = None if self._run_ledgers is None else self._run_ledgers.of(run)
+        run_ledgers = self._run_ledgers
+        run_ledger = None if run_ledgers is None else run_ledgers.of(attempt.job.group.ticket.run)
         is_capped = ledger.cap_usd is not None or (run_ledger is not None and run_ledger.cap_usd is not None)
         if not is_capped and not (attempt.reserved_usd or call.cost_usd or call.tokens):
             ledger.settle_nothing(self._account)
@@ -185,8 +185,8 @@ class Governors:
                 is_told=is_told,
                 is_uncertain=is_uncertain,
             )
-        if self._run_ledgers is not None:
-            self._run_ledgers.call_ended(run)
+        if run_ledgers is not None:
+            run_ledgers.call_ended(attempt.job.group.ticket.run)
 
     def statistics(self, now: float) -> GovernorStatistics:
         return GovernorStatistics(
