@@ -8,7 +8,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewardflow.drawing.charts import Chart, Series, column_chart, line_chart, range_chart
@@ -79,6 +79,7 @@ def test_a_name_is_text_and_nothing_else() -> None:
     assert points_of(drawn)["series"][0]["name"] == evil
 
 
+@example(values=[5e-324], from_zero=False, is_log=False)
 @given(values=VALUES, from_zero=st.booleans(), is_log=st.booleans())
 def test_any_figures_make_well_formed_markup(values: list[float | None], from_zero: bool, is_log: bool) -> None:
     chart = a_chart(values, from_zero=from_zero, is_log=is_log)

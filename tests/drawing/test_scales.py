@@ -30,6 +30,11 @@ def test_ticks_are_round() -> None:
     assert ticks(3.0, 3.0) == [3.0]
 
 
+@pytest.mark.parametrize("high", [5e-324, 1e-310, 1e-301])
+def test_a_range_too_small_to_be_divided_has_one_tick(high: float) -> None:
+    assert ticks(0.0, high) == [0.0]
+
+
 @given(low=st.floats(-1e9, 1e9), span=st.floats(1e-6, 1e9))
 def test_ticks_lie_within_and_are_few(low: float, span: float) -> None:
     found = ticks(low, low + span)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+_SMALLEST_SPAN = 1e-300  # below, quotients have few digits left, or none
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -47,7 +49,7 @@ def powers_of_ten(low: float, high: float) -> list[float]:
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Returns about `count` round numbers from low to high."""
     span = high - low
-    if not math.isfinite(span) or span <= 0 or span < 1e-12 * max(abs(low), abs(high)):
+    if not math.isfinite(span) or span < max(_SMALLEST_SPAN, 1e-12 * max(abs(low), abs(high))):
         return [low]
     rough = span / count
     power = 10.0 ** math.floor(math.log10(rough))
