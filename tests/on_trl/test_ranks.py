@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    "REWARDFLOW_TWO_RANKS" not in os.environ, reason="takes minutes on a busy machine: set REWARDFLOW_TWO_RANKS=1"
-)
 SCRIPT = Path(__file__).parent / "rank_script.py"
 
 
