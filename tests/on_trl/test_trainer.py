@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,10 @@ def test_when_training_ends_early_nothing_is_waited_for_and_no_call_goes_on(make
         trainer.train()
     verdicts = agent.statistics().verdicts
     assert (verdicts.scored, verdicts.failed, verdicts.pending_groups) == (PER_STEP, {"cancelled": PER_STEP}, 0)
+    # The verdicts are there at once; the calls themselves end on the agent's own thread, a moment later.
+    deadline = time.monotonic() + 60.0
+    while agent.statistics().in_flight and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert agent.statistics().in_flight == 0
     reward.close()
 
