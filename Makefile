@@ -78,7 +78,7 @@ test-vllm: .venv-vllm/.ready ## test the vLLM engine on a CPU: its numbers, upda
 	@.venv-vllm/bin/python -m pytest -W default -o faulthandler_timeout=1500 tests/on_vllm $(ARGS)
 
 test-real-size: .venv/.dev ## plan the memory of 7B and 32B models on eight ranks, from their configurations; no GPU needed
-	@REAL_SIZE=1 $(BIN)/python -m pytest -o faulthandler_timeout=1800 tests/real_size $(ARGS)
+	@REAL_SIZE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=1800 tests/real_size $(ARGS)
 
 check: .venv/.dev ## lint, formatting and types, changing nothing
 	@$(BIN)/python -m ruff check

@@ -15,6 +15,7 @@ from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     DataSettings,
     GenerationSettings,
+    LoraSettings,
     PolicySettings,
     RunSettings,
     RuntimeSettings,
@@ -94,3 +95,12 @@ def test_32b_on_eight_devices_of_80_gib_is_told_by_how_much_it_fits_or_is_short(
         assert len(plan.advice) > 1
     tight = dataclasses.replace(plan, device_bytes=plan.largest.num_bytes - GIB)
     assert not tight.fits
+
+
+def test_32b_with_adapters_needs_less_than_half_of_devices_of_80_gib(tmp_path: Path) -> None:
+    policy = PolicySettings(model=str(tmp_path), gradient_checkpointing=True, lora=LoraSettings(rank=32, alpha=64))
+    plan = plan_memory(settings(tmp_path, QWEN_32B, policy=policy, algorithm=AlgorithmSettings(kl_coef=0.01)), 80 * GIB)
+    assert plan.fits
+    assert max(gib(plan).values()) < 40.0
+    assert not any("reference" in phase.by_kind for phase in plan.phases)
+    assert plan.num_trained < 0.01 * plan.num_parameters
