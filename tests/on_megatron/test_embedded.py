@@ -28,7 +28,7 @@ class Cut(Exception):
 
 
 def settings_of(schedule: str, steps: int) -> RunSettings:
-    whole = copying_settings(schedule, seed=0, steps=steps, groups_per_step=8, num_digits=1)
+    whole = copying_settings(schedule, seed=0, steps=steps, groups_per_step=8, group_size=16, num_digits=1)
     return replace(whole, trainer=replace(whole.trainer, lr=3e-3, lr_schedule="constant", backend="megatron"))
 
 

@@ -39,7 +39,7 @@ def test_a_correction_that_is_set_is_named(algorithm: dict[str, Any], name: str)
 def test_stale_rollouts_without_a_correction_are_explained_with_where_it_was_measured() -> None:
     found = chosen_correction(settings(max_staleness=2))
     assert found.name == "none"
-    assert found.reason.startswith("rollouts are up to 2 steps old; few were compared, and none")
+    assert found.reason.startswith("rollouts are up to 2 steps old; every correction tried learnt later")
     assert "docs/benchmarks.md" in found.reason
     assert "up to 1 step old" in chosen_correction(settings()).reason
 

