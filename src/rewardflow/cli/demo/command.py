@@ -5,8 +5,8 @@ in what its staleness needs; the judge is a server in another process, and every
 the page that compares them are kept.
 
 The judge takes 1 to 40 s a call, as in the original experiment. There the judge's part of a step took 2.3 times as long
-as the device's. The demo speeds the judge's clock up so that it takes 1.5 times as long on any machine: both runs
-together then take about a minute, and the judge is still the slower part, although the calls share the CPU with it.
+as the device's. The demo speeds the judge's clock up so that it takes 1.5 times as long on any machine: the judge is
+still the slower part, and the demo is over sooner.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains a tiny model to copy digits, with a mock LLM judge on this machine that takes 1 to 40 s a call\n"
         "(on a faster clock): first synchronously, then with the mini-batch pipeline and one step off-policy.\n"
-        "Takes about a minute on two quiet cores. `rewardflow demo agent` shows the reward agent alone."
+        "Takes a minute or two on two cores. `rewardflow demo agent` shows the reward agent alone."
     )
     parser.epilog = "examples:\n  rewardflow demo --run-dir runs/demo\n  rewardflow demo agent --answers 1000"
     parser.add_argument(

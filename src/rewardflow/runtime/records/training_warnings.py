@@ -1,8 +1,9 @@
 """Warns when the figures of a step show that training has left the range in which its mathematics holds.
 
 Always true: a warning names the figure, the bound and what to change; it offers no remedy that the settings do not
-allow or have already; a cause is reported once in a run. For stale rollouts it offers what helped in
-docs/benchmarks.md, "Learning"; the other remedies were not measured. `SANE` is the one place for the bounds.
+allow or have already; a cause is reported once in a run. For stale rollouts and for an engine that computes differently
+it offers no correction, because those that were tried made learning slower (docs/benchmarks.md, "Learning"). `SANE` is
+the one place for the bounds.
 
 Figures of an off-policy step are heavy-tailed: one token can move them past any bound, and the next step is well again.
 So a cause must last for most of the last steps. Only an engine that computes something else is reported at once.
@@ -209,9 +210,7 @@ class _Remedies:
         computes_less = trainer.autocast not in (None, "float32") or policy.dtype != "float32"
         options = ["compute in float32 (trainer.autocast: float32)"] if computes_less else []
         algorithm, placement = self.settings.algorithm, self.settings.schedule.placement
-        if not algorithm.needs_behaviour:
-            options.append(self._correction())
-        elif algorithm.behaviour == "engine" and placement == "colocated":
+        if algorithm.needs_behaviour and algorithm.behaviour == "engine" and placement == "colocated":
             options.append("take the trainer's log-probs for the policy that generated (algorithm.behaviour: trainer)")
         return _either(options or ["look for what engine and trainer compute differently"])
 
@@ -241,10 +240,6 @@ class _Remedies:
         if self.settings.schedule.order == "completion":
             return "train groups in the order of their prompts (schedule.order: fixed)"
         return "shuffle the data, in which prompts of one kind come together"
-
-    def _correction(self) -> str:
-        is_ppo = self.settings.algorithm.loss == "ppo"
-        return f"correct for it (algorithm.{'loss: decoupled' if is_ppo else 'behaviour_weights: token'})"
 
     def _fewer_updates(self) -> list[str]:
         schedule = self.settings.schedule
