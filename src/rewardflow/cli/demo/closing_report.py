@@ -150,8 +150,9 @@ def headline(outcome: DemoOutcome) -> str:
     """Says in one sentence what overlapping did to the time to the target, which is what users pay for."""
     synchronous, overlapped = outcome.synchronous, outcome.overlapped
     one, other = synchronous.final_reward, overlapped.final_reward
-    same = "the same final reward" if abs(one - other) <= _SAME_REWARD else "another final reward"
-    rewards = f"{same} ({other:.2f} and {one:.2f})"
+    rewards = f"a final reward of {other:.2f} instead of {one:.2f}"
+    if abs(one - other) <= _SAME_REWARD:
+        rewards = f"the same final reward ({other:.2f} and {one:.2f})"
     if overlapped.reached_s is None or synchronous.reached_s is None:
         which = "neither run" if overlapped.reached_s is synchronous.reached_s else _which_reached(outcome)
         return f"In {synchronous.totals.num_steps:,} steps {which} reached a reward of {TARGET}, with {rewards}."
