@@ -8,7 +8,7 @@ import inspect
 import pickle
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from rewardflow.reward.agent import RewardAgent
@@ -16,7 +16,7 @@ from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.connection import ConnectionLost
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.host_clients import LEASE_S
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome, client_id_of, pickle_problem
+from rewardflow.shared_agent.messages import Hello, Message, Post, Take, client_id_of, pickle_problem
 
 
 class KillableHost:
@@ -71,26 +71,15 @@ class KillableHost:
 
     # -- the transport -----------------------------------------------------------------------------------------------
 
-    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
-        return await self._answer(lambda host: host.hello(secret, run, share, records))
-
-    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        self.num_posts += 1
-        sent = pickle.dumps(ops)
-        return await self._answer(lambda host: host.post(secret, pickle.loads(sent)))
-
-    async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        self.num_takes += 1
-        if client_id_of(secret) in self.deaf:
-            await self._death.wait()
-            raise ConnectionLost("it is dead")
-        return pickle.loads(pickle.dumps(await self._answer(lambda host: host.take(secret, confirmed))))
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._answer(lambda host: host.bye(secret, confirmed))
-
-    async def statistics(self) -> HostStatistics:
-        return await self._answer(lambda host: host.statistics())
+    async def ask(self, message: Message[Any]) -> Any:
+        self.num_posts += isinstance(message, Post)
+        if isinstance(message, Take):
+            self.num_takes += 1
+            if client_id_of(message.secret) in self.deaf:
+                await self._death.wait()
+                raise ConnectionLost("it is dead")
+        sent = pickle.dumps(message)
+        return pickle.loads(pickle.dumps(await self._answer(lambda host: host.answer(pickle.loads(sent)))))
 
     def problem_with(self, value: object) -> str | None:
         return pickle_problem(value)
@@ -138,11 +127,13 @@ class UnreliableHost(KillableHost):
         await self._copies.__aexit__(None, None, None)
         await super().__aexit__()
 
-    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
-        """Is never repeated, because a client that has left must not come back."""
+    async def ask(self, message: Message[Any]) -> Any:
+        """Never repeats a hello, because a client that has left must not come back."""
+        if not isinstance(message, Hello):
+            return await super().ask(message)
         if self._chance.random() < self._fault_share:
             raise ConnectionLost("the message was lost")
-        return await super()._answer(lambda host: host.hello(secret, run, share, records))
+        return await super()._answer(lambda host: host.answer(message))
 
     def problem_with(self, value: object) -> str | None:
         return pickle_problem(value)

@@ -292,7 +292,7 @@ def _named(name: str, cluster: Cluster) -> list[int]:
 
 STRANGER = """
 import os, subprocess, sys
-from rewardflow.shared_agent.cluster import private_cluster
+from rewardflow.runtime.on_ray.cluster import private_cluster
 
 JOIN = "import logging, ray; ray.init(address={!r}, log_to_driver=False, logging_level=logging.CRITICAL)"
 with private_cluster():

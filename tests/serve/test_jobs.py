@@ -7,8 +7,7 @@ import base64
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.serve.jobs import Forbidden, Jobs, Unauthorized
-from rewardflow.serve.settings import ServeSettings
+from rewardflow.serve.settings import Forbidden, Jobs, ServeSettings, Unauthorized
 
 ENVIRON = {"A": "a" * 16, "B": "b" * 16, "SHORT": "abc"}
 

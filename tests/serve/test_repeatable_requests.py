@@ -13,8 +13,8 @@ import pytest
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.serve.jobs import ServedJob
 from rewardflow.serve.repeatable_requests import RepeatableRequests, SettledVerdicts
+from rewardflow.serve.settings import ServedJob
 from rewardflow.shared_agent.messages import RunFull
 from rewardflow.shared_agent.service import Service
 

@@ -24,7 +24,7 @@ def test_groups_come_back_with_the_very_records_that_were_submitted() -> None:
             groups = await agent.submit(sent).all()
             assert all(one is other for one, other in zip(sent, (r for g in groups for r in g.rollouts), strict=True))
             assert [reward.value for g in groups for reward in g.rewards] == [float(len(r.response)) for r in sent]
-            assert agent.statistics().scored == 24
+            assert agent.statistics().verdicts.scored == 24
             statistics = await agent.host_statistics()
             assert statistics.agent.verdicts.scored == 24
             assert [client.run for client in statistics.clients] == ["a"]

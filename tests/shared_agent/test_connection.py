@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, SharedAgentGone
 from rewardflow.shared_agent.connection import Connection, ConnectionLost
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Seal, Welcome
+from rewardflow.shared_agent.messages import Bye, Delivery, Message, Post, Seal, Take, UnknownClient, Welcome
 
 WELCOME = Welcome(incarnation="1", name="judge", needs_groups=False, may_change_verdicts=False, incomplete_after_s=None)
 
@@ -24,21 +23,16 @@ class Scripted:
         self._answers = list(answers)
         self.asked: list[tuple[float, Any]] = []
 
-    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
-        return self._answer("hello")
-
-    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        return self._answer(ops)
-
-    async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        return self._answer(confirmed)
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        await asyncio.sleep(1000)
-        return None
-
-    async def statistics(self) -> HostStatistics:
-        raise AssertionError("nobody asks for these")
+    async def ask(self, message: Message[Any]) -> Any:
+        match message:
+            case Post():
+                return self._answer(message.ops)
+            case Take():
+                return self._answer(message.confirmed)
+            case Bye():
+                return await asyncio.sleep(1000)
+            case _:
+                return self._answer(type(message).__name__)
 
     def problem_with(self, value: object) -> str | None:
         return None
@@ -83,13 +77,15 @@ def test_a_message_is_sent_until_it_arrives_and_never_in_a_later_era() -> None:
         await connection_to(transport).post(ops, epoch=epoch)
         return len(transport.asked)
 
-    assert clock.run(main(Scripted(ConnectionLost("lost"), False, ConnectionLost("lost"), True), epoch=0)) == 4
+    assert (
+        clock.run(main(Scripted(ConnectionLost("lost"), UnknownClient(), ConnectionLost("lost"), None), epoch=0)) == 4
+    )
     assert clock.run(main(Scripted(SharedAgentGone("stopped")), epoch=0)) == 1
-    assert clock.run(main(Scripted(True), epoch=-1)) == 0
+    assert clock.run(main(Scripted(None), epoch=-1)) == 0
 
 
 def test_a_delivery_is_confirmed_by_the_next_question_and_a_new_host_is_asked_from_the_beginning() -> None:
-    transport = Scripted(WELCOME, Delivery(7, []), ConnectionLost("away"), WELCOME, None)
+    transport = Scripted(WELCOME, Delivery(7, []), ConnectionLost("away"), WELCOME, UnknownClient())
 
     async def main() -> list[Any]:
         connection = connection_to(transport)
@@ -101,7 +97,7 @@ def test_a_delivery_is_confirmed_by_the_next_question_and_a_new_host_is_asked_fr
         assert await connection.take() is None
         return [question for _, question in transport.asked]
 
-    assert clock.run(main()) == ["hello", 0, 7, "hello", 0]
+    assert clock.run(main()) == ["Hello", 0, 7, "Hello", 0]
 
 
 def test_nothing_is_sent_before_a_new_host_knows_what_is_wanted() -> None:

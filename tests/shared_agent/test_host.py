@@ -25,7 +25,7 @@ from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.simulated_service import SimulatedService
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.host_clients import LEASE_S
-from rewardflow.shared_agent.messages import Cancel, ScoreRequest, pack_rollout
+from rewardflow.shared_agent.messages import Bye, Cancel, Post, ScoreRequest, Take, UnknownClient, pack_rollout
 
 
 def rollouts(count: int, *, size: int = 1, step: int = 0, name: str = "q", **fields: Any) -> list[rf.Rollout]:
@@ -177,7 +177,7 @@ def test_runs_that_are_more_than_the_slots_take_turns_at_them() -> None:
             for client in clients:
                 client.submit(rollouts(1000))
             await asyncio.sleep(30)
-            assert all(90 <= client.statistics().scored <= 110 for client in clients)
+            assert all(90 <= client.statistics().verdicts.scored <= 110 for client in clients)
 
     clock.run(main())
 
@@ -213,7 +213,7 @@ def test_no_verdict_is_lost_or_delivered_twice_whenever_the_host_dies(
                 for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
             )
             statistics = agent.statistics()
-            assert statistics.scored == len(sent) + 1
+            assert statistics.verdicts.scored == len(sent) + 1
             assert statistics.out == 0
         # What was in flight at a death is asked again, and nothing that was paid for is.
         assert sum(CALLS.values()) - len(CALLS) <= 6 * len(kills)
@@ -242,7 +242,7 @@ def test_what_is_lost_or_comes_twice_on_the_line_costs_no_verdict_and_no_second_
                 values = [reward.value for group in groups for reward in group.rewards]
                 assert values == [float(one.response) for one in sent]
                 await asyncio.sleep(chance.random())
-            assert agent.statistics().scored == 3 * 8 * group_size
+            assert agent.statistics().verdicts.scored == 3 * 8 * group_size
 
     async def main() -> None:
         make = lambda: agent_of(counted, max_concurrency=6)  # noqa: E731
@@ -265,13 +265,10 @@ def test_a_verdict_that_a_poll_without_a_reader_took_is_given_to_the_reader() ->
             await asyncio.sleep(0.01)
             host.verdict("a", one, rf.Reward(value=1.0))
             lost = await host.take("c", 0)  # comes a second time, in the moment in which there is something to take
-            assert lost is not None
             assert [serial for serial, *_ in lost.verdicts] == [1]
             heard = await read
-            assert heard is not None
             assert heard.verdicts == []
             again = await host.take("c", heard.number)
-            assert again is not None
             assert again.verdicts == lost.verdicts
 
     clock.run(main())
@@ -411,7 +408,9 @@ def test_what_is_on_its_way_when_the_agent_halts_fails_for_the_same_reason_and_i
                 await late.all()
             assert {group.rewards[0].kind for group in halted.value.groups} == {"budget"}
             statistics = agent.statistics()
-            assert statistics.submitted == statistics.scored + sum(statistics.failed.values())
+            assert statistics.verdicts.submitted == statistics.verdicts.scored + sum(
+                statistics.verdicts.failed.values()
+            )
 
     clock.run(main())
 
@@ -506,9 +505,9 @@ def test_an_id_from_the_statistics_lets_nobody_speak_for_that_client() -> None:
             (client,) = told.clients
             assert (client.client, client.out) == (agent.id, 3)
             for forged in (client.client, "", agent.id.upper()):
-                assert await host.post(forged, [Cancel([1, 2, 3])]) is False
-                assert await host.take(forged, 0) is None
-                assert await host.bye(forged, 0) is None
+                for message in (Post(forged, [Cancel([1, 2, 3])]), Take(forged, 0), Bye(forged, 0)):
+                    with pytest.raises(UnknownClient):
+                        await host.ask(message)
             host.current.hello(client.client, "a", 1.0)  # becomes a client of its own
             assert len(host.current.statistics().clients) == 2
             assert [reward.value for group in await ticket.all() for reward in group.rewards] == [0.0, 1.0, 2.0]

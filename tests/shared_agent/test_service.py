@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rewardflow as rf
-from rewardflow.shared_agent.messages import Halt, ScoreRequest, pack_rollout
+from rewardflow.shared_agent.messages import Halt, Hello, Post, ScoreRequest, Take, pack_rollout
 from rewardflow.shared_agent.service import Service
 from rewardflow.shared_agent.spec import AgentSpec
 
@@ -31,8 +31,7 @@ def remove_journal(folder: Path) -> None:
 async def halt_of(service: Service, secret: str) -> Halt:
     confirmed = 0
     while True:
-        delivery = await service.take(secret, confirmed)
-        assert delivery is not None
+        delivery = await service.answer(Take(secret, confirmed))
         if delivery.halt is not None:
             return delivery.halt
         confirmed = delivery.number
@@ -46,13 +45,13 @@ def test_after_a_journal_that_could_not_be_written_the_next_hello_opens_a_new_ag
             await halt_and_open_again(Service(spec.build, tasks.create_task))
 
     async def halt_and_open_again(service: Service) -> None:
-        first = await service.hello("first", "run", 1.0)
-        await service.post("first", [request(1)])
-        await service.take("first", 0)
+        first = await service.answer(Hello("first", "run"))
+        await service.answer(Post("first", [request(1)]))
+        await service.answer(Take("first", 0))
         remove_journal(tmp_path)
-        await service.post("first", [request(2)])
+        await service.answer(Post("first", [request(2)]))
         assert (await halt_of(service, "first")).error == "JournalWriteFailed"
-        second = await service.hello("second", "run", 1.0)
+        second = await service.answer(Hello("second", "run"))
         assert second.incarnation != first.incarnation
         await service.close()
 

@@ -17,7 +17,7 @@ from rewardflow import clock
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.host_clients import HostClient
 from rewardflow.shared_agent.messages import RunFull, ScoreRequest, pack_rollout
-from rewardflow.shared_agent.waiting_bytes import WaitingBytes
+from rewardflow.shared_agent.samples import WaitingBytes
 
 LIMIT = 10_000
 

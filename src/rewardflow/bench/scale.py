@@ -19,8 +19,8 @@ from rewardflow.bench.bounds import list_schedule, time_of_groups
 from rewardflow.bench.scale_training import training
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.latency import LONGEST_S, SHORTEST_S
+from rewardflow.runtime.on_ray.cluster import private_cluster
 from rewardflow.shared_agent.client import SharedAgent
-from rewardflow.shared_agent.cluster import private_cluster
 from rewardflow.shared_agent.ray_actor import connect, stop
 from rewardflow.shared_agent.spec import AgentSpec
 from rewardflow.types import Rollout
@@ -220,8 +220,8 @@ async def _two_jobs(seconds: float) -> tuple[float, tuple[float, float], float]:
 
 async def _counted(*agents: SharedAgent, seconds: float) -> list[float]:
     """Counts the verdicts a second of each job."""
-    before = [agent.statistics().scored for agent in agents]
+    before = [agent.statistics().verdicts.scored for agent in agents]
     began_s = time.perf_counter()
     await asyncio.sleep(seconds)
     took_s = time.perf_counter() - began_s
-    return [(agent.statistics().scored - count) / took_s for agent, count in zip(agents, before, strict=True)]
+    return [(agent.statistics().verdicts.scored - count) / took_s for agent, count in zip(agents, before, strict=True)]

@@ -19,8 +19,8 @@ import orjson
 from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput, SharedAgentGone
+from rewardflow.runtime.on_ray.cluster import joined
 from rewardflow.shared_agent import ray_actor
-from rewardflow.shared_agent.cluster import joined
 from rewardflow.shared_agent.messages import HostStatistics
 from rewardflow.shared_agent.spec import AgentSpec
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rewardflow.reward.agent import AgentStatistics
-    from rewardflow.shared_agent.client_counts import ClientStatistics
+    from rewardflow.shared_agent.remote_calls import ClientStatistics
 
 WELL = 0
 NOTHING_SCORED = 3

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import dataclasses
 import importlib
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +48,8 @@ from rewardflow.reward.option_help import with_options_in_help
 from rewardflow.reward.progress import screen_here, shown_progress
 from rewardflow.reward.recorder import Recorder
 from rewardflow.reward.settings import AUTO, MAX_THREADS, AgentOptions, LimitSettings, split_options
-from rewardflow.reward.ticket import Ticket
-from rewardflow.types import EMPTY, Rollout
+from rewardflow.reward.ticket_agent import TicketAgent
+from rewardflow.types import EMPTY
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -93,7 +92,7 @@ class AgentStatistics:
         return sum(account.retries for account in self.accounts)
 
 
-class RewardAgent:
+class RewardAgent(TicketAgent):
     """Scores rollouts with one reward, or with a weighted sum of several.
 
     async with RewardAgent("judge.py:Judge", max_concurrency=256, timeout_s=60) as agent:
@@ -118,22 +117,18 @@ class RewardAgent:
         """
         if isinstance(reward, str) and reward.endswith(REWARD_FILE_SUFFIXES):
             reward, options = _from_file(reward, reward_kwargs, options)
+        self.settings, self._limits = split_options(options)
+        super().__init__(run=self.settings.run)
         self._run_ledgers = run_ledgers
         self._serves_runs = serves_runs
-        self.settings, self._limits = split_options(options)
         self._given = frozenset(options)
         self._parts = as_parts(reward, reward_kwargs)
         self._components: list[Component] = []
         self._dispatchers: dict[str, Dispatcher] = {}
-        self._assembly: Assembly | None = None
         self._journal: Journal | None = None
         self._recorder: Recorder | None = None
         self._account_events = EventRelay()
         self._hooks = Hooks(timeout_s=self._limits.timeout_s)
-        self._tasks = asyncio.TaskGroup()
-        self._resources = contextlib.AsyncExitStack()
-        self._agent_loop: AgentLoop | None = None
-        self._is_open = False
 
     def __repr__(self) -> str:
         return f"RewardAgent({self.name}, {self._state()})"
@@ -406,25 +401,7 @@ class RewardAgent:
         shown["endpoints"] = [address_to_show(name) for name in self._limits.endpoints]
         return shown
 
-    # -- submitting --------------------------------------------------------------------------------------------------
-
-    def submit(self, rollouts: Rollout | Iterable[Rollout], *, ticket: Ticket | None = None) -> Ticket:
-        """Starts scoring and returns at once.
-
-        A group belongs to the ticket that first named it; later rollouts of the group, from any `submit`, complete it
-        there. The ticket ends when all of its groups were taken.
-        """
-        batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
-        context = contextvars.copy_context()
-        return self.on_loop(lambda: self._submit(batch, ticket, context))
-
-    def open(self, *, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
-        """Returns a ticket to submit to during generation: `with agent.open() as ticket: ticket.submit(rollout)`.
-
-        When slots are scarce, its calls queue with those of `due_step` instead of the rollouts' own step; `source`
-        names the totals in which they count.
-        """
-        return self.on_loop(lambda: self._new_ticket(is_sealed=False, due_step=due_step, source=source))
+    # -- for agents of several runs ----------------------------------------------------------------------------------
 
     def open_forwarding_ticket(
         self,
@@ -454,15 +431,6 @@ class RewardAgent:
         """Adds a sink for changes of limits, breakers and outages; for an agent that serves several runs."""
         self._account_events.add(sink)
 
-    def cancel_started(self, ticket: Ticket) -> None:
-        self.cancel(ticket, set(ticket.started))
-
-    def cancel(self, ticket: Ticket, group_ids: set[str] | None) -> None:
-        self.assembly.cancel(ticket._groups(group_ids), "cancelled", "cancelled by the caller")
-
-    def sealed(self, ticket: Ticket) -> None:
-        self.assembly.call_log_if_over(ticket)
-
     def as_batch_function(
         self, *, group_size: int = 1, failed: float | None = None, server: str | None = None
     ) -> BatchFunction:
@@ -470,10 +438,6 @@ class RewardAgent:
         from rewardflow.reward.batch_function import BatchFunction
 
         return BatchFunction(self, group_size=group_size, failed=failed, server=server)
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     @property
     def name(self) -> str:
@@ -508,43 +472,6 @@ class RewardAgent:
     def needs_groups(self) -> bool:
         """Whether a verdict may depend on the other rollouts of its group."""
         return self.may_change_verdicts or any(one.scorer.loaded.unit == "group" for one in self._components)
-
-    @property
-    def assembly(self) -> Assembly:
-        if self._assembly is None:
-            raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
-        return self._assembly
-
-    def on_loop(self, action: Callable[[], T]) -> T:
-        """Runs a short action on the agent's loop; may be called from any thread."""
-        if not self._is_open or self._agent_loop is None:
-            raise AgentClosed("the agent is not open: use `async with RewardAgent(...) as agent`")
-        return self._agent_loop.run(action)
-
-    def _submit(self, batch: Sequence[Rollout], ticket: Ticket | None, context: contextvars.Context) -> Ticket:
-        if not self._is_open:
-            raise AgentClosed("the agent was closed")
-        if ticket is None:
-            ticket = self._new_ticket(is_sealed=True)
-        else:
-            ticket._check_takes_more()
-        self.assembly.accept(batch, ticket, context)
-        return ticket
-
-    def _new_ticket(self, *, is_sealed: bool, due_step: int | None = None, source: str = REWARD_SOURCE) -> Ticket:
-        assert self._agent_loop is not None
-        run = self.settings.run
-        ticket = Ticket(
-            self,
-            self._agent_loop.loop,
-            is_sealed=is_sealed,
-            run=run,
-            due_step=due_step,
-            source=source,
-            sink=self._recorder,
-        )
-        self.assembly.register(ticket)
-        return ticket
 
     def progress(self, *, total: int | None = None) -> AbstractAsyncContextManager[None]:
         """Shows a line that changes while the block of `async with agent.progress():` runs, where somebody looks.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.calls.dispatcher import Dispatcher
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.scorer import Scorer
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.groups.local_decision import LocalDecider
 from rewardflow.reward.settings import LIMIT_NAMES, LimitOptions, check_names
 from rewardflow.types import EMPTY
+
+if TYPE_CHECKING:
+    from rewardflow.reward.groups.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,25 @@ class Weighted:
         check_names(self.limits or {}, LIMIT_NAMES)
 
 
+class CallMaker(Protocol):
+    """Makes the calls of jobs and resolves each once: a `Dispatcher` here, or a host that several processes share."""
+
+    def add(self, job: Job) -> None:
+        """Takes a job that needs a call."""
+
+    def prune(self) -> None:
+        """Drops jobs that were resolved without it."""
+
+    def drain(self) -> None:
+        """Starts no more calls."""
+
+    def saving(self) -> None:
+        """Says that a verdict is on its way to the journal."""
+
+    def saved(self, cost_usd: float) -> None:
+        """Says that a verdict is in the journal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Component:
     """A weighted reward at run time."""
@@ -45,7 +66,7 @@ class Component:
     name: str
     weight: float
     scorer: Scorer
-    dispatcher: Dispatcher
+    dispatcher: CallMaker
     decider: LocalDecider | None = None  # for a reward that may need no call
 
 

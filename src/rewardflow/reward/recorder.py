@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Protocol
 
 from rewardflow.clock import hold
 from rewardflow.errors import InvalidInput
@@ -39,6 +41,25 @@ _WRITE_EVERY_S = 1.0
 _LOAD_EVERY_S = 2.0
 
 _StepAndSource = tuple[int, str]  # step and source
+
+
+class StepRecorder(EventSink, Protocol):
+    """An event sink that is also told when a step has no pending group."""
+
+    def step_idle(self, step: int, source: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOnly:
+    """A recorder for a caller's own sink."""
+
+    sink: EventSink
+
+    def emit(self, event: Event) -> None:
+        self.sink.emit(event)
+
+    def step_idle(self, step: int, source: str) -> None:
+        """Does nothing: only a run directory holds aggregates of steps."""
 
 
 class Recorder:

@@ -15,12 +15,12 @@ from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import JOURNAL_FILE
 from rewardflow.reward.agent import AgentStatistics, RewardAgent
 from rewardflow.reward.component import as_parts
+from rewardflow.runtime.on_ray.cluster import joined
 from rewardflow.services.reward_file import load_reward_contents, load_reward_file
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.shared_agent.client import SharedAgent
-from rewardflow.shared_agent.client_counts import ClientStatistics
-from rewardflow.shared_agent.cluster import joined
 from rewardflow.shared_agent.ray_actor import connect
+from rewardflow.shared_agent.remote_calls import ClientStatistics
 from rewardflow.shared_agent.spec import AgentSpec
 from rewardflow.types import EMPTY
 

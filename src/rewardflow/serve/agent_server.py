@@ -24,17 +24,15 @@ from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.event_loop import end_tasks
 from rewardflow.reward.limits.ledger import LedgerStatistics
 from rewardflow.reward.limits.run_ledgers import RunLedgers
-from rewardflow.serve.answers import RETRY_AFTER_S, error_answer, json_answer
 from rewardflow.serve.chat_proxy import ChatProxy
-from rewardflow.serve.jobs import Forbidden, Jobs, ServedJob, Unauthorized
+from rewardflow.serve.http_json import RETRY_AFTER_S, error_answer, from_plain, json_answer, read_json
 from rewardflow.serve.openapi import describe
-from rewardflow.serve.own_protocol import ClientVerbs, Hello, Post, ScoreBody, Take, score, score_events
-from rewardflow.serve.plain_records import from_plain, read_json
+from rewardflow.serve.own_protocol import MESSAGES, ScoreBody, hello_of_job, message_of, score, score_events
 from rewardflow.serve.prometheus import CONTENT_TYPE, prometheus_text
 from rewardflow.serve.repeatable_requests import RepeatableRequests
-from rewardflow.serve.settings import ServeSettings
+from rewardflow.serve.settings import Forbidden, Jobs, ServedJob, ServeSettings, Unauthorized
 from rewardflow.serve.trainers import TrainerRequest, Trainers
-from rewardflow.shared_agent.messages import RunFull
+from rewardflow.shared_agent.messages import AskStatistics, Hello, RunFull, UnknownClient
 from rewardflow.shared_agent.service import Service
 
 logger = logging.getLogger(__name__)
@@ -79,7 +77,6 @@ class AgentServer:
             self._service = Service(lambda: self._build(self._run_ledgers), tasks.create_task)
             self._services = {"judge": self._service}
             self._requests = RepeatableRequests(self._service)
-            self._verbs = ClientVerbs(self._service)
             self._trainers = Trainers(self._requests)
             if self._proxy is not None:
                 self._services["proxy"] = Service(self._proxy.build, tasks.create_task)
@@ -124,10 +121,7 @@ class AgentServer:
             ("GET", "/metrics"): self._metrics,
             ("GET", "/v1/status"): self._status,
             ("GET", "/v1/spending"): self._spending,
-            ("POST", "/v1/hello"): self._hello,
-            ("POST", "/v1/post"): self._post,
-            ("POST", "/v1/take"): self._take,
-            ("POST", "/v1/bye"): self._bye,
+            **{("POST", f"/v1/{verb}"): functools.partial(self._message, verb) for verb in MESSAGES},
             ("GET", "/v1/statistics"): self._statistics,
             ("POST", "/v1/score"): self._score,
             ("POST", "/openrlhf"): self._openrlhf,
@@ -156,6 +150,8 @@ class AgentServer:
             return error_answer(401, str(error), "unauthorized", {"WWW-Authenticate": "Bearer"})
         except Forbidden as error:
             return error_answer(403, str(error), "forbidden")
+        except UnknownClient as error:
+            return error_answer(410, str(error), "gone")
         except RunFull as error:
             return error_answer(429, str(error), "queue_full", {"Retry-After": str(RETRY_AFTER_S)})
         except InvalidInput as error:
@@ -186,7 +182,7 @@ class AgentServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         if not self._job(request).sees_all:
             raise Forbidden("the figures of all jobs need the server's own token; a job has /v1/spending")
-        hosts = {name: await service.statistics() for name, service in self._services.items()}
+        hosts = {name: await service.answer(AskStatistics()) for name, service in self._services.items()}
         text = prometheus_text(
             {name: host.agent for name, host in hosts.items()},
             self._run_ledgers.statistics(),
@@ -198,7 +194,7 @@ class AgentServer:
     async def _status(self, request: web.Request) -> web.Response:
         """Says what the agent is and does; the run's own queue, and the sums of all."""
         job = self._job(request)
-        host = await self._service.statistics()
+        host = await self._service.answer(AskStatistics())
         welcome = (await self._service.open_host()).describe()
         return json_answer(
             {
@@ -221,30 +217,24 @@ class AgentServer:
         answer: dict[str, Any] = {"run": job.run, **_money(own)}
         if job.sees_all:
             answer["runs"] = {run: _money(money) for run, money in runs.items()}
-            agents = {name: (await service.statistics()).agent for name, service in self._services.items()}
+            agents = {name: (await service.answer(AskStatistics())).agent for name, service in self._services.items()}
             answer["agents"] = {name: _money(agent.ledger) for name, agent in agents.items()}
         return json_answer(answer)
 
     # -- the own protocol --------------------------------------------------------------------------------------------
 
-    async def _hello(self, request: web.Request) -> web.StreamResponse:
-        body = await self._body(request, Hello)
-        return await self._verbs.hello(body, self._job(request, body.run))
-
-    async def _post(self, request: web.Request) -> web.StreamResponse:
-        self._job(request)
-        return await self._verbs.post(await self._body(request, Post))
-
-    async def _take(self, request: web.Request) -> web.StreamResponse:
-        self._job(request)
-        return await self._verbs.take(await self._body(request, Take))
-
-    async def _bye(self, request: web.Request) -> web.StreamResponse:
-        self._job(request)
-        return await self._verbs.bye(await self._body(request, Take))
+    async def _message(self, verb: str, request: web.Request) -> web.StreamResponse:
+        """Answers a message of the Python client: the way in over HTTP."""
+        self._jobs.of(request.headers.get("Authorization"), None)  # no body is read for a stranger
+        message = message_of(verb, read_json(await request.read()))
+        if isinstance(message, Hello):
+            message = hello_of_job(message, self._job(request, message.run))
+        return json_answer(await self._service.answer(message))
 
     async def _statistics(self, request: web.Request) -> web.StreamResponse:
-        return await self._verbs.statistics(self._job(request))
+        if not self._job(request).sees_all:
+            raise Forbidden("the statistics of all jobs need the server's own token; a job has /v1/spending")
+        return json_answer(await self._service.answer(AskStatistics()))
 
     async def _score(self, request: web.Request) -> web.StreamResponse:
         self._jobs.of(request.headers.get("Authorization"), None)  # no body is read for a stranger

@@ -17,7 +17,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.journal.canonical import canonical
 from rewardflow.reward.limits.run_ledgers import RunLedgers
-from rewardflow.serve.answers import error_answer, failure_answer, json_answer
+from rewardflow.serve.http_json import error_answer, failure_answer, json_answer
 from rewardflow.serve.repeatable_requests import RepeatableRequests
 from rewardflow.serve.settings import ProxySettings
 from rewardflow.serve.trainers import TrainerRequest

@@ -1,4 +1,4 @@
-"""The server's own protocol: the verbs of the Python client, and `/v1/score` for everybody else.
+"""The server's own protocol: the Python client's messages as JSON, and `/v1/score` for everybody else.
 
 Always true: asking twice is safe. A client's messages have numbers, and `/v1/score` knows a rollout by run, step, group
 and index, so that a caller who lost an answer sends the same request again and pays nothing. `/v1/score` answers
@@ -13,21 +13,25 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rewardflow.errors import InvalidInput
-from rewardflow.serve.answers import json_answer
-from rewardflow.serve.jobs import Forbidden, ServedJob
-from rewardflow.serve.plain_records import from_plain, to_json
+from rewardflow.serve.http_json import from_plain, json_answer, to_json
 from rewardflow.serve.repeatable_requests import RepeatableRequests
+from rewardflow.serve.settings import ServedJob
 from rewardflow.shared_agent.messages import (
     MAX_GROUP_SIZE,
+    AskStatistics,
+    Bye,
     Cancel,
     CancelStarted,
+    Hello,
+    Message,
     Op,
+    Post,
     ScoreRequest,
     Seal,
     StillWanted,
     Submit,
+    Take,
 )
-from rewardflow.shared_agent.service import Service
 from rewardflow.types import Reward, Rollout
 
 if TYPE_CHECKING:
@@ -43,27 +47,52 @@ _WHOLE: Final = ("index", "group_size", "step", "position", "policy_version")
 _ROLLOUT_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Rollout))
 
 
-# -- the verbs of the Python client ----------------------------------------------------------------------------------
+# -- the messages of the Python client -------------------------------------------------------------------------------
+
+MESSAGES: Final[Mapping[str, type[Message[Any]]]] = {"hello": Hello, "post": Post, "take": Take, "bye": Bye}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Hello:
-    secret: str
-    run: str
-    share: float = 1.0
-    records: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Post:
+class _PlainPost:
     secret: str
     ops: list[dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Take:
-    secret: str
-    confirmed: int
+def verb_of(message: Message[Any]) -> str:
+    """Returns the last part of the path that the message is sent to."""
+    return "statistics" if isinstance(message, AskStatistics) else type(message).__name__.lower()
+
+
+def message_json(message: Message[Any]) -> bytes:
+    if not isinstance(message, Post):
+        return to_json(message)
+    ops = [{"op": type(op).__name__, "about": op} for op in message.ops]
+    return to_json({"secret": message.secret, "ops": ops})
+
+
+def message_of(verb: str, plain: Any) -> Message[Any]:
+    """Makes a client's message of its JSON, as `message_json` wrote it."""
+    if verb == "post":
+        post = from_plain(_PlainPost, plain)
+        return Post(post.secret, [_op(op) for op in post.ops])
+    return from_plain(MESSAGES[verb], plain)
+
+
+def hello_of_job(message: Hello, job: ServedJob) -> Hello:
+    """Returns the hello under the name and with the share that the job has."""
+    if len(message.secret) < _MIN_SECRET:
+        raise InvalidInput(f"secret must have at least {_MIN_SECRET} characters, got {len(message.secret)}")
+    return dataclasses.replace(message, run=job.run, share=message.share if job.share is None else job.share)
+
+
+def _op(plain: Mapping[str, Any]) -> Op:
+    kind = _OPS.get(str(plain.get("op")))
+    if kind is None:
+        raise InvalidInput(f"op must be one of {', '.join(_OPS)}, got {plain.get('op')!r:.100}")
+    return from_plain(kind, plain.get("about"), f"about of {kind.__name__}")
+
+
+# -- for everybody else ----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,55 +103,6 @@ class ScoreBody:
     run: str | None = None
     wait_s: float = 20.0
     due_step: int | None = None
-
-
-class ClientVerbs:
-    """Hello, post, take and bye of clients, as `shared_agent` defines them."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def hello(self, body: Hello, job: ServedJob) -> web.Response:
-        _check_secret(body.secret)
-        share = body.share if job.share is None else job.share
-        return json_answer(await self._service.hello(body.secret, job.run, share, body.records))
-
-    async def post(self, body: Post) -> web.Response:
-        is_known = await self._service.post(body.secret, [_op(op) for op in body.ops])
-        return json_answer(True) if is_known else _forgotten()
-
-    async def take(self, body: Take) -> web.Response:
-        delivery = await self._service.take(body.secret, body.confirmed)
-        return _forgotten() if delivery is None else json_answer(delivery)
-
-    async def bye(self, body: Take) -> web.Response:
-        delivery = await self._service.bye(body.secret, body.confirmed)
-        return _forgotten() if delivery is None else json_answer(delivery)
-
-    async def statistics(self, job: ServedJob) -> web.Response:
-        if not job.sees_all:
-            raise Forbidden("the statistics of all jobs need the server's own token; a job has /v1/spending")
-        return json_answer(await self._service.statistics())
-
-
-def _check_secret(secret: str) -> None:
-    if len(secret) < _MIN_SECRET:
-        raise InvalidInput(f"secret must have at least {_MIN_SECRET} characters, got {len(secret)}")
-
-
-def _op(plain: Mapping[str, Any]) -> Op:
-    kind = _OPS.get(str(plain.get("op")))
-    if kind is None:
-        raise InvalidInput(f"op must be one of {', '.join(_OPS)}, got {plain.get('op')!r:.100}")
-    return from_plain(kind, plain.get("about"), f"about of {kind.__name__}")
-
-
-def _forgotten() -> web.Response:
-    """The host does not know this client, which must say hello first."""
-    return json_answer({"error": {"message": "this client must say hello first", "type": "gone"}}, status=410)
-
-
-# -- for everybody else ----------------------------------------------------------------------------------------------
 
 
 async def score(body: ScoreBody, job: ServedJob, requests: RepeatableRequests) -> web.Response:
@@ -207,4 +187,5 @@ def verdict_json(rollout: Rollout, reward: Reward) -> dict[str, Any]:
         "cost_usd": reward.cost_usd,
         "tokens": reward.tokens,
         "cached": reward.cached,
+        "traceback": reward.traceback,
     }

@@ -17,7 +17,7 @@ from typing import Final
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.canonical import canonical
 from rewardflow.reward.journal.verdict_keys import verdict_keys
-from rewardflow.serve.jobs import ServedJob
+from rewardflow.serve.settings import ServedJob
 from rewardflow.shared_agent.host import Host
 from rewardflow.shared_agent.messages import RunFull
 from rewardflow.shared_agent.service import Service

@@ -11,26 +11,48 @@ from __future__ import annotations
 
 import os
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import aiohttp
 
 from rewardflow.errors import InvalidInput, SharedAgentGone
 from rewardflow.observe.events import EventSink
 from rewardflow.observe.redact import address_to_show, redact, register_secret
-from rewardflow.serve.plain_records import from_plain, json_problem, read_json, to_json
+from rewardflow.serve.http_json import from_plain, json_problem, read_json
+from rewardflow.serve.own_protocol import message_json, verb_of
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.connection import ConnectionLost
 from rewardflow.shared_agent.host_clients import POLL_S
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, RunFull, Welcome
+from rewardflow.shared_agent.messages import (
+    AskStatistics,
+    Bye,
+    Delivery,
+    Hello,
+    HostStatistics,
+    Message,
+    Post,
+    RunFull,
+    Take,
+    UnknownClient,
+    Welcome,
+)
+
+T = TypeVar("T")
 
 TOKEN_ENV: Final = "REWARDFLOW_TOKEN"
 _CONNECT_S: Final = 10.0
 _ANSWER_S: Final = 60.0  # a server on a busy machine may take long to read a message of megabytes
 _MAX_DELIVERY_BYTES: Final = 2**30
 _REFUSED: Final = (400, 401, 403, 404, 405, 413)
+_ANSWERS: Final[Mapping[type[Message[Any]], Any]] = {
+    Hello: Welcome,
+    Post: object,
+    Take: Delivery,
+    Bye: Delivery,
+    AskStatistics: HostStatistics,
+}
 
 
 def connect(
@@ -58,7 +80,7 @@ def connect(
 
 
 class HttpTransport:
-    """Carries a client's messages to a server. It opens its connections on the loop of the first message."""
+    """The way in over HTTP. It opens its connections on the loop of the first message."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -71,23 +93,11 @@ class HttpTransport:
             self._headers = {"Authorization": f"Bearer {token}"}
         self._session: aiohttp.ClientSession | None = None
 
-    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
-        body = {"secret": secret, "run": run, "share": share, "records": records}
-        return from_plain(Welcome, await self._ask("hello", body), "the server's welcome")
-
-    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        body = {"secret": secret, "ops": [{"op": type(op).__name__, "about": op} for op in ops]}
-        return bool(await self._ask("post", body))
-
-    async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        body = {"secret": secret, "confirmed": confirmed}
-        return _delivery(await self._ask("take", body, wait_s=POLL_S))
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        return _delivery(await self._ask("bye", {"secret": secret, "confirmed": confirmed}))
-
-    async def statistics(self) -> HostStatistics:
-        return from_plain(HostStatistics, await self._ask("statistics", None), "the server's statistics")
+    async def ask(self, message: Message[T]) -> T:
+        verb = verb_of(message)
+        body = None if isinstance(message, AskStatistics) else message_json(message)
+        answer = await self._send(verb, body, wait_s=POLL_S if isinstance(message, Take) else 0.0)
+        return cast("T", from_plain(_ANSWERS[type(message)], answer, f"the server's answer to {verb}"))
 
     def problem_with(self, value: object) -> str | None:
         return json_problem(value)
@@ -96,17 +106,16 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, verb: str, body: Mapping[str, Any] | None, *, wait_s: float = 0.0) -> Any:
-        """Sends one message and returns the parsed answer; None if the server does not know this client."""
+    async def _send(self, verb: str, body: bytes | None, *, wait_s: float) -> Any:
+        """Sends one message and returns the parsed answer."""
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=self._headers, trust_env=False)
         timeout = aiohttp.ClientTimeout(total=wait_s + _ANSWER_S, sock_connect=_CONNECT_S)
-        method, data = ("GET", None) if body is None else ("POST", to_json(body))
         try:
             async with self._session.request(
-                method,
+                "GET" if body is None else "POST",
                 f"{self._url}/v1/{verb}",
-                data=data,
+                data=body,
                 headers={"Content-Type": "application/json"},
                 timeout=timeout,
                 allow_redirects=False,
@@ -123,18 +132,14 @@ class HttpTransport:
         if status == 200:
             return read_json(text)
         reason = _reason(text)
-        if status == 410:  # it is there and has forgotten the client, which must say hello
-            return None
+        if status == 410:
+            raise UnknownClient(reason)
         if status == 429:
             raise RunFull(reason)
         if status in _REFUSED or 300 <= status < 400:
             refused = f"{address_to_show(self._url)} refused the request ({status}): {reason}"
             raise InvalidInput(refused) if is_first else SharedAgentGone(refused)
         raise ConnectionLost(f"status {status}: {reason}")
-
-
-def _delivery(answer: Any) -> Delivery | None:
-    return None if answer is None else from_plain(Delivery, answer, "a delivery of the server")
 
 
 def _reason(text: bytes) -> str:

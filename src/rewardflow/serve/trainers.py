@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.canonical import canonical
-from rewardflow.serve.answers import error_answer, failure_answer, json_answer
-from rewardflow.serve.jobs import ServedJob
+from rewardflow.serve.http_json import error_answer, failure_answer, json_answer
 from rewardflow.serve.own_protocol import MAX_ROLLOUTS
 from rewardflow.serve.repeatable_requests import RepeatableRequests
+from rewardflow.serve.settings import ServedJob
 from rewardflow.types import EMPTY, Reward, Rollout
 
 if TYPE_CHECKING:

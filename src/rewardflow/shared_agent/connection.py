@@ -14,12 +14,26 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rewardflow.errors import AgentClosed, AgentHalted, SharedAgentGone
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, RunFull, Welcome, client_id_of
+from rewardflow.shared_agent.messages import (
+    Bye,
+    Delivery,
+    Hello,
+    Message,
+    Op,
+    Post,
+    RunFull,
+    Take,
+    UnknownClient,
+    Welcome,
+    client_id_of,
+)
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NOT_OPEN = "the client is not open: use `async with connect(...) as agent`"
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 2.0
@@ -31,20 +45,13 @@ class ConnectionLost(Exception):
 
 
 class Transport(Protocol):
-    """Carries requests to a host. All methods raise `ConnectionLost` if a retry may help, else `SharedAgentGone`.
+    """Carries messages to a host: one way in."""
 
-    `post` raises `RunFull` if the host has no room for the message now.
-    """
+    async def ask(self, message: Message[T]) -> T:
+        """Returns the host's answer, or raises what the host raised.
 
-    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome: ...
-
-    async def post(self, secret: str, ops: Sequence[Op]) -> bool: ...
-
-    async def take(self, secret: str, confirmed: int) -> Delivery | None: ...
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None: ...
-
-    async def statistics(self) -> HostStatistics: ...
+        Raises `ConnectionLost` if a retry may help, else `SharedAgentGone`.
+        """
 
     def problem_with(self, value: object) -> str | None:
         """Says why a value of a rollout cannot be sent, or returns None."""
@@ -104,11 +111,11 @@ class Connection:
         try:
             for retry_s in _retries():
                 try:
-                    if epoch != self.num_reconnects or await self._transport.post(self._secret, ops):
-                        return
-                    # The host does not know this client. `take` learns the same, and reconnects.
-                except ConnectionLost:
-                    pass
+                    if epoch == self.num_reconnects:
+                        await self._transport.ask(Post(self._secret, list(ops)))
+                    return
+                except (ConnectionLost, UnknownClient):
+                    pass  # `take` learns the same, and reconnects
                 except RunFull as full:
                     self._tell_full(full)
                     ops = without_cancelled(ops)
@@ -127,19 +134,18 @@ class Connection:
     async def take(self) -> Delivery | None:
         """Returns the next delivery, and confirms it with the next call; None if the client must say hello first."""
         try:
-            delivery = await self._transport.take(self._secret, self._confirmed)
-        except ConnectionLost as error:
-            logger.info("the shared agent does not answer: %s", error)
+            delivery = await self._transport.ask(Take(self._secret, self._confirmed))
+        except (ConnectionLost, UnknownClient) as error:
+            logger.info("the shared agent does not answer this client: %s", error)
             return None
-        if delivery is not None:
-            self._confirmed = delivery.number
+        self._confirmed = delivery.number
         return delivery
 
     async def bye(self) -> Delivery | None:
         """Leaves the host, in bounded time; returns its last delivery if the host answers."""
-        with contextlib.suppress(ConnectionLost, AgentHalted, TimeoutError):
+        with contextlib.suppress(ConnectionLost, UnknownClient, AgentHalted, TimeoutError):
             async with asyncio.timeout(_BYE_S):
-                return await self._transport.bye(self._secret, self._confirmed)
+                return await self._transport.ask(Bye(self._secret, self._confirmed))
         return None
 
     async def _hello(self) -> Welcome:
@@ -147,7 +153,7 @@ class Connection:
         until_s = loop.time() + self._give_up_s
         for retry_s in _retries():
             try:
-                return await self._transport.hello(self._secret, self._run, self._share, self._records)
+                return await self._transport.ask(Hello(self._secret, self._run, self._share, self._records))
             except ConnectionLost as error:
                 if loop.time() + retry_s > until_s:
                     raise SharedAgentGone(

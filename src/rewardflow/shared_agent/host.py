@@ -13,43 +13,53 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Iterable, Sequence
+from typing import TypeVar, cast
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, RewardflowError
 from rewardflow.observe.events import Event, EventSink
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.forwarding_ticket import ForwardingTicket
+from rewardflow.reward.groups.incomplete_groups import GroupKey, IncompleteGroups
+from rewardflow.shared_agent.deliveries import Listeners
 from rewardflow.shared_agent.host_clients import LEASE_S, POLL_S, HostClient, HostClients, LocalClient, Settled
-from rewardflow.shared_agent.incomplete_groups import GroupKey, IncompleteGroups
 from rewardflow.shared_agent.messages import (
+    Bye,
     Cancel,
     CancelStarted,
     Delivery,
     Halt,
+    Hello,
     HostStatistics,
+    Message,
     Op,
+    Post,
     ScoreRequest,
     Seal,
     StillWanted,
     Submit,
+    Take,
+    UnknownClient,
     Welcome,
     client_id_of,
     pack_rollout,
 )
-from rewardflow.shared_agent.outbox import Listeners
-from rewardflow.shared_agent.samples import Samples
-from rewardflow.shared_agent.waiting_bytes import WaitingBytes
+from rewardflow.shared_agent.samples import Samples, WaitingBytes
 from rewardflow.types import FailureKind, Reward, Rollout
+
+T = TypeVar("T")
 
 
 class Host:
     """Serves clients for as long as its agent is open."""
 
     def __init__(
-        self, agent: RewardAgent, *, incarnation: str, lease_s: float = LEASE_S, poll_s: float = POLL_S
+        self, agent: RewardAgent, *, incarnation: str, node: str = "", lease_s: float = LEASE_S, poll_s: float = POLL_S
     ) -> None:
         self._agent = agent
         self._incarnation = incarnation
+        self._node = node
         self._loop = asyncio.get_running_loop()
         self._opened_s = self._loop.time()
         self._clients = HostClients(self._loop, self._forget, lease_s=lease_s, poll_s=poll_s)
@@ -63,6 +73,23 @@ class Host:
         self._halt_ticket = agent.open_forwarding_ticket(self, run="")  # stays open, so that `halted` is always called
 
     # -- clients -----------------------------------------------------------------------------------------------------
+
+    async def answer(self, message: Message[T]) -> T:
+        """Answers a client's message, whichever way it came in."""
+        answer: object
+        match message:
+            case Hello():
+                answer = self.hello(message.secret, message.run, message.share, message.records)
+            case Post():
+                self.post(message.secret, message.ops)
+                answer = None
+            case Take():
+                answer = await self.take(message.secret, message.confirmed)
+            case Bye():
+                answer = self.bye(message.secret, message.confirmed)
+            case _:
+                answer = self.statistics()
+        return cast("T", answer)
 
     def hello(self, secret: str, run: str, share: float, records: bool = False) -> Welcome:
         """Registers a client, or registers it again; deliveries that it has not confirmed are sent again."""
@@ -86,18 +113,23 @@ class Host:
             settings=self._agent.shown_settings(),
         )
 
-    def bye(self, secret: str, confirmed: int) -> Delivery | None:
+    def bye(self, secret: str, confirmed: int) -> Delivery:
         """Removes a client and stops the calls that only it wanted; returns the last delivery, for its record."""
-        client = self._forget(client_id_of(secret))
-        if client is None:
-            return None
+        client = self._known(secret)
+        self._forget(client.id)
         client.outbox.confirm(confirmed)
         return client.outbox.hand_over(halt=None, sent_s=self._loop.time())
 
-    def _forget(self, client_id: str) -> HostClient | None:
+    def _known(self, secret: str) -> HostClient:
+        client = self._clients.get(client_id_of(secret))
+        if client is None:
+            raise UnknownClient("this client must say hello first")
+        return client
+
+    def _forget(self, client_id: str) -> None:
         client = self._clients.forget(client_id)
         if client is None:
-            return None
+            return
         self._update_listeners(client.run)
         self._withdraw(client, list(client.serials))
         for ticket in client.tickets.values():
@@ -106,7 +138,6 @@ class Host:
             self._seal_steps(client.run)
             self._agent.assembly.cancel_run(client.run)  # groups that never became whole
             del self._clients.num_lost[client.run]
-        return client
 
     def dismiss(self) -> None:
         """Drops all clients before the agent closes: calls that closing cuts short must not give verdicts."""
@@ -119,20 +150,14 @@ class Host:
 
     # -- what clients send -------------------------------------------------------------------------------------------
 
-    def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        """Carries out the client's requests; returns False if it must say hello first.
-
-        Raises `RunFull`, and does nothing, if the run has too many bytes waiting.
-        """
-        client = self._clients.get(client_id_of(secret))
-        if client is None:
-            return False
+    def post(self, secret: str, ops: Sequence[Op]) -> None:
+        """Carries out requests; raises `RunFull`, and does nothing, if the run has too many bytes waiting."""
+        client = self._known(secret)
         if client.waiter is None:
             self._clients.renew(client)
         self._waiting_bytes.add(client, ops)
         for op in ops:
             self._do(client, op)
-        return True
 
     def ask(
         self,
@@ -301,18 +326,16 @@ class Host:
             for client in self._clients:
                 client.wake()
 
-    async def take(self, secret: str, confirmed: int) -> Delivery | None:
+    async def take(self, secret: str, confirmed: int) -> Delivery:
         """Waits for verdicts that the client does not have; returns an empty delivery after a while, as a sign of life.
 
-        `confirmed` is the number of the last delivery that it has. Returns None if it must say hello first.
+        `confirmed` is the number of the last delivery that it has.
         """
-        client = self._clients.get(client_id_of(secret))
-        if client is None:
-            return None
+        client = self._known(secret)
         self._settle(client, client.outbox.confirm(confirmed))
         is_latest = await self._clients.poll(client, has_news=self._has_news(client))
-        if self._clients.get(client.id) is not client:
-            return None
+        if self._known(secret) is not client:
+            raise UnknownClient("this client has said hello again")
         if not is_latest:  # the later poll got the verdicts, this one did not
             return Delivery(confirmed, [], sent_s=self._loop.time())
         client.is_told_of_halt = self.halt is not None
@@ -330,4 +353,6 @@ class Host:
             incarnation=self._incarnation,
             up_s=self._loop.time() - self._opened_s,
             halt=self.halt,
+            pid=os.getpid(),
+            node=self._node,
         )

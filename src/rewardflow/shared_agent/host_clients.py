@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.forwarding_ticket import ForwardingTicket
 from rewardflow.reward.settings import MAX_SHARE, MIN_SHARE
+from rewardflow.shared_agent.deliveries import Outbox
 from rewardflow.shared_agent.messages import ClientStatus, pack_reward
-from rewardflow.shared_agent.outbox import Outbox
 from rewardflow.types import Reward
 
 LEASE_S = 15.0

@@ -1,5 +1,6 @@
 """The messages between a client and the host of a shared agent.
 
+A client sends `Hello`, `Post`, `Take`, `Bye` or `AskStatistics`, over Ray or HTTP, and the host answers each.
 Always true: a message may arrive twice and takes effect once: a client's requests have serial numbers, and the host
 keeps a delivery until the client has confirmed it. Rollouts and rewards are sent as plain tuples, which take a tenth of
 the time of a record to pack. A rollout's tokens and log-probs are sent only if the client sets `sends_tokens`. A client
@@ -13,7 +14,7 @@ import operator
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import REWARD_SOURCE, Event
@@ -59,11 +60,16 @@ MAX_GROUP_SIZE = 65_536
 _PLAIN = (str, int, float, bool, type(None))
 
 Packed = tuple[Any, ...]
+AnswerT = TypeVar("AnswerT", covariant=True)
 PackedVerdict = tuple[int, Packed, float]  # the serial number, the reward, and how long its call waited to start
 
 
 class RunFull(Exception):
     """The host holds as many bytes of the run's rollouts as it may; the client sends the message again later."""
+
+
+class UnknownClient(Exception):
+    """The host does not know the client, which must say hello first."""
 
 
 def client_id_of(secret: str) -> str:
@@ -122,6 +128,51 @@ class StillWanted:
 
 
 Op = Submit | ScoreRequest | Seal | Cancel | CancelStarted | StillWanted
+
+
+class Message(Generic[AnswerT]):
+    """A message of a client, to which the host answers with an `AnswerT`, or raises `UnknownClient`."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message["Welcome"]):
+    """Registers the client, or registers it again after a break. `records`: it wants the events of its run."""
+
+    secret: str
+    run: str
+    share: float = 1.0
+    records: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Post(Message[None]):
+    """Carries requests, which the host takes all or none: it raises `RunFull` if it has no room for them now."""
+
+    secret: str
+    ops: list[Op]
+
+
+@dataclass(frozen=True, slots=True)
+class Take(Message["Delivery"]):
+    """Waits for verdicts; `confirmed` is the number of the last delivery that the client has."""
+
+    secret: str
+    confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bye(Message["Delivery"]):
+    """Removes the client; the answer holds what it has not confirmed."""
+
+    secret: str
+    confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatistics(Message["HostStatistics"]):
+    """Asks for the figures of the agent and of all its clients."""
 
 
 @dataclass(frozen=True, slots=True)

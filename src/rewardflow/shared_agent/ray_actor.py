@@ -24,7 +24,7 @@ from rewardflow.observe.events import EventSink
 from rewardflow.reward.blocking import LoopThread
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.connection import ConnectionLost
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome, pickle_problem
+from rewardflow.shared_agent.messages import AskStatistics, Bye, Hello, HostStatistics, Message, pickle_problem
 from rewardflow.shared_agent.service import Service
 from rewardflow.shared_agent.spec import AgentSpec
 
@@ -59,41 +59,26 @@ class AgentActor:
         if ends_with_clients:
             self._watch.start(self._end_with_clients())
 
-    async def hello(
-        self,
-        spec: AgentSpec | None,
-        secret: str,
-        run: str,
-        share: float,
-        records: bool,
-        presence: Sequence[Awaitable[object]] = (),
-    ) -> Welcome:
-        """`presence` holds the client's pending answer of `stay`; in a list, so that Ray does not wait for it here."""
+    async def answer(
+        self, message: Message[T], spec: AgentSpec | None = None, presence: Sequence[Awaitable[object]] = ()
+    ) -> T:
+        """Answers a client that describes the agent as this one does, if it describes it.
+
+        `presence` holds the client's pending answer of `stay`; in a list, so that Ray does not wait for it here.
+        """
         if spec is not None and (difference := self._spec.difference(spec)) is not None:
             raise InvalidInput(
                 "all who share an agent must describe it alike; this one runs with other settings (its own and those "
                 f"asked for): {difference}"
             )
-        welcome = await self._on_agent_loop(self._service.hello(secret, run, share, records))
-        for answer in presence:
-            self._watch.start(self._liveness.track(_until_owner_is_gone(answer)))
-        return welcome
+        answer = await self._on_agent_loop(self._service.answer(message))
+        for one in presence:
+            self._watch.start(self._liveness.track(_until_owner_is_gone(one)))
+        return answer
 
     async def stay(self) -> None:
         """Never answers. The calling process owns the answer, so waiting for it ends when that process is gone."""
         await asyncio.Event().wait()
-
-    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        return await self._on_agent_loop(self._service.post(secret, ops))
-
-    async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._on_agent_loop(self._service.take(secret, confirmed))
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._on_agent_loop(self._service.bye(secret, confirmed))
-
-    async def statistics(self) -> HostStatistics:
-        return await self._on_agent_loop(self._service.statistics())
 
     async def could_not_open(self) -> bool:
         return self._service.could_not_open
@@ -155,7 +140,7 @@ class ProcessLiveness:
 
 
 class RayTransport:
-    """The transport to an actor. `hello` finds or starts the actor, also after a restart."""
+    """The way in over Ray. `Hello` finds or starts the actor, also after a restart."""
 
     def __init__(
         self, spec: AgentSpec | None, *, name: str, namespace: str, make: Mapping[str, Any] | None = None
@@ -168,7 +153,9 @@ class RayTransport:
         self._actor: Any = None
         self._presence: list[Any] = []
 
-    async def hello(self, secret: str, run: str, share: float, records: bool) -> Welcome:
+    async def ask(self, message: Message[T]) -> T:
+        if not isinstance(message, Hello):
+            return await self._call(self._actor.answer.remote(message))
         if self._spec is not None and not self._was_welcome:
             self._actor = await asyncio.to_thread(self._find_or_make, self._spec)
         else:
@@ -176,8 +163,7 @@ class RayTransport:
         if self._make is not None and self._make.get("ends_with_clients"):
             self._presence = [self._actor.stay.remote()]
         try:
-            answer = self._actor.hello.remote(self._spec, secret, run, share, records, self._presence)
-            welcome: Welcome = await self._call(answer)
+            welcome: T = await self._call(self._actor.answer.remote(message, self._spec, self._presence))
         except RewardflowError:
             await self._kill_if_never_opened()
             raise
@@ -191,18 +177,6 @@ class RayTransport:
         with contextlib.suppress(ConnectionLost):
             if await self._call(self._actor.could_not_open.remote()):
                 ray.kill(self._actor)
-
-    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        return await self._call(self._actor.post.remote(secret, ops))
-
-    async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._call(self._actor.take.remote(secret, confirmed))
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        return await self._call(self._actor.bye.remote(secret, confirmed))
-
-    async def statistics(self) -> HostStatistics:
-        return await self._call(self._actor.statistics.remote())
 
     def problem_with(self, value: object) -> str | None:
         return pickle_problem(value)
@@ -277,9 +251,9 @@ def start(
     actor = _make(spec, name=name, namespace=namespace, env=env, resources=resources)
     try:
         secret = secrets.token_hex(32)
-        _get(actor.hello.remote(spec, secret, "start", 1.0, False), _START_S)
-        _get(actor.bye.remote(secret, 0), _START_S)
-        return cast("HostStatistics", _get(actor.statistics.remote(), _START_S))
+        _get(actor.answer.remote(Hello(secret, "start"), spec), _START_S)
+        _get(actor.answer.remote(Bye(secret, 0)), _START_S)
+        return cast("HostStatistics", _get(actor.answer.remote(AskStatistics()), _START_S))
     except BaseException:
         if not was_there:
             ray.kill(actor)  # no other process has had an answer from it
@@ -287,7 +261,7 @@ def start(
 
 
 def status(*, name: str = NAME, namespace: str = NAMESPACE) -> HostStatistics:
-    return cast("HostStatistics", _get(_find(name, namespace).statistics.remote(), _START_S))
+    return cast("HostStatistics", _get(_find(name, namespace).answer.remote(AskStatistics()), _START_S))
 
 
 def stop(*, name: str = NAME, namespace: str = NAMESPACE) -> bool:

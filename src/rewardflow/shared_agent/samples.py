@@ -1,20 +1,25 @@
-"""The rollouts that are being judged, and the clients that want their verdicts.
+"""The rollouts that are being judged, the clients that want their verdicts, and the bytes that each run has waiting.
 
 Always true: a rollout that several clients of a run submit is judged once, and all of them get the first verdict on it,
 which is final. A run has one rollout at a time for each step, group and index. A serial number submits once: a message
-that comes again, or too late, has no effect.
+that comes again, or too late, has no effect. The rollouts that a run has sent and whose verdicts it has not confirmed
+take at most `max_bytes`, or are those of one message. A message that does not fit is refused as a whole and leaves
+nothing behind; its client sends it again later (`connection.py`), so one run cannot use up the memory of the agent that
+serves the others.
 """
 
 from __future__ import annotations
 
+import pickle
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rewardflow.errors import InvalidInput
+from rewardflow.reward.groups.incomplete_groups import GroupKey
 from rewardflow.reward.journal.verdict_keys import has_same_inputs
 from rewardflow.shared_agent.host_clients import HostClient, SampleKey
-from rewardflow.shared_agent.incomplete_groups import GroupKey
-from rewardflow.shared_agent.messages import Packed, unpack_rollout
+from rewardflow.shared_agent.messages import Op, Packed, RunFull, ScoreRequest, Submit, unpack_rollout
 from rewardflow.types import Reward, Rollout
 
 
@@ -93,3 +98,39 @@ def _collision(rollout: Rollout, run: str) -> Reward:
         error=f"a run may ask about one rollout at a place at a time, got another one at index {rollout.index} of "
         f"group {rollout.group_id!r}, step {rollout.step}, run {run!r}",
     )
+
+
+class WaitingBytes:
+    def __init__(self, max_bytes: float) -> None:
+        self._max_bytes = max_bytes
+        self._by_run: Counter[str] = Counter()
+
+    def of_run(self, run: str) -> int:
+        return self._by_run[run]
+
+    def add(self, client: HostClient, ops: Sequence[Op]) -> None:
+        """Counts the rollouts of a message that are new; raises `RunFull`, and counts none, if they do not fit."""
+        sizes = {
+            serial: _size_of(packed)
+            for op in ops
+            if isinstance(op, Submit | ScoreRequest)
+            for serial, packed in op.rollouts
+            if serial not in client.serials and serial not in client.settled
+        }
+        added, waiting = sum(sizes.values()), self._by_run[client.run]
+        if waiting and waiting + added > self._max_bytes:
+            raise RunFull(
+                f"rollouts of run {client.run!r} that wait for verdicts must fit into {self._max_bytes:,.0f} bytes "
+                f"(max_waiting_mb), got {waiting:,} and {added:,} more"
+            )
+        client.sizes.update(sizes)
+        self._by_run[client.run] += added
+
+    def release(self, client: HostClient, serials: Iterable[int]) -> None:
+        self._by_run[client.run] -= sum(client.sizes.pop(serial, 0) for serial in serials)
+        if not self._by_run[client.run]:
+            del self._by_run[client.run]
+
+
+def _size_of(packed: Packed) -> int:
+    return len(pickle.dumps(packed, pickle.HIGHEST_PROTOCOL))

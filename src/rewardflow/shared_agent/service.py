@@ -8,22 +8,21 @@ event loop; whoever serves requests from another loop brings them here (`ray_act
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import os
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from rewardflow.errors import AgentClosed, JournalWriteFailed
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.host import Host
-from rewardflow.shared_agent.messages import Delivery, HostStatistics, Op, Welcome
+from rewardflow.shared_agent.messages import AskStatistics, Hello, Message, UnknownClient
 
+T = TypeVar("T")
 Start = Callable[[Coroutine[Any, Any, Exception | None]], Awaitable[Exception | None]]
 
 
 class Service:
-    """The host's methods. `build` makes an agent; `start` runs a coroutine as a task of whoever owns the service."""
+    """Answers clients with an open host. `build` makes an agent; `start` runs a coroutine as a task of the owner."""
 
     def __init__(self, build: Callable[[], RewardAgent], start: Start, *, node: str = "") -> None:
         self._build = build
@@ -41,20 +40,13 @@ class Service:
         """Whether its agent could not be opened, and never was."""
         return self._was_refused and not self._was_opened
 
-    async def hello(self, secret: str, run: str, share: float, records: bool = False) -> Welcome:
-        return (await self.open_host()).hello(secret, run, share, records)
-
-    async def post(self, secret: str, ops: Sequence[Op]) -> bool:
-        return False if self._host is None else self._host.post(secret, ops)
-
-    async def take(self, secret: str, confirmed: int) -> Delivery | None:
-        return None if self._host is None else await self._host.take(secret, confirmed)
-
-    async def bye(self, secret: str, confirmed: int) -> Delivery | None:
-        return None if self._host is None else self._host.bye(secret, confirmed)
-
-    async def statistics(self) -> HostStatistics:
-        return dataclasses.replace((await self.open_host()).statistics(), pid=os.getpid(), node=self._node)
+    async def answer(self, message: Message[T]) -> T:
+        """Answers a client's message. Only `Hello` and `AskStatistics` open an agent."""
+        opens = isinstance(message, Hello | AskStatistics)
+        host = await self.open_host() if opens else self._host
+        if host is None:
+            raise UnknownClient("this client must say hello first")
+        return await host.answer(message)
 
     async def open_host(self) -> Host:
         """Returns a host whose agent has not halted; opens one if needed."""
@@ -81,7 +73,7 @@ class Service:
         try:
             async with self._build() as agent:
                 self._was_opened = True
-                opened.set_result(Host(agent, incarnation=uuid.uuid4().hex))
+                opened.set_result(Host(agent, incarnation=uuid.uuid4().hex, node=self._node))
                 await is_over.wait()
         except Exception as error:
             if opened.done():

@@ -22,7 +22,7 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.validation.validation_report import Validated, ValidationReport
 from rewardflow.reward.agent import AgentStatistics
-from rewardflow.shared_agent.client_counts import ClientStatistics
+from rewardflow.shared_agent.remote_calls import ClientStatistics
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

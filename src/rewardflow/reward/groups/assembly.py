@@ -1,13 +1,15 @@
 """Turns rollouts into jobs, and verdicts into groups.
 
 Always true: every accepted rollout gets exactly one verdict from each reward; a verdict that was paid for is in the
-journal before its group is delivered; a group is delivered once, when its last verdict is in.
+journal before its group is delivered; a group is delivered once, when its last verdict is in. Where the calls of its
+jobs are made, here or at a host that several processes share, is the concern of each component's dispatcher.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import time
 import weakref
 from collections import Counter, defaultdict
@@ -23,13 +25,12 @@ from rewardflow.reward.groups.job import Job
 from rewardflow.reward.groups.pending_group import Note, PendingGroup
 from rewardflow.reward.journal.verdict_journal import Journal, JournalEntry
 from rewardflow.reward.journal.verdict_keys import has_same_inputs, verdict_keys
-from rewardflow.reward.recorder import record_group
+from rewardflow.reward.recorder import StepRecorder, record_group, verdict_event
 from rewardflow.reward.settings import AgentSettings
-from rewardflow.types import UNDECIDED_KINDS, FailureKind, Reward, Rollout, ScoredGroup
+from rewardflow.types import UNDECIDED_KINDS, FailureKind, Reward, Rollout
 
 if TYPE_CHECKING:
     from rewardflow.reward.component import Component
-    from rewardflow.reward.recorder import Recorder
     from rewardflow.reward.ticket import Ticket
 
 _NOT_FINAL = "the agent was closed before this verdict was final"
@@ -57,7 +58,7 @@ class Assembly:
         settings: AgentSettings,
         *,
         journal: Journal | None,
-        recorder: Recorder | None,
+        recorder: StepRecorder | None,
         hooks: Hooks,
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -73,7 +74,8 @@ class Assembly:
         self._deduplicator = Deduplicator(remembers=journal is None) if settings.reuse == "content" else None
         self._num_groups = 0
         self._judges_groups = tuple(component.scorer.loaded.unit == "group" for component in components)
-        self._open_groups: defaultdict[tuple[int, str], int] = defaultdict(int)  # by step and source
+        self._open_groups: Counter[tuple[int, str]] = Counter()  # and rollouts alone, by step and source
+        self._alone: dict[Job, None] = {}  # an ordered set: jobs of rollouts that other processes' groups hold
         self._logs = any(component.scorer.loaded.logs for component in components)
         self._delivered_for_log: defaultdict[Ticket, list[PendingGroup]] = defaultdict(list)
         self._on_resolved = self._resolved  # bound once, not once for every job
@@ -91,8 +93,7 @@ class Assembly:
 
     def accept(self, rollouts: Sequence[Rollout], ticket: Ticket, context: contextvars.Context) -> None:
         """Accepts all of the rollouts or none, and starts their jobs."""
-        if self._halted is not None:
-            raise type(self._halted)(str(self._halted))
+        self._check_not_halted()
         groups = self._put_into_groups(rollouts, ticket, self._loop.time())
         jobs: list[Job] = []
         for rollout, group in zip(rollouts, groups, strict=True):
@@ -101,6 +102,43 @@ class Assembly:
                 jobs.append(job)
         self._submitted += len(rollouts)
         self._begin(jobs)
+
+    def accept_alone(
+        self, rollout: Rollout, ticket: Ticket, context: contextvars.Context, settled: Callable[[Reward], None]
+    ) -> Job:
+        """Starts the job of a rollout whose group other processes may hold; only `settled` gets its verdict, once.
+
+        It is for agents of one reward that post-processes nothing here: the host of a shared agent does that.
+        """
+        self._check_not_halted()
+        group = PendingGroup(rollout, 0, ticket, self._judges_groups, self._loop.time())
+        group.put(rollout)
+        resolved = functools.partial(self._settle_alone, settled)
+        job = Job(self._components[0].scorer, (rollout,), group, 0, context, resolved)
+        self._alone[job] = None
+        self._open_groups[rollout.step, ticket.source] += 1
+        self._submitted += 1
+        self._dispatch(job)
+        return job
+
+    def _settle_alone(self, settled: Callable[[Reward], None], job: Job, rewards: tuple[Reward, ...]) -> None:
+        del self._alone[job]
+        (rollout,), (reward,), source = job.rollouts, rewards, job.group.ticket.source
+        self._count(reward)
+        if self._recorder is not None:
+            at_s, waited_s = self._loop.time(), job.waited_s
+            self._recorder.emit(verdict_event(rollout, reward, at_s=at_s, waited_s=waited_s, source=source))
+        self._one_less_open(rollout.step, source)
+        settled(reward)
+
+    def _check_not_halted(self) -> None:
+        if self._halted is not None:
+            raise type(self._halted)(str(self._halted))
+
+    @property
+    def halted(self) -> AgentHalted | None:
+        """Why the agent stopped for good, if it did."""
+        return self._halted
 
     def _put_into_groups(self, rollouts: Sequence[Rollout], ticket: Ticket, now: float) -> list[PendingGroup]:
         """Puts every rollout into its group and returns the groups; if one does not fit, takes all out again."""
@@ -136,13 +174,16 @@ class Assembly:
         return group
 
     def _forget(self, group: PendingGroup) -> None:
-        """Removes a group; the last one of its step completes the step's aggregate."""
+        """Removes a group, and drops its step from the count of open ones."""
         del self._groups[group.ticket.run, group.step, group.group_id]
-        step, source = key = group.step, group.ticket.source
-        self._open_groups[key] -= 1
-        if not self._open_groups[key]:
-            del self._open_groups[key]
-            if self._recorder is not None and group.num_in:
+        self._one_less_open(group.step, group.ticket.source, was_used=bool(group.num_in))
+
+    def _one_less_open(self, step: int, source: str, *, was_used: bool = True) -> None:
+        """Counts a group, or a rollout alone, as over; the last one of its step completes the step's aggregate."""
+        self._open_groups[step, source] -= 1
+        if not self._open_groups[step, source]:
+            del self._open_groups[step, source]
+            if self._recorder is not None and was_used:
                 self._recorder.step_idle(step, source)
 
     def _jobs_for(self, group: PendingGroup, rollout: Rollout, context: contextvars.Context) -> Iterator[Job]:
@@ -236,7 +277,7 @@ class Assembly:
         if group.is_delivered:  # `abandon` delivered it before the journal answered
             return
         if self._logs or group.ticket.sink is not None:
-            note = Note(max(0.0, job.started_s - job.queued_s) if job.num_calls else 0.0, time.time())
+            note = Note(job.waited_s, time.time())
             for rollout in job.rollouts:
                 group.notes[rollout.index] = note
         is_complete = group.land(group.columns[number], job.rollouts, rewards)
@@ -302,7 +343,9 @@ class Assembly:
 
     def _deliver(self, pending: PendingGroup) -> None:
         group = pending.scored(self._components)
-        self._count(group)
+        self._delivered += 1
+        for reward in group.rewards:
+            self._count(reward)
         if self._recorder is not None:
             record_group(self._recorder, pending, group, at_s=self._loop.time())
         self._forget(pending)
@@ -337,6 +380,11 @@ class Assembly:
             component.dispatcher.prune()
             if component.decider is not None:
                 component.decider.prune()
+
+    def _cancel_alone(self, kind: FailureKind, message: str) -> None:
+        now = self._loop.time()
+        for job in list(self._alone):
+            job.fail(kind, message, now)
 
     def cancel_unwanted(self, keys: Iterable[tuple[str, int, str]], is_wanted: Callable[[str, Rollout], bool]) -> None:
         """Cancels those of these groups of which no rollout is wanted, and the unwanted calls of the others."""
@@ -393,22 +441,25 @@ class Assembly:
         for ticket in list(self._tickets):
             ticket._stop(self._halted)
 
-    def halt(self, error: AgentHalted) -> None:
+    def halt(self, error: AgentHalted, *, resolve_ended: Callable[[], None] | None = None) -> None:
         """Stops for good: cancels everything, and ends every wait with this error.
 
         When the journal cannot be written, calls that are out may end first, because they are being paid for.
+        `resolve_ended` resolves jobs whose calls have ended, before the others are cancelled.
         """
         if self._halted is not None or self._is_closing:
             return
         self._halted = error
+        if resolve_ended is not None:
+            resolve_ended()
+        kind: FailureKind = "budget" if isinstance(error, BudgetExhausted) else "outage"
         if isinstance(error, JournalWriteFailed):
+            kind = "cancelled"
             self._is_draining = True
             for component in self._components:
                 component.dispatcher.drain()
-            self.cancel(self._groups.values(), "cancelled", str(error), but_running=True)
-        else:
-            kind: FailureKind = "budget" if isinstance(error, BudgetExhausted) else "outage"
-            self.cancel(self._groups.values(), kind, str(error))
+        self.cancel(self._groups.values(), kind, str(error), but_running=self._is_draining)
+        self._cancel_alone(kind, str(error))
         self._stop_tickets_if_drained()
 
     def _stop_tickets_if_drained(self) -> None:
@@ -421,6 +472,7 @@ class Assembly:
     def close(self) -> None:
         self._is_closing = True
         self.cancel(self._groups.values(), "cancelled", "the agent was closed")
+        self._cancel_alone("cancelled", "the agent was closed")
 
     def call_log_if_over(self, ticket: Ticket) -> None:
         """Calls the rewards' `log` once for a ticket whose last group is complete."""
@@ -442,17 +494,15 @@ class Assembly:
 
     # -- statistics --------------------------------------------------------------------------------------------------
 
-    def _count(self, group: ScoredGroup) -> None:
-        self._delivered += 1
-        for reward in group.rewards:
-            if reward.value is None:
-                self._failed[reward.kind or "user_error"] += 1
-            else:
-                self._scored += 1
-            if reward.imputed:
-                self._imputed += 1
-            if reward.cached:
-                self._cached += 1
+    def _count(self, reward: Reward) -> None:
+        if reward.value is None:
+            self._failed[reward.kind or "user_error"] += 1
+        else:
+            self._scored += 1
+        if reward.imputed:
+            self._imputed += 1
+        if reward.cached:
+            self._cached += 1
 
     def statistics(self) -> AssemblyStatistics:
         return AssemblyStatistics(

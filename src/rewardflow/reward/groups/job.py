@@ -145,6 +145,11 @@ class Job:
         """Counts from the start of the first attempt, so that waiting for a slot does not count."""
         return now - self.started_s if self.started_s >= 0 else 0.0
 
+    @property
+    def waited_s(self) -> float:
+        """How long its first call waited to start; 0 if none was made."""
+        return max(0.0, self.started_s - self.queued_s) if self.num_calls else 0.0
+
     def stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()

@@ -26,6 +26,7 @@ from rewardflow.flow.records import Prompt
 from rewardflow.generate.engines import engine_factory
 from rewardflow.runtime.local import rehearse, rehearse_validation
 from rewardflow.runtime.on_ray.actor_group import ActorGroup
+from rewardflow.runtime.on_ray.cluster import joined, private_cluster
 from rewardflow.runtime.on_ray.engine_actor import EngineActor
 from rewardflow.runtime.on_ray.placement import (
     Need,
@@ -45,7 +46,6 @@ from rewardflow.runtime.on_ray.remote_parts import (
 from rewardflow.runtime.open_run import Machinery
 from rewardflow.settings.device_defaults import DeviceKind, for_device
 from rewardflow.settings.run_settings import RunSettings, RuntimeSettings
-from rewardflow.shared_agent.cluster import joined, private_cluster
 from rewardflow.train.backends import backend_of
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
-"""Turns records into JSON and back, by their type hints.
+"""JSON over HTTP: turns records into JSON and back, by their type hints, and makes the server's answers.
 
 Always true: nothing is unpickled, and no value of a wrong type gets into a record: `from_plain` raises `InvalidInput`
-with the place, the type and the value. A value that JSON cannot hold is sent as a text that says so.
+with the place, the type and the value. A value that JSON cannot hold is sent as a text that says so. An error is an
+object `{"error": {"message", "type"}}` and holds no secret. What is not a verdict is never answered with a number.
 """
 
 from __future__ import annotations
@@ -11,16 +12,34 @@ import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import orjson
+from aiohttp import web
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.redact import redact
+from rewardflow.types import FailureKind, Reward
 
 T = TypeVar("T")
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _NUMBERS: Mapping[type, Any] = {int: int, float: (int, float), str: str, bool: bool}
+
+
+JSON: Final = "application/json"
+RETRY_AFTER_S: Final = 1
+
+_STATUS_OF_KIND: Final[Mapping[FailureKind, int]] = {
+    "timeout": 504,
+    "rate_limited": 502,
+    "service": 502,
+    "unparsable": 502,
+    "user_error": 500,
+    "cancelled": 503,
+    "budget": 402,
+    "outage": 503,
+}
 
 
 def to_json(value: object) -> bytes:
@@ -178,3 +197,21 @@ def _record_reader(kind: Any) -> Any:
         return kind(**{name: fields[name](one, f"{where}.{name}") for name, one in value.items()})
 
     return read
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def json_answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=to_json(value), content_type=JSON, headers=headers)
+
+
+def error_answer(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return json_answer({"error": {"message": redact(message), "type": kind}}, status=status, headers=headers)
+
+
+def failure_answer(reward: Reward) -> web.Response:
+    """The answer about a failed verdict, for protocols that have no word for it."""
+    kind = reward.kind or "user_error"
+    headers = {"X-Rewardflow-Failure": kind}
+    return error_answer(_STATUS_OF_KIND[kind], f"the rollout was not judged: {reward.error}", kind, headers)

@@ -1,19 +1,26 @@
-"""Queues of verdicts and events for clients, and the sinks that fill them.
+"""What is delivered to clients: the outbox of each at the host, the sinks that fill it, and the inbox at the client.
 
 Always true: a delivery that was not confirmed is sent again, in the same order; a confirmed one never is. Verdicts have
 serial numbers and events are counted, so a client recognises what it has received before. An outbox keeps every
 verdict, but at most `max_events` events, and counts those it dropped. Every client that records its run gets each call
-for the run, and the events that concern all runs; where no client records, no sink exists and nothing is packed.
+for the run, and the events that concern all runs; where no client records, no sink exists and nothing is packed. An
+inbox passes each event on once, with a time of its own process's clock; it lacks calls that a host had not reported
+when it died.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rewardflow.observe.events import Event, EventSink
-from rewardflow.shared_agent.messages import Delivery, Halt, Packed, PackedVerdict, pack_event
+from rewardflow.shared_agent.messages import Delivery, Halt, Packed, PackedVerdict, pack_event, unpack_event
+
+logger = logging.getLogger(__name__)
 
 MAX_EVENTS = 100_000  # a few seconds' worth with the fastest judge; clients poll at least that often
 
@@ -121,3 +128,32 @@ class Listeners:
 
     def clear(self) -> None:
         self._sinks.clear()
+
+
+class Inbox:
+    """The events of a client's run, from the calls that the host makes for it."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._clock_offset_s = math.inf
+        self._outbox_id = ""
+        self._num_received = 0
+
+    def reconnected(self) -> None:
+        """Forgets the clock offset: another host may be on another machine, with another clock."""
+        self._clock_offset_s = math.inf
+
+    def received(self, delivery: Delivery) -> None:
+        """Passes a delivery's events on, each once.
+
+        The clock offset is that of the fastest message so far: it is too large only by that message's travel time.
+        """
+        self._clock_offset_s = min(self._clock_offset_s, self._loop.time() - delivery.sent_s)
+        if delivery.outbox_id != self._outbox_id:
+            self._outbox_id, self._num_received = delivery.outbox_id, 0
+        for packed in delivery.events[max(0, self._num_received - delivery.first_event) :]:
+            self._sink.emit(unpack_event(packed, clock_offset_s=self._clock_offset_s))
+        self._num_received = max(self._num_received, delivery.first_event + len(delivery.events))
+        if delivery.num_events_lost:
+            logger.warning("%d calls are not in the record: too many came at a time", delivery.num_events_lost)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import rewardflow as rf
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.serve.plain_records import from_plain, json_problem, read_json, to_json
+from rewardflow.serve.http_json import from_plain, json_problem, read_json, to_json
 from rewardflow.shared_agent.messages import Delivery, Halt, HostStatistics, Submit
 
 

@@ -26,8 +26,8 @@ from rewardflow.observe.events import (
 )
 from rewardflow.observe.run_directory import RunDirectory, read_events, read_steps
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.shared_agent.deliveries import Inbox
 from rewardflow.shared_agent.messages import Delivery, pack_event, unpack_event
-from rewardflow.shared_agent.record import RunRecord
 
 
 def rollouts(count: int, *, size: int = 2, step: int = 0) -> list[rf.Rollout]:
@@ -171,14 +171,14 @@ def test_an_event_comes_back_as_it_was_but_for_the_clock() -> None:
 def test_the_fastest_message_says_how_far_the_clocks_are_apart(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> list[float]:
         sink = EventList()
-        record = RunRecord(sink)
+        inbox = Inbox(sink)
         now_s = asyncio.get_running_loop().time()
         for sent_s in (now_s - 103.0, now_s - 101.0, now_s - 102.0):  # 100 s apart, and 3, 1 and 2 s on the way
             event = LimitChanged(at_s=now_s - 110.0, account="judge", governor="pace", value=None, reason="")
             delivery = Delivery(1, [], events=[pack_event(event)], sent_s=sent_s, first_event=len(sink.events))
-            record.received(delivery)
-            record.received(delivery)  # which is no news any more
-        record.received(Delivery(2, [], num_events_lost=7, sent_s=now_s))
+            inbox.received(delivery)
+            inbox.received(delivery)  # which is no news any more
+        inbox.received(Delivery(2, [], num_events_lost=7, sent_s=now_s))
         return [now_s - event.at_s for event in sink.events]
 
     assert [round(ago_s, 6) for ago_s in clock.run(main())] == [7.0, 9.0, 9.0]

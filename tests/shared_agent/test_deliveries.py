@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardflow.shared_agent.deliveries import Outbox
 from rewardflow.shared_agent.messages import Delivery
-from rewardflow.shared_agent.outbox import Outbox
 
 steps = st.lists(st.sampled_from(["verdict", "news", "delivered", "lost", "hello"]), max_size=40)
 

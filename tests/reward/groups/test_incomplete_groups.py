@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rewardflow import clock
-from rewardflow.shared_agent.incomplete_groups import GroupKey, IncompleteGroups
+from rewardflow.reward.groups.incomplete_groups import GroupKey, IncompleteGroups
 
 
 def key(number: int) -> GroupKey:
