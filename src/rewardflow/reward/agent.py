@@ -238,11 +238,13 @@ class RewardAgent(TicketAgent):
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
         self._ledger = self._make_ledger()
         if self._run_ledgers is not None and self._journal is not None:
-            self._run_ledgers.load(str(self._journal.path), self._journal.spent_by_run_usd)
+            self._run_ledgers.open(self._journal)
         if self._journal is not None:
             stack.push_async_callback(self._save_ledger, self._journal)
         await self._tasks.__aenter__()
         self._connect(scorers, loop)
+        if self._run_ledgers is not None and self._journal is not None:
+            self._run_ledgers.keep_in(self._journal, self._dispatchers)
         self._assembly = Assembly(
             self._components,
             settings,
@@ -284,6 +286,8 @@ class RewardAgent(TicketAgent):
             rows = self._ledger.closing_reservations()
             if rows:
                 journal.reserve(rows, lambda _: None)
+            if self._run_ledgers is not None:
+                self._run_ledgers.close(journal)
 
     def _load(self, part: Weighted) -> Scorer:
         source = RewardSource.of(part.reward, part.reward_kwargs)

@@ -55,8 +55,8 @@ class CallMaker(Protocol):
     def saving(self) -> None:
         """Says that a verdict is on its way to the journal."""
 
-    def saved(self, cost_usd: float) -> None:
-        """Says that a verdict is in the journal."""
+    def saved(self, job: Job, cost_usd: float) -> None:
+        """Says that a job's verdict is in the journal; `cost_usd` is the part of its cost that is on disk now."""
 
 
 @dataclass(frozen=True, slots=True)

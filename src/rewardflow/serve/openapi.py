@@ -69,6 +69,7 @@ _VERDICT: Final[dict[str, Any]] = {
         "cost_usd": {"type": "number"},
         "tokens": {"type": "integer"},
         "cached": {"type": "boolean"},
+        "traceback": _TEXT_OR_NULL,
     },
 }
 _SECRET: Final = {"type": "string", "minLength": 32, "description": "known to this client alone"}

@@ -129,7 +129,7 @@ class RemoteCalls:
     def saving(self) -> None:
         """Does nothing: the host's journal is the only one."""
 
-    def saved(self, cost_usd: float) -> None:
+    def saved(self, job: Job, cost_usd: float) -> None:
         """Does nothing: the host's journal is the only one."""
 
     # -- tickets -----------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,5 +116,75 @@ def test_two_agents_keep_one_cap_together() -> None:
         ledgers = RunLedgers({"small": 6 * PRICE_USD})
         both = await asyncio.gather(*(spend(ledgers, {"small": 10}, call_cost_usd=PRICE_USD) for _ in range(2)))
         assert sum(receiver.counts()["small", "scored"] for receiver, _ in both) == 6
+
+    clock.run(main())
+
+
+def copy_of(journal: Path, folder: Path) -> Path:
+    """What is on disk now: a process that is killed leaves the file and its log as they are."""
+    folder.mkdir()
+    for path in journal.parent.glob(f"{journal.name}*"):
+        if path.suffix in (".db", ".db-wal"):
+            shutil.copy(path, folder / path.name)
+    return folder / journal.name
+
+
+@pytest.mark.parametrize("max_cost_usd", [None, 100.0])
+@pytest.mark.parametrize("price", [{"call_cost_usd": PRICE_USD}, {}])
+def test_calls_in_flight_at_a_kill_count_against_the_cap_of_their_run(
+    tmp_path: Path, max_cost_usd: float | None, price: dict[str, float]
+) -> None:
+    """A judge that never answers has every call that the cap allows; after the kill the run may make no other."""
+    caps = {"small": 4 * PRICE_USD}
+    (tmp_path / "lives").mkdir()
+    journal = tmp_path / "lives" / "v.db"
+
+    class Silent:
+        """Tells what a call costs at most, and does not answer; its identity is that of the judge that does."""
+
+        def cost_bound_usd(self, rollout: rf.Rollout) -> float:
+            return PRICE_USD
+
+        async def compute_score(self, solution_str: str, data_source: str) -> float:
+            CALLS[data_source] += 1
+            await asyncio.sleep(1000.0)
+            return 1.0
+
+    async def main() -> None:
+        CALLS.clear()
+        receiver = Receiver(1)
+        options: Any = {"max_cost_usd": max_cost_usd, "timeout_s": None, **price}
+        ledgers = RunLedgers(caps)
+        async with RewardAgent(Silent(), serves_runs=True, run_ledgers=ledgers, journal=journal, **options) as agent:
+            for run in ("small", "large"):
+                ticket = agent.open_forwarding_ticket(receiver, run=run)
+                one = [rf.Rollout(group_id=f"{i}", response=str(i), data_source=run) for i in range(6)]
+                agent.submit(one, ticket=ticket)
+            await asyncio.sleep(500.0)
+            assert CALLS == {"small": 4, "large": 6}
+            killed = copy_of(journal, tmp_path / "killed")
+        ended = copy_of(journal, tmp_path / "ended")
+        for left, num_more in ((killed, 0), (ended, 0)):
+            again = RunLedgers(caps)
+            receiver, _ = await spend(again, {"small": 2, "large": 2}, journal=left, **options)
+            assert receiver.counts()["small", "budget"] == 2 - num_more
+            assert receiver.counts()["large", "scored"] == 2
+            assert again.statistics()["small"].uncertain_usd == pytest.approx(4 * PRICE_USD)
+
+    clock.run(main())
+
+
+def test_a_clean_end_leaves_exactly_what_was_spent(tmp_path: Path) -> None:
+    async def main() -> None:
+        options: Any = {"journal": tmp_path / "v.db", "call_cost_usd": PRICE_USD, "max_concurrency": 3}
+        ledgers = RunLedgers({"small": 9 * PRICE_USD})
+        for number in range(3):  # the agent opens again with the same ledgers, as after a halt
+            receiver, _ = await spend(ledgers, {f"other {number}": 2, "small": 2 * (number + 1)}, **options)
+            assert receiver.counts()["small", "scored"] == 2 * (number + 1)
+        money = RunLedgers({"small": 9 * PRICE_USD})
+        receiver, _ = await spend(money, {"small": 20}, **options)
+        assert receiver.counts() == {("small", "scored"): 9, ("small", "budget"): 11}
+        assert money.statistics()["small"].spent_usd == 9 * PRICE_USD
+        assert money.statistics()["small"].uncertain_usd == 0
 
     clock.run(main())

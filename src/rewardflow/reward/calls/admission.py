@@ -63,7 +63,8 @@ class Admission:
         self._queue.pop()
         if entry.is_hedge:
             return False
-        if run_ledgers.of(run).num_out:
+        run_ledger = run_ledgers.of(run)
+        if run_ledger.num_out or run_ledger.is_waiting_for_journal:
             run_ledgers.hold_back(run, lambda: self._add(job))
         else:
             job.fail("budget", problem, self._loop.time())

@@ -122,11 +122,13 @@ class Dispatcher:
         """Keeps a verdict's slot taken until it is on disk, so that a crash never loses more than the limit."""
         self._num_unsaved += 1
 
-    def saved(self, cost_usd: float) -> None:
+    def saved(self, job: Job, cost_usd: float) -> None:
         """Frees the slot of a verdict; `cost_usd` is the part of its cost that is on disk now."""
         self._num_unsaved -= 1
         if cost_usd:
             self._ledger.saved(self.account, cost_usd)
+            if (run_ledgers := self._parts.run_ledgers) is not None:
+                run_ledgers.saved(job.group.ticket.run, self.account, cost_usd)
         self.wake()
 
     def finish(self) -> None:

@@ -269,7 +269,7 @@ class Assembly:
         if job.num_calls:
             is_on_disk = self._journal is not None and self._journal.has_saved_all
             saved_usd = sum([reward.cost_usd for reward in rewards]) if is_on_disk else 0.0
-            self._components[job.column].dispatcher.saved(saved_usd)
+            self._components[job.column].dispatcher.saved(job, saved_usd)
         self._land(job, rewards)
 
     def _land(self, job: Job, rewards: tuple[Reward, ...]) -> None:

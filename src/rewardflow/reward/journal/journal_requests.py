@@ -44,6 +44,7 @@ class Reserve:
 
     rows: Sequence[Reservation]
     reserved: Callable[[bool], None]
+    of_run_cap: str | None = None  # the run whose own cap these rows are for; None: the journal's own
     is_saved: bool = False
 
     def answer(self) -> None:

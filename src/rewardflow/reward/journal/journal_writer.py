@@ -98,7 +98,10 @@ class JournalWriter:
     def _save_reservations(self, request: Reserve) -> None:
         try:
             self._require_files()
-            write_reservations(self._connection, self._run, request.rows)
+            if request.of_run_cap is None:
+                write_reservations(self._connection, self._run, request.rows)
+            else:
+                write_reservations(self._connection, request.of_run_cap, request.rows, of_run_cap=True)
             self._files.remember()
             request.is_saved = True
         except (sqlite3.Error, JournalError) as error:

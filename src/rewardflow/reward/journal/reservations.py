@@ -4,13 +4,17 @@ Always true: a run has at most one row per account, and the row holds everything
 that was written survives `kill -9`. While calls are in flight `uncertain_usd` covers them too, so that a session that
 was killed has left an upper bound of what its calls may have cost; a clean end writes the exact sums. A changed row
 is never believed: it is left out and counted as broken. Rows of earlier versions have no checksum and are believed.
+
+An agent that serves several runs has rows of its own, which cover the calls of all runs. A run with a cap of its own
+has rows beside them, under marked account names, which no sum over all runs contains.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from typing import Any
 from rewardflow.errors import JournalError
 from rewardflow.reward.journal.row_checksums import values_checksum
 from rewardflow.reward.journal.verdict_rows import as_text
+from rewardflow.types import EMPTY
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS reservations (
@@ -32,6 +37,7 @@ CREATE TABLE IF NOT EXISTS reservations (
     PRIMARY KEY (run, account)
 ) WITHOUT ROWID
 """
+_RUN_CAP = "\x1fcap of the run\x1f"  # before the account's name
 _COLUMNS = "account, spent_usd, uncertain_usd, num_unpriced, largest_usd"
 
 
@@ -54,6 +60,7 @@ class StoredMoney:
     spent_usd: float = 0.0  # the sums over all runs that count
     uncertain_usd: float = 0.0
     num_broken: int = 0  # rows that changed on disk, which the sums leave out
+    of_run_caps: Mapping[str, tuple[Reservation, ...]] = EMPTY  # of runs with caps of their own
 
     def require_sound(self, path: Path) -> None:
         """Raises if any row is broken, because then nobody knows what is left of a cap."""
@@ -76,11 +83,16 @@ def read_reservations(connection: sqlite3.Connection, run: str, *, all_runs: boo
     where, values = ("", ()) if all_runs else (" WHERE run = ?", (as_text(run),))
     rows = connection.execute(f"SELECT run, at_s, {_COLUMNS}, crc32 FROM reservations{where}", values).fetchall()
     sound = [row for row in rows if _problem(row) is None]
+    own = [row for row in sound if not _shown_text(row[2]).startswith(_RUN_CAP)]
+    of_run_caps: defaultdict[str, tuple[Reservation, ...]] = defaultdict(tuple)
+    for name, _, account, *money, _ in (row for row in sound if row not in own):
+        of_run_caps[_shown_text(name)] += (Reservation(_shown_text(account).removeprefix(_RUN_CAP), *money),)
     return StoredMoney(
-        tuple(Reservation(*row[2:-1]) for row in sound if row[0] == as_text(run)),
-        spent_usd=sum(row[3] for row in sound),
-        uncertain_usd=sum(row[4] for row in sound),
+        tuple(Reservation(*row[2:-1]) for row in own if row[0] == as_text(run)),
+        spent_usd=sum(row[3] for row in own),
+        uncertain_usd=sum(row[4] for row in own),
         num_broken=len(rows) - len(sound),
+        of_run_caps=dict(of_run_caps),
     )
 
 
@@ -113,14 +125,20 @@ def copy_reservations(old: sqlite3.Connection, new: sqlite3.Connection) -> bool:
     return num_broken == 0
 
 
-def write_reservations(connection: sqlite3.Connection, run: str, rows: Sequence[Reservation]) -> None:
-    """Replaces the run's rows of these accounts, in one transaction; they are on disk when it returns."""
+def write_reservations(
+    connection: sqlite3.Connection, run: str, rows: Sequence[Reservation], *, of_run_cap: bool = False
+) -> None:
+    """Replaces the run's rows of these accounts, in one transaction; they are on disk when it returns.
+
+    `of_run_cap`: they are for the run's own cap at an agent of several runs, and count for that alone.
+    """
     if not rows:
         return
     values: list[str | float | int] = []
     for row in rows:
         money = (float(row.spent_usd), float(row.uncertain_usd), int(row.num_unpriced), float(row.largest_usd))
-        written = (as_text(run), time.time(), as_text(row.account), *money)
+        account = _RUN_CAP + row.account if of_run_cap else row.account
+        written = (as_text(run), time.time(), as_text(account), *money)
         values += [*written, values_checksum(written)]
     places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
     connection.execute(
@@ -144,4 +162,8 @@ def _problem(row: Sequence[Any]) -> str | None:
 
 
 def _shown(text: object) -> str:
-    return repr(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+    return repr(_shown_text(text))
+
+
+def _shown_text(text: object) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

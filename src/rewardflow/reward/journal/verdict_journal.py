@@ -127,6 +127,10 @@ class Journal:
         """Writes reservations, after all earlier entries, then calls `reserved` with whether they are on disk."""
         self._submit(Reserve(rows, reserved))
 
+    def reserve_of_run(self, run: str, rows: Sequence[Reservation], reserved: Callable[[bool], None]) -> None:
+        """Does the same for the own cap of a run, at an agent that serves several."""
+        self._submit(Reserve(rows, reserved, of_run_cap=run))
+
     @property
     def has_saved_all(self) -> bool:
         """Whether every entry for which `saved` was called is on disk; false after a commit that failed."""

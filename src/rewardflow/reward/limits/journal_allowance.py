@@ -65,6 +65,10 @@ class Allowance:
             self._reserve((block,), lambda is_saved: self._written(block, is_saved))
         return False
 
+    def replaced(self, row: Reservation) -> None:
+        """Notes that a clean end has written this row in place of the allowance."""
+        self._stored = row
+
     def _written(self, block: Reservation, is_saved: bool) -> None:
         """Notes a block that is on disk. Another call asks again for one that is not, unless the journal gives up."""
         self.is_asked = False

@@ -127,9 +127,15 @@ class Ledger:
             known = self._accounts[name] = self._new_account(name)
         return known
 
-    def add_spent(self, cost_usd: float) -> None:
-        """Counts money that was spent before, and became known later."""
-        self._spent_usd += cost_usd
+    def add_before(self, spent_usd: float, rows: Sequence[Reservation]) -> None:
+        """Counts what saved verdicts have cost, and what earlier sessions left beside them, for new accounts."""
+        self._spent_usd += spent_usd
+        for row in rows:
+            if row.account not in self._accounts:
+                self._before[row.account] = row
+                self._accounts[row.account] = self._new_account(row.account)
+                self._spent_usd += row.spent_usd
+                self._uncertain_usd += row.uncertain_usd
 
     @property
     def num_out(self) -> int:
@@ -288,6 +294,13 @@ class Ledger:
             if is_stored or row.spent_usd or row.uncertain_usd:
                 rows.append(row)
         return rows
+
+    def closed(self, rows: Sequence[Reservation]) -> None:
+        """Notes that these `closing_reservations` were written; later calls need new reservations."""
+        for row in rows:
+            allowance = self._accounts[row.account].allowance
+            if allowance is not None:
+                allowance.replaced(row)
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
