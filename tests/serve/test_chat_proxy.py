@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from served import Asker, served
 
 from rewardflow.errors import InvalidInput
@@ -161,3 +162,127 @@ def test_without_a_proxy_there_is_none_and_settings_that_the_server_makes_are_re
     asyncio.run(main())
     with pytest.raises(InvalidInput, match=r"proxy\.limits takes no 'reuse'"):
         ChatProxy(ProxySettings(base_url="http://127.0.0.1:1", limits={"reuse": "content"}), RunLedgers())
+
+
+class HeldService:
+    """A service that answers its calls in the order in which they came, as many as `release` says."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._answers = asyncio.Semaphore(0)
+        self.came = asyncio.Condition()
+        self.hangs_once: set[str] = set()  # texts whose first call is never answered
+
+    async def answer(self, request: web.Request) -> web.Response:
+        text = (await request.json())["messages"][0]["content"]
+        is_first = text not in self.asked
+        async with self.came:
+            self.asked.append(text)
+            self.came.notify_all()
+        if is_first and text in self.hangs_once:
+            await asyncio.Event().wait()
+        await self._answers.acquire()
+        message = {"role": "assistant", "content": "1"}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1}
+        return web.json_response({"object": "chat.completion", "choices": [{"message": message}], "usage": usage})
+
+    def release(self, count: int) -> None:
+        for _ in range(count):
+            self._answers.release()
+
+    async def wait_until_asked(self, count: int) -> None:
+        async with self.came:
+            await self.came.wait_for(lambda: len(self.asked) >= count)
+
+
+@contextlib.asynccontextmanager
+async def held(serve: dict[str, Any] | None = None, **limits: Any) -> AsyncIterator[tuple[Asker, HeldService]]:
+    service = HeldService()
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", service.answer)
+    runner = web.AppRunner(application, handler_cancellation=True)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        proxy = {"base_url": f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "limits": limits}
+        async with served(serve={"proxy": proxy, **(serve or {})}) as asker:
+            yield asker, service
+    finally:
+        await runner.cleanup()
+
+
+async def ask(asker: Asker, text: str, **headers: str) -> int:
+    return (await asker.post("/v1/chat/completions", chat(text, temperature=1), **headers))[0]
+
+
+async def wait_until_queued(asker: Asker, count: int) -> None:
+    """Returns when so many calls wait for a slot of the proxy's."""
+    while True:
+        _, metrics = await asker.get("/metrics", token="c" * 20)
+        (line,) = [one for one in metrics.splitlines() if one.startswith('rewardflow_calls_waiting{agent="proxy"')]
+        if float(line.rpartition(" ")[2]) >= count:
+            return
+
+
+TOKENS = {"A_TOKEN": "a" * 20, "B_TOKEN": "b" * 20, "ALL_TOKEN": "c" * 20}
+TWO_JOBS: dict[str, Any] = {
+    "token_env": "ALL_TOKEN",
+    "jobs": {"a": {"token_env": "A_TOKEN", "share": 3}, "b": {"token_env": "B_TOKEN"}},
+}
+
+
+def test_two_jobs_share_the_slots_of_the_proxy_by_their_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, token in TOKENS.items():
+        monkeypatch.setenv(name, token)
+
+    async def main() -> list[str]:
+        async with held(TWO_JOBS, max_concurrency=4, rpm=None) as (asker, service), asyncio.TaskGroup() as tasks:
+            for number in range(40):
+                tasks.create_task(ask(asker, f"a{number}", token="a" * 20))
+                tasks.create_task(ask(asker, f"b{number}", token="b" * 20))
+            await wait_until_queued(asker, 76)
+            for num_asked in range(5, 81):
+                service.release(1)
+                await service.wait_until_asked(num_asked)
+            service.release(4)
+            return service.asked
+
+    while_both_have_work = main_of(main)[8:48]
+    assert sum(text.startswith("a") for text in while_both_have_work) == 30  # of 40
+
+
+def test_calls_of_the_earlier_step_go_first_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, token in TOKENS.items():
+        monkeypatch.setenv(name, token)
+
+    async def main() -> list[str]:
+        async with held(TWO_JOBS, max_concurrency=1, rpm=None) as (asker, service), asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask(asker, "first", token="a" * 20))
+            await service.wait_until_asked(1)
+            for count, step in enumerate((7, 3, 5), start=1):
+                tasks.create_task(ask(asker, f"step {step}", token="a" * 20, X_Rewardflow_Step=str(step)))
+                await wait_until_queued(asker, count)
+            service.release(4)
+            await service.wait_until_asked(4)
+            return service.asked
+
+    assert main_of(main) == ["first", "step 3", "step 5", "step 7"]
+
+
+def test_a_call_that_hangs_is_asked_again_by_a_hedge() -> None:
+    async def main() -> list[str]:
+        limits = {"hedge_quantile": 0.5, "hedge_share": 1.0, "retry_budget": 1.0, "timeout_s": None}
+        async with held(max_concurrency=8, rpm=None, **limits) as (asker, service):
+            service.release(21)
+            for number in range(20):  # after which it is known how long an answer takes
+                assert await ask(asker, f"quick {number}") == 200
+            service.hangs_once.add("slow")
+            assert await ask(asker, "slow") == 200
+            return service.asked
+
+    assert main_of(main).count("slow") == 2
+
+
+def main_of(main: Callable[[], Coroutine[Any, Any, list[str]]]) -> list[str]:
+    return asyncio.run(asyncio.wait_for(main(), 120))

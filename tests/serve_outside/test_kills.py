@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -95,3 +96,41 @@ def test_a_trainer_that_asks_again_after_a_kill_gets_what_was_settled_without_a_
         server.__enter__()
         assert asyncio.run(ask(server.url)) == first
         assert len(server.calls()) == 20
+
+
+SILENT = """
+import asyncio, os
+
+async def judge(solution_str):
+    with open(os.environ["CALLS_FILE"], "ab", buffering=0) as calls:
+        calls.write(f"{solution_str}\\n".encode())
+    await asyncio.sleep(0.0 if os.path.exists(os.environ["CALLS_FILE"] + ".open") else 1000.0)
+    return 1.0
+"""
+
+
+def test_calls_in_flight_at_a_kill_count_against_the_cap_of_their_job(tmp_path: Path) -> None:
+    """The judge may have charged for three, so the job may make 13 of its 16 calls; 12, as money is set aside ahead."""
+    tokens = {"A_TOKEN": "a" * 20, "B_TOKEN": "b" * 20}
+    serve = "{jobs: {a: {token_env: A_TOKEN, max_cost_usd: 4.0}, b: {token_env: B_TOKEN, max_cost_usd: 4.0}}}"
+
+    async def ask(url: str, token: str, *, count: int, wait_s: float) -> Counter[str]:
+        rollouts = [{"group_id": f"{token[0]}{i}", "response": f"{token[0]}{i}"} for i in range(count)]
+        headers = {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession() as session:
+            body = {"rollouts": rollouts, "wait_s": wait_s}
+            async with session.post(f"{url}/v1/score", json=body, headers=headers) as answer:
+                verdicts = (await answer.json())["verdicts"]
+        return Counter(verdict["kind"] or "scored" for verdict in verdicts)
+
+    options = ("--call-cost-usd", "0.25", "--timeout-s", "2000")
+    with ServingProcess(tmp_path, judge=SILENT, serve=serve, env=tokens, options=options) as server:
+        asyncio.run(ask(server.url, "a" * 20, count=3, wait_s=0.0))
+        while len(server.calls()) < 3:  # in flight, and never answered
+            time.sleep(0.01)
+        server.kill()
+        (tmp_path / "calls.open").touch()
+        server.__enter__()
+        killed = asyncio.run(ask(server.url, "a" * 20, count=20, wait_s=60.0))
+        assert killed in ({"scored": 13, "budget": 7}, {"scored": 12, "budget": 8})
+        assert asyncio.run(ask(server.url, "b" * 20, count=20, wait_s=60.0)) == {"scored": 16, "budget": 4}
