@@ -18,7 +18,7 @@ MAP = ROOT / "ARCHITECTURE.md"
 MAX_WORDS = 1800
 
 NAMED_FILE = re.compile(r"`([\w/]*/(?:\w+\.py)?)`")
-# A hop of a walk: `RewardAgent.submit` (`reward/agent.py`)
+# A hop of a walk: `Assembly.accept` (`reward/groups/assembly.py`)
 HOP = re.compile(r"`([\w.]+)` \(`([\w/]+\.py)`\)")
 
 
@@ -94,4 +94,4 @@ def test_a_file_and_a_function_that_do_not_exist_are_found() -> None:
         "nowhere/",
     ]
     assert unknown_functions("`RewardAgent.fly` (`reward/agent.py`)") == ["RewardAgent.fly in reward/agent.py"]
-    assert unknown_functions("`RewardAgent.submit` (`reward/agent.py`)") == []
+    assert unknown_functions("`RewardAgent.statistics` (`reward/agent.py`)") == []
