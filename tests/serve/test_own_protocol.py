@@ -44,12 +44,13 @@ def test_a_stream_gives_each_verdict_as_it_is_ready_and_says_when_it_ends() -> N
     asyncio.run(main())
 
 
-def test_a_failed_verdict_has_no_value() -> None:
+def test_a_failed_verdict_has_no_value_and_shows_where_the_rewards_code_failed() -> None:
     async def main() -> None:
         async with served(max_attempts=1) as asker:
             _, answer = await asker.post("/v1/score", body({"group_id": "g", "response": "bad"}))
             (verdict,) = answer["verdicts"]
             assert (verdict["status"], verdict["value"], verdict["kind"]) == ("failed", None, "user_error")
+            assert "in judge" in verdict["traceback"]
 
     asyncio.run(main())
 

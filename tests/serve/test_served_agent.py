@@ -38,6 +38,7 @@ def test_a_failed_verdict_keeps_its_kind_and_its_reason() -> None:
             reward = await agent.score(rf.Rollout(group_id="g", response="bad"))
             assert (reward.value, reward.kind) == (None, "user_error")
             assert "cannot be judged" in (reward.error or "")
+            assert "in judge" in (reward.traceback or "")
 
     asyncio.run(main())
 
