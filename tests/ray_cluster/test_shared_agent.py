@@ -239,7 +239,7 @@ def test_a_killed_actor_comes_back_and_the_step_ends_without_loss_or_double_deli
             check_exact(sent, sorted([*first, *rest], key=lambda group: int(group.group_id)))
             assert lone.value == 1000.0
             statistics = agent.statistics()
-            assert (statistics.scored, statistics.out) == (len(sent) + 1, 0)
+            assert (statistics.verdicts.scored, statistics.out) == (len(sent) + 1, 0)
             assert statistics.reconnects >= 1
             assert (await agent.host_statistics()).pid != before.pid
 

@@ -153,7 +153,7 @@ def _client_paths() -> dict[str, Any]:
     gone = (*_REFUSALS, 410)
     return {
         "/v1/hello": {"post": _operation("Register a client (see rewardflow.serve.connect).", hello, _OBJECT)},
-        "/v1/post": {"post": _operation("A client's requests.", post, {"type": "boolean"}, refusals=gone)},
+        "/v1/post": {"post": _operation("A client's requests.", post, {"type": "null"}, refusals=gone)},
         "/v1/take": {"post": _operation("Wait for a client's verdicts.", _NUMBERED, _OBJECT, refusals=gone)},
         "/v1/bye": {"post": _operation("A client leaves.", _NUMBERED, _OBJECT, refusals=gone)},
     }
