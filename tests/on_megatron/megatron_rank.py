@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from layouts import (
 )
 from tiny_training import MAX_RESPONSE_TOKENS, TEMPERATURE, batch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from rewardflow.flow.device_thread import DeviceThread
 
@@ -169,26 +172,88 @@ def exported(rank: Rank, directory: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def vocabulary(rank: Rank) -> dict[str, Tensor]:
-    """Log-probs, entropy and gradient of logits that the ranks of the tensor axis share."""
-    from rewardflow.train.megatron.vocabulary import Words, vocabulary_log_probs
+    """Log-probs, entropy and gradients of a head whose words the ranks of the tensor axis share."""
+    from rewardflow.algo.head_softmax import head_softmax
+    from rewardflow.train.megatron.vocabulary import own_words
 
-    whole_NV, token_ids_N = logits_and_tokens()
-    axis = rank.layout.tensor
-    width = -(-whole_NV.shape[1] // axis.size)
-    part_NW = torch.nn.functional.pad(whole_NV, (0, width * axis.size - whole_NV.shape[1]), value=9.0)
-    part_NW = part_NW[:, axis.rank * width :][:, :width].clone().requires_grad_()
-    words = Words.of(whole_NV.shape[1], axis)
-    scores = vocabulary_log_probs(
-        part_NW, token_ids_N, words, temperature=0.7, entropy="trained", logits_at_a_time=2 * width
-    )
-    assert scores.entropy_N is not None
-    (scores.log_probs_N * torch.arange(7) + scores.entropy_N * 0.3).sum().backward()
-    return {"log_probs": scores.log_probs_N, "entropy": scores.entropy_N, "grad": part_NW.grad[:, : words.count]}
+    hidden_ND, weight_VD, token_ids_N = head_and_tokens()
+    axis, num_words = rank.layout.tensor, len(weight_VD)
+    width = -(-num_words // axis.size)
+    padded_VD = torch.nn.functional.pad(weight_VD, (0, 0, 0, width * axis.size - num_words), value=9.0)
+    part_WD = padded_VD[axis.rank * width :][:width].clone().requires_grad_()
+    own = own_words(num_words, axis)
+    found = {}
+    for name, kept_logits in (("blocks", 2 * len(hidden_ND)), ("at_once", 1 << 20)):
+        hidden_ND, part_WD = (one.detach().clone().requires_grad_() for one in (hidden_ND, part_WD))
+        log_probs_N, entropy_N = head_softmax(
+            hidden_ND, part_WD, None, token_ids_N, temperature=0.7, entropy="trained", kept_logits=kept_logits, own=own
+        )
+        head_loss(log_probs_N, entropy_N).backward()
+        count = num_words if own is None else own.count
+        assert part_WD.grad is not None
+        assert not part_WD.grad[count:].any()
+        found[name] = {"log_probs": log_probs_N, "entropy": entropy_N, "weight": part_WD.grad[:count]}
+        found[name]["hidden"] = hidden_ND.grad
+    return found
 
 
-def logits_and_tokens() -> tuple[Tensor, Tensor]:
+def head_and_tokens() -> tuple[Tensor, Tensor, Tensor]:
     dice = torch.Generator().manual_seed(3)
-    return torch.randn(7, 17, generator=dice) * 4, torch.randint(17, (7,), generator=dice)
+    hidden_ND, weight_VD = torch.randn(7, 5, generator=dice), torch.randn(17, 5, generator=dice) * 2
+    return hidden_ND, weight_VD, torch.randint(17, (7,), generator=dice)
+
+
+def head_loss(log_probs_N: Tensor, entropy_N: Tensor | None) -> Tensor:
+    assert entropy_N is not None
+    return (log_probs_N * torch.arange(7) + entropy_N * 0.3).sum()
+
+
+def few_logits(rank: Rank) -> dict[str, Any]:
+    """Scores and gradients of a pass with all logits at a time and with few; and what had an entry for each logit."""
+    from rewardflow.train.packing import TokenRow, pack
+
+    packed = pack([TokenRow.of(sample.rollout) for sample in samples_of(0)], torch.device("cpu"))
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        trainer = rank.trainer("qwen2", autocast=dtype)
+        for name, kept_logits in (("all", 1 << 20), ("few", 3 * len(packed.token_ids_N))):
+            one_pass = partial(_one_pass, rank, trainer, packed, kept_logits)
+            found[dtype, name] = rank.do(one_pass)
+    return found
+
+
+def _one_pass(rank: Rank, trainer: Any, packed: Any, kept_logits: int) -> dict[str, Any]:
+    from rewardflow.train.megatron.vocabulary import own_words
+
+    scores: list[Tensor] = []
+
+    def lose(_number: int, found: Any) -> Tensor:
+        scores.extend([found.log_probs_N.detach(), found.entropy_N.detach()])
+        return (found.log_probs_N + 0.1 * found.entropy_N).sum()
+
+    pipeline = replace(trainer._pipeline, kept_logits=kept_logits)
+    with Shapes() as watch:
+        pipeline.run([packed], lose, entropy="trained", backward=True)
+    gradients = {name: weight.main_grad.clone() for name, weight in trainer.part.gpt.named_parameters()}
+    trainer._clear_gradients()
+    num_tokens = len(pipeline._places(packed).index_N)
+    own = own_words(trainer.part.shape.vocabulary, rank.layout.tensor)
+    num_words = trainer.part.shape.vocabulary if own is None else own.count
+    whole = [shape for shape in watch.shapes if num_tokens in shape and num_words in shape]
+    return {"scores": scores, "gradients": gradients, "whole": whole, "is_last": rank.layout.pipeline.is_last}
+
+
+class Shapes(TorchDispatchMode):
+    """Collects the shapes of all tensors that are made, also in backward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.shapes.update(tuple(one.shape) for one in tree_iter(made) if isinstance(one, Tensor))
+        return made
 
 
 def _share(rank: Rank) -> tuple[int, int]:
@@ -203,6 +268,7 @@ def run_rank(rank: int, port: int, name: str, directory: str) -> None:
             "norms": norms(one),
             "left_out": left_out(one),
             "vocabulary": one.do(lambda: vocabulary(one)),
+            "few_logits": few_logits(one),
             "read": exported(one, folder),
             "place": (one.layout.tensor.rank, one.layout.pipeline.rank, one.layout.context.rank, one.layout.data.rank),
         }

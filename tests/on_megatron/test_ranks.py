@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from layouts import FAMILIES, LAYOUTS, SAVED_AT, gone_on, make_model, micro_batches, one_process, samples_of, weights_of
-from megatron_rank import logits_and_tokens, spawn
+from megatron_rank import head_and_tokens, head_loss, spawn
 
 from rewardflow.algo.token_softmax import token_softmax
 
@@ -158,19 +158,40 @@ def test_updates_without_a_verdict_or_a_finite_gradient_change_nothing(ranks: Ra
         assert (statistics.num_updates, statistics.num_empty_updates, statistics.num_nonfinite_updates) == (0, 1, 1)
 
 
-def test_shared_vocabularies_have_the_log_probs_and_gradients_of_whole_ones(ranks: Ranks) -> None:
-    whole_NV, token_ids_N = logits_and_tokens()
-    whole_NV.requires_grad_()
-    log_probs_N, entropy_N = token_softmax(whole_NV, token_ids_N, temperature=0.7, entropy="trained")
-    assert entropy_N is not None
-    (log_probs_N * torch.arange(7) + entropy_N * 0.3).sum().backward()
-    assert whole_NV.grad is not None
+@pytest.mark.parametrize("blocks", ["blocks", "at_once"])
+def test_shared_vocabularies_have_the_log_probs_and_gradients_of_whole_ones(blocks: str, ranks: Ranks) -> None:
+    hidden_ND, weight_VD, token_ids_N = head_and_tokens()
+    logits = (hidden_ND.requires_grad_(), weight_VD.requires_grad_())
+    log_probs_N, entropy_N = token_softmax(
+        torch.nn.functional.linear(*logits), token_ids_N, temperature=0.7, entropy="trained"
+    )
+    head_loss(log_probs_N, entropy_N).backward()
+    found = {rank["place"][0]: rank["vocabulary"][blocks] for rank in ranks}
+    for one in found.values():
+        torch.testing.assert_close(one["log_probs"], log_probs_N, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one["entropy"], entropy_N, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one["hidden"], hidden_ND.grad, rtol=1e-5, atol=1e-5)
+    joined_VD = torch.cat([found[number]["weight"] for number in sorted(found)])
+    torch.testing.assert_close(joined_VD, weight_VD.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2)])
+def test_few_logits_at_a_time_give_what_all_of_them_give(dtype: str, tolerance: float, ranks: Ranks) -> None:
     for rank in ranks:
-        torch.testing.assert_close(rank["vocabulary"]["log_probs"], log_probs_N, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(rank["vocabulary"]["entropy"], entropy_N, rtol=1e-5, atol=1e-5)
-    parts = {rank["place"][0]: rank["vocabulary"]["grad"] for rank in ranks}
-    joined_NV = torch.cat([parts[number] for number in sorted(parts)], 1)
-    torch.testing.assert_close(joined_NV, whole_NV.grad, rtol=1e-5, atol=1e-5)
+        every, few = (rank["few_logits"][dtype, name] for name in ("all", "few"))
+        assert len(few["scores"]) == (2 if few["is_last"] else 0)
+        torch.testing.assert_close(few["scores"], every["scores"], rtol=tolerance, atol=tolerance)
+        for name, gradient in every["gradients"].items():
+            error = (few["gradients"][name] - gradient).norm() / gradient.norm().clamp(min=1e-6)
+            assert error <= tolerance, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_tensor_of_a_pass_has_an_entry_for_every_token_and_word(dtype: str, ranks: Ranks) -> None:
+    for rank in ranks:
+        every, few = (rank["few_logits"][dtype, name] for name in ("all", "few"))
+        assert not few["whole"]
+        assert bool(every["whole"]) == every["is_last"]  # such a tensor would be seen
 
 
 def test_ranks_stand_in_different_places(layout: str, ranks: Ranks) -> None:

@@ -176,9 +176,7 @@ def _logits_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int
     generation, schedule = settings.generation, settings.schedule
     num_sampled = schedule.groups_per_mini_batch * generation.group_size * generation.max_response_tokens
     num_tokens = min(num_sampled, max(settings.trainer.pass_tokens, generation.max_response_tokens))
-    num_logits: int = num_tokens * config.vocab_size
-    if not backend_of(settings).keeps_all_logits:
-        num_logits = min(num_logits, KEPT_LOGITS)
+    num_logits: int = min(num_tokens * config.vocab_size, KEPT_LOGITS)
     return 2 * num_logits * compute_bytes + 2 * min(num_logits, LOGITS_AT_A_TIME) * _FLOAT32_BYTES
 
 

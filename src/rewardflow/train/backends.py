@@ -34,9 +34,6 @@ class TrainerBackend(Protocol):
     needs_process_group: bool
     """Whether a single rank needs a process group, too."""
 
-    keeps_all_logits: bool
-    """Whether a pass holds the logits of all its sampled tokens at a time."""
-
     def check_one_process(self, settings: RunSettings) -> None:
         """Raises `InvalidInput` if the back end is not installed or cannot train in one process with these settings."""
 

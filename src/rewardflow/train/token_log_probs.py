@@ -64,7 +64,7 @@ def hidden_states(model: nn.Module, packed: PackedRows, *, autocast: torch.dtype
         kept.append(_sampled(hidden_BLD, packed))
         return kept[-1]
 
-    with _computing(_head(model), keep):
+    with computing(_head(model), keep):
         _run(model, packed, autocast)
     return kept[-1]
 
@@ -98,7 +98,7 @@ def _in_head(
         kept.append((torch.stack(columns), hidden_ND))
         return kept[-1][0]
 
-    with _computing(head, score):
+    with computing(head, score):
         returned = _run(model, packed, autocast)
     if not kept or returned is not kept[-1][0]:
         return None
@@ -151,7 +151,7 @@ def _is_linear(head: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 @contextmanager
-def _computing(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def computing(head: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Lets the head compute something else; its hooks stay, among them FSDP2's, which gather its weights."""
     before = vars(head).get("forward")
     vars(head)["forward"] = forward

@@ -28,7 +28,6 @@ class Fsdp2Backend(TrainerBackend):
 
     trains_policy_model = True
     needs_process_group = False
-    keeps_all_logits = False
 
     def check_one_process(self, settings: RunSettings) -> None:
         """Accepts all settings: one process is enough, and torch is checked for every run."""

@@ -36,7 +36,6 @@ class MegatronBackend(TrainerBackend):
 
     trains_policy_model = False
     needs_process_group = True
-    keeps_all_logits = True
 
     def check_one_process(self, settings: RunSettings) -> None:
         if settings.trainer.megatron.num_ranks > 1:

@@ -76,9 +76,6 @@ def build_part(
     )
     gpt.rotary_pos_emb.inv_freq = rotary_frequencies(config).to(layout.device)
     gpt.to(layout.device)
-    if layout.pipeline.is_last and megatron.sequence_parallel:
-        # Hidden states are gathered before it, where those of tokens that were not sampled are left out.
-        gpt.output_layer.sequence_parallel, gpt.output_layer.allreduce_dgrad = False, True
     if layout.pipeline.rank == 0 and shape.padding is not None:
         gpt.embedding.word_embeddings.register_forward_hook(partial(_without_padding, shape.padding, layout))
     _mark_cut(gpt, shape)

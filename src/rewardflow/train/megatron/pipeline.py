@@ -1,7 +1,7 @@
 """Makes passes through a model whose layers are on several ranks, by Megatron's schedule.
 
 Always true: all ranks of a replica make the same passes over the same rows; the last stage has the results, for sampled
-tokens alone; gradients stay where they accumulate, for the update to reduce.
+tokens alone, and never their logits; gradients stay where they accumulate, for the update to reduce.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ from megatron.core import tensor_parallel
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor, nn
 
+from rewardflow.algo.head_softmax import KEPT_LOGITS
 from rewardflow.algo.token_softmax import Entropy
 from rewardflow.train.megatron.building import ModelPart
 from rewardflow.train.megatron.context import known_to_all, padded_length, places_of, positions_of
-from rewardflow.train.megatron.vocabulary import Words, vocabulary_log_probs
+from rewardflow.train.megatron.vocabulary import own_words, scores_of, scoring_head
 from rewardflow.train.packing import PackedRows
-from rewardflow.train.token_log_probs import TokenScores
+from rewardflow.train.token_log_probs import TokenScores, computing
 
 # Given the number of a pass and what it found: what to differentiate, if anything is.
 UseScores = Callable[[int, TokenScores], Tensor]
@@ -35,6 +37,7 @@ class Pipeline:
     part: ModelPart
     module: nn.Module
     temperature: float
+    kept_logits: int = KEPT_LOGITS  # at most so many exist at a time
 
     def run(
         self, passes: Sequence[PackedRows], use: UseScores, *, entropy: Entropy = "none", backward: bool = False
@@ -47,10 +50,10 @@ class Pipeline:
         def forward_step(batches: Iterator[tuple[int, PackedRows]], module: nn.Module) -> tuple[Tensor, Any]:
             number, packed = next(batches)
             places = self._places(packed)
-            output = self._forward(module, packed, places)
+            output = self._forward(module, packed, places, entropy)
 
-            def loss(logits: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-                value = use(number, self._scores(logits.squeeze(0), packed, places, entropy))
+            def loss(returned_SN: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+                value = use(number, self._known_to_all(scores_of(returned_SN, entropy), packed, places))
                 return value, torch.zeros((), dtype=torch.int, device=value.device), {}
 
             return output, loss
@@ -65,21 +68,32 @@ class Pipeline:
             forward_only=not backward,
         )
 
-    def _forward(self, module: nn.Module, packed: PackedRows, places: _Places) -> Tensor:
-        def keep_sampled(_head: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor]:
-            hidden_SBD: Tensor = args[0]
-            if self.part.config.sequence_parallel:
-                hidden_SBD = tensor_parallel.gather_from_sequence_parallel_region(
-                    hidden_SBD, tensor_parallel_output_grad=False
-                )
-            return (hidden_SBD[places.place_N, packed.row_N[places.index_N]][:, None],)
-
-        gpt: Any = self.part.gpt
+    def _forward(self, module: nn.Module, packed: PackedRows, places: _Places, entropy: Entropy) -> Tensor:
+        """Returns scores from the last stage, and from others what the next one computes with."""
+        part = self.part
         with ExitStack() as stack:
-            if self.part.layout.pipeline.is_last:
-                stack.enter_context(gpt.output_layer.register_forward_pre_hook(keep_sampled))
+            if part.layout.pipeline.is_last:
+                gpt: Any = part.gpt
+                score = scoring_head(
+                    gpt.output_layer,
+                    partial(self._sampled, packed, places),
+                    packed.token_ids_N[places.index_N],
+                    own_words(part.shape.vocabulary, part.layout.tensor),
+                    temperature=self.temperature,
+                    entropy=entropy,
+                    kept_logits=self.kept_logits,
+                )
+                stack.enter_context(computing(gpt.output_layer, score))
             output: Tensor = module(self._own_tokens(packed), None, None)
         return output
+
+    def _sampled(self, packed: PackedRows, places: _Places, hidden_SBD: Tensor) -> Tensor:
+        """Returns the hidden states of the sampled tokens that this rank predicts."""
+        if self.part.config.sequence_parallel:
+            hidden_SBD = tensor_parallel.gather_from_sequence_parallel_region(
+                hidden_SBD, tensor_parallel_output_grad=False
+            )
+        return hidden_SBD[places.place_N, packed.row_N[places.index_N]]
 
     def _own_tokens(self, packed: PackedRows) -> Tensor:
         """The tokens that this rank has, of all but the last of the longest row, from which nothing is predicted."""
@@ -100,18 +114,14 @@ class Pipeline:
         index_N = is_own_N.nonzero().squeeze(-1)
         return _Places(index_N, place_N[index_N])
 
-    def _scores(self, logits_NW: Tensor, packed: PackedRows, places: _Places, entropy: Entropy) -> TokenScores:
-        words = Words.of(self.part.shape.vocabulary, self.part.layout.tensor)
-        token_ids_N = packed.token_ids_N
-        own = vocabulary_log_probs(
-            logits_NW, token_ids_N[places.index_N], words, temperature=self.temperature, entropy=entropy
-        )
+    def _known_to_all(self, own: TokenScores, packed: PackedRows, places: _Places) -> TokenScores:
+        """Joins the scores of the ranks that each predict some of the tokens."""
         axis = self.part.layout.context
         if axis.size == 1:
             return own
 
         def spread(found: Tensor) -> Tensor:
-            room = torch.zeros(token_ids_N.shape, dtype=found.dtype, device=found.device)
+            room = torch.zeros(packed.token_ids_N.shape, dtype=found.dtype, device=found.device)
             return known_to_all(room.index_put((places.index_N,), found), axis)
 
         return TokenScores(spread(own.log_probs_N), None if own.entropy_N is None else spread(own.entropy_N))
