@@ -114,7 +114,6 @@ COVERED_BY: Mapping[str, str] = {
     "runtime.on_ray.generating_actor": "ray_cluster/test_cluster.py",
     "runtime.on_ray.rank_actor": "ray_cluster/test_cluster.py",
     "runtime.on_ray.ray_runtime": "ray_cluster/test_cluster.py",
-    "runtime.on_ray.remote_parts": "ray_cluster/test_cluster.py",
     "runtime.open_run": "runtime/test_local.py",
     "runtime.peak_memory": "runtime/test_local.py",
     "runtime.records.step_checks": "runtime/test_local.py",

@@ -116,6 +116,17 @@ def test_merged_weights_have_the_names_order_and_shapes_of_the_model_without_ada
         assert torch.equal(told[name], weight), name
 
 
+def test_weights_are_asked_for_in_a_dtype_and_buffers_stay_as_they_are() -> None:
+    policy = loaded(LORA)
+    disturb(policy)
+    exact, rounded = dict(plain_weights(policy.model)), dict(plain_weights(policy.model, dtype=torch.bfloat16))
+    buffers = {name for name, _ in policy.model.named_buffers()}
+    assert exact.keys() == rounded.keys()
+    assert buffers
+    for name, weight in exact.items():
+        assert torch.equal(rounded[name], weight if name in buffers else weight.bfloat16()), name
+
+
 def test_without_adapters_the_model_computes_as_its_base_and_trains_as_before() -> None:
     policy = loaded(LORA)
     disturb(policy)

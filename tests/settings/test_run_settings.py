@@ -256,3 +256,14 @@ def test_vllm_cannot_tell_log_probs_of_a_cut_distribution_at_a_temperature(cut: 
         run(generation=GenerationSettings(engine="vllm", temperature=0.7, **cut))
     for fitting in ({"temperature": 0.7}, cut):
         assert run(generation=GenerationSettings(engine="vllm", **fitting)).generation.engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("engine", "autocast", "expected"),
+    [("hf", "bfloat16", "float32"), ("vllm", "bfloat16", "bfloat16"), ("vllm", None, "float32")],
+)
+def test_weights_are_published_in_what_the_engine_holds_them_in(
+    engine: str, autocast: str | None, expected: str
+) -> None:
+    settings = run(generation=GenerationSettings(engine=engine), trainer=TrainerSettings(autocast=autocast))  # type: ignore[arg-type]
+    assert settings.engine_dtype == expected

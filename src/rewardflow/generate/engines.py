@@ -46,6 +46,15 @@ class Engine(AbstractAsyncContextManager["Engine"], Protocol):
     def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
         """Yields every rollout of every request as soon as it has ended. Closing it stops the others."""
 
+    async def begin_generating(self) -> None:
+        """Takes the device's memory before `generate`, if it gave it back, and keeps it until `end_generating`.
+
+        Engines in several ranks need the weights of all of them to wake, so all are told together.
+        """
+
+    async def end_generating(self) -> None:
+        """Gives the device's memory back if nobody else generates and the engine is set up to do so."""
+
     async def publish(self, version: int) -> None:
         """Generates from now on with the trainer's present weights, or with those received, under this version."""
 
@@ -113,12 +122,13 @@ class EngineFactory(Protocol):
         samplings: Sequence[Sampling],
         weights: Callable[[], NamedTensors] | None = None,
         is_fed: bool = False,
+        engines_here: int = 1,
     ) -> Engine:
         """Refuses settings that do not fit the device and packages that are missing; starts nothing.
 
         `samplings` are all that requests will have, training's first. `weights` gives the trainer's, by the names of
         the model; the engine calls it on `thread`. Without it `policy.model` is the trainer's own, or the engine
-        `is_fed`.
+        `is_fed`. `engines_here` are those of the run that share this machine's memory, this one among them.
         """
 
     def routing(self, settings: GenerationSettings) -> Routing: ...

@@ -132,21 +132,25 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 
 def plain_weights(
-    model: nn.Module, whole: Callable[[Tensor], Tensor] = lambda weight: weight
+    model: nn.Module, whole: Callable[[Tensor], Tensor] = lambda weight: weight, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields parameters and buffers under their names without adapters, which are merged; one at a time.
 
-    `whole` gathers a weight that is spread over ranks.
+    `whole` gathers a weight that is spread over ranks. Parameters come in `dtype`, and are gathered in it unless
+    something is merged into them.
     """
     layers = dict(adapted_layers(model))
-    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+    for name, weight in model.named_parameters():
         if is_adapter(name):
             continue
-        gathered = whole(weight.detach())
-        layer = layers.get(name.removesuffix(f"{_BASE}weight"))
-        if layer is not None and name.endswith(f"{_BASE}weight"):
-            gathered = _merged(layer, gathered, whole)
-        yield name_without_adapters(name), gathered
+        layer = layers.get(name.removesuffix(f"{_BASE}weight")) if name.endswith(f"{_BASE}weight") else None
+        if layer is None:
+            yield name_without_adapters(name), whole(weight.detach().to(dtype or weight.dtype))
+        else:
+            merged = _merged(layer, whole(weight.detach()), whole)
+            yield name_without_adapters(name), merged.to(dtype or merged.dtype)
+    for name, buffer in model.named_buffers():
+        yield name_without_adapters(name), whole(buffer.detach())
 
 
 @torch.no_grad()

@@ -157,8 +157,10 @@ def _load_saved(settings: RunSettings, checkpoint: Checkpoint | None) -> Policy:
 
 
 def prepared_device(settings: RunSettings) -> Any:
-    """Returns the device that this process computes on, with torch set up as the settings say."""
+    """Returns the device that this thread computes on from now on, with torch set up as the settings say."""
     import torch
+
+    from rewardflow.policy.accelerator import use_device
 
     if settings.trainer.threads is not None:
         torch.set_num_threads(settings.trainer.threads)
@@ -167,6 +169,7 @@ def prepared_device(settings: RunSettings) -> Any:
         keep_freed_memory()
     else:
         torch.set_float32_matmul_precision("high" if settings.trainer.tf32 else "highest")
+        use_device(device)
     return device
 
 
@@ -203,11 +206,18 @@ def make_engine(
     *,
     weights: Callable[[], NamedTensors] | None = None,
     is_fed: bool = False,
+    engines_here: int = 1,
 ) -> Engine:
     """Makes the run's engine, for training and validation; starts nothing. Options are of `EngineFactory.make`."""
-    device, samplings = device_of(settings), samplings_of_run(settings)
     return engine_factory(settings).make(
-        settings, policy, thread, device=device, samplings=samplings, weights=weights, is_fed=is_fed
+        settings,
+        policy,
+        thread,
+        device=device_of(settings),
+        samplings=samplings_of_run(settings),
+        weights=weights,
+        is_fed=is_fed,
+        engines_here=engines_here,
     )
 
 
@@ -226,6 +236,9 @@ async def _open_engine(
     stack: contextlib.AsyncExitStack,
 ) -> Engine:
     """Opens an engine on the trainer's own weights, or on others that publishing updates."""
+    import torch
+
+    from rewardflow.policy.accelerator import use_device
     from rewardflow.policy.load_policy import outline_policy
 
     is_trained = backend_of(settings).trains_policy_model  # else the policy's weights are for generating alone
@@ -233,11 +246,13 @@ async def _open_engine(
     own, own_thread = policy, thread
     if uses_model and not is_shared:
         own_thread = stack.enter_context(DeviceThread("generator"))
+        await own_thread.run(lambda: use_device(device_of(settings)))
         if is_trained:
             own = dataclasses.replace(policy, model=await thread.run(lambda: _plain_copy(policy.model)))
     elif not uses_model and settings.policy.lora is not None:  # published weights have the names of the plain model
         own = await thread.run(lambda: outline_policy(settings.policy))
-    weights = None if uses_model and is_shared and is_trained else trainer.weights
+    has_trainers = uses_model and is_shared and is_trained
+    weights = None if has_trainers else partial(trainer.weights, getattr(torch, settings.engine_dtype))
     return await stack.enter_async_context(make_engine(settings, own, own_thread, weights=weights))
 
 

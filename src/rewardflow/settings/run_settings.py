@@ -30,7 +30,13 @@ from rewardflow.settings.sections.algorithm import (
 )
 from rewardflow.settings.sections.audit import AuditSettings
 from rewardflow.settings.sections.data import DataSettings
-from rewardflow.settings.sections.generation import ChatSettings, GenerationSettings, VllmSettings, WeightTransfer
+from rewardflow.settings.sections.generation import (
+    ENGINES,
+    ChatSettings,
+    GenerationSettings,
+    VllmSettings,
+    WeightTransfer,
+)
 from rewardflow.settings.sections.outputs import CheckpointSettings, FailureSettings, MetricsSettings, RolloutSettings
 from rewardflow.settings.sections.policy import Dtype, LoraSettings, PolicySettings
 from rewardflow.settings.sections.runtime import RuntimeSettings, SharedAgentSettings
@@ -114,6 +120,13 @@ class RunSettings:
     def is_best_by_validation(self) -> bool:
         """Whether the best checkpoint is known only after a validation has its verdicts."""
         return str(self.checkpoint.keep_best_by).startswith(f"{VALIDATION_SOURCE}/")
+
+    @property
+    def engine_dtype(self) -> Dtype:
+        """The dtype of the engine's weights, in which they are published."""
+        if ENGINES[self.generation.engine].computes_as_trainer:
+            return self.policy.dtype  # it runs a model like the trainer's, which casts as it computes
+        return self.trainer.autocast or self.policy.dtype
 
     @property
     def rollouts_per_group(self) -> int:

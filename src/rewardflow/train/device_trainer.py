@@ -149,14 +149,15 @@ class DeviceTrainer(ABC):
         await self._run(partial(self._put_back, folder))
 
     @abstractmethod
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """Yields every weight under its name in transformers, whole, the same on every rank, one at a time.
 
-        All ranks iterate together, each on its thread, while it computes nothing else.
+        Parameters come in `dtype`, and buffers as they are. All ranks iterate together, each on its thread, while it
+        computes nothing else.
         """
 
     @abstractmethod
-    def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
+    def weights_to_send(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As `weights`, but over all ranks that send weights, each weight comes once."""
 
     async def _run(self, compute: Callable[[], T]) -> T:

@@ -67,7 +67,8 @@ def test_an_outline_knows_as_much_as_the_model() -> None:
     with torch.device("meta"):
         outline = mixture()
     form, other = SavedForm(model, torch.bfloat16), SavedForm(outline, torch.bfloat16)
-    assert form.num_bytes == other.num_bytes == 2 * sum(one.numel() for one in model.parameters())
+    assert form.size == other.size
+    assert form.size.num_bytes == 2 * sum(one.numel() for one in model.parameters())
     names = [key for name, weight in weights_of(model) for key, _ in other.put(name, weight)]
     assert sorted(names) == sorted(key for name, weight in weights_of(model) for key, _ in form.put(name, weight))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def test_metadata_tell_what_will_come(tmp_path: Path) -> None:
     weights = ModelWeights(dense(is_tied=False), torch.bfloat16)
     told = [(one.name, one.dtype, one.shape) for one in weights.metadata()]
     assert told == [(name, weight.dtype, tuple(weight.shape)) for name, weight in weights]
-    assert weights.num_bytes == sum(weight.nbytes for _, weight in weights)
+    assert weights.size.num_bytes == sum(weight.nbytes for _, weight in weights)
+    assert weights.size.largest_bytes == max(weight.nbytes for _, weight in weights)
 
 
 def test_weights_are_those_of_the_moment_in_the_dtype_of_the_engine() -> None:
@@ -80,3 +82,11 @@ def test_a_chunk_comes_back_from_its_file_bit_for_bit_and_the_folder_is_gone_aft
 def test_what_does_not_fit_into_memory_goes_to_the_disk() -> None:
     with in_memory_folder(2**60) as folder:
         assert not folder.is_relative_to("/dev/shm")
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system keeps no files in memory")
+def test_there_must_be_room_for_the_files_of_all_who_write_at_the_same_time() -> None:
+    third = shutil.disk_usage("/dev/shm").free // 3
+    with in_memory_folder(third) as alone, in_memory_folder(third, num_writers=8) as one_of_eight:
+        assert alone.is_relative_to("/dev/shm")
+        assert not one_of_eight.is_relative_to("/dev/shm")

@@ -82,6 +82,12 @@ class HFEngine:
         """Waits until nothing is being generated."""
         await self._thread.run(lambda: self._publish(version))
 
+    async def begin_generating(self) -> None:
+        """Does nothing: the module that generates is where it always is."""
+
+    async def end_generating(self) -> None:
+        """Does nothing, too."""
+
     async def receive(self, weights: Mapping[str, Tensor]) -> None:
         await self._thread.run(lambda: self._update.put(weights.items()))
 

@@ -29,6 +29,7 @@ class HFFactory:
         samplings: Sequence[Sampling],
         weights: Callable[[], NamedTensors] | None = None,
         is_fed: bool = False,
+        engines_here: int = 1,
     ) -> HFEngine:
         named = settings.trainer.autocast
         autocast = None if named in (None, "float32") else getattr(torch, named)  # weights in float32 need no cast

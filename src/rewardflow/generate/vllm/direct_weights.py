@@ -51,6 +51,7 @@ def open_direct_sender(
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     from vllm.utils.network_utils import get_open_port
 
+    from rewardflow.generate.vllm.senders import Synchronized
     from rewardflow.generate.vllm.weight_source import ModelWeights
     from rewardflow.policy.load_policy import outline_policy
 
@@ -58,7 +59,5 @@ def open_direct_sender(
     info = NCCLTrainerInitInfo(
         rank=rank, master_address=engines.address, master_port=get_open_port(), world_size=client.world_size
     )
-    dtype = getattr(torch, settings.trainer.autocast or settings.policy.dtype)
-    source = ModelWeights(outline_policy(settings.policy).model, dtype, weights)
-    sender: DirectSender = WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
-    return sender
+    source = ModelWeights(outline_policy(settings.policy).model, getattr(torch, settings.engine_dtype), weights)
+    return Synchronized(WeightTransferTrainerFactory.trainer_init(info, client=client, source=source))

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import ExitStack, aclosing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rewardflow.clock import hold
 from rewardflow.errors import FlowError, InvalidInput
@@ -39,8 +39,10 @@ from rewardflow.generate.vllm.senders import (
     open_receiver,
     open_sender,
 )
+from rewardflow.generate.vllm.sleeping import Sleep
 from rewardflow.generate.vllm.starting import check_installed, engine_arguments, import_vllm, start, write_outline
 from rewardflow.generate.vllm.weight_source import ModelWeights
+from rewardflow.policy.accelerator import release_cached_memory
 from rewardflow.policy.load_policy import Policy
 from rewardflow.settings.run_settings import GenerationSettings, VllmSettings
 from rewardflow.types import Rollout
@@ -48,30 +50,6 @@ from rewardflow.types import Rollout
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-_Part = Literal["weights", "kv_cache"]  # of the engine's memory, as vLLM names them
-
-
-class Sleep:
-    """Gives the engine's GPU memory back while the trainer needs it, and takes it again.
-
-    `llm` is vLLM's AsyncLLM, which is awake at first. Weights sleep in the host's memory; keys and values go. A part
-    that is awake is not woken again, which vLLM's allocator cannot do.
-    """
-
-    def __init__(self, llm: Any) -> None:
-        self._llm = llm
-        self._asleep: frozenset[_Part] = frozenset()
-
-    async def begin(self) -> None:
-        """Aborts requests that are still running."""
-        await self._llm.sleep(level=1)
-        self._asleep = frozenset(("weights", "kv_cache"))
-
-    async def wake(self, *parts: _Part) -> None:
-        if due := [part for part in parts if part in self._asleep]:
-            await self._llm.wake_up(due)
-            self._asleep = self._asleep.difference(due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +84,7 @@ class VllmEngine:
     with every piece of a version before `publish`, also of the first.
 
     `samplings` are all that requests will have; the first one's log-probs are trained on. `dtype` is what vLLM computes
-    in. `is_colocated`: the trainer uses the same devices.
+    in. `is_colocated`: the trainer uses the same devices. `engines_here` share this machine's memory.
     """
 
     def __init__(
@@ -121,6 +99,7 @@ class VllmEngine:
         is_colocated: bool = True,
         weights: Callable[[], NamedTensors] | None = None,
         is_fed: bool = False,
+        engines_here: int = 1,
     ) -> None:
         check_installed()
         config = policy.model.config.get_text_config()
@@ -134,6 +113,7 @@ class VllmEngine:
         self._dtype = dtype
         self._is_colocated = is_colocated
         self._is_fed = is_fed
+        self._engines_here = engines_here
         self._given_weights = weights
         self._samplings = tuple(samplings)
         self._running: _Running | None = None
@@ -146,10 +126,10 @@ class VllmEngine:
         try:
             await self._thread.run(lambda: import_vllm(self._vllm))
             await self._thread.run(lambda: self._start(loop))
-            if not self._is_fed:
-                await self._send(0)
             if self._vllm.sleep:
-                await self._open().sleep.begin()
+                await self._open().sleep.start_asleep()
+            elif not self._is_fed:
+                await self._send(0)
         except BaseException:
             await self._thread.run(self._stop)
             raise
@@ -172,7 +152,7 @@ class VllmEngine:
         ]
         with hold(loop):
             async with (
-                self._awake(),
+                self._open().sleep.awake() if self._vllm.sleep else nullcontext(),
                 aclosing(as_completed([self._rollout(one) for one in asked])) as rollouts,
             ):
                 async for rollout in rollouts:
@@ -180,13 +160,21 @@ class VllmEngine:
         busy_s = self._statistics.busy_s + loop.time() - started_s
         self._statistics = replace(self._statistics, busy_s=busy_s)
 
+    async def begin_generating(self) -> None:
+        if self._vllm.sleep:
+            await self._open().sleep.begin_use()
+
+    async def end_generating(self) -> None:
+        if self._vllm.sleep:
+            await self._open().sleep.end_use()
+
     async def publish(self, version: int) -> None:
         """Pauses requests in flight, which then go on under the new weights."""
         running = self._open()
         async with self._updating:
             if self._vllm.sleep:  # nothing is in flight, and `generate` wakes the rest
-                await running.sleep.wake("weights")
-                await self._send(version)
+                async with running.sleep.receiving():
+                    await self._send(version)
             else:
                 await self._pause()
                 await self._send(version)
@@ -195,9 +183,10 @@ class VllmEngine:
     async def receive(self, weights: Mapping[str, Tensor]) -> None:
         """Takes a part of the next version, by the names that the model has. Requests in flight wait from here on."""
         receiver = self._open().receiver
-        if not receiver.is_under_way:
-            await self._pause()
-        await self._thread.run(lambda: receiver.put(weights))
+        async with self._updating:  # several pieces may arrive together
+            if not receiver.is_under_way:
+                await self._pause()
+            await self._thread.run(lambda: receiver.put(weights))
 
     async def answer_sender(self, call: str, info: dict[str, Any]) -> None:
         """Prepares vLLM's workers for weights that the trainer sends to them itself."""
@@ -231,22 +220,16 @@ class VllmEngine:
         self._statistics = self._statistics.plus(len(ended.token_ids), is_truncated=ended.is_truncated)
         return completion.to_rollout()
 
-    @asynccontextmanager
-    async def _awake(self) -> AsyncIterator[None]:
-        if not self._vllm.sleep:
-            yield
-            return
-        sleep = self._open().sleep
-        await sleep.wake("weights", "kv_cache")
-        try:
-            yield
-        finally:
-            await sleep.begin()
-
     # -- weights --
 
     async def _pause(self) -> None:
         await self._open().llm.pause_generation(mode="keep", clear_cache=False)
+
+    async def _send_again(self) -> None:
+        await self._send(self._open().client.version)
+
+    async def _give_back(self) -> None:
+        await self._thread.run(release_cached_memory)
 
     async def _send(self, version: int) -> None:
         """Drops keys and values of the old weights, also of waiting requests. vLLM schedules nothing meanwhile."""
@@ -280,13 +263,15 @@ class VllmEngine:
             client = BlockingClient(llm, loop)
             sender = self._open_sender(client)
             opened.callback(sender.shutdown)
-            self._running = _Running(llm, Sleep(llm), client, sender, opened.pop_all())
+            sleep = Sleep(llm, give_back=self._give_back, send_again=self._send_again)
+            self._running = _Running(llm, sleep, client, sender, opened.pop_all())
 
     def _open_sender(self, client: BlockingClient) -> WeightSender:
         model = self._policy.model
         if self._is_fed:
-            return open_receiver(self._vllm, client, SavedForm(model, self._dtype))
-        return open_sender(self._vllm, client, ModelWeights(model, self._dtype, self._given_weights))
+            return open_receiver(self._vllm, client, SavedForm(model, self._dtype), num_writers=self._engines_here)
+        weights = ModelWeights(model, self._dtype, self._given_weights)
+        return open_sender(self._vllm, client, weights, num_writers=self._engines_here)
 
     def _stop(self) -> None:
         running, self._running = self._running, None

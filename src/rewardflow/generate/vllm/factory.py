@@ -36,6 +36,7 @@ class VllmFactory:
         samplings: Sequence[Sampling],
         weights: Callable[[], NamedTensors] | None = None,
         is_fed: bool = False,
+        engines_here: int = 1,
     ) -> VllmEngine:
         _check_device(settings.vllm, device)
         return VllmEngine(
@@ -44,10 +45,11 @@ class VllmFactory:
             settings.vllm,
             samplings=samplings,
             thread=thread,
-            dtype=getattr(torch, settings.trainer.autocast or settings.policy.dtype),
+            dtype=getattr(torch, settings.engine_dtype),
             is_colocated=settings.schedule.placement == "colocated",
             weights=weights,
             is_fed=is_fed,
+            engines_here=engines_here,
         )
 
     def routing(self, settings: GenerationSettings) -> Routing:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 _BLOCK = re.compile(r".*?\.\d+(?=\.)")  # up to the number of a layer
 
 
+@dataclass(frozen=True, slots=True)
+class SavedSize:
+    """The bytes of all weights as they are saved, and of the largest one."""
+
+    num_bytes: int
+    largest_bytes: int
+
+
 class SavedForm:
     """Converts the weights of one update. It reads only names and shapes of `model`, which may be an outline."""
 
@@ -31,7 +40,8 @@ class SavedForm:
         self._model = model
         self._dtype = dtype
         state = saved_state(model)
-        self.num_bytes = sum(math.prod(one.shape) * self._dtype_of(one).itemsize for one in state.values())
+        sizes = [math.prod(one.shape) * self._dtype_of(one).itemsize for one in state.values()]
+        self.size = SavedSize(sum(sizes), max(sizes))
         self._ignored = {name for name, _ in model.named_buffers()} - state.keys()
         self._unit_of = _units(model, state)
         self._missing: set[str] = set()

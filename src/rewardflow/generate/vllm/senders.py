@@ -1,7 +1,9 @@
 """Sends new weights to vLLM's workers: by vLLM's own senders, through shared memory, or by its `reload_weights`.
 
 Always true: a sender runs on the thread that holds the weights and calls the engine through the loop, which is free
-meanwhile; the engine has the new version's number when `send_weights` returns, and not before it has all weights.
+meanwhile; the engine has the new version's number when `send_weights` returns, and not before it has all weights. The
+next piece is gathered while the engine reads the last one. Weights are read after the last update has ended, and have
+been read when the next one begins, also where they are read on another stream.
 
 No sender uses vLLM's plain `model.load_weights` by itself: without the layerwise reload around it, an engine on a CPU
 is left with weights that are half packed.
@@ -11,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rewardflow.errors import FlowError
-from rewardflow.generate.vllm.saved_form import SavedForm
+from rewardflow.generate.vllm.saved_form import SavedForm, SavedSize
 from rewardflow.generate.vllm.weight_source import (
     CHUNK_BYTES,
     FILE_BACKEND,
@@ -26,12 +30,16 @@ from rewardflow.generate.vllm.weight_source import (
     in_memory_folder,
     write_chunk,
 )
+from rewardflow.policy.accelerator import wait_for_device
 from rewardflow.settings.run_settings import VllmSettings, WeightTransfer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Put = Callable[[Mapping[str, "Tensor"]], None]
+
+_FILES_AT_ONCE = 2  # one that the engine reads, and the next
+_PACKED_BYTES = 2**30
 
 _BACKENDS: dict[WeightTransfer, str | None] = {
     "shared_memory": FILE_BACKEND,
@@ -66,9 +74,13 @@ class BlockingClient:
         self._wait_for(self._llm.start_weight_update())
 
     def update_weights(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
+        self.begin_update(update_info)()
+
+    def begin_update(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> Callable[[], None]:
+        """Lets the engine read a piece meanwhile; call what is returned to wait until it has."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        self._wait_for(self._llm.update_weights(WeightTransferUpdateRequest(update_info=update_info)))
+        return self._begin(self._llm.update_weights(WeightTransferUpdateRequest(update_info=update_info)))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Uses the client's version if the caller, such as vLLM's own senders, names none."""
@@ -78,8 +90,12 @@ class BlockingClient:
         self._wait_for(self._llm.collective_rpc("reload_from_files", args=(paths,)))
         self._wait_for(self._llm.update_weight_version(str(self.version)))
 
+    def _begin(self, call: Coroutine[Any, Any, Any]) -> Callable[[], None]:
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        return lambda: future.result()  # raises what the engine raised
+
     def _wait_for(self, call: Coroutine[Any, Any, Any]) -> None:
-        asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        self._begin(call)()
 
 
 class WeightSender(Protocol):
@@ -92,14 +108,15 @@ class WeightSender(Protocol):
 class PulledWeights:
     """Sends the weights of a trainer in this process, as they are at that moment."""
 
-    def __init__(self, settings: VllmSettings, client: BlockingClient, weights: ModelWeights) -> None:
-        self._settings = settings
-        self._client = client
+    def __init__(
+        self, settings: VllmSettings, client: BlockingClient, weights: ModelWeights, *, num_writers: int = 1
+    ) -> None:
+        self._begin = functools.partial(_update, settings.transfer, client, weights.size, num_writers)
         self._weights = weights
         _introduce(settings, client)
 
     def send_weights(self) -> None:
-        with _update(self._settings.transfer, self._client, self._weights.num_bytes) as put:
+        with self._begin() as put:
             for chunk in chunks(self._weights):
                 put(chunk)
 
@@ -110,8 +127,10 @@ class PulledWeights:
 class PushedWeights:
     """Sends the weights of a trainer in another process, which `put` gives piece by piece, in any order."""
 
-    def __init__(self, settings: VllmSettings, client: BlockingClient, form: SavedForm) -> None:
-        self._begin = functools.partial(_update, settings.transfer, client, form.num_bytes)
+    def __init__(
+        self, settings: VllmSettings, client: BlockingClient, form: SavedForm, *, num_writers: int = 1
+    ) -> None:
+        self._begin = functools.partial(_update, settings.transfer, client, form.size, num_writers)
         self._form = form
         self._under_way: ExitStack | None = None
         self._put: Put | None = None
@@ -168,26 +187,55 @@ class DirectWeights:
         pass
 
 
-def open_sender(settings: VllmSettings, client: BlockingClient, weights: ModelWeights) -> WeightSender:
-    """Connects the trainer with vLLM's workers, after the engine's start."""
+@dataclass(frozen=True, slots=True)
+class Synchronized:
+    """Sends by a sender that reads weights on streams of its own: after the last update, and before the next."""
+
+    sender: WeightSender
+
+    def send_weights(self) -> None:
+        wait_for_device()
+        self.sender.send_weights()
+        wait_for_device()
+
+    def shutdown(self) -> None:
+        self.sender.shutdown()
+
+
+def open_sender(
+    settings: VllmSettings, client: BlockingClient, weights: ModelWeights, *, num_writers: int = 1
+) -> WeightSender:
+    """Connects the trainer with vLLM's workers, after the engine's start.
+
+    `num_writers` senders share this machine's memory.
+    """
     if settings.transfer in ("reload", "shared_memory"):
-        return PulledWeights(settings, client, weights)
+        return PulledWeights(settings, client, weights, num_writers=num_writers)
     from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-    own: WeightSender = WeightTransferTrainerFactory.trainer_init(_init_info(settings), client=client, source=weights)
-    return own
+    info = _init_info(settings, weights)
+    return Synchronized(WeightTransferTrainerFactory.trainer_init(info, client=client, source=weights))
 
 
-def open_receiver(settings: VllmSettings, client: BlockingClient, form: SavedForm) -> PushedWeights | DirectWeights:
+def open_receiver(
+    settings: VllmSettings, client: BlockingClient, form: SavedForm, *, num_writers: int = 1
+) -> PushedWeights | DirectWeights:
     """Does the same for weights that come from another process."""
-    return DirectWeights(client) if settings.transfer == "nccl" else PushedWeights(settings, client, form)
+    if settings.transfer == "nccl":
+        return DirectWeights(client)
+    return PushedWeights(settings, client, form, num_writers=num_writers)
 
 
-def _init_info(settings: VllmSettings) -> Any:
+def packed_buffer_bytes(size: SavedSize) -> int:
+    """Returns the size of a buffer that holds any weight: vLLM puts each into one buffer, and the default is 1 GiB."""
+    return max(_PACKED_BYTES, size.largest_bytes)
+
+
+def _init_info(settings: VllmSettings, weights: ModelWeights) -> Any:
     if settings.transfer == "ipc":
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
-        return IPCTrainerInitInfo(rank=0, packed=True)
+        return IPCTrainerInitInfo(rank=0, packed=True, packed_buffer_size_bytes=packed_buffer_bytes(weights.size))
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     from vllm.utils.network_utils import get_open_port
 
@@ -203,23 +251,45 @@ def _introduce(settings: VllmSettings, client: BlockingClient) -> None:
 
 
 @contextmanager
-def _update(transfer: WeightTransfer, client: BlockingClient, num_bytes: int) -> Iterator[Put]:
-    """Yields a function that puts a piece. The engine has all pieces, of `num_bytes` together, when the block ends."""
-    with in_memory_folder(num_bytes if transfer == "reload" else CHUNK_BYTES) as folder:
+def _update(transfer: WeightTransfer, client: BlockingClient, size: SavedSize, num_writers: int) -> Iterator[Put]:
+    """Yields a function that puts a piece. The engine has all pieces when the block ends."""
+    piece_bytes = max(CHUNK_BYTES, size.largest_bytes)
+    needed = size.num_bytes if transfer == "reload" else _FILES_AT_ONCE * piece_bytes
+    with in_memory_folder(needed, num_writers=num_writers) as folder:
         if transfer == "reload":
             paths: list[str] = []
             yield lambda piece: paths.append(_written(piece, folder / f"{len(paths)}.safetensors"))
             client.reload_from_files(paths)  # which wants them all at once
         else:
             client.start_weight_update()
-            yield lambda piece: _hand_over(client, piece, folder / "piece.safetensors")
+            handed = _HandOver(client, folder)
+            yield handed.put
+            handed.wait()
             client.finish_weight_update()
 
 
-def _hand_over(client: BlockingClient, piece: Mapping[str, Tensor], path: Path) -> None:
-    """Deletes each piece before the next is written, so that only one is in memory twice."""
-    client.update_weights({"path": _written(piece, path)})
-    path.unlink()
+class _HandOver:
+    """Hands over pieces: the engine reads one while the next is written, so two are in memory."""
+
+    def __init__(self, client: BlockingClient, folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._wait: Callable[[], None] = lambda: None
+        self._path: Path | None = None
+
+    def put(self, piece: Mapping[str, Tensor]) -> None:
+        path = self._folder / f"{next(self._numbers)}.safetensors"
+        written = _written(piece, path)
+        self.wait()
+        self._wait, self._path = self._client.begin_update({"path": written}), path
+
+    def wait(self) -> None:
+        """Returns when the engine has read the last piece, which is deleted."""
+        self._wait()
+        if self._path is not None:
+            self._path.unlink()
+        self._wait, self._path = lambda: None, None
 
 
 def _written(piece: Mapping[str, Tensor], path: Path) -> str:

@@ -18,7 +18,7 @@ import safetensors.torch
 from torch.distributed.tensor import DTensor
 
 from rewardflow.generate.engines import NamedTensors
-from rewardflow.generate.vllm.saved_form import SavedForm, saved_state
+from rewardflow.generate.vllm.saved_form import SavedForm, SavedSize, saved_state
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE_BACKEND = "rewardflow_file"  # the name of the worker's side in vLLM's registry
-CHUNK_BYTES = 2**30
+CHUNK_BYTES = 2**29
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -56,9 +56,9 @@ class ModelWeights:
         self._metadata: list[WeightMeta] | None = None
 
     @property
-    def num_bytes(self) -> int:
-        """The size of all weights together, as they are sent."""
-        return self._form.num_bytes
+    def size(self) -> SavedSize:
+        """The size of the weights as they are sent."""
+        return self._form.size
 
     def metadata(self) -> list[WeightMeta]:
         """Lists the weights in the order of iteration. The first call iterates once to find out."""
@@ -92,9 +92,12 @@ def chunks(weights: NamedTensors, max_bytes: int = CHUNK_BYTES) -> Iterator[dict
 
 
 @contextmanager
-def in_memory_folder(num_bytes: int) -> Iterator[Path]:
-    """Makes a folder for files of `num_bytes`, in memory if it has room, and deletes it afterwards."""
-    place = _SHARED_MEMORY if _has_room(_SHARED_MEMORY, num_bytes) else None
+def in_memory_folder(num_bytes: int, *, num_writers: int = 1) -> Iterator[Path]:
+    """Makes a folder for files of `num_bytes`, in memory if it has room, and deletes it afterwards.
+
+    `num_writers` processes of this machine do so at the same time, so there must be room for the files of all.
+    """
+    place = _SHARED_MEMORY if _has_room(_SHARED_MEMORY, num_bytes * num_writers) else None
     with tempfile.TemporaryDirectory(prefix="rewardflow-weights-", dir=place) as folder:
         yield Path(folder)
 

@@ -45,4 +45,5 @@ class EngineActor(GeneratingActor):
         uses_model = engine_factory(settings).uses_policy_model
         policy = load(settings) if uses_model else outline_policy(settings.policy)
         policy.model.requires_grad_(False)
-        return make_engine(settings, policy, self._thread, is_fed=True)
+        # Ray may put all engines on one node.
+        return make_engine(settings, policy, self._thread, is_fed=True, engines_here=self._num_engines)

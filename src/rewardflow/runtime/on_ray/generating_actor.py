@@ -41,6 +41,14 @@ class GeneratingActor:
                     yield message
 
     @telling
+    async def begin_generating(self) -> None:
+        await self._entered_engine.begin_generating()
+
+    @telling
+    async def end_generating(self) -> None:
+        await self._entered_engine.end_generating()
+
+    @telling
     async def publish(self, version: int) -> None:
         await self._entered_engine.publish(version)
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +35,7 @@ from rewardflow.types import Rollout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     import torch.distributed as dist
     from torch import Tensor
 
@@ -71,6 +73,7 @@ class Rank(GeneratingActor):
         self._store: Any = None  # of torch.distributed, in the first rank
         self._saving_group: dist.ProcessGroup | None = None
         self._device: Any = None
+        self._weight_dtype: torch.dtype | None = None  # of engines
         self._trainer: DeviceTrainer | None = None
         self._entered = contextlib.ExitStack()  # is never left: the process is killed
         self._step: AbstractAsyncContextManager[None] | None = None
@@ -117,11 +120,14 @@ class Rank(GeneratingActor):
         )
 
     def _open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> Engine | None:
+        import torch
+
         from rewardflow.policy.load_policy import outline_policy
 
         backend = backend_of(settings)
         backend.prepare_rank()
         self._device = prepared_device(settings)
+        self._weight_dtype = getattr(torch, settings.engine_dtype)
         uses_model = generates and engine_factory(settings).uses_policy_model
         group = None if meeting_point is None else self._meet(meeting_point)
         is_spread = backend.trains_policy_model and group is not None  # then each rank reads its own part
@@ -136,7 +142,13 @@ class Rank(GeneratingActor):
             return None
         assert own is not None
         has_own_weights = group is not None or not uses_model
-        return make_engine(settings, own, self._thread, weights=self._opened.weights if has_own_weights else None)
+        return make_engine(
+            settings,
+            own,
+            self._thread,
+            weights=partial(self._opened.weights, self._weight_dtype) if has_own_weights else None,
+            engines_here=_ranks_on_this_node(group),
+        )
 
     def _meet(self, meeting_point: MeetingPoint) -> dist.ProcessGroup:
         import ray
@@ -204,7 +216,7 @@ class Rank(GeneratingActor):
     def _next_weights(self, is_first: bool) -> tuple[WeightBucket, BucketNote]:
         trainer = self._opened
         if is_first or self._sending is None:
-            self._sending = trainer.weights_to_send()
+            self._sending = trainer.weights_to_send(self._weight_dtype)
         return next_bucket(self._sending, keeps=trainer.role.sends_weights)
 
     @telling
@@ -216,7 +228,7 @@ class Rank(GeneratingActor):
             ray.get([one.answer_sender.remote(call, info) for one, info in zip(engines, infos, strict=True)])
 
         actors = EngineActors(ask_all, len(engines), ray.util.get_node_ip_address())
-        weights, rank = self._opened.weights, self._number
+        weights, rank = partial(self._opened.weights, self._weight_dtype), self._number
         open_sender = engine_factory(settings).direct_sending(settings)
         assert open_sender is not None
         self._direct = await self._thread.run(lambda: open_sender(settings, weights, rank=rank, engines=actors))
@@ -243,3 +255,15 @@ class Rank(GeneratingActor):
     @telling
     async def put_back(self, folder: Path) -> None:
         await self._opened.put_back(folder)
+
+
+def _ranks_on_this_node(group: dist.ProcessGroup | None) -> int:
+    """Returns how many ranks share this machine's memory. All ranks of the group call it together."""
+    import ray
+    import torch.distributed as dist
+
+    if group is None:
+        return 1
+    nodes: list[str | None] = [None] * group.size()
+    dist.all_gather_object(nodes, ray.util.get_node_ip_address(), group)
+    return nodes.count(ray.util.get_node_ip_address())

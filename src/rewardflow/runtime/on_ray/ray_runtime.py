@@ -164,7 +164,7 @@ class RayRuntime:
         factory = engine_factory(self._settings)
         routing = factory.routing(self._settings.generation)
         if self._is_colocated:
-            return EngineGenerator(ranks, routing)
+            return EngineGenerator(ranks, routing, sleeps=factory.sleeps(self._settings))
         is_direct = factory.direct_sending(self._settings) is not None
         return (DirectGenerator if is_direct else SeparateGenerator)(engines, routing, ranks)
 

@@ -92,14 +92,37 @@ class RankTrainer:
 
 
 class EngineGenerator:
-    """A `Generator` on the engines of actors, which have the trainer's weights or pull them when they publish."""
+    """A `Generator` on the engines of actors, which have the trainer's weights or pull them when they publish.
 
-    def __init__(self, engines: ActorGroup, routing: Routing) -> None:
+    `sleeps`: the engines give their memory back while nobody generates. They wake together, because each needs the
+    weights that are spread over all ranks.
+    """
+
+    def __init__(self, engines: ActorGroup, routing: Routing, *, sleeps: bool = False) -> None:
         self._engines = engines
         self._routing = routing
+        self._sleeps = sleeps
 
-    def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
-        return routed(requests, len(self._engines), self._stream, self._routing)
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncGenerator[Rollout]:
+        """Closing it stops all engines."""
+        async with (
+            self._awake() if self._sleeps else contextlib.nullcontext(),
+            contextlib.aclosing(routed(requests, len(self._engines), self._stream, self._routing)) as rollouts,
+        ):
+            async for rollout in rollouts:
+                yield rollout
+
+    @contextlib.asynccontextmanager
+    async def _awake(self) -> AsyncIterator[None]:
+        await self._engines.all("begin_generating")
+        try:
+            yield
+        except Exception:
+            raise  # the run ends; another call to an engine that failed would hide why
+        except BaseException:  # the caller has seen enough
+            await self._engines.all("end_generating")
+            raise
+        await self._engines.all("end_generating")
 
     def _stream(self, number: int, part: Sequence[GroupRequest]) -> AsyncGenerator[list[Rollout]]:
         return self._engines.stream(number, "generate", part)
@@ -116,16 +139,25 @@ class SeparateGenerator(EngineGenerator):
         self._ranks = ranks
 
     async def publish(self, version: int) -> None:
-        """Asks all ranks for bucket after bucket, and passes references to the engines, until the last."""
+        """Asks all ranks for bucket after bucket, and passes references to the engines, until the last.
+
+        The ranks gather one bucket while the engines receive the one before.
+        """
         is_first, is_last = True, False
+        received: Sequence[Any] = ()
         while not is_last:
             answers = self._ranks.ask("next_weights", partial(_same, is_first), num_returns=2)
             notes: list[BucketNote] = await self._ranks.answered([note for _, note in answers])
-            for (bucket, _), note in zip(answers, notes, strict=True):
-                if not note.is_empty:
-                    await self._engines.all("receive", partial(_same, bucket))
+            await self._wait_for(received)
+            buckets = [bucket for (bucket, _), note in zip(answers, notes, strict=True) if not note.is_empty]
+            received = [self._engines.ask("receive", partial(_same, bucket)) for bucket in buckets]
             is_first, is_last = False, all(note.is_last for note in notes)
+        await self._wait_for(received)
         await super().publish(version)
+
+    async def _wait_for(self, received: Sequence[Any]) -> None:
+        for answers in received:
+            await self._engines.answered(answers)
 
 
 class DirectGenerator(EngineGenerator):

@@ -68,7 +68,7 @@ class _Rehearsal:
             trainer = await self._thread.run(self._load)
             await self._look(trainer)
             await self._update(trainer)
-            await self._thread.run(lambda: _consume(trainer))
+            await self._thread.run(lambda: _consume(trainer, getattr(torch, self._settings.engine_dtype)))
             self._ended("publish", trainer)
             taken = await trainer.take()
             self._ended("save", trainer)
@@ -156,6 +156,6 @@ class _Rehearsal:
             self._watch.is_a("critic", [*own, *(weight.grad for weight in own), *remembered])
 
 
-def _consume(trainer: TorchTrainer) -> None:
-    for _ in trainer.weights_to_send():
+def _consume(trainer: TorchTrainer, dtype: torch.dtype) -> None:
+    for _ in trainer.weights_to_send(dtype):
         pass

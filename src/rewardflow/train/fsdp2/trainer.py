@@ -21,6 +21,7 @@ from rewardflow.algo.token_softmax import Entropy
 from rewardflow.checkpoint.model_state import State, read_state, state_of
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import MicroBatch, Sample
+from rewardflow.policy.accelerator import release_cached_memory
 from rewardflow.policy.adapters import plain_weights, without_adapters
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.device_trainer import CPU, DeviceTrainer, RankRole, TrainerArguments
@@ -97,12 +98,12 @@ class TorchTrainer(DeviceTrainer):
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        return plain_weights(self.model, whole)
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        return plain_weights(self.model, whole, dtype)
 
-    def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
+    def weights_to_send(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """Yields all weights on every rank; the first rank sends them."""
-        return self.weights()
+        return self.weights(dtype)
 
     # -- on the thread: a step ---------------------------------------------------------------------------------------
 
@@ -123,8 +124,7 @@ class TorchTrainer(DeviceTrainer):
             self.critic.rest()
         if self._leaves_device:
             move_state(self.optimizer, CPU)
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()
+            release_cached_memory()
 
     def _set_learning_rate(self, number: int) -> None:
         """Counts steps from the first in which the policy learns, so that its warm-up starts there."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from rewardflow.checkpoint.model_state import SavedState, State
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import MicroBatch
+from rewardflow.policy.accelerator import release_cached_memory
 from rewardflow.policy.weights_by_name import WeightSource
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.device_trainer import CPU, DeviceTrainer, RankRole, TrainerArguments
@@ -74,12 +75,12 @@ class MegatronTrainer(DeviceTrainer):
     def lr(self) -> float:
         return self._gradients.lr
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        return weights.all_weights(self.part)
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        return _in_dtype(weights.all_weights(self.part), dtype)
 
-    def weights_to_send(self) -> Iterator[tuple[str, Tensor]]:
+    def weights_to_send(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """Yields the weights of this rank's pipeline stage, gathered over the tensor axis by the first replica."""
-        return weights.stage_weights(self.part) if self.layout.holders.rank == 0 else iter(())
+        return _in_dtype(weights.stage_weights(self.part), dtype) if self.layout.holders.rank == 0 else iter(())
 
     # -- on the thread: a step ---------------------------------------------------------------------------------------
 
@@ -96,8 +97,7 @@ class MegatronTrainer(DeviceTrainer):
             self._gradients.move_state(CPU)
             if self._reference is not None:
                 self._reference.module.to(CPU)
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()
+            release_cached_memory()
 
     def _set_learning_rate(self, number: int) -> None:
         self._gradients.set_learning_rate(self._settings.lr * share(number, self._total_steps, self._settings))
@@ -196,6 +196,11 @@ def _frozen(part: ModelPart, source: WeightSource) -> ModelPart:
     part.module.requires_grad_(False)
     part.module.eval()
     return part
+
+
+def _in_dtype(named: Iterator[tuple[str, Tensor]], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+    """Casts after gathering: a part's weights have the dtype that it computes in already."""
+    return ((name, weight.to(dtype or weight.dtype)) for name, weight in named)
 
 
 def _from_last(column: Tensor, axis: Axis) -> None:
