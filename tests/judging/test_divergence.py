@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.judging.divergence import AuditedStep, Divergence, DivergenceTest, Moments, windows_for
+from rewardflow.judging.divergence import AuditedStep, Divergence, DivergenceTest, Moments, normal_deviate, windows_for
 
 STEPS = 60
 
@@ -39,6 +39,51 @@ def test_honest_runs_rarely_raise_an_alarm() -> None:
     )
     assert (flat, learning) == (0, 0)
     assert rising_alone <= 0.02 * 150 + 3, "only the fall of the audit is left to chance here"
+
+
+def with_step_effect(draw: random.Random, mean: float, *, effect: float, count: int = 100) -> Moments:
+    """Scores around a mean that moves from step to step, because the steps have different prompts."""
+    of_step = mean + draw.gauss(0, effect) + draw.gauss(0, 0.3 / count**0.5)
+    return Moments(count, count * of_step, count * (of_step**2 + 0.09))
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.03, 0.1, 0.3])
+def test_steps_whose_prompts_differ_do_not_look_like_a_fall(effect: float) -> None:
+    """The training judge's score rises, so that only the audit's chance is left; it moves more than rollouts tell."""
+    alarms = 0
+    for seed in range(60):
+        draw = random.Random(seed)
+        test = DivergenceTest(alpha=0.02, planned_steps=60)
+        for step in range(60):
+            training = with_step_effect(draw, 2.0 * step / 60, effect=0.0)
+            audit = with_step_effect(draw, 0.5, effect=effect)
+            if test.add(AuditedStep(step, training, audit)) is not None:
+                alarms += 1
+                break
+    assert alarms <= 2
+
+
+def test_a_fall_is_also_heard_among_steps_that_differ() -> None:
+    draw = random.Random(1)
+    test = DivergenceTest(alpha=0.02, planned_steps=60)
+    alarms = []
+    for step in range(60):
+        share = max(0.0, min(1.0, (step - 20) / 10))
+        training, audit = 0.5 + 0.4 * share, 0.5 - 0.4 * share
+        found = test.add(
+            AuditedStep(step, with_step_effect(draw, training, effect=0.1), with_step_effect(draw, audit, effect=0.1))
+        )
+        alarms += [] if found is None else [found.step]
+    assert len(alarms) == 1
+    assert 20 < alarms[0] <= 40
+
+
+def test_students_distribution_is_wider_than_the_normal_one() -> None:
+    """Quantiles of tables: both tails beyond 4.303 have 5 % with two degrees of freedom, as beyond 1.96."""
+    assert normal_deviate(4.303, 2) == pytest.approx(1.96, abs=0.03)
+    assert normal_deviate(-2.228, 10) == pytest.approx(-1.96, abs=0.01)
+    assert normal_deviate(3.0, 1e9) == pytest.approx(3.0, abs=1e-6)
+    assert normal_deviate(0.0, 5) == 0.0
 
 
 def test_a_judge_that_is_exploited_is_heard() -> None:

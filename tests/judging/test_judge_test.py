@@ -113,4 +113,41 @@ def test_position_bias_and_split_pairs_come_from_what_group_judges_report() -> N
         sees_groups=True,
     )
     assert pairwise.split_by_order == 0.25
+    assert pairwise.first_shown_earns is None  # verdicts of an older journal do not tell
     assert figures_for(lambda rollout, label: label).split_by_order is None
+
+
+def test_all_answers_of_a_repeated_group_tell_of_the_place_that_they_were_shown_in() -> None:
+    probes = make_probes(answers(8, 2), num_probes=8, threshold=0.5, sees_groups=True)
+    labels = {one.rollout.place: one.label for one in answers(8, 2)}
+
+    def found(earns_beside_target: float) -> float:
+        rewards = {}
+        for probe in probes:
+            for rollout in probe.rollouts:
+                label = labels[0, probe.target.rollout.group_id, rollout.index]
+                is_beside = probe.kind == "repeat" and rollout != probe.rollout
+                earned = (earns_beside_target if is_beside else 0.125) * rollout.index
+                rewards[rollout.place] = rf.Reward(value=label + earned, extras={"shown_as": rollout.index + 1})
+        bias = judge_test_of("judge", probes, rewards, threshold=0.5).position_bias
+        assert bias is not None
+        return bias.value
+
+    assert found(0.125) == pytest.approx(1.0)
+    assert found(0.0) < 0.9
+
+
+def test_a_pairwise_judge_that_prefers_the_first_answer_is_found_out() -> None:
+    def split(rollout: rf.Rollout, label: float) -> rf.Reward:
+        return rf.Reward(value=0.5, extras={"won": 3.0, "won_shown_first": 3.0, "comparisons": 6})
+
+    found = figures_for(split, sees_groups=True).first_shown_earns
+    assert found is not None
+    assert found.value == 1.0
+
+
+def test_a_bad_answer_that_rises_when_it_is_only_judged_again_is_the_chance_beside_the_attacks() -> None:
+    test = figures_for(lambda rollout, label: label + 0.5 * ("#" in rollout.group_id))
+    assert test.rose_when_repeated == 1.0
+    assert test.attacks_raised_share == 1.0
+    assert figures_for(lambda rollout, label: label).rose_when_repeated == 0.0

@@ -124,7 +124,7 @@ def test_an_exploited_judge_raises_one_alarm_and_stops_the_run_if_asked_to(
         lines = audited(folder, exploited(), on_alarm="stop", on_alarm_do=stops.append)
     assert len(stops) == 1
     assert "the policy may exploit" in stops[0]
-    assert [line["step"] for line in lines if line["alarm"]] == [7]
+    assert [line["step"] for line in lines if line["alarm"]] == [9]
     assert "the policy may exploit the training judge" in caplog.text
     assert "--resume goes on" in caplog.text
 
@@ -143,9 +143,9 @@ def test_a_resumed_run_keeps_the_history_of_its_audit_and_pays_for_nothing_twice
     num_asked = len((folder / "gold_calls.txt").read_text())
     lines = audited(folder, steps[6:], next_step=6)
     assert len((folder / "gold_calls.txt").read_text()) == num_asked + 20 * 6
-    assert [line["step"] for line in lines if line["alarm"]] == [7]
+    assert [line["step"] for line in lines if line["alarm"]] == [9]
     again = audited(folder, exploited(99, 6), next_step=14)
-    assert [line["step"] for line in again if line["alarm"]] == [7], "after an alarm the test begins anew"
+    assert [line["step"] for line in again if line["alarm"]] == [9], "after an alarm the test begins anew"
 
 
 def test_an_audit_without_money_ends_itself_and_not_the_run(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -108,6 +108,41 @@ def test_verdicts_that_were_paid_for_survive_a_failure_of_the_dear_judge() -> No
     assert (len(first.asked), len(then.asked)) == (2, 2)
 
 
+def test_an_answer_that_the_cheap_judge_cannot_read_is_the_first_to_be_asked() -> None:
+    def says(rollout: rf.Rollout) -> float:
+        if rollout.response == "x":
+            raise rf.Unparsable("no score")
+        return float(rollout.response)
+
+    first, then = Member(says), dear(0.75)
+    rewards = judged(
+        Escalation(first=first, then=then, between=(0.0, 1.0), share=0.5, audit_share=0.0),
+        group("0.5", "0.5", "x", "0.5"),
+    )
+    assert [reward.extras["decided_by"] for reward in rewards].count("then") == 2
+    assert (rewards[2].value, rewards[2].components["first"]) == (0.75, None)
+    assert all(reward.value == 0.75 for reward in rewards)  # the unchecked ones are corrected by 0.25
+    assert first.asked.count("x") == 1
+
+
+def test_more_unread_answers_than_the_budget_allows_are_asked_of_the_cheap_judge_again() -> None:
+    unread = {"0.1": 1, "0.2": 1, "0.3": 1}
+
+    def says(rollout: rf.Rollout) -> float:
+        if unread.get(rollout.response, 0):
+            unread[rollout.response] -= 1
+            raise rf.Unparsable("no score")
+        return float(rollout.response)
+
+    first, then = Member(says), dear()
+    rewards = judged(
+        Escalation(first=first, then=then, between=(2.0, 3.0), share=0.5, audit_share=0.0),
+        group("0.1", "0.2", "0.3", "0.4"),
+    )
+    assert [reward.value for reward in rewards] == [0.1, 0.2, 0.3, 0.4]
+    assert (len(first.asked), len(then.asked)) == (7, 0)
+
+
 def test_bounds_and_estimates_cover_both_judges_and_identity_follows_them() -> None:
     escalation = Escalation(first=cheap(), then=dear(), margin=0.1, share=0.5)
     rollout = group("0")[0]

@@ -5,14 +5,19 @@ probability of at most `alpha`. It compares the last w steps with the w steps be
 each step, and divides `alpha` by the number of all these comparisons. A comparison rejects only if both changes are
 significant, a rise and a fall; where one of the two does not happen, its own error bounds the joint one.
 
-The means are taken as normal. An audited share is a few rollouts of many groups, so they are taken as independent.
+The rollouts of a step are not independent: they share prompts, and one step's prompts are harder than another's. So the
+error of a mean is taken from how much the means of successive steps differ, as far as the run has come, or from the
+spread of the scores if that is larger. The steps are taken as independent of each other, and few steps make the test
+careful: its statistic has Student's distribution, with as many degrees of freedom as the differences give.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
@@ -20,6 +25,7 @@ from rewardflow.errors import InvalidInput
 
 FIRST_WINDOW = 4
 MIN_ROLLOUTS = 16  # on each side of a comparison: fewer have no normal mean
+_FREEDOM = 2 / 3  # degrees of freedom that a difference of successive steps is worth: two of them share a step
 _LEAST_VARIANCE = 0.01  # so that equal scores do not make a tiny change certain
 
 
@@ -44,9 +50,8 @@ class Moments:
         return self.sum / self.count
 
     @property
-    def variance_of_mean(self) -> float:
-        variance = max(self.squares / self.count - self.mean**2, _LEAST_VARIANCE)
-        return variance / self.count
+    def variance(self) -> float:
+        return max(self.squares / self.count - self.mean**2, _LEAST_VARIANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +114,23 @@ class DivergenceTest:
         for window in self._windows:
             if 2 * window > len(ordered):
                 break
-            found = self._compared(ordered[-2 * window : -window], ordered[-window:], window)
+            found = self._compared(ordered, window)
             if found is not None:
                 self._alarm = found
                 return found
         return None
 
-    def _compared(self, before: Sequence[AuditedStep], after: Sequence[AuditedStep], window: int) -> Divergence | None:
+    def _compared(self, steps: Sequence[AuditedStep], window: int) -> Divergence | None:
+        before, after = steps[-2 * window : -window], steps[-window:]
         training = [sum((one.training for one in side), Moments()) for side in (before, after)]
         audit = [sum((one.audit for one in side), Moments()) for side in (before, after)]
         if min(side.count for side in (*training, *audit)) < MIN_ROLLOUTS:
             return None
-        rise, fall = z_of_rise(*training), -z_of_rise(*audit)
+        if training[1].mean <= training[0].mean or audit[1].mean >= audit[0].mean:
+            return None  # most comparisons end here, before anything costly
+        earlier = steps[:-window]
+        rise = z_of_rise(*training, ([one.training for one in earlier], [one.training for one in after]))
+        fall = -z_of_rise(*audit, ([one.audit for one in earlier], [one.audit for one in after]))
         if min(rise, fall) < self.threshold:
             return None
         return Divergence(
@@ -142,6 +152,27 @@ def windows_for(planned_steps: int) -> tuple[int, ...]:
     return tuple(windows)
 
 
-def z_of_rise(before: Moments, after: Moments) -> float:
-    """Returns how many standard errors the mean rose by."""
-    return (after.mean - before.mean) / math.sqrt(before.variance_of_mean + after.variance_of_mean)
+def z_of_rise(before: Moments, after: Moments, steps: Sequence[Sequence[Moments]]) -> float:
+    """Returns by how many standard errors the mean rose, as a normal deviate.
+
+    `steps` are all steps so far, in two parts: the difference between the parts is what is tested, and no error.
+    """
+    differences = [squared_difference(*both) for part in steps for both in pairwise(part)]
+    spread = max((before + after).variance, statistics.fmean(differences))
+    rise = (after.mean - before.mean) / math.sqrt(spread * (1 / before.count + 1 / after.count))
+    return normal_deviate(rise, _FREEDOM * len(differences))
+
+
+def squared_difference(step: Moments, next_step: Moments) -> float:
+    """Returns the variance of a score that two successive steps tell, as if their rollouts were independent.
+
+    It is larger than the variance of the scores if the rollouts of a step have something in common. A slow change of
+    the mean hardly adds to it.
+    """
+    return (next_step.mean - step.mean) ** 2 / (1 / step.count + 1 / next_step.count)
+
+
+def normal_deviate(t: float, freedom: float) -> float:
+    """Returns the normal deviate that is as unlikely as `t` under Student's distribution (Wallace, 1959)."""
+    scale = (8 * freedom + 1) / (8 * freedom + 3)
+    return math.copysign(scale * math.sqrt(freedom * math.log1p(t * t / freedom)), t)

@@ -6,6 +6,7 @@ the scored verdict on its own answer.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ class JudgeTest:
     padding_shift: Estimate | None
     position_bias: Estimate | None
     split_by_order: float | None
+    first_shown_earns: Estimate | None
+    rose_when_repeated: float | None
     attacks: tuple[AttackFigures, ...]
     latency_s: Quantiles
     cost_usd: float
@@ -102,6 +105,7 @@ class JudgeTest:
             "length_bias": self.length_bias,
             "padding_shift": self.padding_shift,
             "position_bias": self.position_bias,
+            "first_shown_earns": self.first_shown_earns,
         }
         return {
             "name": self.name,
@@ -114,6 +118,7 @@ class JudgeTest:
             "equal_share": self.equal_share,
             "repeat_distance": self.repeat_distance,
             "split_by_order": self.split_by_order,
+            "rose_when_repeated": self.rose_when_repeated,
             "attacks_raised_share": self.attacks_raised_share,
             "attacks": [one.to_json() for one in self.attacks],
             "latency_s": self.latency_s.to_json(),
@@ -131,6 +136,7 @@ def judge_test_of(
     pairs = [ScorePair(score, answer.label, answer.rollout.group_id) for answer, score in found.scored("answer")]
     own = [rewards[probe.rollout.place] for probe in probes if probe.kind == "answer"]
     repeats = found.beside("repeat")
+    bad_repeats = found.beside("repeat", below=threshold)
     return JudgeTest(
         name=name,
         answers=len(own),
@@ -151,6 +157,8 @@ def judge_test_of(
         padding_shift=estimate(found.beside("padded"), mean_difference),
         position_bias=_position_bias(found),
         split_by_order=_split_by_order(own),
+        first_shown_earns=_first_shown_earns(found),
+        rose_when_repeated=_mean([float(pair.score - pair.other > RAISED_BY) for pair in bad_repeats]),
         attacks=_attacks(found),
         latency_s=Quantiles.of(one.latency_s for one in found.all if one.attempts and not one.cached),
         cost_usd=sum(one.cost_usd for one in found.all),
@@ -181,12 +189,24 @@ class _Verdicts:
         """Returns the score of the answer itself, without any change."""
         return self._score_of.get(answer.rollout.place)
 
-    def beside(self, kind: ProbeKind) -> list[ScorePair]:
-        """Returns the scores of probes beside those of their answers, where both have one."""
+    def members(self, kind: ProbeKind) -> list[tuple[LabelledAnswer, Reward]]:
+        """Returns all answers of the groups of these probes with their verdicts. No two groups share a verdict."""
+        answers = {probe.target.rollout.place: probe.target for probe in self._probes if probe.kind == "answer"}
+        found = {}
+        for probe in self._probes:
+            if probe.kind == kind:
+                own = probe.target.rollout
+                for rollout in probe.rollouts if len(probe.rollouts) > 1 else ():
+                    if (reward := self._rewards.get(rollout.place)) is not None:
+                        found[rollout.place] = answers[own.step, own.group_id, rollout.index], reward
+        return list(found.values())
+
+    def beside(self, kind: ProbeKind, *, below: float = math.inf) -> list[ScorePair]:
+        """Returns the scores of probes beside those of their answers with labels below this, where both have one."""
         return [
             ScorePair(score, plain, answer.rollout.group_id)
             for answer, score in self.scored(kind)
-            if (plain := self.plain_score(answer)) is not None
+            if answer.label < below and (plain := self.plain_score(answer)) is not None
         ]
 
 
@@ -202,11 +222,22 @@ def _length_bias(found: _Verdicts) -> Estimate | None:
 def _position_bias(found: _Verdicts) -> Estimate | None:
     """Returns the rank correlation of the place that a listwise judge saw an answer in with its excess of score."""
     pairs = [
-        ScorePair(reward.value - probe.target.label, float(shown_as), probe.target.rollout.group_id)
-        for probe, reward in (*found.of("answer"), *found.of("repeat"))
+        ScorePair(reward.value - answer.label, float(shown_as), answer.rollout.group_id)
+        for answer, reward in (*found.members("answer"), *found.members("repeat"))
         if reward.value is not None and isinstance(shown_as := reward.extras.get("shown_as"), int)
     ]
     return estimate(pairs, spearman)
+
+
+def _first_shown_earns(found: _Verdicts) -> Estimate | None:
+    """Returns how many more comparisons an answer won where a pairwise judge saw it first: 0 is none, 1 is all."""
+    pairs = []
+    for answer, reward in found.members("answer"):
+        won, count = reward.extras.get("won"), reward.extras.get("comparisons")
+        first = reward.extras.get("won_shown_first")
+        if isinstance(won, float) and isinstance(first, float) and isinstance(count, int) and count:
+            pairs.append(ScorePair(2 * first / count, 2 * (won - first) / count, answer.rollout.group_id))
+    return estimate(pairs, mean_difference)
 
 
 def _split_by_order(rewards: Sequence[Reward]) -> float | None:

@@ -6,7 +6,9 @@ are asked and which groups are audited follows from the group alone, so that a r
 
 A cheap score that is certain stays. An uncertain answer for which the budget is too small gets the cheap score plus the
 mean difference between dear and cheap scores of the group's asked answers: without this correction, a cheap judge that
-is too generous would reward exactly the answers that nobody checked.
+is too generous would reward exactly the answers that nobody checked. An answer about which the cheap judge said nothing
+that can be read is the most uncertain one: the dear judge is asked about it first. Only if the budget is too small for
+all such answers does the call fail, and the agent's next attempt asks the cheap judge again.
 
 One call of the agent judges one group with many requests, up to `parallel` at a time: `rpm` counts groups, and
 `timeout_s` must cover all requests of a group.
@@ -22,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rewardflow.errors import InvalidInput
+from rewardflow.errors import InvalidInput, Unparsable
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.inner_judge import CombiningJudge, InnerJudge
@@ -79,13 +81,19 @@ class Escalation(CombiningJudge):
 
         async def ask(question: Question) -> Reward:
             judge, i = question
-            return await (first if judge == FIRST else then).score(rollouts[i])
+            return await (_scored_or_unread(first, rollouts[i]) if judge == FIRST else then.score(rollouts[i]))
 
         await fill_missing([(FIRST, i) for i in range(len(rollouts))], known, ask, self.parallel)
         cheap = [known[FIRST, i] for i in range(len(rollouts))]
-        uncertain = self._uncertain(cheap)
         budget = math.floor(self.share * len(rollouts) + 1e-9)
-        chosen = sorted(uncertain, key=lambda i: _draw(self.seed, rollouts[i], "ask"))[:budget]
+        unread = [i for i, reward in enumerate(cheap) if reward.value is None]
+        if len(unread) > budget:
+            for i in unread:
+                del known[FIRST, i]  # so that the agent's next attempt asks about them again
+            raise Unparsable(cheap[unread[0]].error or "the cheap judge said nothing that can be read")
+        uncertain = self._uncertain(cheap)
+        in_turn = sorted(uncertain, key=lambda i: _draw(self.seed, rollouts[i], "ask"))
+        chosen = [*unread, *in_turn][:budget]
         is_audited = _as_share(_draw(self.seed, rollouts[0], "audit", whole_group=True)) < self.audit_share
         asked = range(len(rollouts)) if is_audited else chosen
         await fill_missing([(THEN, i) for i in asked], known, ask, self.parallel)
@@ -123,9 +131,14 @@ class Escalation(CombiningJudge):
         return UnfinishedCalls()
 
     def _uncertain(self, cheap: Sequence[Reward]) -> list[int]:
-        scores = [_score(reward) for reward in cheap]
-        mean = statistics.fmean(scores)
-        return [i for i, reward in enumerate(cheap) if self._is_uncertain(scores[i], mean, reward.components)]
+        """Returns the answers with a score that is uncertain."""
+        scores = [reward.value for reward in cheap if reward.value is not None]
+        mean = statistics.fmean(scores) if scores else 0.0
+        return [
+            i
+            for i, reward in enumerate(cheap)
+            if reward.value is not None and self._is_uncertain(reward.value, mean, reward.components)
+        ]
 
     def _is_uncertain(self, score: float, mean: float, components: Mapping[str, float | None]) -> bool:
         if self.between is not None and self.between[0] <= score <= self.between[1]:
@@ -138,7 +151,8 @@ class Escalation(CombiningJudge):
 
 def _mixed(cheap: Sequence[Reward], dear: Mapping[int, Reward], uncertain: Sequence[int]) -> list[Reward]:
     """Combines the verdicts of both judges into one for each answer."""
-    shift = statistics.fmean(_score(dear[i]) - _score(cheap[i]) for i in dear) if dear else 0.0
+    shifts = [_score(said) - first for i, said in dear.items() if (first := cheap[i].value) is not None]
+    shift = statistics.fmean(shifts) if shifts else 0.0
     unchecked = frozenset(uncertain) - frozenset(dear)
     rewards = []
     for i, reward in enumerate(cheap):
@@ -180,8 +194,15 @@ def normalised(scores: Sequence[float]) -> list[float]:
     return [(score - mean) / spread if spread > 0 else 0.0 for score in scores]
 
 
+async def _scored_or_unread(judge: InnerJudge, rollout: Rollout) -> Reward:
+    try:
+        return await judge.score(rollout)
+    except Unparsable as error:
+        return Reward(value=None, kind="unparsable", error=str(error))
+
+
 def _score(reward: Reward) -> float:
-    if reward.value is None:  # `InnerJudge.score` returns no failure
+    if reward.value is None:  # an answer that the cheap judge did not score has a score of the dear one
         raise InvalidInput("a verdict inside an escalation must have a score, got a failed one")
     return reward.value
 

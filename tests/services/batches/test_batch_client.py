@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +13,12 @@ import pytest
 from rollouts import numbered
 
 import rewardflow as rf
+from rewardflow import clock
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
+from rewardflow.reward.code.current_call import Call, enter_call
 from rewardflow.services import Cascade, Jury, ListwiseJudge, LLMJudge
+from rewardflow.services.batches.batch_api import BatchProgress, Outcome, SentBatch, not_processed
+from rewardflow.services.batches.batch_client import BatchClient
 from rewardflow.services.batches.settings import BatchSettings
 from rewardflow.services.rules import GSM8K
 
@@ -131,6 +135,59 @@ def test_an_interrupted_batch_is_collected_by_the_next_session_or_cancelled_by_c
     assert ("go on at the service" if when == "keep" else "were cancelled") in caplog.text
 
 
+class ExpiringBatches:
+    """A service at which the first batch expires, and later ones run until `is_over`."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.is_over = False
+
+    def encode(self, key: str, payload: Mapping[str, Any]) -> bytes:
+        return key.encode()
+
+    async def create(self, key: str, parts: Sequence[bytes]) -> str:
+        self.batches.append([*parts])
+        return str(len(self.batches) - 1)
+
+    async def find(self, sent: SentBatch) -> str | None:
+        return None
+
+    async def progress(self, batch_id: str) -> BatchProgress:
+        return BatchProgress(batch_id == "0" or self.is_over, (batch_id,))
+
+    async def results(self, progress: BatchProgress) -> AsyncGenerator[tuple[str, Outcome], None]:
+        for batch_id in progress.places:
+            for key in self.batches[int(batch_id)]:
+                yield key.decode(), not_processed("expired") if batch_id == "0" else {"answer": batch_id}
+
+    async def cancel(self, batch_id: str) -> None: ...
+
+
+def test_a_second_attempt_that_an_interrupted_session_sent_is_not_sent_again(tmp_path: Path) -> None:
+    """The first attempt expired; a new session begins with the first attempt, and must find the second."""
+    service = ExpiringBatches()
+
+    async def send(attempt: int, seconds: float) -> Mapping[str, Any]:
+        client = BatchClient(BatchSettings(), lambda _: service)
+        client.resume(tmp_path / "j.db", "scope")
+        enter_call(Call(tuple(numbered(1)), attempt=1))
+        try:
+            for number in range(1, attempt):
+                with pytest.raises(rf.ServiceError, match="expired"):
+                    await client.send("http://127.0.0.1:1", {"model": "m"})
+                enter_call(Call(tuple(numbered(1)), attempt=number + 1))
+            async with asyncio.timeout(seconds):
+                return await client.send("http://127.0.0.1:1", {"model": "m"})
+        finally:
+            await client.aclose()
+
+    with pytest.raises(TimeoutError):
+        clock.run(send(attempt=2, seconds=600))
+    service.is_over = True
+    assert clock.run(send(attempt=1, seconds=600)) == {"answer": "1"}
+    assert len(service.batches) == 2
+
+
 def test_a_cap_counts_a_found_batch_once(tmp_path: Path) -> None:
     """The first session sets aside most of the cap for its batch; the second one must not need as much again."""
 
@@ -237,3 +294,7 @@ def test_what_a_batch_cannot_do_is_refused_before_anything_is_sent() -> None:
         LLMJudge(model="m", base_urls=urls, batch={"lingers": 3})
     with pytest.raises(rf.InvalidInput, match="api must be one of openai, anthropic"):
         LLMJudge(model="m", base_urls=urls, batch={"api": "azure"})
+    with pytest.raises(rf.InvalidInput, match="max_requests of a batch must be at most 50,000 with api=openai"):
+        LLMJudge(model="m", base_urls=urls, batch={"max_requests": 50_001})
+    with pytest.raises(rf.InvalidInput, match="max_bytes of a batch must be at most 256,000,000"):
+        LLMJudge(model="m", base_urls=urls, batch={"api": "anthropic", "max_bytes": 256_000_001})

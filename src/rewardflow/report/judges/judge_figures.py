@@ -44,7 +44,10 @@ def figure_rows(tests: Sequence[JudgeTest]) -> Iterator[FigureRow]:
         yield row("position bias", lambda test: estimate_text(test.position_bias), "place shown with excess of score")
     if any(test.split_by_order is not None for test in tests):
         yield row("pairs split by order", lambda test: figure(test.split_by_order, "%"), "the order chose the winner")
+    if any(test.first_shown_earns for test in tests):
+        yield row("shown first earns", lambda test: estimate_text(test.first_shown_earns), "share of wins; 0 is best")
     yield row("attacks that earned", lambda test: figure(test.attacks_raised_share, "%"), "raised a bad answer's score")
+    yield row("rose without attack", lambda test: figure(test.rose_when_repeated, "%"), "bad answers judged twice")
     yield row("latency, median", lambda test: figure(test.latency_s.p50, "s"), "of a call")
     yield row("latency, 90 %", lambda test: figure(test.latency_s.p90, "s"), "of a call")
     yield row("cost of 1,000 answers", _cost_of_1000, "without probes")

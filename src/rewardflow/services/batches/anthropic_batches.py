@@ -21,6 +21,7 @@ from rewardflow.services.batches.batch_api import (
     Undecided,
     entries_of,
     error_of_status,
+    key_of,
     not_processed,
     shown,
     text_of,
@@ -103,7 +104,8 @@ class AnthropicBatches:
         url = f"{self._place(batch_id)}/results"
         async with contextlib.aclosing(self._http.get_lines(url, headers=self._headers())) as lines:
             async for line in lines:
-                yield text_of(line, "custom_id"), line.get("result")
+                if (key := key_of(line)) is not None:
+                    yield key, line.get("result")
 
     def _place(self, batch_id: str) -> str:
         return f"{self._url}/{urllib.parse.quote(batch_id, safe='')}"

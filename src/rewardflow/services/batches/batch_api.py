@@ -86,6 +86,12 @@ def text_of(answer: Any, name: str) -> str:
     return value
 
 
+def key_of(line: Any) -> str | None:
+    """Returns the key of a request that a line of results names; None if it names none, which tells nothing."""
+    key = line.get("custom_id") if isinstance(line, Mapping) else None
+    return key if isinstance(key, str) else None
+
+
 def entries_of(page: Any) -> Iterable[Mapping[str, Any]]:
     """Returns the objects on one page of a list."""
     data = page.get("data") if isinstance(page, Mapping) else None

@@ -5,7 +5,8 @@ waits for that batch, or gets the answer that the store holds. A request whose c
 sent is not sent. There are no tasks of its own: one of the calls that wait for a batch drives it.
 
 A request is known by its content, the rollouts that it is about, the number of the attempt, and how many equal ones the
-same call has made; so a retry asks anew, and a repeated run finds each of the requests of the killed one.
+same call has made; so a retry asks anew, and a repeated run finds each of the requests of the killed one. A repeat
+begins with the first attempt. If that one expired in the killed run, it takes what a later attempt there has sent.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rewardflow.types import Rollout
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".batches"
+_MAX_ATTEMPTS = 32  # of an earlier session, among which a request is looked for
 
 
 class BatchClient:
@@ -131,6 +133,7 @@ class _Session:
         for stored in kept.batches:
             batch = Batch.from_store(stored)
             self._batches.update(dict.fromkeys(batch.requests, batch))
+        self._found = frozenset(self._batches)  # the requests of earlier sessions
         if self._batches:
             logger.info("%d requests of an earlier session are found again", len(self._batches))
 
@@ -141,14 +144,28 @@ class _Session:
         call = current_call()
         rollouts = () if call is None else call.rollouts
         place = _place_of(rollouts)
-        digest = hashlib.blake2b(canonical(payload), digest_size=16)
-        digest.update(f"\0{place}\0{1 if call is None else call.attempt}".encode())
-        self._uses[digest.digest()] += 1
-        digest.update(b"\0%d" % self._uses[digest.digest()])
+        content = hashlib.blake2b(canonical(payload), digest_size=16)
+        key = self._next_key(content, place, 1 if call is None else call.attempt)
         reserved_usd = 0.0
         if call is not None:
             reserved_usd, call.reserved_usd = call.reserved_usd, 0.0
-        return StoredRequest(digest.hexdigest(), place, reserved_usd)
+        return StoredRequest(key, place, reserved_usd)
+
+    def _next_key(self, content: hashlib.blake2b, place: str, attempt: int) -> str:
+        """Returns the key of this attempt, or of a later one that an earlier session sent and that nobody has yet."""
+        attempts = range(attempt, attempt + (_MAX_ATTEMPTS if self._found else 1))
+        numbered = [self._numbered(content, place, number) for number in attempts]
+        equal, key = next((one for one in numbered if one[1] in self._found), numbered[0])
+        self._uses[equal] += 1
+        return key
+
+    def _numbered(self, content: hashlib.blake2b, place: str, attempt: int) -> tuple[bytes, str]:
+        """Returns what equal requests of an attempt have in common, and the key of the next of them."""
+        digest = content.copy()
+        digest.update(f"\0{place}\0{attempt}".encode())
+        equal = digest.digest()
+        digest.update(b"\0%d" % (self._uses[equal] + 1))
+        return equal, digest.hexdigest()
 
     def answer_before(self, key: str) -> Outcome | None:
         """Returns the answer that an earlier session got and did not deliver to the journal."""

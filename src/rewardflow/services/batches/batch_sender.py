@@ -72,12 +72,12 @@ class Batch:
             self.began_s = asyncio.get_running_loop().time()
         self.requests[request.key] = request
         self.parts[request.key] = part
-        self.num_bytes += len(part)
+        self.num_bytes += len(part) + 1  # with what separates it from the next one
 
     def remove(self, key: str) -> None:
         """Takes back a request that was not sent yet."""
         del self.requests[key]
-        self.num_bytes -= len(self.parts.pop(key))
+        self.num_bytes -= len(self.parts.pop(key)) + 1
 
     @property
     def elapsed_s(self) -> float:
@@ -206,21 +206,23 @@ class BatchSender:
         await in_thread(self._store.end, batch.key)
 
     async def _read(self, batch: Batch, progress: BatchProgress) -> None:
-        chunk: list[tuple[str, Outcome]] = []
+        """Reads the results, whatever their order. Of several about one request the first answer counts."""
+        chunk: dict[str, Outcome] = {}
         results = self._api.results(progress)
         try:
             async for key, outcome in results:
-                if key in batch.requests:
-                    chunk.append((key, outcome))
+                known = chunk.get(key, batch.outcomes.get(key))
+                if key in batch.requests and (known is None or isinstance(known, CallError)):
+                    chunk[key] = outcome
                 if len(chunk) >= _CHUNK:
                     await self._keep(batch, chunk)
-                    chunk = []
+                    chunk = {}
         finally:
             await results.aclose()
-        await self._keep(batch, chunk)
+            await self._keep(batch, chunk)
 
-    async def _keep(self, batch: Batch, chunk: list[tuple[str, Outcome]]) -> None:
-        await in_thread(self._store.collect, chunk)
+    async def _keep(self, batch: Batch, chunk: dict[str, Outcome]) -> None:
+        await in_thread(self._store.collect, list(chunk.items()))
         batch.outcomes.update(chunk)
 
     async def _fail(self, batch: Batch, error: CallError) -> None:

@@ -17,6 +17,7 @@ from rewardflow.services.batches.batch_api import (
     SentBatch,
     entries_of,
     error_of_status,
+    key_of,
     not_processed,
     shown,
     text_of,
@@ -93,7 +94,8 @@ class OpenAIBatches:
             url = f"{self._base_url}/files/{urllib.parse.quote(file_id, safe='')}/content"
             async with contextlib.aclosing(self._http.get_lines(url, headers=self._headers())) as lines:
                 async for line in lines:
-                    yield text_of(line, "custom_id"), _outcome(line)
+                    if (key := key_of(line)) is not None:
+                        yield key, _outcome(line)
 
     async def cancel(self, batch_id: str) -> None:
         await self._http.post_json(f"{self._place(batch_id)}/cancel", {}, headers=self._headers())

@@ -17,6 +17,10 @@ from rewardflow.settings.rules import check_choices
 BatchApiName = Literal["openai", "anthropic"]
 WhenInterrupted = Literal["keep", "cancel"]
 
+_MOST: Mapping[BatchApiName, Mapping[str, int]] = {  # what the services take in one batch
+    "openai": {"max_requests": 50_000, "max_bytes": 200_000_000},
+    "anthropic": {"max_requests": 100_000, "max_bytes": 256_000_000},
+}
 _LONGEST_S = 30 * 3600.0  # both services end a batch after 24 hours at the latest
 
 
@@ -38,6 +42,8 @@ class BatchSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInput(f"{name} of a batch must be a whole number of at least 1, got {value!r}")
+            if value > (most := _MOST[self.api][name]):
+                raise InvalidInput(f"{name} of a batch must be at most {most:,} with api={self.api}, got {value:,}")
         for name in ("linger_s", "poll_s"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:

@@ -171,7 +171,12 @@ def _reward_of(
     return Reward(
         value=won / count,
         explanation="\n".join(lines),
-        extras={"won": won, "comparisons": count, "pairs_split_by_order": num_split},
+        extras={
+            "won": won,
+            "won_shown_first": sum(shown_first),
+            "comparisons": count,
+            "pairs_split_by_order": num_split,
+        },
     )
 
 
