@@ -29,16 +29,16 @@ def alarm_of(
 
 
 def test_honest_runs_rarely_raise_an_alarm() -> None:
-    flat = sum(alarm_of(seed, lambda step: 0.5, lambda step: 0.5) is not None for seed in range(150))
+    flat = sum(alarm_of(seed, lambda step: 0.5, lambda step: 0.5) is not None for seed in range(60))
     learning = sum(
         alarm_of(seed, lambda step: 0.2 + 0.7 * step / STEPS, lambda step: 0.3 + 0.5 * step / STEPS) is not None
-        for seed in range(150)
+        for seed in range(60)
     )
     rising_alone = sum(
-        alarm_of(seed, lambda step: 0.2 + 0.7 * step / STEPS, lambda step: 0.5) is not None for seed in range(150)
+        alarm_of(seed, lambda step: 0.2 + 0.7 * step / STEPS, lambda step: 0.5) is not None for seed in range(60)
     )
     assert (flat, learning) == (0, 0)
-    assert rising_alone <= 0.02 * 150 + 3, "only the fall of the audit is left to chance here"
+    assert rising_alone <= 0.02 * 60 + 2, "only the fall of the audit is left to chance here"
 
 
 def with_step_effect(draw: random.Random, mean: float, *, effect: float, count: int = 100) -> Moments:
@@ -51,7 +51,7 @@ def with_step_effect(draw: random.Random, mean: float, *, effect: float, count: 
 def test_steps_whose_prompts_differ_do_not_look_like_a_fall(effect: float) -> None:
     """The training judge's score rises, so that only the audit's chance is left; it moves more than rollouts tell."""
     alarms = 0
-    for seed in range(60):
+    for seed in range(30):
         draw = random.Random(seed)
         test = DivergenceTest(alpha=0.02, planned_steps=60)
         for step in range(60):

@@ -107,7 +107,7 @@ class DivergenceTest:
 
     def add(self, audited: AuditedStep) -> Divergence | None:
         """Adds a step; returns the alarm if this step raised it."""
-        if self._alarm is not None or not audited.training.count:
+        if self._alarm is not None or not audited.training.count or not audited.audit.count:
             return None
         self._steps[audited.step] = audited
         ordered = [self._steps[step] for step in sorted(self._steps)]
@@ -122,25 +122,55 @@ class DivergenceTest:
 
     def _compared(self, steps: Sequence[AuditedStep], window: int) -> Divergence | None:
         before, after = steps[-2 * window : -window], steps[-window:]
-        training = [sum((one.training for one in side), Moments()) for side in (before, after)]
-        audit = [sum((one.audit for one in side), Moments()) for side in (before, after)]
-        if min(side.count for side in (*training, *audit)) < MIN_ROLLOUTS:
+        training = _Change(_total(one.training for one in before), _total(one.training for one in after))
+        audit = _Change(_total(one.audit for one in before), _total(one.audit for one in after))
+        if min(side.count for one in (training, audit) for side in (one.before, one.after)) < MIN_ROLLOUTS:
             return None
-        if training[1].mean <= training[0].mean or audit[1].mean >= audit[0].mean:
+        if training.rise <= 0 or audit.rise >= 0:
             return None  # most comparisons end here, before anything costly
-        earlier = steps[:-window]
-        rise = z_of_rise(*training, ([one.training for one in earlier], [one.training for one in after]))
-        fall = -z_of_rise(*audit, ([one.audit for one in earlier], [one.audit for one in after]))
+        parts = (steps[:-window], after)
+        rise = training.deviate([[one.training for one in part] for part in parts])
+        fall = -audit.deviate([[one.audit for one in part] for part in parts])
         if min(rise, fall) < self.threshold:
             return None
         return Divergence(
-            step=after[-1].step,
+            step=steps[-1].step,
             window=window,
-            training_before=training[0].mean,
-            training_after=training[1].mean,
-            audit_before=audit[0].mean,
-            audit_after=audit[1].mean,
+            training_before=training.before.mean,
+            training_after=training.after.mean,
+            audit_before=audit.before.mean,
+            audit_after=audit.after.mean,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One judge's change from one window to the next."""
+
+    before: Moments
+    after: Moments
+
+    @property
+    def rise(self) -> float:
+        return self.after.mean - self.before.mean
+
+    def deviate(self, parts: Sequence[Sequence[Moments]]) -> float:
+        """Returns by how many standard errors the mean rose, as a normal deviate.
+
+        `parts` are all steps up to the later window, and its own: the difference between the two parts is what is
+        tested, and no error.
+        """
+        differences = [squared_difference(*both) for part in parts for both in pairwise(part)]
+        spread = max((self.before + self.after).variance, statistics.fmean(differences))
+        error = math.sqrt(spread * (1 / self.before.count + 1 / self.after.count))
+        return normal_deviate(self.rise / error, _FREEDOM * len(differences))
+
+
+def _total(steps: Iterable[Moments]) -> Moments:
+    count, total, squares = 0, 0.0, 0.0
+    for one in steps:
+        count, total, squares = count + one.count, total + one.sum, squares + one.squares
+    return Moments(count, total, squares)
 
 
 def windows_for(planned_steps: int) -> tuple[int, ...]:
@@ -150,17 +180,6 @@ def windows_for(planned_steps: int) -> tuple[int, ...]:
         windows.append(window)
         window *= 2
     return tuple(windows)
-
-
-def z_of_rise(before: Moments, after: Moments, steps: Sequence[Sequence[Moments]]) -> float:
-    """Returns by how many standard errors the mean rose, as a normal deviate.
-
-    `steps` are all steps so far, in two parts: the difference between the parts is what is tested, and no error.
-    """
-    differences = [squared_difference(*both) for part in steps for both in pairwise(part)]
-    spread = max((before + after).variance, statistics.fmean(differences))
-    rise = (after.mean - before.mean) / math.sqrt(spread * (1 / before.count + 1 / after.count))
-    return normal_deviate(rise, _FREEDOM * len(differences))
 
 
 def squared_difference(step: Moments, next_step: Moments) -> float:
