@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rewardflow.cli.main import main
+from rewardflow.judging.probes import ATTACKS
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 
 REWARDS = """
@@ -71,7 +72,7 @@ def test_judges_are_compared_side_by_side(folder: Path, capsys: pytest.CaptureFi
 def test_the_same_command_pays_for_nothing_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, first = judged(capsys, "rewards.py:right", probes=1)
     num_calls = len((folder / "calls.txt").read_text())
-    assert num_calls == 15 + 1 + 1 + 12
+    assert num_calls == 15 + 1 + 1 + len(ATTACKS)
     _, again = judged(capsys, "rewards.py:right", probes=1)
     assert len((folder / "calls.txt").read_text()) == num_calls
     assert again["judges"][0]["kappa"] == first["judges"][0]["kappa"]
