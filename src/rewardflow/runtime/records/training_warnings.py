@@ -51,7 +51,7 @@ class SaneRange:
     # A token that one of the two finds likely and the other does not: a wrong temperature, position or weight.
     engine_diff_max: float = 0.8
     # Nats a token between the policy that generated and the present one. PPO's clip at 0.2 holds a token's ratio within
-    # what is about 0.02. Runs that learnt one step off-policy were above 0.1 for up to 8 of 10 steps, and above this
+    # what is about 0.02. Runs that learnt one step off-policy were above 0.1 for up to 9 of 10 steps, and above this
     # for at most 5 (docs/benchmarks.md, "Learning").
     behaviour_kl_k3: float = 0.2
     # With weights so uneven the estimate is as noisy as one from half of the tokens, weighed equally.
