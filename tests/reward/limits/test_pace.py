@@ -377,7 +377,7 @@ def test_a_limit_that_goes_back_up_is_found_within_seven_minutes(burst: int) -> 
     assert service.rejected_share(MINUTE_S, 28 * MINUTE_S) <= 0.02
 
 
-@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("seed", [7, 901])
 @pytest.mark.parametrize("replies_s", [0.05, 0.5, 2.0])
 def test_refusals_by_chance_of_a_service_without_a_limit_do_not_slow_it_down(replies_s: float, seed: int) -> None:
     service = Service(rpm=None, noise=0.05, replies_s=(replies_s, replies_s))
@@ -385,8 +385,8 @@ def test_refusals_by_chance_of_a_service_without_a_limit_do_not_slow_it_down(rep
     assert log.accepted_share(64 / replies_s * 60.0, 0.0, MINUTE_S) >= 0.8
 
 
-@pytest.mark.parametrize("seed", [7, 8])
-@pytest.mark.parametrize("burst", [10, 60])
+@pytest.mark.parametrize("seed", [7, 901])
+@pytest.mark.parametrize("burst", [1, 10, 60])
 def test_refusals_by_chance_do_not_hide_the_limit(burst: int, seed: int) -> None:
     log = run(Pace("auto", None), Service(burst=burst, noise=0.05), slots=256, until_s=20 * MINUTE_S, seed=seed)
     assert log.accepted_share(600.0, 5 * MINUTE_S, 20 * MINUTE_S) >= 0.8

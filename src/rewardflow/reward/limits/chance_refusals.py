@@ -14,36 +14,110 @@ then loses more accepted calls than it saves refused ones, so up to a fifth of t
 
 from __future__ import annotations
 
+import math
+
 from rewardflow.reward.limits.refusals import Refusals
 
 TEST_RATE = 0.7  # of the accepted rate: far enough below a limit that it refuses nothing
-_TEST_REFUSALS = 8  # expected in a test if they are chance
+_LEAST_TESTED_SHARE = 0.03
+_LIKELIER = 10.0  # how many times more refusals a test expects if they are chance than if they are not
+_SURE = 5.5  # logarithm of the odds that end a test: three refusals and few other calls, or 12 / share others
+_LONGEST_TEST_S = 60.0
+_LEAST_TEST_CALLS = 40  # fewer tell too little about the share
 _ENOUGH_TO_CONFIRM = 4
 _RARE = 3  # this many refusals, and this share of the accepted calls, may always be chance
 _RARE_SHARE = 0.02
 _MARGIN = 1.6  # by which the share of chance refusals may be exceeded
 _LEAST_SHARE = 0.005
+_EARLY_END_CALLS = 10  # added to the calls of a test, which ends as soon as it has seen enough refusals
+_MOST_GROWTH = 1.2  # of the share since the test: at a higher rate a limit may refuse calls too
+_MOST_CALLS = 1000  # that the share is taken of; older calls count less and less
 _SOFT_SHARE = 0.2  # of calls that a soft limit may refuse, as a share of the accepted ones
 _HARD_SHARE = 0.012  # if fewer calls are refused at the rate that is held, the limit is not soft
 _ENOUGH_TO_TELL = 100  # calls
 MOST_SHARE = 0.4  # a larger share is a limit, or no service to work with
 
 
+class ChanceTest:
+    """Weighs whether refusals go on at a rate that is well below the accepted one.
+
+    Always true: each refused call makes chance likelier and each other call makes it less likely, by as much as the
+    odds of that outcome differ between `share` (halved, because a share that drew attention is often too high) and a
+    tenth of it.
+    """
+
+    __slots__ = (
+        "_by_accepted",
+        "_by_refused",
+        "_ends_at",
+        "_last_index",
+        "_listen_until",
+        "_num_calls",
+        "_num_refused",
+        "refusals",
+    )
+
+    def __init__(self, refusals: Refusals, share: float, now: float) -> None:
+        self.refusals = refusals
+        self._num_refused = 0
+        self._last_index = 0
+        self._num_calls = 0
+        self._listen_until = math.inf
+        self._ends_at = now + _LONGEST_TEST_S
+        by_chance = max(share / 2.0, _LEAST_TESTED_SHARE)
+        otherwise = by_chance / _LIKELIER
+        self._by_refused = math.log(by_chance / otherwise)
+        self._by_accepted = math.log((1.0 - by_chance) / (1.0 - otherwise))
+
+    def refused(self, index: int) -> bool:
+        """Counts a refusal; returns whether refusals are surely chance."""
+        self._num_refused += 1
+        self._last_index = max(self._last_index, index)
+        return self._last_index >= _LEAST_TEST_CALLS and self._evidence(self._last_index) >= _SURE
+
+    def is_chance(self, now: float, listen_s: float) -> bool | None:
+        """Returns what the test has shown after another call was sent, None while it goes on.
+
+        Before it says that refusals stopped, it waits `listen_s` for those on their way.
+        """
+        num_sent = self.refusals.num_sent
+        if now >= self._ends_at:
+            return self._evidence(num_sent) > 0.0
+        if num_sent >= _LEAST_TEST_CALLS and self._evidence(num_sent) >= _SURE:
+            return True
+        if self._listen_until == math.inf:
+            if self._evidence(num_sent) <= -_SURE:
+                self._num_calls, self._listen_until = num_sent, now + listen_s
+        elif now >= self._listen_until:
+            self._listen_until = math.inf
+            if self._evidence(self._num_calls) <= -_SURE:
+                return False
+        return None
+
+    def _evidence(self, num_calls: int) -> float:
+        """Returns the logarithm of the odds that refusals are chance, after so many calls."""
+        return self._by_refused * self._num_refused + self._by_accepted * (num_calls - self._num_refused)
+
+
 class ChanceRefusals:
     """The share of calls that the service refuses by chance, and the test that measures it."""
 
     def __init__(self) -> None:
-        self.share = 0.0
+        self._num_calls = self._num_refused = 0.0  # that the share is taken of
+        self._most_share = 0.0
+        self._measured: tuple[Refusals, int, int] | None = None  # with the calls and refusals that are in the share
         self._is_limit_soft = False
-        self._test: Refusals | None = None
-        self._num_calls = 0
-        self._num_refused = 0
-        self._expected_share = 0.0
+        self._test: ChanceTest | None = None
+
+    @property
+    def share(self) -> float:
+        share = self._num_refused / self._num_calls if self._num_calls > 0.0 else 0.0
+        return min(share, self._most_share, MOST_SHARE) if share >= _LEAST_SHARE else 0.0
 
     @property
     def is_expected(self) -> bool:
         """Whether some refusals are put up with at any rate."""
-        return self.share > 0.0 or self._is_limit_soft
+        return self._is_limit_soft or self.share > 0.0
 
     def explains(self, refusals: Refusals) -> bool:
         """Whether refusals are so rare that they need no lower rate. A Retry-After always does."""
@@ -51,45 +125,53 @@ class ChanceRefusals:
         share = _RARE_SHARE + max(by_chance, _SOFT_SHARE if self._is_limit_soft else 0.0)
         return refusals.num_refused < _RARE + share * refusals.num_accepted and refusals.stopped_s == 0.0
 
-    def begin_test(self, refusals: Refusals, share: float) -> None:
+    def begin_test(self, refusals: Refusals, share: float, now: float) -> None:
         """Begins a test with the calls of `refusals`; `share` was refused before."""
-        self._test = refusals
-        self._expected_share = share
-        self._num_calls = round(_TEST_REFUSALS / share)
-        self._num_refused = 0
+        self._test = ChanceTest(refusals, share, now)
 
     def refused(self, refusals: Refusals, index: int) -> bool:
         """Counts a refusal; returns whether the test has shown that refusals are chance."""
-        if refusals is not self._test or index > self._num_calls:
-            return False
-        self._num_refused += 1
-        if self._num_refused < _ENOUGH_TO_CONFIRM:
-            return False
-        self._test = None
-        self.share = min(max(self._expected_share, self.share), MOST_SHARE)
-        return True
+        test = self._test
+        return test is not None and refusals is test.refusals and test.refused(index)
+
+    def test_shows_chance(self, now: float, listen_s: float) -> bool | None:
+        """Returns what the test has shown, None while it goes on."""
+        return None if self._test is None else self._test.is_chance(now, listen_s)
+
+    def end_test(self, *, is_chance: bool) -> None:
+        """Ends the test. If refusals stopped, the limit is soft until a rate that is held shows otherwise."""
+        test, self._test = self._test, None
+        if is_chance and test is not None:
+            self._accept(test.refusals)
+        elif not is_chance:
+            self._is_limit_soft = True
 
     def goes_on(self, refusals: Refusals, share: float) -> bool:
         """Whether about the same share was refused before the rate was lowered and after; then refusals are chance."""
         seen = refusals.num_heard / max(1, refusals.num_sent)
         if refusals.num_heard < _ENOUGH_TO_CONFIRM or seen < share / 2.0:
             return False
-        self.share = min(max(seen, self.share), MOST_SHARE)
+        self._accept(refusals)
         return True
 
-    def is_over(self, refusals: Refusals) -> bool:
-        """Whether all calls of the test were sent."""
-        return refusals is self._test and refusals.num_sent >= self._num_calls
-
-    def end_test(self) -> None:
-        """Ends a test in which refusals stopped: the limit is soft until a rate that is held shows otherwise."""
-        self._test = None
-        self._is_limit_soft = True
-
     def measure(self, refusals: Refusals) -> None:
-        """Lowers the share if fewer calls were refused than it says; so few may show that the limit is not soft."""
+        """Takes calls at a rate that was kept into the share; so few refusals may show that the limit is not soft."""
         if refusals.num_sent >= _ENOUGH_TO_TELL and refusals.num_heard <= _HARD_SHARE * refusals.num_sent:
             self._is_limit_soft = False
-        if self.share > 0.0 and refusals.num_sent * self.share >= _TEST_REFUSALS:
-            seen = refusals.num_heard / refusals.num_sent
-            self.share = min(self.share, seen) if seen >= _LEAST_SHARE else 0.0
+        if self.share > 0.0:
+            self._count(refusals)
+
+    def _accept(self, refusals: Refusals) -> None:
+        """Puts up with the share of `refusals`, calls at a lowered rate. A few refusals may have ended them early."""
+        self._measured = (refusals, refusals.num_sent, refusals.num_heard)
+        self._num_calls, self._num_refused = refusals.num_sent + _EARLY_END_CALLS, refusals.num_heard
+        self._most_share = _MOST_GROWTH * self._num_refused / self._num_calls
+
+    def _count(self, refusals: Refusals) -> None:
+        before = self._measured if self._measured is not None and self._measured[0] is refusals else (refusals, 0, 0)
+        self._measured = (refusals, refusals.num_sent, refusals.num_heard)
+        self._num_calls += refusals.num_sent - before[1]
+        self._num_refused += refusals.num_heard - before[2]
+        if self._num_calls > _MOST_CALLS:
+            self._num_refused *= _MOST_CALLS / self._num_calls
+            self._num_calls = _MOST_CALLS

@@ -28,6 +28,7 @@ _DOUBTFUL_SHARE = 0.4  # if this share was refused, the count may be half of the
 _DOUBTFUL_STOPS = 0.1  # if sending was stopped for this share of the time, the count may be lower still
 _MANY_REFUSED = 6  # this many refusals, and this share of the calls: halve the rate without waiting for a count
 _MOSTLY_REFUSED = 0.6
+_MANY_FIRST_REFUSED = 10  # of the first calls, if others between them were accepted: chance makes clusters too
 
 
 def counted_rate(refusals: Refusals) -> float:
@@ -61,12 +62,18 @@ def accepts_nothing(refusals: Refusals) -> bool:
     return refusals.num_accepted == 0 and refusals.num_refused >= _ENOUGH_REFUSED
 
 
+def shows_no_burst(refusals: Refusals) -> bool:
+    """Whether so large a share was refused as only a service without a burst refuses right above its limit."""
+    return refusals.num_refused >= _MANY_REFUSED and refusals.share >= _DOUBTFUL_SHARE
+
+
 def needs_search(refusals: Refusals) -> bool:
     """Whether a service without a known limit refuses so much that its rate must be far lower."""
     share = refusals.share
-    is_mostly = refusals.num_refused >= _MANY_REFUSED and share >= _MOSTLY_REFUSED
+    is_all = refusals.num_refused >= _MANY_REFUSED and refusals.num_accepted == 0
+    is_mostly = refusals.num_refused >= _MANY_FIRST_REFUSED and share >= _MOSTLY_REFUSED
     is_surely = refusals.num_refused >= _SURELY_REFUSED and share >= MOST_SHARE
-    return refusals.stopped_s > 0.0 or is_mostly or is_surely
+    return refusals.stopped_s > 0.0 or is_all or is_mostly or is_surely
 
 
 def shows_first_limit(refusals: Refusals) -> bool:

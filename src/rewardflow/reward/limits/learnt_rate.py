@@ -30,6 +30,7 @@ from rewardflow.reward.limits.counted_rate import (
     is_usable,
     needs_search,
     shows_first_limit,
+    shows_no_burst,
 )
 from rewardflow.reward.limits.long_stops import LongStops
 from rewardflow.reward.limits.rate_probes import (
@@ -48,7 +49,8 @@ _ROUNDING = 1e-6
 _PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below this lost much of its time in stops
 _LESS_PROVEN = 0.85  # factor for a proven rate, each time it is relied on and refused again
 _FURTHEST_TRIAL = 1.25
-_LONGEST_TEST_S = 60.0
+_FURTHEST_FALL = 1.1  # the share by which a climb may be above a quiet rate that it falls back to
+_CLOSE_EXCESS = 0.06  # a refused climb that is this close to the quiet rate needs no further one
 _SOFT_STEP = 1.05  # above the counted rate, at which a soft limit still refuses calls and another refuses few
 
 
@@ -61,7 +63,6 @@ class LearntRate:
         self._chance = ChanceRefusals()
         # The state and rate before refusals lowered the rate, and the share that was refused.
         self._lowered_from: tuple[RateState, float | None, float] | None = None
-        self._test_until = self._test_ends_at = math.inf
         self._proven = 0.0  # the last rate at which nothing was refused for a while
         self._hint: float | None = None
 
@@ -92,7 +93,9 @@ class LearntRate:
             if spent_s > 0.0:
                 states.sweep_on(now)
         elif states.state == "testing":
-            self._test_on(now)
+            is_chance = self._chance.test_shows_chance(now, states.listen_s)
+            if is_chance is not None:
+                self._end_test(now, is_chance=is_chance)
         elif states.is_over(now):
             self._go_on(now)
 
@@ -107,7 +110,7 @@ class LearntRate:
             return
         is_current = refusals is states.current
         if self._chance.refused(refusals, index):
-            self._go_back(now)
+            self._end_test(now, is_chance=True)
             return
         may_be_chance = states.state in ("free", "holding", "testing") or self._chance.is_expected
         is_chance = may_be_chance and self._chance.explains(refusals)
@@ -125,7 +128,9 @@ class LearntRate:
                 states.listen(now, HOLD_SHARE * states.base)
             elif states.state != "listening":
                 states.hold(now, states.sweep.measured_rate(), refusals, "measured by sweep")
-        elif not (is_current and states.halve_if_mostly_refused(index, now)) and not is_chance and is_usable(refusals):
+        elif is_current and (self._fall_back(now) or states.halve_if_mostly_refused(index, now)):
+            return
+        elif not is_chance and is_usable(refusals):
             self._adopt(refusals, now)
 
     def stopped(self, stopped_s: float, now: float) -> None:
@@ -161,6 +166,7 @@ class LearntRate:
                 self._go_back(now)
                 return
             self._prove()
+            states.quiet_rate = states.rate or 0.0
             self._sweep(now, states.known, NARROW_SWEEP, NARROW_SWEEP_CALLS, "held long enough")
 
     def _bound(self, now: float, at_least: float) -> None:
@@ -182,17 +188,18 @@ class LearntRate:
 
     def _test(self, refusals: Refusals, now: float) -> None:
         """Sends slowly for a while, to see whether refusals go on that do not depend on the rate."""
-        self._states.test(now, counted_rate(refusals), refusals)
-        self._chance.begin_test(self._states.current, refusals.share)
-        self._test_until = math.inf
-        self._test_ends_at = now + _LONGEST_TEST_S
+        assert self._states.rate is not None
+        # Slots that are busy in waves make a count too low; the rate that is held was accepted but for the refusals.
+        accepted = max(counted_rate(refusals), self._states.rate * (1.0 - refusals.share))
+        self._states.test(now, accepted, refusals)
+        self._chance.begin_test(self._states.current, refusals.share, now)
 
-    def _test_on(self, now: float) -> None:
+    def _end_test(self, now: float, *, is_chance: bool) -> None:
         states = self._states
-        if self._test_until == math.inf and self._chance.is_over(states.current):
-            self._test_until = now + states.listen_s
-        if now >= min(self._test_until, self._test_ends_at):
-            self._chance.end_test()
+        self._chance.end_test(is_chance=is_chance)
+        if is_chance:
+            self._go_back(now)
+        else:
             self._lowered_from = None
             states.hold(now, _SOFT_STEP * states.base, states.previous, "refusals are not chance")
 
@@ -207,6 +214,27 @@ class LearntRate:
         else:
             self._states.renew()
             self._states.climb(now, rate, RateClimb(MOST_FIRST_EXCESS), "refusals are chance")
+
+    def _fall_back(self, now: float) -> bool:
+        """Goes back to the last quiet rate if a climb is refused that is a little higher; says whether it did.
+
+        Where refusals are chance no sweep can be made, because a single one would end it. But a service that refuses
+        every second call of a climb has no burst, so that a rate without more than chance refusals is within its
+        limit. Smaller and smaller climbs from there find the limit.
+        """
+        states, refusals = self._states, self._states.current
+        if not self._chance.is_expected or states.state != "climbing" or states.rate is None:
+            return False
+        excess = states.rate / states.quiet_rate - 1.0 if states.quiet_rate > 0.0 else math.inf
+        if not 0.0 < excess < _FURTHEST_FALL or not shows_no_burst(refusals):
+            return False
+        quiet = states.quiet_rate
+        if excess <= _CLOSE_EXCESS:
+            states.hold(now, quiet / HOLD_SHARE, refusals, "refused above")
+        else:
+            states.renew()
+            states.climb(now, quiet, RateClimb(max(excess / 4.0, LEAST_EXCESS)), "refused above")
+        return True
 
     def _prove(self) -> None:
         """Records that nothing was refused at this rate for a while."""
@@ -253,6 +281,8 @@ class LearntRate:
         """Goes on with the rate that a count gives, as far as the count can be relied on."""
         states = self._states
         at_least = max(refusals.num_accepted, 1) / refusals.elapsed_s
+        if refusals is states.current and states.rate is not None and states.rate <= states.quiet_rate:
+            states.quiet_rate = self._proven = 0.0  # allowance had kept it quiet, or the limit was lowered
         if accepts_nothing(refusals) and states.rate is not None:
             states.search(now, max(states.rate / 2.0, LEAST_RATE), "all refused")
             return

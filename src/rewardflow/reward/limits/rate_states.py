@@ -64,6 +64,7 @@ class RateStates:
         self.known: float | None = None
         self.hold_s = _HOLD_S
         self.saved = SavedAllowance()
+        self.quiet_rate = 0.0  # the last rate of a climb or a hold at which refusals were at most chance
         self.sweep: RateSweep | None = None
         self._climb = RateClimb(0.0)
         self._quiet_s = 0.0  # time spent sending at full rate without a refusal
@@ -175,6 +176,7 @@ class RateStates:
         self._choose(now, "climbing", climb.rate(base), reason)
 
     def climb_on(self, now: float) -> None:
+        self.quiet_rate = self.rate or 0.0
         self.climb(now, self.base, self._climb.grown(self.saved), "no refusals")
 
     def hold(self, now: float, measured: float, refusals: Refusals, reason: str) -> None:
