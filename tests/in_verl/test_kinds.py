@@ -9,7 +9,15 @@ import verl_job
 from verl_job import Materials, ended_well, judged_by
 
 KINDS = {
-    "one rollout per prompt": (["algorithm.adv_estimator=reinforce_plus_plus", "actor_rollout_ref.rollout.n=1"], 4),
+    "one rollout per prompt": (
+        [
+            "algorithm.adv_estimator=reinforce_plus_plus",
+            "actor_rollout_ref.rollout.n=1",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",  # verl divides mini-batches evenly
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+        ],
+        4,
+    ),
     "RLOO": (["algorithm.adv_estimator=rloo", "rewardflow.order=completion"], 16),
     "GSPO": (["actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "rewardflow.max_staleness=1"], 16),
     "sequences weigh the same": (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"], 16),
