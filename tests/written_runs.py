@@ -71,9 +71,9 @@ def a_call(step: int, *, started_s: float, latency_s: float, outcome: str = "sco
     )
 
 
-def events_of_step(step: int) -> list[Event]:
+def events_of_step(step: int, began_s: float | None = None) -> list[Event]:
     """Two verdicts, one of them failed, from three calls of 2 s, one of them answered 429; they waited 1 s."""
-    began_s = 100.0 + 10.0 * step
+    began_s = 100.0 + 10.0 * step if began_s is None else began_s
     calls = [
         a_call(step, started_s=began_s + 1, latency_s=2.0, outcome="rate_limited"),
         a_call(step, started_s=began_s + 3, latency_s=2.0, attempt=2),
@@ -91,9 +91,9 @@ def events_of_step(step: int) -> list[Event]:
     return [*calls, *verdicts, group]
 
 
-def totals_line(step: int) -> dict[str, Any]:
+def totals_line(step: int, began_s: float | None = None) -> dict[str, Any]:
     totals = StepTotals(step)
-    for event in events_of_step(step):
+    for event in events_of_step(step, began_s):
         match event:
             case CallEnded():
                 totals.call_ended(event)

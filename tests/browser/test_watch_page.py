@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from written_runs import metrics_line, totals_line, write_lines, write_run
 
 import rewardflow as rf
+from rewardflow.bench.long_run import write_long_run
 from rewardflow.observe.events import AccountLoad, to_json
 from rewardflow.observe.process_lock import ProcessLock
 from rewardflow.observe.run_directory import TRAINING_LOCK_FILE, RunDirectory
@@ -118,6 +119,23 @@ def test_two_runs_are_chosen_and_compared(page: Page, url: str, tmp_path: Path) 
     expect(page.locator("#top")).to_contain_text("step time (median)")
     page.get_by_role("link", name="all runs").click()
     expect(page.locator("#runs tbody tr")).to_have_count(3)
+
+
+def test_a_run_of_a_thousand_steps_stays_current_also_when_it_goes_on_with_another_clock(
+    page: Page, url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs" / "long"
+    write_long_run(path, steps=1000, calls_a_step=8, journal_rows=100)
+    run = RunDirectory.open(path)
+    page.goto(f"{url}run?name=long")
+    steps = page.locator("#top .card").first
+    expect(steps).to_contain_text("1,000", timeout=SLOW_MS)
+    page.evaluate("window.notReloaded = true")
+    train_a_step(run, 1000, ended_s=300_010.0)
+    expect(steps).to_contain_text("1,001", timeout=SLOW_MS)
+    train_a_step(run, 1001, ended_s=20.0)  # as after a restart of the machine
+    expect(steps).to_contain_text("1,002", timeout=SLOW_MS)
+    assert page.evaluate("window.notReloaded") is True
 
 
 @pytest.mark.parametrize("path", ["", "run?name=first", "compare?one=first&other=second"])

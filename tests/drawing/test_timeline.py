@@ -79,3 +79,15 @@ def test_any_spans_make_well_formed_markup_within_the_picture(pieces: list[tuple
     drawn = timeline(a_picture(*(Span(started_s=a, ended_s=a + b, kind=kind) for a, b, kind in pieces)))
     ET.fromstring(drawn)
     assert all(x >= 96.0 and x + width <= 1109.0 for _, x, width in spans_of(drawn))
+
+
+def test_the_calls_of_a_thousand_steps_make_a_picture_of_bounded_size() -> None:
+    loads = tuple(
+        Load(name=f"step {step}", started_s=10.0 + step * 0.01, width_s=0.0001 * (1 + step % 7), calls=(1.0,) * 64)
+        for step in range(1000)
+    )
+    drawn = timeline(a_picture(loads=loads))
+    assert drawn.count('class="area load') == 32
+    assert "step 0 to step 968: calls in flight, 4 at most" in drawn
+    assert len(drawn) < 2_000_000
+    ET.fromstring(drawn)

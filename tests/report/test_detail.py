@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from written_runs import metrics_line, write_lines, write_run
+from written_runs import metrics_line, totals_line, write_lines, write_run
 
 from rewardflow.observe.run_directory import DEVICES_FILE
 from rewardflow.report.detail import stretches_of, timeline_of
@@ -16,6 +16,18 @@ def test_the_beginning_the_slowest_and_the_latest_steps_are_shown(tmp_path: Path
     write_lines(directory.metrics_path, [metrics_line(4, duration_s=99.0)])
     stretches = stretches_of(read_run(directory.path).steps)
     assert [[row.step for row in stretch.rows] for stretch in stretches] == [[0, 1], [4], [6, 7, 8]]
+
+
+def test_steps_of_a_run_that_went_on_with_another_clock_are_not_drawn_on_one_axis(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", steps=9)
+    write_lines(directory.steps_path, [totals_line(9, began_s=3.0)])
+    write_lines(directory.metrics_path, [metrics_line(9, ended_s=13.0)])
+    run = read_run(directory.path)
+    stretches = stretches_of(run.steps)
+    assert [[row.step for row in stretch.rows] for stretch in stretches[::2]] == [[0, 1], [9]]
+    pictures = [timeline_of(run, stretch) for stretch in stretches]
+    assert [None if one is None else one.ended_s - one.started_s for one in pictures] == [20.0, 10.0, 10.0]
+    assert [[load.name for load in one.loads] for one in pictures if one is not None][-1] == ["step 9"]
 
 
 def test_a_short_run_is_shown_once(tmp_path: Path) -> None:

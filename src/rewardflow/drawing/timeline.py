@@ -1,7 +1,8 @@
 """Draws the work of devices over an interval as SVG: a lane for each device, and below them the calls in flight.
 
-Always true: everything is clipped to the interval; a span shorter than a third of a pixel is merged with its neighbour
-of the same kind, so that the size of the picture is bounded even for a million spans.
+Always true: everything is clipped to the interval, and the size of the picture is bounded: a span shorter than a third
+of a pixel is merged with its neighbour of the same kind, calls are drawn in at most one column a pixel, and the oldest
+of very many steps share one area.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ WIDTH = 1120.0
 LEFT, RIGHT = 96.0, 12.0
 LANE, GAP, LOAD, AXIS = 26.0, 6.0, 92.0, 22.0
 _LEAST = 0.35
+_MOST_COLUMNS = int(WIDTH - LEFT - RIGHT)
+_MOST_AREAS = 32
 
 # The label of each kind of work or waiting. Its colour is the class `kind-<kind>` of the page's style.
 KINDS = {
@@ -158,30 +161,50 @@ def _drawable(spans: Sequence[Span], x: Scale) -> list[Span]:
 
 def _loads(picture: Timeline, x: Scale, top: float) -> Markup:
     """Draws stacked areas: the calls of each step are on top of those of earlier steps."""
-    edges = sorted(
-        {
-            min(max(load.started_s + i * load.width_s, picture.started_s), picture.ended_s)
-            for load in picture.loads
-            for i in range(len(load.calls) + 1)
-        }
-    )
-    middles = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
-    heights = [[_calls_at(load, middle) for middle in middles] for load in picture.loads]
-    most = max((sum(column) for column in zip(*heights, strict=True)), default=0.0) or 1.0
+    edges = _column_edges(picture)
+    areas = _areas(picture.loads, [(a + b) / 2 for a, b in itertools.pairwise(edges)])
+    most = max((sum(column) for column in zip(*(area.calls for area in areas), strict=True)), default=0.0) or 1.0
     y = Scale(0.0, most * 1.05, top + LOAD, top)
     drawn: list[Child] = [tag("text", "calls", x=LEFT - 40, y=top + 12, class_="axis end")]
     drawn.append(tag("text", "in flight", x=LEFT - 40, y=top + 26, class_="axis end"))
     for value in ticks(0.0, most, 2):
         drawn.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(value), y2=y(value), class_="grid"))
         drawn.append(tag("text", figure(value), x=LEFT - 8, y=y(value) + 3, class_="axis end small"))
-    base = [0.0] * len(middles)
-    for place, (load, column) in enumerate(zip(picture.loads, heights, strict=True)):
-        tops = [low + value for low, value in zip(base, column, strict=True)]
+    base = [0.0] * (len(edges) - 1)
+    for place, area in enumerate(areas):
+        tops = [low + value for low, value in zip(base, area.calls, strict=True)]
         path = _stairs(edges, base, tops, x, y)
-        peak = f"{load.name}: calls in flight, {figure(max(column, default=0.0))} at most"
+        peak = f"{area.name}: calls in flight, {figure(max(area.calls, default=0.0))} at most"
         drawn.append(tag("path", d=path, class_=f"area load load-{place % 4}", data_tip=peak))
         base = tops
     return tag("g", drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Area:
+    name: str
+    calls: Sequence[float]  # in each column
+
+
+def _column_edges(picture: Timeline) -> list[float]:
+    """Returns where columns begin and end: at the edges of bins, or at every pixel if there are more bins than pixels."""
+    started_s, ended_s = picture.started_s, picture.ended_s
+    edges = {started_s, ended_s}
+    for load in picture.loads:
+        edges |= {min(max(load.started_s + i * load.width_s, started_s), ended_s) for i in range(len(load.calls) + 1)}
+        if len(edges) > _MOST_COLUMNS:
+            return [started_s + (ended_s - started_s) * i / _MOST_COLUMNS for i in range(_MOST_COLUMNS + 1)]
+    return sorted(edges)
+
+
+def _areas(loads: Sequence[Load], middles_s: Sequence[float]) -> list[_Area]:
+    """Returns an area for each load; the first of too many loads become one."""
+    num_joined = len(loads) - _MOST_AREAS + 1 if len(loads) > _MOST_AREAS else 0
+    areas = [_Area(load.name, [_calls_at(load, middle_s) for middle_s in middles_s]) for load in loads[num_joined:]]
+    if not num_joined:
+        return areas
+    together = [sum(_calls_at(load, middle_s) for load in loads[:num_joined]) for middle_s in middles_s]
+    return [_Area(f"{loads[0].name} to {loads[num_joined - 1].name}", together), *areas]
 
 
 def _calls_at(load: Load, at_s: float) -> float:

@@ -1,11 +1,13 @@
 """Chooses the parts of a run that are shown as timelines: its beginning, its slowest step, its latest steps.
 
 Always true: a stretch is some consecutive steps, from the end of the step before the first to the end of the last;
-calls are shown below the devices only if one clock timed both.
+calls are shown below the devices only if one clock timed both. A run that was continued after its machine restarted, or
+on another one, has steps of several clocks: a stretch and its calls are of one clock.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,14 +31,29 @@ def stretches_of(steps: Sequence[StepRow]) -> list[Stretch]:
     rows = [row for row in steps if row.trained is not None] or [row for row in steps if _is_timed(row)]
     if not rows:
         return []
-    last = Stretch(name=_name("The latest steps", rows[-3:]), rows=rows[-3:])
+    latest, earliest = of_one_clock(rows)[-1][-3:], of_one_clock(rows)[0][:2]
+    last = Stretch(name=_name("The latest steps", latest), rows=latest)
     if len(rows) <= 3:
         return [last]
-    first = Stretch(name=_name("The first steps", rows[:2]), rows=rows[:2])
+    first = Stretch(name=_name("The first steps", earliest), rows=earliest)
     slowest = max(rows[2:-3], key=_duration_s, default=None)
     if slowest is None:
         return [first, last]
     return [first, Stretch(name=_name("The slowest step between them", [slowest]), rows=[slowest]), last]
+
+
+def of_one_clock(rows: Sequence[StepRow]) -> list[list[StepRow]]:
+    """Cuts the steps, of which there is at least one, where a step ended before the step before it began."""
+    parts: list[list[StepRow]] = [[]]
+    began_s = -math.inf
+    for row in rows:
+        bounds = bounds_of(row)
+        if bounds is not None:
+            if bounds[1] < began_s:
+                parts.append([])
+            began_s = bounds[0]
+        parts[-1].append(row)
+    return parts
 
 
 def timeline_of(run: RunData, stretch: Stretch) -> Timeline | None:
@@ -54,7 +71,7 @@ def timeline_of(run: RunData, stretch: Stretch) -> Timeline | None:
         started_s=started_s,
         ended_s=ended_s,
         lanes=lanes or ((_summary_lane(ends),) if ends else ()),
-        loads=_loads(run.steps, started_s, ended_s),
+        loads=_loads(_with_same_clock(run.steps, stretch.rows[0].step), started_s, ended_s),
         marks=[Mark(at_s=row.trained.ended_s, name=f"step {row.step}") for row in ends if row.trained is not None],
         label=stretch.name,
     )
@@ -66,6 +83,10 @@ def bounds_of(row: StepRow) -> tuple[float, float] | None:
     if row.judged is not None and row.judged.first_submitted_s is not None and row.judged.last_delivered_s is not None:
         return row.judged.first_submitted_s, row.judged.last_delivered_s
     return None
+
+
+def _with_same_clock(steps: Sequence[StepRow], step: int) -> list[StepRow]:
+    return next(part for part in of_one_clock(steps) if any(row.step == step for row in part))
 
 
 def _loads(steps: Sequence[StepRow], started_s: float, ended_s: float) -> list[Load]:
