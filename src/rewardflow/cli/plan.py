@@ -6,16 +6,17 @@ Always true: the command sends nothing and loads no model; with `--json` stdout 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from rewardflow.cli.display import stdout_console
+from rewardflow.cli.display import stderr_console, stdout_console
 from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.private_file import write_private
@@ -87,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         _check_place(Path(args.html))
     settings = load_plan(plan_file, [*overrides, *_from_flags(args)], measured=args.measured)
-    plan = make_plan(settings, processes=args.processes or os.cpu_count() or 1)
+    with _progress() as tell:
+        plan = make_plan(settings, processes=args.processes or os.cpu_count() or 1, tell=tell)
     if args.json:
         sys.stdout.write(orjson.dumps(plan.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
@@ -96,6 +98,17 @@ def run(args: argparse.Namespace) -> int:
         title = f"Plan: {plan_file or args.measured or 'a training run'}"
         write_private(Path(args.html), plan_page(plan, title=title).encode())
     return 0
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Shows how many simulations are done, in one line of a terminal."""
+    console = stderr_console()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield lambda done, expected: None
+        return
+    with console.status("simulating") as status:
+        yield lambda done, expected: status.update(f"simulating: {done} of {expected} done")
 
 
 def _check_place(page: Path) -> None:

@@ -11,19 +11,21 @@ import gc
 import logging
 import multiprocessing
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from rewardflow.plan.advice import Gain, recommended, sentence, with_more
 from rewardflow.plan.floors import Binding, Floors, floors_of
-from rewardflow.plan.named_schedules import SCHEDULES_OF_ORIGINAL, SYNCHRONOUS, min_steps
+from rewardflow.plan.named_schedules import SCHEDULES_OF_ORIGINAL, SYNCHRONOUS, min_steps, num_edge_steps
 from rewardflow.plan.settings import PlanSettings, PublishedRun
-from rewardflow.plan.simulate import simulate
+from rewardflow.plan.simulate import SimulatedRun, simulate, simulate_step_s
 from rewardflow.plan.simulated_figures import PlannedTimeline, ScheduleFigures, ScheduleRow, figures_of
 
 _SAME_SCALE: Final = 0.005  # a scale this close to 1 counts as 1, so that the plan's own simulations are used
-_STEPS_OF_GAIN: Final = 3  # counted steps of a simulation with one more unit
+_COUNTED_FIRST: Final = 2  # steps between filling and draining; more are simulated where these differ
+_SETTLED: Final = 0.01  # step times that differ by less have settled
 _STEPS_AS_ORIGINAL: Final = 8
 _WORTH_A_PROCESS: Final = 20_000  # calls; fewer are simulated faster than a process starts
 
@@ -102,14 +104,34 @@ class Plan:
         }
 
 
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+
+Told = Callable[[int, int], None]  # how many simulations are done, and of how many
+
+
+class _Runnable(Protocol[R]):
+    """A simulation that can be sent to another process."""
+
+    @property
+    def num_calls(self) -> int: ...
+
+    def run(self) -> R: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """One simulation."""
+    """The figures of one schedule, from a simulation of at most `steps` steps: fewer if their times have settled."""
 
     settings: PlanSettings
     name: str
     steps: int
     as_original: bool = False
+
+    @property
+    def first_steps(self) -> int:
+        """The length of the first simulation, which is the only one if the figures have settled."""
+        return min(self.steps, 2 * num_edge_steps(self.name) + _COUNTED_FIRST)
 
     @property
     def is_too_short_to_fill(self) -> bool:
@@ -118,21 +140,56 @@ class _Task:
 
     @property
     def num_calls(self) -> int:
-        return self.settings.calls_per_step * self.steps
+        return self.settings.calls_per_step * self.first_steps
+
+    def run(self) -> ScheduleFigures:
+        settings, name = self.settings, self.name
+        run = simulate(settings, name, steps=self.first_steps, as_original=self.as_original)
+        if self.first_steps < self.steps and not _is_settled(run, num_edge_steps(name)):
+            run = simulate(settings, name, steps=self.steps, as_original=self.as_original)
+        whole = (
+            simulate(settings, name, steps=settings.steps, as_original=self.as_original)
+            if self.is_too_short_to_fill
+            else None
+        )
+        return figures_of(run, settings, name, floors_of(settings), whole=whole)
 
 
-def make_plan(settings: PlanSettings, *, processes: int = 1) -> Plan:
-    """Simulates every schedule, in several processes if that is faster."""
-    with _quiet():
-        return _make_plan(settings, processes)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepTime:
+    """The time of a step alone, from a simulation that ends before it drains."""
+
+    settings: PlanSettings
+    name: str
+    as_original: bool = False
+
+    @property
+    def num_calls(self) -> int:
+        return self.settings.calls_per_step * (num_edge_steps(self.name) + _COUNTED_FIRST)
+
+    def run(self) -> float:
+        return simulate_step_s(self.settings, self.name, counted=_COUNTED_FIRST, as_original=self.as_original)
 
 
-def _make_plan(settings: PlanSettings, processes: int) -> Plan:
+def _is_settled(run: SimulatedRun, edge: int) -> bool:
+    """Whether the steps between filling and draining take equally long, so that more of them would tell nothing."""
+    durations_s = [report.duration_s for report in run.reports[edge:-edge]]
+    return max(durations_s) - min(durations_s) <= _SETTLED * max(durations_s)
+
+
+def make_plan(settings: PlanSettings, *, processes: int = 1, tell: Told | None = None) -> Plan:
+    """Simulates every schedule, in several processes if that is faster. `tell` hears how far it has come."""
+    with _quiet(), _Simulations(processes, tell) as simulations:
+        return _make_plan(settings, simulations)
+
+
+def _make_plan(settings: PlanSettings, simulations: _Simulations) -> Plan:
     floors = floors_of(settings)
     names = dict.fromkeys([SYNCHRONOUS, *settings.schedules])
     tasks = [_Task(settings=settings, name=name, steps=settings.simulated_steps) for name in names]
     tasks += _as_original(settings, SCHEDULES_OF_ORIGINAL if settings.as_original else ())
-    figures = _simulated(tasks, processes)
+    simulations.expect(len(tasks) + _num_later(settings) + len(settings.tiers) * len(names))
+    figures = simulations.run(tasks)
     rows = _with_changes([one.row for one in figures[: len(names)]])
     original = _with_changes([one.row for one in figures[len(names) :]])
     best = recommended(rows)
@@ -141,16 +198,16 @@ def _make_plan(settings: PlanSettings, processes: int) -> Plan:
         rows=rows,
         timelines=tuple(one.timeline for one in figures[: len(names)]),
         as_original=original,
-        published=_compared(settings, original, processes),
+        published=_compared(settings, original, simulations),
         floors=floors,
         recommended=best,
         recommendation=sentence(best, rows[0], floors),
-        gains=_gains(settings, best.schedule, processes),
-        tiers=_tiers(settings, names, processes),
+        gains=_gains(settings, best.schedule, simulations),
+        tiers=_tiers(settings, names, simulations),
     )
 
 
-def _tiers(settings: PlanSettings, names: Iterable[str], processes: int) -> tuple[TierRow, ...]:
+def _tiers(settings: PlanSettings, names: Iterable[str], simulations: _Simulations) -> tuple[TierRow, ...]:
     """Simulates every schedule with each tier, and keeps the best one of each."""
     listed = list(names)
     tasks = [
@@ -158,12 +215,17 @@ def _tiers(settings: PlanSettings, names: Iterable[str], processes: int) -> tupl
         for tier in settings.tiers
         for name in listed
     ]
-    figures = _simulated(tasks, processes)
+    figures = simulations.run(tasks)
     by_tier = [figures[start : start + len(listed)] for start in range(0, len(figures), len(listed))]
     return tuple(
         TierRow(name=tier.name, best=recommended(_with_changes([one.row for one in own])))
         for tier, own in zip(settings.tiers, by_tier, strict=True)
     )
+
+
+def _num_later(settings: PlanSettings) -> int:
+    """Returns how many simulations follow those of the schedules, at most."""
+    return 1 + len(list(with_more(settings))) + sum(len(run.changes) for run in settings.published)
 
 
 def _as_original(settings: PlanSettings, names: Sequence[str]) -> list[_Task]:
@@ -179,11 +241,10 @@ def _with_changes(rows: Sequence[ScheduleRow]) -> tuple[ScheduleRow, ...]:
 # -- one more unit of each resource ------------------------------------------------------------------------------------
 
 
-def _gains(settings: PlanSettings, name: str, processes: int) -> tuple[Gain, ...]:
-    steps = min_steps(name) - 1 + _STEPS_OF_GAIN
+def _gains(settings: PlanSettings, name: str, simulations: _Simulations) -> tuple[Gain, ...]:
     variants = list(with_more(settings))
-    tasks = [_Task(settings=one, name=name, steps=steps) for one in (settings, *(more for _, _, more in variants))]
-    before, *after = (one.row.step_s for one in _simulated(tasks, processes))
+    tasks = [_StepTime(settings=one, name=name) for one in (settings, *(more for _, _, more in variants))]
+    before, *after = simulations.run(tasks)
     return tuple(
         Gain(resource=resource, unit=unit, step_s=step_s, saved_s=before - step_s)
         for (resource, unit, _), step_s in zip(variants, after, strict=True)
@@ -194,22 +255,21 @@ def _gains(settings: PlanSettings, name: str, processes: int) -> tuple[Gain, ...
 
 
 def _compared(
-    settings: PlanSettings, original: Sequence[ScheduleRow], processes: int
+    settings: PlanSettings, original: Sequence[ScheduleRow], simulations: _Simulations
 ) -> tuple[ScheduleComparison, ...]:
     """Compares each published run with the plan's device, scaled until the synchronous steps take equally long."""
     known = {row.schedule: row.step_s for row in original}
     wanted = [(run, name, _scale(settings, known, run)) for run in settings.published for name in run.changes]
     tasks = [
-        task
+        _StepTime(settings=replace(settings, device=settings.device.scaled(scale)), name=name, as_original=True)
         for _, name, scale in wanted
         if scale != 1.0
-        for task in _as_original(replace(settings, device=settings.device.scaled(scale)), [name])
     ]
-    simulated = iter(_simulated(tasks, processes))
+    simulated = iter(simulations.run(tasks))
     return tuple(
         _comparison(run, name, known[name], known[SYNCHRONOUS])
         if scale == 1.0
-        else _comparison(run, name, next(simulated).row.step_s, run.synchronous_s)
+        else _comparison(run, name, next(simulated), run.synchronous_s)
         for run, name, scale in wanted
     )
 
@@ -236,20 +296,57 @@ def _scale(settings: PlanSettings, known: dict[str, float], run: PublishedRun) -
 # -- running simulations -----------------------------------------------------------------------------------------------
 
 
-def _simulated(tasks: Sequence[_Task], processes: int) -> list[ScheduleFigures]:
-    """Returns the figures in order of the tasks. Starts new processes only if they have enough work."""
-    num_processes = min(processes, len(tasks))
-    if num_processes < 2 or sum(task.num_calls for task in tasks) < _WORTH_A_PROCESS:
-        return [_figures(task) for task in tasks]
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    with concurrent.futures.ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_process) as pool:
-        try:
-            return [future.result() for future in [pool.submit(_figures_in_process, task) for task in tasks]]
-        except BaseException:
-            for child in set(multiprocessing.active_children()) - others:
+class _Simulations:
+    """Runs simulations, in processes that start when there is enough work for them and live until the plan is made."""
+
+    def __init__(self, processes: int, tell: Told | None) -> None:
+        self._processes = processes
+        self._tell = tell or (lambda done, expected: None)
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._others = set(multiprocessing.active_children())
+        self._num_done = 0
+        self._num_expected = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            for child in set(multiprocessing.active_children()) - self._others:
                 child.terminate()  # it would simulate for another minute, and its result is not needed
-            raise
+        self._pool.shutdown()
+
+    def expect(self, num_simulations: int) -> None:
+        self._num_expected = num_simulations
+        self._tell(self._num_done, num_simulations)
+
+    def run(self, tasks: Sequence[_Runnable[T]]) -> list[T]:
+        """Returns the results in order of the tasks."""
+        if self._processes < 2 or len(tasks) < 2 or not (self._pool or _is_worth_a_process(tasks)):
+            return [self._count(task.run()) for task in tasks]
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = concurrent.futures.ProcessPoolExecutor(
+                self._processes, mp_context=context, initializer=_begin_process
+            )
+        largest_first = sorted(tasks, key=lambda task: -task.num_calls)  # so that no process waits long for the last
+        futures = {id(task): self._pool.submit(_run_in_process, task) for task in largest_first}
+        for future in concurrent.futures.as_completed(futures.values()):
+            self._count(future.result())
+        return [futures[id(task)].result() for task in tasks]
+
+    def _count(self, result: T) -> T:
+        self._num_done += 1
+        self._tell(self._num_done, max(self._num_expected, self._num_done))
+        return result
+
+
+def _is_worth_a_process(tasks: Sequence[_Runnable[Any]]) -> bool:
+    return sum(task.num_calls for task in tasks) >= _WORTH_A_PROCESS
 
 
 @contextlib.contextmanager
@@ -275,18 +372,7 @@ def _begin_process() -> None:
     logging.getLogger("rewardflow").setLevel(logging.ERROR)
 
 
-def _figures_in_process(task: _Task) -> ScheduleFigures:
-    figures = _figures(task)
+def _run_in_process(task: _Runnable[T]) -> T:
+    result = task.run()
     gc.collect()
-    return figures
-
-
-def _figures(task: _Task) -> ScheduleFigures:
-    settings, name = task.settings, task.name
-    run = simulate(settings, name, steps=task.steps, as_original=task.as_original)
-    whole = (
-        simulate(settings, name, steps=settings.steps, as_original=task.as_original)
-        if task.is_too_short_to_fill
-        else None
-    )
-    return figures_of(run, settings, name, floors_of(settings), whole=whole)
+    return result

@@ -131,7 +131,7 @@ class PlanSettings:
     service: ServiceSettings = field(default_factory=ServiceSettings)
     limits: Mapping[str, Any] = field(default_factory=dict)  # more settings of the reward agent: settings.md
     steps: int = 100  # steps of the run whose time and cost the plan reports
-    simulated_steps: int = 20  # how many of these are simulated under each schedule
+    simulated_steps: int = 20  # how many of these are simulated under each schedule, at most: fewer if they are alike
     schedules: tuple[str, ...] = tuple(SCHEDULES)  # schedules to simulate; `synchronous` is always simulated
     as_original: bool = False  # also simulate the loop with the restrictions of the original recipe
     published: tuple[PublishedRun, ...] = ()  # published runs of the original recipe to compare with

@@ -7,6 +7,7 @@ the same figures every time and in any process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from rewardflow.flow.protocols import Generator
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
 from rewardflow.observe.events import DeviceWorked, EventList
+from rewardflow.plan.named_schedules import num_edge_steps
 from rewardflow.plan.original_recipe import OriginalThreadPool, WholeBatchGenerator
 from rewardflow.plan.settings import PlanSettings
 from rewardflow.plan.simulated_parts import CallLog, SimulatedGenerator, SimulatedReward, SimulatedTrainer
@@ -35,10 +37,12 @@ class SimulatedRun:
     cost_usd: float
 
 
-def simulate(settings: PlanSettings, name: str, *, steps: int, as_original: bool = False) -> SimulatedRun:
-    """Trains this many steps under the named schedule."""
+def simulate(
+    settings: PlanSettings, name: str, *, steps: int, as_original: bool = False, reports_wanted: int | None = None
+) -> SimulatedRun:
+    """Trains this many steps under the named schedule; stops after `reports_wanted` of them, if given."""
     try:
-        return clock.run(_simulate(settings, name, steps, as_original), seed=settings.seed)
+        return clock.run(_simulate(settings, name, steps, as_original, reports_wanted), seed=settings.seed)
     except ServiceOutage as outage:
         raise InvalidInput(
             f"a planned run must finish, and under {name} it did not: with "
@@ -47,7 +51,21 @@ def simulate(settings: PlanSettings, name: str, *, steps: int, as_original: bool
         ) from outage
 
 
-async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: bool) -> SimulatedRun:
+def simulate_step_s(settings: PlanSettings, name: str, *, counted: int, as_original: bool = False) -> float:
+    """Returns the mean time of a step, over `counted` of them. Ends the simulation there: it need not drain."""
+    edge = num_edge_steps(name)
+    num_reports = edge + counted
+    run = simulate(settings, name, steps=num_reports + edge, as_original=as_original, reports_wanted=num_reports)
+    return (run.reports[num_reports - 1].ended_s - run.reports[edge - 1].ended_s) / counted
+
+
+class _Enough(Exception):
+    """Ends a simulation early."""
+
+
+async def _simulate(
+    settings: PlanSettings, name: str, steps: int, as_original: bool, reports_wanted: int | None
+) -> SimulatedRun:
     reward = SimulatedReward(settings)
     schedule = settings.schedule(name)
     generator: Generator = SimulatedGenerator(settings.device)
@@ -74,7 +92,14 @@ async def _simulate(settings: PlanSettings, name: str, steps: int, as_original: 
             # With one update per step there are no old log-probs; log_probs_s is then the time of the reference's.
             takes_reference=not schedule.has_several_updates and settings.device.log_probs_s > 0,
         )
-        await Flow(parts, on_step=reports.append, sink=sink).run(steps=steps)
+
+        def on_step(report: StepReport) -> None:
+            reports.append(report)
+            if len(reports) == reports_wanted:
+                raise _Enough
+
+        with contextlib.suppress(_Enough):
+            await Flow(parts, on_step=on_step, sink=sink).run(steps=steps)
         await asyncio.sleep(0)
         statistics = agent.statistics()
     return SimulatedRun(
