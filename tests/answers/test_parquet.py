@@ -15,6 +15,7 @@ import pytest
 from rewardflow import Reward
 from rewardflow.answers import Answer, BadRow, JudgedAnswer, read_answers, write_verdicts
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import install_command
 
 
 def score_all(rows: list[Answer | BadRow]) -> list[JudgedAnswer]:
@@ -119,4 +120,4 @@ def test_without_pyarrow_the_error_names_the_extra() -> None:
     )
     source = str(Path(__file__).resolve().parents[2] / "src")
     result = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}, capture_output=True, text=True)
-    assert result.stdout == "parquet files need pyarrow, which is not installed: pip install 'rewardflow[parquet]'"
+    assert result.stdout == f"parquet files need pyarrow, which is not installed: {install_command('parquet')}"

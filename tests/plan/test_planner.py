@@ -9,11 +9,13 @@ import orjson
 import pytest
 
 from rewardflow.errors import InvalidInput
+from rewardflow.plan.floors import floors_of
 from rewardflow.plan.named_schedules import SCHEDULES, SCHEDULES_OF_ORIGINAL
 from rewardflow.plan.plan_file import load_plan
 from rewardflow.plan.planner import Plan, make_plan
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings, TierSettings
 from rewardflow.plan.simulate import simulate
+from rewardflow.plan.simulated_figures import figures_of
 
 ORIGINAL = Path(__file__).resolve().parent.parent.parent / "examples" / "original.yaml"
 SMALL = PlanSettings(
@@ -129,6 +131,30 @@ def test_several_processes_give_the_same_plan() -> None:
     settings = replace(SMALL, prompts=128, simulated_steps=14, schedules=("one_step", "stream_0"))
     alone, together = make_plan(settings), make_plan(settings, processes=2)
     assert alone.to_json() == together.to_json()
+
+
+def test_steps_that_take_equally_long_are_simulated_twice_and_others_as_often_as_the_plan_says() -> None:
+    """Constant calls give equal steps; a few very slow calls among few give steps that differ."""
+    numbers = {}
+    for latency in ("constant:3", "bimodal:1,300,0.02"):
+        settings = replace(SMALL, service=replace(SMALL.service, latency=latency), schedules=("pipeline",))
+        row = make_plan(settings).rows[1]
+        exact = [
+            figures_of(
+                simulate(settings, "pipeline", steps=steps), settings, "pipeline", floors_of(settings)
+            ).row.step_s
+            for steps in (4, settings.simulated_steps)
+        ]
+        numbers[latency] = [abs(row.step_s - step_s) < 1e-9 for step_s in exact]
+    assert numbers == {"constant:3": [True, True], "bimodal:1,300,0.02": [False, True]}
+
+
+def test_a_plan_tells_how_many_of_its_simulations_are_done() -> None:
+    told: list[tuple[int, int]] = []
+    make_plan(replace(SMALL, schedules=("pipeline",)), tell=lambda done, expected: told.append((done, expected)))
+    assert told[0] == (0, told[-1][1])
+    assert [done for done, _ in told] == list(range(len(told)))
+    assert told[-1][0] <= told[-1][1]
 
 
 def test_as_the_original_the_two_fitted_rows_are_met(original: Plan) -> None:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from rewardflow.answers.plain_json import json_text
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import install_command
 
 _BATCH_ROWS = 1024
 
@@ -37,7 +38,7 @@ VERDICT_TYPES: Mapping[str, str] = {
 
 def check_installed() -> None:
     if importlib.util.find_spec("pyarrow") is None:
-        raise InvalidInput("parquet files need pyarrow, which is not installed: pip install 'rewardflow[parquet]'")
+        raise InvalidInput(f"parquet files need pyarrow, which is not installed: {install_command('parquet')}")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

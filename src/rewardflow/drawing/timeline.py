@@ -187,7 +187,7 @@ class _Area:
 
 
 def _column_edges(picture: Timeline) -> list[float]:
-    """Returns where columns begin and end: at the edges of bins, or at every pixel if there are more bins than pixels."""
+    """Returns where columns begin and end: at the edges of bins, or at every pixel if bins are thinner."""
     started_s, ended_s = picture.started_s, picture.ended_s
     edges = {started_s, ended_s}
     for load in picture.loads:

@@ -52,6 +52,7 @@ class OpenStep:
         self._in_reserve: set[int] = set()
         self._selection = GroupSelection(range(first_number, first_number + schedule.groups_per_step), schedule.order)
         self._changed = asyncio.Event()
+        self._num_sampled_tokens: int | None = None
 
     # -- generation --------------------------------------------------------------------------------------------------
 
@@ -113,9 +114,17 @@ class OpenStep:
         if self._schedule.mini_batches == 1:
             return 1.0
         own = sum(self._sampled_tokens_of(selection.requested) for selection in selections)
+        return own * self._schedule.mini_batches / self._sampled_tokens() if own else 1.0
+
+    def _sampled_tokens(self) -> int:
+        """Returns the sampled tokens of the step's groups without reserves; counts them once when all are there."""
+        if self._num_sampled_tokens is not None:
+            return self._num_sampled_tokens
         last = self._first_number + self._schedule.groups_per_step
-        every = sum(self._sampled_tokens_of(number) for number in range(self._first_number, last))
-        return own * self._schedule.mini_batches / every if own else 1.0
+        count = sum(self._sampled_tokens_of(number) for number in range(self._first_number, last))
+        if self.is_generated.is_set():
+            self._num_sampled_tokens = count
+        return count
 
     def _sampled_tokens_of(self, number: int) -> int:
         rollouts = self._rollouts.get(number, {}).values()

@@ -1,6 +1,7 @@
 """Simulates a run: runs the loop and the agent under one schedule, on a virtual clock.
 
-Always true: loop and agent are the same code that trains. A simulation depends only on its settings, so that it gives
+Always true: the loop is the same code that trains, and so is the agent, except where a test shows that its queue alone
+gives the same times (`slot_queue.py`). A simulation depends only on its settings, so that it gives
 the same figures every time and in any process.
 """
 
@@ -23,6 +24,7 @@ from rewardflow.plan.named_schedules import num_edge_steps
 from rewardflow.plan.original_recipe import OriginalThreadPool, WholeBatchGenerator
 from rewardflow.plan.settings import PlanSettings
 from rewardflow.plan.simulated_parts import CallLog, SimulatedGenerator, SimulatedReward, SimulatedTrainer
+from rewardflow.plan.slot_queue import SlotQueue, needs_only_slots
 from rewardflow.reward.agent import RewardAgent
 
 
@@ -38,11 +40,20 @@ class SimulatedRun:
 
 
 def simulate(
-    settings: PlanSettings, name: str, *, steps: int, as_original: bool = False, reports_wanted: int | None = None
+    settings: PlanSettings,
+    name: str,
+    *,
+    steps: int,
+    as_original: bool = False,
+    reports_wanted: int | None = None,
+    with_agent: bool = False,
 ) -> SimulatedRun:
-    """Trains this many steps under the named schedule; stops after `reports_wanted` of them, if given."""
+    """Trains this many steps under the named schedule; stops after `reports_wanted` of them, if given.
+
+    `with_agent` runs the whole agent also where its queue of slots alone gives the same times.
+    """
     try:
-        return clock.run(_simulate(settings, name, steps, as_original, reports_wanted), seed=settings.seed)
+        return clock.run(_simulate(settings, name, steps, as_original, reports_wanted, with_agent), seed=settings.seed)
     except ServiceOutage as outage:
         raise InvalidInput(
             f"a planned run must finish, and under {name} it did not: with "
@@ -64,7 +75,7 @@ class _Enough(Exception):
 
 
 async def _simulate(
-    settings: PlanSettings, name: str, steps: int, as_original: bool, reports_wanted: int | None
+    settings: PlanSettings, name: str, steps: int, as_original: bool, reports_wanted: int | None, with_agent: bool
 ) -> SimulatedRun:
     reward = SimulatedReward(settings)
     schedule = settings.schedule(name)
@@ -79,7 +90,13 @@ async def _simulate(
         schedule = schedule.changed(order="completion")
         options |= {"max_concurrency": settings.calls_per_step * schedule.max_steps_open + 1, "max_attempts": 1}
     sink, reports = EventList(), list[StepReport]()
-    async with RewardAgent(judge, **options) as agent:
+
+    def on_step(report: StepReport) -> None:
+        reports.append(report)
+        if len(reports) == reports_wanted:
+            raise _Enough
+
+    async with _rewards(settings, judge, options, with_agent=with_agent) as agent:
         parts = FlowParts(
             schedule=schedule,
             prompts=FakePrompts(),
@@ -92,23 +109,33 @@ async def _simulate(
             # With one update per step there are no old log-probs; log_probs_s is then the time of the reference's.
             takes_reference=not schedule.has_several_updates and settings.device.log_probs_s > 0,
         )
-
-        def on_step(report: StepReport) -> None:
-            reports.append(report)
-            if len(reports) == reports_wanted:
-                raise _Enough
-
         with contextlib.suppress(_Enough):
             await Flow(parts, on_step=on_step, sink=sink).run(steps=steps)
         await asyncio.sleep(0)
-        statistics = agent.statistics()
+        num_refused, cost_usd = _refused_and_cost_usd(agent)
     return SimulatedRun(
         reports=tuple(reports),
         worked=tuple(sink.of(DeviceWorked)),
         calls=reward.calls,
-        num_refused=sum(account.governors.pace.num_limited for account in statistics.accounts),
-        cost_usd=statistics.ledger.spent_usd + statistics.ledger.uncertain_usd,
+        num_refused=num_refused,
+        cost_usd=cost_usd,
     )
+
+
+def _rewards(
+    settings: PlanSettings, judge: SimulatedReward | OriginalThreadPool, options: dict[str, Any], *, with_agent: bool
+) -> RewardAgent | SlotQueue:
+    if needs_only_slots(settings) and not with_agent:
+        return SlotQueue(judge, slots=options["max_concurrency"], price_usd=settings.service.price_usd)
+    return RewardAgent(judge, **options)
+
+
+def _refused_and_cost_usd(agent: RewardAgent | SlotQueue) -> tuple[int, float]:
+    if isinstance(agent, SlotQueue):
+        return 0, agent.cost_usd
+    statistics = agent.statistics()
+    num_refused = sum(account.governors.pace.num_limited for account in statistics.accounts)
+    return num_refused, statistics.ledger.spent_usd + statistics.ledger.uncertain_usd
 
 
 def _agent_options(settings: PlanSettings) -> dict[str, Any]:

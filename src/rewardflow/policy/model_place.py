@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import install_command
 from rewardflow.settings.run_settings import PolicySettings
 
 TINY = "tiny"
@@ -53,7 +54,7 @@ class ModelPlace:
             missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
             if missing:
                 raise InvalidInput(
-                    f"policy.gguf_file={gguf_file} needs {' and '.join(missing)}: pip install 'rewardflow[gguf]'"
+                    f"policy.gguf_file={gguf_file} needs {' and '.join(missing)}: {install_command('gguf')}"
                 )
             if place.is_local and not (path / gguf_file).is_file():
                 raise InvalidInput(f"policy.gguf_file must be a file in policy.model, got {path / gguf_file}")

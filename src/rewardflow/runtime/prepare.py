@@ -19,6 +19,7 @@ from rewardflow.checkpoint.store import CheckpointStore
 from rewardflow.data.open_prompts import open_prompts
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import install_command
 from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER, RUN_FILE, RunDirectory, check_free_for_new_run
 from rewardflow.policy.model_place import check_model_files
 from rewardflow.runtime.records.metrics_sinks import check_sinks
@@ -106,12 +107,12 @@ def check_installed() -> None:
     """Raises `InvalidInput` if a package that only training needs is missing; imports none of them."""
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
-        raise InvalidInput(f"training needs {' and '.join(missing)}: pip install 'rewardflow[train]'")
+        raise InvalidInput(f"training needs {' and '.join(missing)}: {install_command('train')}")
 
 
 def _check_adapters_installed(settings: RunSettings) -> None:
     if settings.policy.lora is not None and importlib.util.find_spec("peft") is None:
-        raise InvalidInput("policy.lora needs peft: pip install 'rewardflow[lora]'")
+        raise InvalidInput(f"policy.lora needs peft: {install_command('lora')}")
 
 
 def _check_run_dir(settings: RunSettings, *, resumes: bool) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tiny_run import calls_in, write_run_file
 
 from rewardflow.cli.main import build_parser, main
+from rewardflow.extras import install_command
 from rewardflow.observe.run_directory import read_events
 from rewardflow.reward.journal.reader import JournalReader
 
@@ -420,4 +421,4 @@ def test_a_missing_package_is_named_with_what_installs_it(here: Path, package: s
     process = start("train", "run.yaml", first=f"sys.modules[{package!r}] = None")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert err == f"rewardflow: training needs {package}: pip install 'rewardflow[train]'\n"
+    assert err == f"rewardflow: training needs {package}: {install_command('train')}\n"

@@ -158,7 +158,7 @@ def test_a_result_returned_in_spite_of_cancellation_does_not_hide_the_timeout() 
 
 def test_an_async_reward_that_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     async def blocking() -> None:
-        time.sleep(0.6)  # noqa: ASYNC251 (real time is the subject: the driver measures how long the loop is blocked)
+        time.sleep(0.8)  # noqa: ASYNC251 (real time is the subject: the driver measures how long the loop is blocked)
 
     async def main() -> None:
         for _ in range(2):

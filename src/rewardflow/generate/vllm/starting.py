@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.errors import FlowError, InvalidInput
+from rewardflow.extras import install_command
 from rewardflow.flow.records import Sampling
 from rewardflow.generate.vllm.lifeline import own_what_follows
 from rewardflow.generate.vllm.senders import backend_of
@@ -40,7 +41,7 @@ def check_installed() -> None:
     """Looks for the package without importing it. A folder of that name on the path is no package."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:
-        raise InvalidInput("generation.engine=vllm needs the package vllm: pip install 'rewardflow[vllm]'")
+        raise InvalidInput(f"generation.engine=vllm needs the package vllm: {install_command('vllm')}")
 
 
 def import_vllm(vllm: VllmSettings) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from rewardflow.drawing.markup import visible
 from rewardflow.errors import InvalidInput, JournalError
+from rewardflow.extras import install_command
 from rewardflow.observe.events import plain
 from rewardflow.observe.run_directory import JOURNAL_FILE, ROLLOUTS_FOLDER, ROLLOUTS_VERSION, ROLLOUTS_VERSION_KEY
 from rewardflow.report.run_data import RunData
@@ -112,7 +113,7 @@ def _from_files(files: Sequence[Path], at_most: int, *, num_latest: int) -> Roll
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
-        return RolloutSample(rollouts=(), origin="Reading rollouts needs pyarrow: pip install 'rewardflow[parquet]'.")
+        return RolloutSample(rollouts=(), origin=f"Reading rollouts needs pyarrow: {install_command('parquet')}")
     older, latest = files[: len(files) - num_latest], files[max(0, len(files) - num_latest) :]
     chosen = [*_spread(older, _MAX_FILES - len(latest)), *latest]
     share = max(1, at_most // len(chosen))

@@ -11,6 +11,7 @@ from importlib import import_module  # pyarrow has no types here: loaded late, i
 from pathlib import Path
 
 from rewardflow.errors import JournalError
+from rewardflow.extras import install_command
 from rewardflow.observe.run_directory import ROLLOUTS_FOLDER
 from rewardflow.report.rollouts.rollout_sample import (
     MAX_ROLLOUTS,
@@ -51,7 +52,7 @@ def _in_files(files: Sequence[Path], wanted: str, at_most: int) -> RolloutSample
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
-        return RolloutSample(rollouts=(), origin="Reading rollouts needs pyarrow: pip install 'rewardflow[parquet]'.")
+        return RolloutSample(rollouts=(), origin=f"Reading rollouts needs pyarrow: {install_command('parquet')}")
     newest = files[-_MAX_FILES:][::-1]
     found: list[SampledRollout] = []
     for path in newest:

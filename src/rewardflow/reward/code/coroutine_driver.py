@@ -1,10 +1,10 @@
 """Runs a user's coroutine inside the caller's task, in a separate context.
 
 Always true: the coroutine sees only its own context variables; it cannot outlive its call (one that ignores its
-cancellation is closed after a grace period); the log names once a coroutine that blocks the event loop. A coroutine
-that raises GeneratorExit or KeyboardInterrupt, stops the loop or cancels the caller's task fails with an ordinary
-exception; only a Ctrl-C passes through. All of this costs about a microsecond, where a task for each call would cost
-ten.
+cancellation is closed after a grace period); the log names once a coroutine that blocks the event loop, and blames none
+for the time in which a busy machine had no core for the loop. A coroutine that raises GeneratorExit or
+KeyboardInterrupt, stops the loop or cancels the caller's task fails with an ordinary exception; only a Ctrl-C passes
+through. All of this costs about a microsecond, where a task for each call would cost ten.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from rewardflow.reward.calls.deadlines import Deadline
 from rewardflow.reward.code.context_transfer import as_ordinary_exception, may_be_ctrl_c
+from rewardflow.reward.code.starvation import Starvation
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ def _step(
     loop: Any = task.get_loop()
     was_stopping, num_requests = getattr(loop, "_stopping", True), task.cancelling()
     began_s = perf_counter()
+    _starvation.look(began_s)
     try:
         return context.run(advance, value)
     except (GeneratorExit, KeyboardInterrupt) as error:
@@ -102,7 +104,9 @@ def _step(
         raise as_ordinary_exception(error) from error
     finally:
         if (took_s := perf_counter() - began_s) > _BLOCKING_S:
-            _warn_blocking(name, took_s)
+            blocked_s = took_s - _starvation.waited_s()
+            if blocked_s > _BLOCKING_S:
+                _warn_blocking(name, blocked_s)
         if task.cancelling() > num_requests:
             raise TasksCancelled(
                 "reward code cancelled the task that runs it; it may cancel only tasks that it started"
@@ -143,6 +147,7 @@ def _wait_until(deadline_s: float, awaited: Any) -> Generator[Any, Any, bool]:
     return bool(awaited.done())
 
 
+_starvation = Starvation()
 _warned_blocking: set[str] = set()
 
 

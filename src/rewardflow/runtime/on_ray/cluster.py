@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator
 
 from rewardflow.errors import ClusterError, InvalidInput
+from rewardflow.extras import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ _TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 def check_installed() -> None:
     if importlib.util.find_spec("ray") is None:
-        raise InvalidInput("the shared agent runs on Ray, which is not installed: pip install 'rewardflow[ray]'")
+        raise InvalidInput(f"the shared agent runs on Ray, which is not installed: {install_command('ray')}")
 
 
 @contextlib.contextmanager

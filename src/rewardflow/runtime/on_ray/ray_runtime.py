@@ -21,6 +21,7 @@ from typing import Any, Self
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import install_command
 from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.generate.engines import engine_factory
@@ -241,7 +242,7 @@ def rehearsed_here(settings: RunSettings) -> RunSettings:
 
 def _check_installed() -> None:
     if importlib.util.find_spec("ray") is None:
-        raise InvalidInput("runtime.kind=ray needs Ray, which is not installed: pip install 'rewardflow[ray]'")
+        raise InvalidInput(f"runtime.kind=ray needs Ray, which is not installed: {install_command('ray')}")
 
 
 def _address_of(runtime: RuntimeSettings) -> str | None:

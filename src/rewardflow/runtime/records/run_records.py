@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.checkpoint.manifest import Checkpoint
+from rewardflow.extras import install_command
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.validation.validation_plan import VALIDATION_SOURCE
 from rewardflow.flow.validation.validation_report import Validated
@@ -131,7 +132,7 @@ def _open_rollouts(
     if settings.rollouts.every is None:
         return None
     if not rollout_files.is_installed():
-        logger.warning("rollouts are not written, because pyarrow is not installed: pip install 'rewardflow[parquet]'")
+        logger.warning("rollouts are not written, because pyarrow is not installed: %s", install_command("parquet"))
         return None
     folder = directory.path / ROLLOUTS_FOLDER
     return RolloutFiles(folder, settings.rollouts, next_step=next_step, keeps_texts=keeps_texts)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import install_command
 from rewardflow.reward.code.warm_processes import MAX_AT_ONCE, WarmProcesses
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.rules.number_size import is_too_large
@@ -127,7 +128,7 @@ def _check_installed() -> None:
     except ValueError:  # how Python answers for a module that must not be imported
         missing = True
     if missing:
-        raise InvalidInput("the rule math needs math-verify: pip install 'rewardflow[math]' (math_verify is missing)")
+        raise InvalidInput(f"the rule math needs math-verify: {install_command('math')} (math_verify is missing)")
 
 
 def _math_verify() -> Any:
@@ -136,7 +137,7 @@ def _math_verify() -> Any:
         parts: list[Any] = [importlib.import_module(f"math_verify.{part}") for part in ("parser", "grader")]
     except ModuleNotFoundError as error:
         raise InvalidInput(
-            f"the rule math needs math-verify: pip install 'rewardflow[math]' ({error.name} is missing)"
+            f"the rule math needs math-verify: {install_command('math')} ({error.name} is missing)"
         ) from error
     for part in parts:
         part.TIMEOUT_WARNING_SHOWN = True  # it warns callers without a timeout; the agent has one

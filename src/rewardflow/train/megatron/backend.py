@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rewardflow.errors import InvalidInput
+from rewardflow.extras import install_command
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.settings.run_settings import MegatronSettings, RunSettings
 from rewardflow.train.backends import TrainerBackend
@@ -102,7 +103,7 @@ class MegatronBackend(TrainerBackend):
 def _check_installed() -> None:
     # The name `megatron` is a namespace that other packages share, and that any folder of that name would make.
     if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.core") is None:
-        raise InvalidInput("trainer.backend=megatron needs megatron-core: pip install 'rewardflow[megatron]'")
+        raise InvalidInput(f"trainer.backend=megatron needs megatron-core: {install_command('megatron')}")
 
 
 @contextmanager
