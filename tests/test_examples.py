@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,31 @@ def test_rule_and_judge_asks_the_judge_only_about_what_the_rule_does_not_accept(
         assert main(["score", str(folder / "answers.jsonl"), "--reward", reward, "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["scored"], told["saved_by_cascade"], told["calls"]) == (4, 2, 2)
+
+
+def test_retrieval_judge_shows_the_judge_the_passage_that_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("bm25s")
+    folder, out, journal = EXAMPLES / "retrieval_judge", tmp_path / "verdicts.jsonl", tmp_path / "verdicts.db"
+    with MockJudge(MockJudgeSettings(latency="constant:0", scores="graded")) as judge:
+        text = (folder / "judge.yaml").read_text("utf-8").replace("http://127.0.0.1:8077/v1", f"{judge.url}/v1")
+        shutil.copytree(folder / "handbook", tmp_path / "handbook")
+        (tmp_path / "judge.yaml").write_text(text, "utf-8")
+        scoring = ["score", str(folder / "answers.jsonl"), "--reward", str(tmp_path / "judge.yaml"), "--json"]
+        assert main([*scoring, "--out", str(out), "--journal", str(journal)]) == 0
+    assert json.loads(capsys.readouterr().out)["scored"] == 3
+    verdicts = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    best = [one["extras"]["passages"][0]["id"] for one in verdicts]
+    assert best == ["leave.txt", "leave.txt", "equipment.txt"]
+
+
+def test_planning_gives_a_schedule_and_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["simulated_steps=5", "prompts=16", "service.slots=16", "schedules=[pipeline]", "--processes", "1"]
+    assert main(["plan", str(EXAMPLES / "planning" / "plan.yaml"), *small, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["recommended"] in ("synchronous", "pipeline")
+    assert all(row["total_cost_usd"] > 0 for row in told["schedules"])
 
 
 COMMANDS = re.compile(r"^rewardflow (?:[^#\n]*)", re.MULTILINE)
