@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+import rewardflow
 from rewardflow.plan.plan_page import plan_page
 from rewardflow.plan.planner import Plan, make_plan
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, PublishedRun, ServiceSettings
@@ -84,3 +86,12 @@ def test_a_plan_in_which_nothing_takes_time_can_be_shown() -> None:
     )
     plan = make_plan(replace(nothing, schedules=("pipeline",)))
     assert "<svg" in plan_page(plan, title="Nothing")
+
+
+def test_work_has_the_colours_that_a_report_gives_it(plan: Plan) -> None:
+    report = (Path(rewardflow.__file__).parent / "report" / "page.css").read_text("utf-8")
+    page = plan_page(plan, title="t")
+    for work in ("generate", "log_probs", "update", "publish"):
+        colours = [re.findall(rf"--{work}: ?(#\w+)", text) for text in (report, page)]
+        assert len(colours[0]) == 2  # for light and for dark screens
+        assert colours[0] == colours[1]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from rewardflow.cli.display import stderr_console, stdout_console
+from rewardflow.cli.narrow_table import fitted
 from rewardflow.cli.safe_text import safe
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.private_file import write_private
@@ -35,9 +36,11 @@ from rewardflow.plan.planner import Plan, make_plan
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 # Flags for the settings that people change most; all others are KEY=VALUE.
+# Columns that a narrow terminal does without, in this order.
+FIRST_TO_GO: Final = ("in flight", "stale", "busy", "cost", "binds", "exposed", "published step", "points off")
+
 _FLAGS: Final = {
     "prompts": ("prompts", "N", "prompts a step"),
     "responses": ("responses", "N", "responses a prompt"),
@@ -135,17 +138,17 @@ def _from_flags(args: argparse.Namespace) -> list[str]:
 
 
 def _show(plan: Plan, console: Console) -> None:
-    console.print(_table(HEADINGS, schedule_lines(plan.rows, plan.recommended.schedule)))
+    _print_table(console, HEADINGS, schedule_lines(plan.rows, plan.recommended.schedule))
     if plan.as_original:
         console.print("\nAs the original did it:")
-        console.print(_table(HEADINGS, schedule_lines(plan.as_original)))
+        _print_table(console, HEADINGS, schedule_lines(plan.as_original))
     if plan.published:
         console.print("\nBeside published runs, a step and its change:")
-        console.print(_table(COMPARED_HEADINGS, [comparison_line(one) for one in plan.published]))
+        _print_table(console, COMPARED_HEADINGS, [comparison_line(one) for one in plan.published])
     if plan.tiers:
         console.print("\nOther tiers of the service, each with its best schedule:")
         rows = [replace(tier.best, schedule=f"{tier.name}: {tier.best.schedule}") for tier in plan.tiers]
-        console.print(_table(HEADINGS, schedule_lines(rows)))
+        _print_table(console, HEADINGS, schedule_lines(rows))
     console.print(f"\n{floors_text(plan.floors)}")
     console.print(f"\nWhat one more unit would buy {plan.recommended.schedule}:")
     for gain in plan.gains:
@@ -153,12 +156,16 @@ def _show(plan: Plan, console: Console) -> None:
     console.print(f"\n{plan.recommendation}")
 
 
-def _table(headings: Sequence[str], lines: Sequence[TableLine]) -> Table:
+def _print_table(console: Console, headings: Sequence[str], lines: Sequence[TableLine]) -> None:
     from rich.table import Table
 
+    texts = [[safe(text) for text in line.texts] for line in lines]
+    shown = fitted(headings, texts, width=console.width, first_to_go=FIRST_TO_GO)
     table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)
-    for line in lines:
-        table.add_row(*(safe(text) for text in line.texts), style="bold" if line.is_emphasised else "")
-    return table
+    for number, heading in enumerate(shown.headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
+    for line, row in zip(lines, shown.rows, strict=True):
+        table.add_row(*row, style="bold" if line.is_emphasised else "")
+    console.print(table)
+    if shown.left_out:
+        console.print(f"No room for: {', '.join(shown.left_out)}. A wider terminal or --json shows them.", style="dim")

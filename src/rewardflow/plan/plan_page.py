@@ -1,7 +1,7 @@
 """Writes a plan as one HTML page: its tables, and a timeline of two steps for each schedule.
 
 Always true: the page loads nothing from elsewhere and runs no script; every text on it is escaped; all timelines have
-the same scale, so that a shorter timeline means a faster schedule.
+the same scale, so that a shorter timeline means a faster schedule; work has the colours that a report gives it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _AXIS: Final = 18
 _WORKS: Final = {"generate": "generate", "log_probs": "log-probs", "update": "update", "publish": "publish"}
 _STYLE: Final = """
 :root{color-scheme:light dark;--back:#fbfbfa;--text:#22252a;--soft:#6b7078;--line:#dcdedf;--card:#fff;--mark:#fff6d6;
---generate:#3b7dd8;--log_probs:#35a29f;--update:#e08a2e;--publish:#9a5fc2;--idle:#eceeef;--calls:#b9c6d6}
+--generate:#4a7fd4;--log_probs:#39a6a3;--update:#4f9d57;--publish:#8c6cc4;--idle:#eceeef;--calls:#b9c6d6}
 @media(prefers-color-scheme:dark){:root{--back:#16181b;--text:#e4e6e8;--soft:#9aa1a9;--line:#33373c;--card:#1d2024;
---mark:#3a3420;--generate:#5b97e6;--log_probs:#4fbcb8;--update:#eca04f;--publish:#b684d8;--idle:#2a2e33;--calls:#4a5a6e}}
+--mark:#3a3420;--generate:#6c9ceb;--log_probs:#4fc0bc;--update:#68bd71;--publish:#a78be0;--idle:#2a2e33;--calls:#4a5a6e}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:28px 24px 60px;background:var(--back);
 color:var(--text);font:15px/1.5 system-ui,sans-serif}h1{font-size:24px;margin:0 0 4px}
 h2{font-size:17px;margin:34px 0 10px}
@@ -75,7 +75,7 @@ def _shape(plan: Plan) -> str:
     return (
         f"{settings.prompts:,} prompts x {settings.responses} responses a step, {settings.mini_batches} mini-batches, "
         f"{settings.service.slots:,} slots. {floors_text(plan.floors)}. "
-        f"Times and costs of a run are for {settings.steps:,} steps; {settings.simulated_steps} were simulated."
+        f"Times and costs of a run are for {settings.steps:,} steps; at most {settings.simulated_steps} were simulated."
     )
 
 

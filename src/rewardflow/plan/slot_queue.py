@@ -138,9 +138,10 @@ class SlotQueue:
         began_s: float,
         _: object = None,
     ) -> None:
-        """Runs the call until it waits for a future or ends. A task for each call would double the work."""
+        """Runs the call until it waits or ends. A task for each call would double the work."""
         if not self.is_open:
             return
+        again = functools.partial(self._advance, call, rollout, group, began_s)
         try:
             awaited = call.send(None)
         except StopIteration as ended:
@@ -148,13 +149,15 @@ class SlotQueue:
             self._num_free += 1
             self._land(rollout, group, ended.value, began_s)
             self._start()
-            return
         except Exception as error:
             self.cancel(group.ticket, None)
             group.ticket._stop(AgentHalted(f"a simulated call must not fail here: {error!r}"))
-            return
-        awaited._asyncio_future_blocking = False  # taken over from the coroutine; only a Task would reset it
-        awaited.add_done_callback(functools.partial(self._advance, call, rollout, group, began_s))
+        else:
+            if awaited is None:  # a bare yield, as from asyncio.sleep(0)
+                self._loop.call_soon(again)
+            else:
+                awaited._asyncio_future_blocking = False  # taken over from the coroutine; only a Task would reset it
+                awaited.add_done_callback(again)
 
     def _land(self, rollout: Rollout, group: PendingGroup, value: float, began_s: float) -> None:
         if group.is_delivered:
