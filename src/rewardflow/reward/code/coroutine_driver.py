@@ -18,8 +18,8 @@ from time import perf_counter
 from typing import Any
 
 from rewardflow.reward.calls.deadlines import Deadline
+from rewardflow.reward.calls.starvation import Starvation
 from rewardflow.reward.code.context_transfer import as_ordinary_exception, may_be_ctrl_c
-from rewardflow.reward.code.starvation import Starvation
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardflow.reward.code.starvation import Starvation
+from rewardflow.reward.calls.starvation import Starvation
 
 
 def test_the_time_without_a_core_counts_from_the_last_look(tmp_path: Path) -> None:
