@@ -14,20 +14,17 @@ import heapq
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from rewardflow.errors import AgentHalted
 from rewardflow.observe.events import REWARD_SOURCE
+from rewardflow.plan.original_recipe import ScoresRollouts
 from rewardflow.plan.settings import PlanSettings
 from rewardflow.reward.groups.pending_group import PendingGroup
 from rewardflow.reward.ticket import Ticket
 from rewardflow.types import Reward, Rollout, ScoredGroup
 
 T = TypeVar("T")
-
-
-class ScoresRollouts(Protocol):
-    async def compute_score(self, rollout: Rollout) -> float: ...
 
 
 def needs_only_slots(settings: PlanSettings) -> bool:
