@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         Unparsable,
     )
     from rewardflow.flow.schedule import Schedule
-    from rewardflow.reward.agent import AgentStatistics, RewardAgent
+    from rewardflow.reward.agent import RewardAgent
+    from rewardflow.reward.agent_statistics import AgentStatistics
     from rewardflow.reward.blocking import score
     from rewardflow.reward.code.current_call import Call, current_call, report_headers, report_usage
     from rewardflow.reward.component import Weighted
@@ -55,7 +56,8 @@ else:  # hidden from type checkers: with a `__getattr__` they would accept any n
             "Unparsable",
         ),
         "rewardflow.flow.schedule": ("Schedule",),
-        "rewardflow.reward.agent": ("AgentStatistics", "RewardAgent"),
+        "rewardflow.reward.agent": ("RewardAgent",),
+        "rewardflow.reward.agent_statistics": ("AgentStatistics",),
         "rewardflow.reward.blocking": ("score",),
         "rewardflow.reward.code.current_call": ("Call", "current_call", "report_headers", "report_usage"),
         "rewardflow.reward.component": ("Weighted",),

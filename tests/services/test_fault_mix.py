@@ -11,7 +11,7 @@ import pytest
 
 import rewardflow as rf
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
-from rewardflow.reward.agent import AgentStatistics
+from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.services import Criterion, LLMJudge
 
 NUM_CALLS = 5_000

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from rewardflow.cli.display import PLAIN_EVERY_S, TICK_S, dollars, duration, sparkline
 from rewardflow.cli.safe_text import safe
-from rewardflow.reward.agent import AgentStatistics, RewardAgent
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.reward.calls.call_records import DispatchStatistics
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from rewardflow.settings.run_file import load_run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rewardflow.reward.agent import AgentStatistics
+    from rewardflow.reward.agent_statistics import AgentStatistics
     from rewardflow.shared_agent.remote_calls import ClientStatistics
 
 WELL = 0

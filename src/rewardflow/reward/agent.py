@@ -12,42 +12,37 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib
-import inspect
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from rewardflow.clock import hold
-from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed, RewardflowError, RewardLoadError
+from rewardflow.errors import AgentClosed, InvalidInput, JournalWriteFailed
 from rewardflow.observe.events import REWARD_SOURCE, AccountLoad, AgentEnded, AgentOpened, EventRelay, EventSink
-from rewardflow.observe.line_file import LineFileStatistics
 from rewardflow.observe.redact import address_to_show
-from rewardflow.reward.calls.call_records import DispatchStatistics
+from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.reward.calls.dispatcher import Dispatcher
-from rewardflow.reward.calls.faults import describe
-from rewardflow.reward.code.contract import LoadedReward, load_reward
 from rewardflow.reward.code.hooks import Hooks
 from rewardflow.reward.code.reward_forms import RewardLike
-from rewardflow.reward.code.scorer import Scorer, make_worker_pool
+from rewardflow.reward.code.scorer import Scorer
 from rewardflow.reward.code.source import RewardSource
-from rewardflow.reward.code.thread_pool import WorkerStatistics
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
 from rewardflow.reward.event_loop import AgentLoop, end_tasks
 from rewardflow.reward.forwarding_ticket import ForwardingTicket, VerdictReceiver
 from rewardflow.reward.gc_tuning import fewer_collections
-from rewardflow.reward.groups.assembly import Assembly, AssemblyStatistics
-from rewardflow.reward.groups.local_decision import LocalDecider, LocalDeciderStatistics
-from rewardflow.reward.journal.verdict_journal import Journal, JournalStatistics
-from rewardflow.reward.limits.ledger import Ledger, LedgerStatistics
+from rewardflow.reward.groups.assembly import Assembly
+from rewardflow.reward.groups.local_decision import LocalDecider
+from rewardflow.reward.journal.verdict_journal import Journal
+from rewardflow.reward.limits.ledger import Ledger
 from rewardflow.reward.limits.run_ledgers import RunLedgers
+from rewardflow.reward.open_rewards import OpenRewards
 from rewardflow.reward.option_help import with_options_in_help
 from rewardflow.reward.progress import screen_here, shown_progress
 from rewardflow.reward.recorder import Recorder
-from rewardflow.reward.settings import AUTO, MAX_THREADS, AgentOptions, LimitSettings, split_options
+from rewardflow.reward.settings import AgentOptions, split_options
 from rewardflow.reward.ticket_agent import TicketAgent
 from rewardflow.types import EMPTY
 
@@ -59,37 +54,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REWARD_FILE_SUFFIXES = (".yaml", ".yml")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentStatistics:
-    """The statistics of all parts of an agent at one moment."""
-
-    verdicts: AssemblyStatistics
-    ledger: LedgerStatistics
-    accounts: tuple[DispatchStatistics, ...]
-    deciders: Mapping[str, LocalDeciderStatistics]
-    workers: Mapping[str, WorkerStatistics]
-    journal: JournalStatistics | None
-    events: LineFileStatistics | None
-
-    @property
-    def in_flight(self) -> int:
-        return sum(account.in_flight for account in self.accounts)
-
-    @property
-    def waiting(self) -> int:
-        undecided = sum(decider.waiting + decider.running for decider in self.deciders.values())
-        return undecided + sum(account.waiting for account in self.accounts)
-
-    @property
-    def calls(self) -> int:
-        return sum(account.calls for account in self.accounts)
-
-    @property
-    def retries(self) -> int:
-        """Calls that repeated one that had failed; hedges do not count."""
-        return sum(account.retries for account in self.accounts)
 
 
 class RewardAgent(TicketAgent):
@@ -121,8 +85,10 @@ class RewardAgent(TicketAgent):
         super().__init__(run=self.settings.run)
         self._run_ledgers = run_ledgers
         self._serves_runs = serves_runs
-        self._given = frozenset(options)
         self._parts = as_parts(reward, reward_kwargs)
+        self._rewards = OpenRewards(
+            self._parts, self.settings, self._limits, given=frozenset(options), run_ledgers=run_ledgers
+        )
         self._components: list[Component] = []
         self._dispatchers: dict[str, Dispatcher] = {}
         self._journal: Journal | None = None
@@ -211,19 +177,13 @@ class RewardAgent(TicketAgent):
         The stack closes the parts in reverse order.
         """
         settings, stack = self.settings, self._resources
-        limits = [self._limits_of(part).max_concurrency for part in self._parts]
-        stack.enter_context(fewer_collections(sum(MAX_THREADS if limit == AUTO else limit for limit in limits)))
+        stack.enter_context(fewer_collections(self._rewards.most_calls))
         if settings.run_dir is not None:
             self._recorder = Recorder(settings.run_dir, loop, loads=self._account_loads)
             stack.push_async_callback(self._recorder.aclose)
             self._account_events.add(self._recorder)
         stack.push_async_callback(self._hooks.aclose, settings.close_timeout_s)
-        scorers = []
-        for part in self._parts:
-            scorers.append(self._load(part))
-            stack.push_async_callback(self._close_scorer, scorers[-1])
-            self._check_cap_can_be_kept(scorers[-1])
-            await _run_own_check(scorers[-1])
+        await self._rewards.load(stack, self._hooks)
         stack.callback(self._release_waiters)
         if settings.journal is not None:
             with hold(loop):  # waiting for a locked file may take seconds
@@ -234,7 +194,7 @@ class RewardAgent(TicketAgent):
                     store=settings.store,
                 )
             self._journal.start(loop, failed=lambda error: self.assembly.halt(error))
-            await self._resume_requests(scorers, self._journal)
+            await self._rewards.resume_requests(self._journal)
             stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
         self._ledger = self._make_ledger()
         if self._run_ledgers is not None and self._journal is not None:
@@ -242,7 +202,7 @@ class RewardAgent(TicketAgent):
         if self._journal is not None:
             stack.push_async_callback(self._save_ledger, self._journal)
         await self._tasks.__aenter__()
-        self._connect(scorers, loop)
+        self._connect(loop)
         if self._run_ledgers is not None and self._journal is not None:
             self._run_ledgers.keep_in(self._journal, self._dispatchers)
         self._assembly = Assembly(
@@ -289,44 +249,11 @@ class RewardAgent(TicketAgent):
             if self._run_ledgers is not None:
                 self._run_ledgers.close(journal)
 
-    def _load(self, part: Weighted) -> Scorer:
-        source = RewardSource.of(part.reward, part.reward_kwargs)
-        loaded = load_reward(source)
-        return Scorer(part_name(part), loaded, make_worker_pool(source, loaded, self._limits_of(part, loaded)))
-
-    async def _resume_requests(self, scorers: Sequence[Scorer], journal: Journal) -> None:
-        """Lets rewards whose answers come late find what earlier sessions of this run have sent."""
-        for scorer in scorers:
-            if (answers := scorer.loaded.late_answers) is not None:
-                scope = f"{self.settings.run}\0{scorer.name}\0{scorer.loaded.identity}"
-                with hold(asyncio.get_running_loop()):
-                    await asyncio.to_thread(answers.resume, journal.path, scope)
-
-    def _check_cap_can_be_kept(self, scorer: Scorer) -> None:
-        """Refuses a cost limit for a reward whose calls have no known price: it could not be kept."""
-        settings, price_problem = self.settings, scorer.loaded.price_problem
-        has_run_caps = self._run_ledgers is not None and self._run_ledgers.has_caps
-        has_cap = settings.max_cost_usd is not None or has_run_caps
-        if not has_cap or settings.call_cost_usd is not None or price_problem is None:
-            return
-        problem = price_problem()
-        if problem is not None:
-            cap = "max_cost_usd" if settings.max_cost_usd is None else f"max_cost_usd={settings.max_cost_usd:g}"
-            raise InvalidInput(
-                f"{cap} can be kept only if the cost of every call is known, and for {scorer.name} {problem}"
-            )
-
-    def _limits_of(self, part: Weighted, loaded: LoadedReward | None = None) -> LimitSettings:
-        """Returns the limits of a reward: its own, then the agent's as far as they were given, then what is usual."""
-        answers = None if loaded is None else loaded.late_answers
-        usual = {} if answers is None else {n: v for n, v in answers.usual_limits.items() if n not in self._given}
-        return dataclasses.replace(self._limits, **{**usual, **(part.limits or {})})
-
-    def _connect(self, scorers: Sequence[Scorer], loop: asyncio.AbstractEventLoop) -> None:
+    def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
         """Gives each reward the dispatcher of its account."""
-        for part, scorer in zip(self._parts, scorers, strict=True):
+        for part, scorer in zip(self._parts, self._rewards.scorers, strict=True):
             account = part.account or scorer.name
-            limits = self._limits_of(part, scorer.loaded)
+            limits = self._rewards.limits_of(part, scorer.loaded)
             if not limits.endpoints and scorer.loaded.endpoints:
                 limits = dataclasses.replace(limits, endpoints=scorer.loaded.endpoints)
             dispatcher = self._dispatchers.get(account)
@@ -367,11 +294,6 @@ class RewardAgent(TicketAgent):
     def _wake_all(self) -> None:
         for dispatcher in self._dispatchers.values():
             dispatcher.wake()
-
-    async def _close_scorer(self, scorer: Scorer) -> None:
-        if scorer.loaded.close is not None:
-            await self._hooks.run(f"{scorer.name}.close", scorer.loaded.close, timeout_s=self.settings.close_timeout_s)
-        await scorer.aclose(self.settings.close_timeout_s)
 
     def _release_waiters(self) -> None:
         """Ends every wait, after the journal has closed."""
@@ -518,17 +440,3 @@ def _from_file(
 
 def _remake(parts: list[Weighted], serves_runs: bool, options: AgentOptions) -> RewardAgent:
     return RewardAgent(parts, serves_runs=serves_runs, **options)
-
-
-async def _run_own_check(scorer: Scorer) -> None:
-    """Calls the reward's own `check`, which reports a missing key or file before the first call."""
-    if scorer.loaded.check is None:
-        return
-    try:
-        result = scorer.loaded.check()
-        if inspect.isawaitable(result):
-            await result
-    except RewardflowError:
-        raise
-    except Exception as error:
-        raise RewardLoadError(f"{scorer.name} cannot be used: {describe(error)}") from error

@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
-    from rewardflow.reward.agent import AgentStatistics, RewardAgent
+    from rewardflow.reward.agent import RewardAgent
+    from rewardflow.reward.agent_statistics import AgentStatistics
 
 TICK_S = 0.5
 SHOWN_AFTER_S = 1.0

@@ -13,7 +13,8 @@ from typing import Any, cast
 
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.run_directory import JOURNAL_FILE
-from rewardflow.reward.agent import AgentStatistics, RewardAgent
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.reward.component import as_parts
 from rewardflow.runtime.on_ray.cluster import joined
 from rewardflow.services.reward_file import load_reward_contents, load_reward_file

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from rewardflow.reward.agent import AgentStatistics
+from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.reward.calls.call_records import DispatchStatistics
 from rewardflow.reward.limits.ledger import LedgerStatistics
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import REWARD_SOURCE, Event
-from rewardflow.reward.agent import AgentStatistics
+from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.types import EMPTY, Reward, Rollout
 
 _ROLLOUT_NAMES = (

@@ -16,7 +16,8 @@ from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.validation.measurement import ValidationStatistics
 from rewardflow.flow.validation.validation_report import PassAt, Validated, ValidationFigures, ValidationReport
-from rewardflow.reward.agent import AgentStatistics, RewardAgent
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.agent_statistics import AgentStatistics
 
 WAITING = FlowStatistics(
     step=1, version=1, num_steps=10, num_ready=3, num_untrained=8, work=None, waits_for="reward", verdicts_out=1234

@@ -21,7 +21,7 @@ from rewardflow.cli.train.validation_text import number, under_way_text, validat
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import FlowStatistics
 from rewardflow.flow.validation.validation_report import Validated, ValidationReport
-from rewardflow.reward.agent import AgentStatistics
+from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.shared_agent.remote_calls import ClientStatistics
 
 if TYPE_CHECKING:
