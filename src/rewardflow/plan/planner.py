@@ -9,8 +9,10 @@ import concurrent.futures
 import contextlib
 import gc
 import logging
+import math
 import multiprocessing
 import signal
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -25,7 +27,7 @@ from rewardflow.plan.simulated_figures import PlannedTimeline, ScheduleFigures, 
 
 _SAME_SCALE: Final = 0.005  # a scale this close to 1 counts as 1, so that the plan's own simulations are used
 _COUNTED_FIRST: Final = 2  # steps between filling and draining; more are simulated where these differ
-_SETTLED: Final = 0.01  # step times that differ by less have settled
+_SETTLED: Final = 0.01  # standard error of the mean step time, as a share of it, below which it has settled
 _STEPS_AS_ORIGINAL: Final = 8
 _WORTH_A_PROCESS: Final = 20_000  # calls; fewer are simulated faster than a process starts
 
@@ -172,9 +174,10 @@ class _StepTime:
 
 
 def _is_settled(run: SimulatedRun, edge: int) -> bool:
-    """Whether the steps between filling and draining take equally long, so that more of them would tell nothing."""
+    """Whether the mean time of the steps between filling and draining is known well enough."""
     durations_s = [report.duration_s for report in run.reports[edge:-edge]]
-    return max(durations_s) - min(durations_s) <= _SETTLED * max(durations_s)
+    error_s = statistics.stdev(durations_s) / math.sqrt(len(durations_s))
+    return error_s <= _SETTLED * statistics.fmean(durations_s)
 
 
 def make_plan(settings: PlanSettings, *, processes: int = 1, tell: Told | None = None) -> Plan:
