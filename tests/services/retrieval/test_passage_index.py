@@ -78,7 +78,7 @@ def test_a_collection_without_words_is_refused() -> None:
 
 def test_a_missing_bm25s_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bm25s", None)  # how Python marks what cannot be imported
-    with pytest.raises(InvalidInput, match=r"rewardflow\[retrieval\]"):
+    with pytest.raises(InvalidInput, match=r"pip install .*\[retrieval\]"):
         index_of(FACTS)
 
 

@@ -77,5 +77,5 @@ def test_an_expression_that_cannot_be_finished_fails_alone_and_frees_its_process
 
 def test_a_missing_math_verify_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)  # how Python marks what cannot be imported
-    with pytest.raises(InvalidInput, match=r"rewardflow\[math\]"):
+    with pytest.raises(InvalidInput, match=r"pip install .*\[math\]"):
         Math().compute_score(rollout("42", "42"))
