@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from rewardflow.plan.named_schedules import SCHEDULES, SYNCHRONOUS, min_steps
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
 from rewardflow.plan.simulate import simulate
 from rewardflow.plan.simulated_figures import figures_of
+from rewardflow.plan.simulated_parts import draw_step
 
 CONSTANT = PlanSettings(
     prompts=8,
@@ -116,6 +119,23 @@ def test_a_simulation_is_the_same_every_time() -> None:
     plan = with_service(CONSTANT, latency="lognormal:3,1", failures=0.1)
     ends = [[report.ended_s for report in simulate(plan, "stream_1", steps=5).reports] for _ in range(2)]
     assert ends[0] == ends[1]
+
+
+def test_steps_of_many_calls_differ_by_chance_only_a_little() -> None:
+    """Each sixteenth of the latencies gets its exact share of the calls, in a random order."""
+    steps = [draw_step(f"0 {number}", 5120) for number in range(4)]
+    for draws in steps:
+        assert set(Counter(int(16 * draw) for draw in draws.latency).values()) == {320}
+        assert fmean(draws.latency) == pytest.approx(0.5, abs=0.001)
+        assert fmean(draws.failure) == pytest.approx(0.5, abs=0.02)
+    assert len({tuple(draws.latency) for draws in steps}) == 4
+
+
+@pytest.mark.parametrize("num_calls", [8, 512])
+def test_the_slowest_call_of_a_step_is_as_slow_as_chance_makes_it(num_calls: int) -> None:
+    """The mean of the largest of n random numbers is n / (n + 1), and a synchronous step waits for the largest."""
+    slowest = [max(draw_step(f"{seed} 0", num_calls).latency) for seed in range(1000)]
+    assert 1 - fmean(slowest) == pytest.approx(1 / (num_calls + 1), rel=0.1)
 
 
 plans = st.builds(

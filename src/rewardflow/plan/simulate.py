@@ -19,12 +19,13 @@ from rewardflow.flow.flow_parts import FlowParts
 from rewardflow.flow.protocols import Generator
 from rewardflow.flow.reports import StepReport
 from rewardflow.flow.run import Flow
+from rewardflow.flow.schedule import Schedule
 from rewardflow.observe.events import DeviceWorked, EventList
 from rewardflow.plan.named_schedules import num_edge_steps
 from rewardflow.plan.original_recipe import OriginalThreadPool, WholeBatchGenerator
 from rewardflow.plan.settings import PlanSettings
 from rewardflow.plan.simulated_parts import CallLog, SimulatedGenerator, SimulatedReward, SimulatedTrainer
-from rewardflow.plan.slot_queue import SlotQueue, needs_only_slots
+from rewardflow.plan.slot_queue import OneBatchSlots, SharedSlots, SlotQueue, needs_only_slots
 from rewardflow.reward.agent import RewardAgent
 
 
@@ -80,15 +81,14 @@ async def _simulate(
     reward = SimulatedReward(settings)
     schedule = settings.schedule(name)
     generator: Generator = SimulatedGenerator(settings.device)
-    judge: SimulatedReward | OriginalThreadPool = reward
-    options = _agent_options(settings)
     if as_original:
         generator = WholeBatchGenerator(generator)
-        judge = OriginalThreadPool(
-            reward, slots=settings.service.slots, calls_per_step=settings.calls_per_step, seed=settings.seed
-        )
         schedule = schedule.changed(order="completion")
-        options |= {"max_concurrency": settings.calls_per_step * schedule.max_steps_open + 1, "max_attempts": 1}
+    rewards = (
+        _slot_queue(settings, reward, as_original)
+        if needs_only_slots(settings) and not with_agent
+        else _agent(settings, reward, schedule, as_original)
+    )
     sink, reports = EventList(), list[StepReport]()
 
     def on_step(report: StepReport) -> None:
@@ -96,7 +96,7 @@ async def _simulate(
         if len(reports) == reports_wanted:
             raise _Enough
 
-    async with _rewards(settings, judge, options, with_agent=with_agent) as agent:
+    async with rewards as agent:
         parts = FlowParts(
             schedule=schedule,
             prompts=FakePrompts(),
@@ -112,27 +112,41 @@ async def _simulate(
         with contextlib.suppress(_Enough):
             await Flow(parts, on_step=on_step, sink=sink).run(steps=steps)
         await asyncio.sleep(0)
-        num_refused, cost_usd = _refused_and_cost_usd(agent)
+    calls = agent.calls() if isinstance(agent, SlotQueue) else reward.calls
+    num_refused, cost_usd = _refused_and_cost_usd(agent, calls, settings)
     return SimulatedRun(
         reports=tuple(reports),
         worked=tuple(sink.of(DeviceWorked)),
-        calls=reward.calls,
+        calls=calls,
         num_refused=num_refused,
         cost_usd=cost_usd,
     )
 
 
-def _rewards(
-    settings: PlanSettings, judge: SimulatedReward | OriginalThreadPool, options: dict[str, Any], *, with_agent: bool
-) -> RewardAgent | SlotQueue:
-    if needs_only_slots(settings) and not with_agent:
-        return SlotQueue(judge, slots=options["max_concurrency"], price_usd=settings.service.price_usd)
-    return RewardAgent(judge, **options)
+def _slot_queue(settings: PlanSettings, reward: SimulatedReward, as_original: bool) -> SlotQueue:
+    num_slots, calls_per_step = settings.service.slots, settings.calls_per_step
+    slots = (
+        OneBatchSlots(num_slots, calls_per_step=calls_per_step, seed=settings.seed)
+        if as_original
+        else SharedSlots(num_slots)
+    )
+    return SlotQueue(reward.latency_s, slots, price_usd=settings.service.price_usd)
 
 
-def _refused_and_cost_usd(agent: RewardAgent | SlotQueue) -> tuple[int, float]:
+def _agent(settings: PlanSettings, reward: SimulatedReward, schedule: Schedule, as_original: bool) -> RewardAgent:
+    options = _agent_options(settings)
+    if not as_original:
+        return RewardAgent(reward, **options)
+    pool = OriginalThreadPool(
+        reward, slots=settings.service.slots, calls_per_step=settings.calls_per_step, seed=settings.seed
+    )
+    options |= {"max_concurrency": settings.calls_per_step * schedule.max_steps_open + 1, "max_attempts": 1}
+    return RewardAgent(pool, **options)
+
+
+def _refused_and_cost_usd(agent: RewardAgent | SlotQueue, calls: CallLog, settings: PlanSettings) -> tuple[int, float]:
     if isinstance(agent, SlotQueue):
-        return 0, agent.cost_usd
+        return 0, len(calls.started_s) * settings.service.price_usd
     statistics = agent.statistics()
     num_refused = sum(account.governors.pace.num_limited for account in statistics.accounts)
     return num_refused, statistics.ledger.spent_usd + statistics.ledger.uncertain_usd

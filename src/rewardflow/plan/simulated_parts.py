@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from operator import itemgetter
+from typing import Final, Literal, NamedTuple
 
 from rewardflow.errors import ServiceError
 from rewardflow.flow.records import GroupRequest, MicroBatch, UpdateReport
@@ -28,6 +30,8 @@ _WAVES: Final = 512
 _TOKEN: Final = array("l", [0])
 _MASK: Final = array("b", [1])
 _LOG_PROB: Final = array("f", [0.0])
+_MAX_STRATA: Final = 16
+_LEAST_IN_STRATUM: Final = 64
 _BURST_S: Final = 1.0  # a service accepts a burst of as many calls as its rate allows in this time
 
 
@@ -111,11 +115,13 @@ class CallLog:
 
     def in_flight(self, since_s: float, until_s: float) -> list[tuple[float, int]]:
         """Returns each change of the number of calls in flight: its time and the new number."""
-        changes = [(start, 1) for start, end in self._pairs() if end > since_s and start < until_s]
-        changes += [(end, -1) for start, end in self._pairs() if end > since_s and start < until_s]
+        within = [(start, end) for start, end in self._pairs() if end > since_s and start < until_s]
+        changes = [(end, -1) for _, end in within]  # first: of equal times, calls end before others start
+        changes += [(start, 1) for start, _ in within]
+        changes.sort(key=itemgetter(0))
         levels: list[tuple[float, int]] = []
         level = 0
-        for at_s, change in sorted(changes):
+        for at_s, change in changes:
             level += change
             levels.append((at_s, level))
         return levels
@@ -136,7 +142,7 @@ class SimulatedReward:
         self._failures = service.failures
         self._tokens = service.tokens
         self._seed = settings.seed
-        self._draws: Mapping[int, Sequence[float]] = {}
+        self._draws: dict[int, Draws] = {}
         self._calls_per_step = settings.calls_per_step
         self._responses = settings.responses
         self._later_draws = random.Random(f"{settings.seed} again")
@@ -159,6 +165,10 @@ class SimulatedReward:
     def estimate_tokens(self, rollout: Rollout) -> int:
         return self._tokens
 
+    def latency_s(self, rollout: Rollout) -> float:
+        """Returns the latency of a rollout's first call, without making one."""
+        return self._latency(self._draws_of(rollout.step).latency[self._place(rollout)])
+
     def _draw(self, rollout: Rollout) -> tuple[float, bool]:
         """Draws latency and failure: by position for a rollout's first call, in sequence for retries and hedges."""
         place = (rollout.group_id, rollout.index)
@@ -166,13 +176,39 @@ class SimulatedReward:
             latency, failure = self._later_draws.random(), self._later_draws.random()
         else:
             self._tried.add(place)
-            draws = self._draws_of(rollout.step)
-            first = (int(rollout.group_id) * self._responses + rollout.index) % self._calls_per_step
-            latency, failure = draws[first], draws[self._calls_per_step + first]
+            draws, first = self._draws_of(rollout.step), self._place(rollout)
+            latency, failure = draws.latency[first], draws.failure[first]
         return self._latency(latency), failure < self._failures
 
-    def _draws_of(self, step: int) -> Sequence[float]:
+    def _place(self, rollout: Rollout) -> int:
+        return (int(rollout.group_id) * self._responses + rollout.index) % self._calls_per_step
+
+    def _draws_of(self, step: int) -> Draws:
         if step not in self._draws:
-            rng = random.Random(f"{self._seed} {step}")
-            self._draws = {**self._draws, step: [rng.random() for _ in range(2 * self._calls_per_step)]}
+            self._draws[step] = draw_step(f"{self._seed} {step}", self._calls_per_step)
         return self._draws[step]
+
+
+class Draws(NamedTuple):
+    """Random numbers in [0, 1) for the first calls of a step: one for the latency and one for the failure of each."""
+
+    latency: Sequence[float]
+    failure: Sequence[float]
+
+
+@functools.lru_cache(maxsize=64)  # all simulations of a plan draw the same numbers
+def draw_step(seed: str, num_calls: int) -> Draws:
+    """Draws the numbers of a step.
+
+    Each stratum of the latencies, such as the slowest sixteenth, gets its exact share of a large step's calls. So steps
+    differ less by chance, and the mean of a few is the mean of many. The slowest calls stay random: a stratum has at
+    least 64 calls, and a small step has one stratum.
+    """
+    rng = random.Random(seed)
+    latency, failure = (array("d", (rng.random() for _ in range(num_calls))) for _ in range(2))
+    num_strata = min(_MAX_STRATA, num_calls // _LEAST_IN_STRATUM)
+    if num_strata > 1:
+        strata = [place % num_strata for place in range(num_calls)]
+        rng.shuffle(strata)
+        latency = array("d", ((stratum + draw) / num_strata for stratum, draw in zip(strata, latency, strict=True)))
+    return Draws(latency, failure)
