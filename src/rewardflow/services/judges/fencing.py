@@ -2,7 +2,8 @@
 
 Always true: fenced text is between two marker lines that hold a number: a hash of this text and of all texts before it
 in the prompt. No author can write the number of the own text, because it would then change; the numbers of earlier
-texts can be computed by whoever knows these texts, so they are taken out of every later text, in all their forms.
+texts can be computed by whoever knows these texts, so they are taken out of every later text, pieces and look-alikes of
+them, too.
 A marker does not depend on what comes after it: prompts that begin with the same texts are the same up to the end of
 those texts, so that a server can reuse what it computed for them. Nothing inside the fence reads as a marker line, as a
 turn of a chat template or as an invisible instruction. The length is bounded, and a marker line says how much was left
@@ -16,6 +17,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from rewardflow.errors import InvalidInput
 
@@ -43,15 +46,16 @@ _UNSEEN = (
     "\U000e0000-\U000e0fff"
 )
 _UNSEEN_CHARACTER = re.compile(f"[{_UNSEEN}]")
+_HIDDEN_RUN = re.compile(f"([{_UNSEEN}]{{3}})[{_UNSEEN}]+")  # no script needs more in a row: a hidden message
 _BLANKS = " \t\xa0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000"
 _JOINERS = f"[{_UNSEEN}{_BLANKS}\u0300-\u036f\u20d0-\u20ff]*"  # also marks that are drawn onto a bracket
 _ANGLES_OPEN = (
     "<\uff1c\ufe64\u2039\u00ab\u3008\u2329\u27e8\u27ea\u300a\u276c\u276e\u2770\u226a\u226e\u227a\u22d6\u22d8\u29fc\u2991"
-    "\u2993\u2a79\u2aa1\u2af7\u02c2\u1438\u16b2\ufe3d\ufe3f\U0001d236"
+    "\u2993\u2a79\u2aa1\u2af7\u02c2\u1438\u16b2\ufe3d\ufe3f\u2264\u2a7d\u22b0\u22b2\u25c1\u25c3\U0001d236"
 )
 _ANGLES_CLOSE = (
     ">\uff1e\ufe65\u203a\u00bb\u3009\u232a\u27e9\u27eb\u300b\u276d\u276f\u2771\u226b\u226f\u227b\u22d7\u22d9\u29fd\u2992"
-    "\u2994\u2a7a\u2aa2\u2af8\u02c3\u1433\ufe3e\ufe40\U0001d237"
+    "\u2994\u2a7a\u2aa2\u2af8\u02c3\u1433\ufe3e\ufe40\u2265\u2a7e\u22b1\u22b3\u25b7\u25b9\U0001d237"
 )
 _LIKE_TWO = re.compile("[\u226a\u226b\u27ea\u27eb\u2aa1\u2aa2]")  # one character that shows two brackets
 _LIKE_THREE = str.maketrans({"\u22d8": "<<<", "\u22d9": ">>>", "\u2af7": "<<<", "\u2af8": ">>>"})
@@ -59,6 +63,7 @@ _MARKER = re.compile(
     f"[{_ANGLES_OPEN}](?:{_JOINERS}[{_ANGLES_OPEN}])+|[{_ANGLES_CLOSE}](?:{_JOINERS}[{_ANGLES_CLOSE}])+"
     "|[\u22d8\u22d9\u2af7\u2af8]"
 )
+_ESCAPED_MARKER = re.compile(r"(?:&(?:[lg]t|#0{0,6}6[02]|#x0{0,6}3[ce]);){3,}", re.IGNORECASE)
 # Servers turn these into control tokens even inside a message, because they tokenise the rendered template as a whole.
 # Their names follow a few patterns that ordinary text rarely has: a bar inside the brackets (<|im_end|>, <turn|>),
 # a name between bars in square ones ([|endofturn|]), words joined by _ or : (<start_of_turn>, <tool_call>, <seed:eos>,
@@ -81,11 +86,25 @@ _NORMALISED = {
     for code in (*range(0xFE30, 0xFE70), *range(0xFF01, 0xFF5F), *range(0x1D400, 0x1D800))
     if (plain := unicodedata.normalize("NFKC", chr(code))).isascii() and len(plain) == 1
 }
-_PLAIN_FORMS = str.maketrans(_NORMALISED)
-_FORMS: dict[str, str] = {}  # the other forms of each digit of a number, ready for a class of a pattern
-for _form, _plain in _NORMALISED.items():
-    if _plain.lower() in "0123456789abcdef":
-        _FORMS[_plain.lower()] = _FORMS.get(_plain.lower(), "") + _form
+_ASCII = "".join(map(chr, range(128)))
+# Letters that look like digits of a number, beside those that normalising makes plain.
+_LIKE_DIGITS = str.maketrans(
+    {
+        **dict(
+            zip(
+                "oil\u03b1\u03bf\u03f2\u0430\u0431\u0435\u0437\u043e\u0441\u044c\u0501\u0585",
+                "011a0ca6e30cbd0",
+                strict=True,
+            )
+        ),
+        **{chr(first + i): "abcdef"[i] for first in (0x1F150, 0x1F170, 0x1F1E6) for i in range(6)},
+    }
+)
+_DECIMAL = re.compile(r"[^\W\D]")
+_ASCII_SEEN = bytes.maketrans(_ASCII.encode(), _ASCII.lower().translate(_LIKE_DIGITS).encode())
+_ASCII_UNSEEN = "".join(filter(lambda character: not character.isalnum(), _ASCII)).encode()
+_PIECE_DIGITS = 10  # of a number, in a row: fewer may be there by chance
+_MAX_GAP_CHARS = 8  # between two digits of a number that is drawn apart
 # A tokenizer does not read these look-alikes as a token, but a judge may. They have uses of their own, as around a
 # mean or a title, so that only names that look like those of tokens are broken up.
 _LOOK_ALIKES = {
@@ -143,21 +162,37 @@ class Fence:
         return f"{self._clean(text[:num_head])}\n{note}\n{self._clean(text[len(text) - num_tail :])}"
 
     def _clean(self, text: str) -> str:
-        clean = neutralised(text)
-        for number in (self.number, *self.earlier):
-            clean = _without_number(clean, number)
-        return clean
+        return _without_numbers(neutralised(text), (self.number, *self.earlier))
 
 
-def _without_number(text: str, number: str) -> str:
-    """Replaces a marker's number, also where it is in capitals, in other forms of its characters, or drawn apart."""
-    seen = text
-    if not text.isascii():
-        seen = _UNSEEN_CHARACTER.sub("", text).translate(_PLAIN_FORMS)
-    if number not in seen.lower():
+def _without_numbers(text: str, numbers: Iterable[str]) -> str:
+    """Replaces the numbers of markers, also pieces of them, in look-alike characters, or drawn apart."""
+    pieces = [
+        number[start : start + _PIECE_DIGITS] for number in numbers for start in range(len(number) - _PIECE_DIGITS + 1)
+    ]
+    whole = _digits_seen(text)
+    if not any(piece in whole for piece in pieces):
         return text
-    forms = (f"[{character}{character.upper()}{_FORMS.get(character, '')}]" for character in number)
-    return re.sub(f"[{_UNSEEN}]*".join(forms), "[number]", text)
+    digits = [(digit, place) for place, character in enumerate(text) for digit in _digits_seen(character)]
+    seen = "".join(digit for digit, _ in digits)
+    is_number = bytearray(len(text))
+    for piece in pieces:
+        start = seen.find(piece)
+        while start >= 0:
+            places = [place for _, place in digits[start : start + len(piece)]]
+            if all(after - before <= _MAX_GAP_CHARS + 1 for before, after in pairwise(places)):
+                is_number[places[0] : places[-1] + 1] = b"\1" * (places[-1] + 1 - places[0])
+            start = seen.find(piece, start + 1)
+    runs = groupby(zip(text, is_number, strict=True), key=itemgetter(1))
+    return "".join("[number]" if marked else "".join(character for character, _ in run) for marked, run in runs)
+
+
+def _digits_seen(text: str) -> str:
+    """Returns the letters and digits that a reader may see in a text, in plain lower-case forms, and nothing else."""
+    if not text.isascii():
+        text = _DECIMAL.sub(lambda found: str(unicodedata.decimal(found[0])), unicodedata.normalize("NFKD", text))
+        text = text.lower().translate(_LIKE_DIGITS)
+    return text.encode("ascii", "ignore").translate(_ASCII_SEEN, _ASCII_UNSEEN).decode()
 
 
 def neutralised(text: str) -> str:
@@ -165,9 +200,11 @@ def neutralised(text: str) -> str:
     if not text.isascii():
         text = _SURROGATE.sub("\ufffd", text)
         text = _LINE_ENDS.sub("\n", text)
-        text = _INVISIBLE.sub("", text)
+        text = _HIDDEN_RUN.sub(r"\1", _INVISIBLE.sub("", text))
     elif not text.isprintable():  # also true of text with line breaks only
         text = _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    if "&" in text:
+        text = _ESCAPED_MARKER.sub(lambda found: found[0].replace(";&", "; &"), text)
     if any(bracket in text for bracket in "<>[]") or not text.isascii():
         text = _MARKER.sub(_spread, text)
         text = _NORMALISED_TOKENS.break_up(text)
