@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from typing import Any
 
 import pytest
@@ -41,6 +42,25 @@ def test_a_failure_raises_with_the_reason_and_is_no_number(monkeypatch: pytest.M
             monkeypatch.setenv("REWARDFLOW_URL", asker.url)
             with pytest.raises(RuntimeError, match=r"answered 500.*cannot be judged"):
                 await asyncio.to_thread(compute_score, "x", "bad", None)
+
+    asyncio.run(main())
+
+
+def test_a_late_verdict_is_waited_for_and_a_broken_connection_joins_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function has no timeout of its own: `limits.verdict_timeout_s` of the server decides."""
+
+    async def main() -> None:
+        async with served() as asker:
+            monkeypatch.setenv("REWARDFLOW_URL", asker.url)
+            urlopen = urllib.request.urlopen
+            waits = iter([0.2, None])  # what a proxy between them might do to the first try
+            monkeypatch.setattr(urllib.request, "urlopen", lambda request: urlopen(request, timeout=next(waits)))
+            asking = asyncio.create_task(asyncio.to_thread(compute_score, "x", "hold", None))
+            await GATE["started"].wait()
+            await asyncio.sleep(0.5)  # real time: the first connection is broken
+            GATE["hold"].set()
+            assert await asking == 4.0
+            assert CALLS == {"hold": 1}
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from served import CALLS, GATE, served
 
-SHORT_S = 0.25  # for OpenRLHF's 180 s and slime's 120 s
+SHORT_S = 0.25  # for OpenRLHF's 180 s, slime's 120 s and miles' 300 s
 
 
 async def openrlhf_client(
@@ -51,10 +51,11 @@ async def slime_client(
                 await asyncio.sleep(0.01)
 
 
-async def miles_client(url: str, prompt: Any, response: str, label: Any) -> Any:
-    """Posts one sample once, and raises what goes wrong."""
+async def miles_client(url: str, prompt: Any, response: str, label: Any, *, timeout_s: float = 60.0) -> Any:
+    """Posts one sample once, waits for a limited time, and raises what goes wrong."""
     body = {"prompt": prompt, "response": response, "label": label}
-    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    async with aiohttp.ClientSession(timeout=timeout) as session, session.post(url, json=body) as answer:
         answer.raise_for_status()
         return await answer.json()
 
@@ -62,7 +63,8 @@ async def miles_client(url: str, prompt: Any, response: str, label: Any) -> Any:
 async def nemo_gym_agent(url: str, question: Any, answer: str, **row: Any) -> dict[str, Any]:
     """Begins a session, has its model answer, and asks for the reward; any error status ends the rollout."""
     params = {"input": question, "temperature": 1.0}
-    async with aiohttp.ClientSession(raise_for_status=True) as session:
+    for_ever = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(raise_for_status=True, timeout=for_ever) as session:
         body = {"responses_create_params": params, **row}
         async with session.post(f"{url}/seed_session", json=body) as begun:
             assert await begun.json() == {}
@@ -138,13 +140,17 @@ def test_nemo_gym_gets_its_own_word_for_a_failure_if_it_asks_for_it() -> None:
     asyncio.run(main())
 
 
+async def late(client: Any) -> Any:
+    """Answers when the first try of the client has timed out; returns what the client made of it."""
+    asking = asyncio.create_task(client)
+    await GATE["started"].wait()
+    await asyncio.sleep(1.5 * SHORT_S)  # real time, as the clients have it
+    GATE["hold"].set()
+    return await asking
+
+
 def test_a_verdict_later_than_the_clients_timeout_is_got_by_its_next_try_without_a_new_call() -> None:
-    async def late(client: Any) -> Any:
-        asking = asyncio.create_task(client)
-        await GATE["started"].wait()
-        await asyncio.sleep(1.5 * SHORT_S)  # the first try is over
-        GATE["hold"].set()
-        return await asking
+    """So do OpenRLHF and slime. The tries are many, so that none of them is the last on a busy machine."""
 
     async def main() -> None:
         async with served() as asker:
@@ -152,12 +158,43 @@ def test_a_verdict_later_than_the_clients_timeout_is_got_by_its_next_try_without
                 openrlhf_client(f"{asker.url}/openrlhf", "hold 1", "", None, tries=1000, timeout_s=SHORT_S)
             )
             assert answer["rewards"] == [6.0]
+            assert CALLS == {"hold 1": 1}
         async with served() as asker:
             assert (
                 await late(slime_client(f"{asker.url}/slime", "q", "hold 22", None, tries=1000, timeout_s=SHORT_S))
                 == 7.0
             )
             assert CALLS == {"hold 22": 1}
+
+    asyncio.run(main())
+
+
+def test_a_verdict_later_than_the_last_try_is_lost_to_that_sample_and_free_for_the_next_request() -> None:
+    """OpenRLHF goes on without the sample after five tries, slime raises after ten, miles after its only one."""
+
+    async def main() -> None:
+        async with served() as asker:
+            with pytest.raises(RuntimeError, match="no reward"):
+                await openrlhf_client(f"{asker.url}/openrlhf", "hold 1", "", None, timeout_s=0.05)
+            with pytest.raises(TimeoutError):
+                await slime_client(f"{asker.url}/slime", "q", "hold 22", None, timeout_s=0.05)
+            with pytest.raises(TimeoutError):
+                await miles_client(f"{asker.url}/miles", "q", "hold 333", None, timeout_s=0.05)
+            GATE["hold"].set()
+            answer = await openrlhf_client(f"{asker.url}/openrlhf", "hold 1", "", None)
+            assert answer["rewards"] == [6.0]
+            assert await slime_client(f"{asker.url}/slime", "q", "hold 22", None) == 7.0
+            assert await miles_client(f"{asker.url}/miles", "q", "hold 333", None) == 8.0
+            assert CALLS == {"hold 1": 1, "hold 22": 1, "hold 333": 1}
+
+    asyncio.run(main())
+
+
+def test_nemo_gym_waits_for_a_late_verdict_as_long_as_it_takes() -> None:
+    async def main() -> None:
+        async with served() as asker:
+            assert (await late(nemo_gym_agent(asker.url, "q", "hold 1")))["reward"] == 6.0
+            assert CALLS == {"hold 1": 1}
 
     asyncio.run(main())
 

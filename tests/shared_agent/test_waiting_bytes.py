@@ -68,6 +68,30 @@ def test_a_message_that_comes_again_counts_once() -> None:
     assert waiting.of_run("run") == once > 2000
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response": "x" * 6000},
+        {"response": "\u00e9" * 6000},
+        {"prompt": "x" * 6000},
+        {"ground_truth": "x" * 6000},
+        {"ground_truth": ["x" * 6000]},
+        {"extra_info": {"page": "x" * 6000}},
+        {"messages": [{"role": "user", "content": "x" * 6000}]},
+        {"token_ids": list(range(6000))},
+    ],
+)
+def test_rollouts_of_callers_in_this_process_count_with_all_that_they_hold(fields: dict[str, Any]) -> None:
+    waiting, client = WaitingBytes(LIMIT), HostClient("id", "run", 1.0)
+    large = rf.Rollout(**{"group_id": "g", "response": "", **fields})
+    waiting.add_local(client, [(1, large)])
+    assert waiting.of_run("run") > 6000
+    with pytest.raises(RunFull, match="max_waiting_mb"):
+        waiting.add_local(client, [(2, large)])
+    waiting.release(client, [1])
+    assert waiting.of_run("run") == 0
+
+
 class Counting(KillableHost):
     """Notes the most bytes that the run `large` had waiting."""
 

@@ -22,6 +22,7 @@ from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, JournalLoc
 from rewardflow.observe.own_address import uses_own_address
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.event_loop import end_tasks
+from rewardflow.reward.gc_tuning import fewer_collections
 from rewardflow.reward.limits.ledger import LedgerStatistics
 from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.serve.chat_proxy import ChatProxy
@@ -43,6 +44,7 @@ RUN_HEADER: Final = "X-Rewardflow-Run"
 STEP_HEADER: Final = "X-Rewardflow-Step"
 _BACKLOG: Final = 4096  # thousands of clients may connect at once
 _CLOSE_S: Final = 5.0
+_USUALLY_WAITING: Final = 10_000  # rollouts, most of them in a queue and not in a call
 _EVENTS: Final = "text/event-stream"
 _MAX_STEP: Final = 2**63 - 1
 
@@ -72,6 +74,7 @@ class AgentServer:
 
     async def __aenter__(self) -> AgentServer:
         async with contextlib.AsyncExitStack() as undo:
+            undo.enter_context(fewer_collections(_USUALLY_WAITING))
             tasks = await asyncio.TaskGroup().__aenter__()
             undo.push_async_exit(functools.partial(_end, tasks))
             self._service = Service(lambda: self._build(self._run_ledgers), tasks.create_task)

@@ -32,7 +32,7 @@ from rewardflow.shared_agent.messages import (
     Submit,
     Take,
 )
-from rewardflow.types import Reward, Rollout
+from rewardflow.types import EMPTY, Reward, Rollout
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -44,7 +44,8 @@ _OPS: Final[Mapping[str, type[Op]]] = {
     kind.__name__: kind for kind in (Submit, ScoreRequest, Seal, Cancel, CancelStarted, StillWanted)
 }
 _WHOLE: Final = ("index", "group_size", "step", "position", "policy_version")
-_ROLLOUT_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Rollout))
+_ROLLOUT_FIELDS: Final = {field.name: None for field in dataclasses.fields(Rollout)}  # an ordered set
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 # -- the messages of the Python client -------------------------------------------------------------------------------
@@ -108,9 +109,7 @@ class ScoreBody:
 async def score(body: ScoreBody, job: ServedJob, requests: RepeatableRequests) -> web.Response:
     """Judges rollouts, and answers with what is final within `wait_s`; the same request again gets the rest."""
     rollouts, futures = await _ask(body, job, requests)
-    open_ones = [future for future in futures if not future.done()]
-    if open_ones and body.wait_s > 0:
-        await asyncio.wait(open_ones, timeout=min(body.wait_s, MAX_WAIT_S))
+    await _wait_for_all(futures, min(body.wait_s, MAX_WAIT_S))
     verdicts = [
         verdict_json(rollout, future.result())
         for rollout, future in zip(rollouts, futures, strict=True)
@@ -118,6 +117,15 @@ async def score(body: ScoreBody, job: ServedJob, requests: RepeatableRequests) -
     ]
     pending = [place_json(rollout) for rollout, future in zip(rollouts, futures, strict=True) if not future.done()]
     return json_answer({"verdicts": verdicts, "pending": pending})
+
+
+async def _wait_for_all(futures: Sequence[asyncio.Future[Reward]], timeout_s: float) -> None:
+    """Waits until all are done or the time is over; waits for the last first, after which most others are done, too."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + timeout_s
+    for future in reversed(futures):
+        if not future.done() and (left_s := until_s - loop.time()) > 0:
+            await asyncio.wait((future,), timeout=left_s)
 
 
 async def score_events(body: ScoreBody, job: ServedJob, requests: RepeatableRequests) -> AsyncIterator[bytes]:
@@ -178,8 +186,8 @@ def verdict_json(rollout: Rollout, reward: Reward) -> dict[str, Any]:
         "kind": reward.kind,
         "error": reward.error,
         "imputed": reward.imputed,
-        "components": dict(reward.components),
-        "extras": dict(reward.extras),
+        "components": _NOTHING if reward.components is EMPTY else dict(reward.components),
+        "extras": _NOTHING if reward.extras is EMPTY else dict(reward.extras),
         "query": reward.query,
         "explanation": reward.explanation,
         "attempts": reward.attempts,

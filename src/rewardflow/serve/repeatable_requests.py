@@ -140,7 +140,7 @@ class SettledVerdicts:
     def put(self, key: _Key, reward: Reward) -> None:
         if key in self._verdicts:
             return
-        size = _BYTES_A_VERDICT + sum(len(text or "") for text in (reward.query, reward.explanation, reward.error))
+        size = _BYTES_A_VERDICT + len(reward.query or "") + len(reward.explanation or "") + len(reward.error or "")
         if reward.extras:
             size += len(canonical(reward.extras))
         self._verdicts[key] = reward, size

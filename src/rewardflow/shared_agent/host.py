@@ -4,7 +4,7 @@ Always true: a rollout that two clients of a run submit is judged once, and both
 verdict until its client has confirmed it, and cancels a request once no client wants it. A client that does not come
 back within its lease is removed. A group that is judged as a whole and never becomes whole is given up in bounded time.
 A client that records its run gets every call that is made for the run. Only the holder of a client's secret can send,
-take or leave as that client. A run's rollouts take a bounded number of bytes (`waiting_bytes.py`).
+take or leave as that client. A run's rollouts take a bounded number of bytes (`samples.py`).
 
 This module does not import Ray. Everything runs on the agent's loop, and a message may arrive twice.
 """
@@ -43,7 +43,6 @@ from rewardflow.shared_agent.messages import (
     UnknownClient,
     Welcome,
     client_id_of,
-    pack_rollout,
 )
 from rewardflow.shared_agent.samples import Samples, WaitingBytes
 from rewardflow.types import FailureKind, Reward, Rollout
@@ -171,14 +170,13 @@ class Host:
 
         All of the rollouts are judged, also if nobody waits for them any longer. Raises `RunFull` like `post`.
         """
-        client = self._clients.local(run, share, lambda client, serial: self._settle(client, (serial,)))
-        serials = range(client.last_serial + 1, client.last_serial + 1 + len(rollouts))
-        numbered = list(zip(serials, rollouts, strict=True))
-        op = ScoreRequest([(serial, pack_rollout(one, with_tokens=True)) for serial, (one, _) in numbered], due_step)
-        self._waiting_bytes.add(client, (op,))
+        client = self._clients.local(run, share, lambda client, serial: self._withdraw(client, (serial,)))
+        numbered = [(serial, one, settled) for serial, (one, settled) in enumerate(rollouts, client.last_serial + 1)]
+        self._waiting_bytes.add_local(client, [(serial, one) for serial, one, _ in numbered])
         client.last_serial += len(rollouts)
-        client.waiting.update({serial: settled for serial, (_, settled) in numbered})
-        self._do(client, op)
+        client.waiting.update({serial: settled for serial, _, settled in numbered})
+        fresh = [one for serial, one, _ in numbered if self._samples.want(client, serial, one)]
+        self._begin_alone(client, fresh, due_step)
 
     @property
     def needs_groups(self) -> bool:
@@ -196,9 +194,7 @@ class Host:
                     self._begin(self._ticket_of(client, op), fresh)
                     self._watch_incomplete(client.run, fresh)
             case ScoreRequest():
-                if fresh := self._samples.take_in(client, op.rollouts):
-                    self._begin(self._ticket_of_step(client, fresh[0].step, op.due_step), fresh)
-                    self._watch_incomplete(client.run, fresh, always=isinstance(client, LocalClient))
+                self._begin_alone(client, self._samples.take_in(client, op.rollouts), op.due_step)
             case Seal() if op.ticket in client.tickets:
                 self._seal(client.tickets.pop(op.ticket))
             case Cancel():
@@ -208,6 +204,12 @@ class Host:
                 client.settled.add_all_but(op.serials, last=op.last)
             case CancelStarted() if op.ticket in client.tickets and self.halt is None:
                 client.tickets[op.ticket].cancel_started()
+
+    def _begin_alone(self, client: HostClient, fresh: list[Rollout], due_step: int | None) -> None:
+        """Begins rollouts that belong to no ticket of the client."""
+        if fresh:
+            self._begin(self._ticket_of_step(client, fresh[0].step, due_step), fresh)
+            self._watch_incomplete(client.run, fresh, always=isinstance(client, LocalClient))
 
     def _ticket_of(self, client: HostClient, op: Submit) -> ForwardingTicket:
         ticket = client.tickets.get(op.ticket)

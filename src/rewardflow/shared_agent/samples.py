@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.groups.incomplete_groups import GroupKey
 from rewardflow.reward.journal.verdict_keys import has_same_inputs
 from rewardflow.shared_agent.host_clients import HostClient, SampleKey
-from rewardflow.shared_agent.messages import Op, Packed, RunFull, ScoreRequest, Submit, unpack_rollout
-from rewardflow.types import Reward, Rollout
+from rewardflow.shared_agent.messages import Op, Packed, RunFull, ScoreRequest, Submit, pack_rollout, unpack_rollout
+from rewardflow.types import EMPTY, Reward, Rollout
 
 
 @dataclass(slots=True, eq=False)
@@ -46,18 +47,23 @@ class Samples:
             except InvalidInput as error:
                 client.tell(serial, Reward(kind="user_error", error=str(error)))
                 continue
-            key = _key(client.run, rollout)
-            sample = self._samples.get(key)
-            if sample is None:
-                client.serials[serial] = key
-                self._samples[key] = _Sample(rollout, [(client, serial)])
+            if self.want(client, serial, rollout):
                 fresh.append(rollout)
-            elif has_same_inputs(sample.rollout, rollout):
-                client.serials[serial] = key
-                sample.wanted_by.append((client, serial))
-            else:
-                client.tell(serial, _collision(rollout, client.run))
         return fresh
+
+    def want(self, client: HostClient, serial: int, rollout: Rollout) -> bool:
+        """Notes that the client wants the verdict on a rollout; returns whether it is not being judged yet."""
+        key = _key(client.run, rollout)
+        sample = self._samples.get(key)
+        if sample is not None and not has_same_inputs(sample.rollout, rollout):
+            client.tell(serial, _collision(rollout, client.run))
+            return False
+        client.serials[serial] = key
+        if sample is None:
+            self._samples[key] = _Sample(rollout, [(client, serial)])
+        else:
+            sample.wanted_by.append((client, serial))
+        return sample is None
 
     def withdraw(self, client: HostClient, serials: Iterable[int]) -> Collection[GroupKey]:
         """Removes the client's requests; returns the groups that now have a rollout that no client wants."""
@@ -117,6 +123,13 @@ class WaitingBytes:
             for serial, packed in op.rollouts
             if serial not in client.serials and serial not in client.settled
         }
+        self._count(client, sizes)
+
+    def add_local(self, client: HostClient, rollouts: Iterable[tuple[int, Rollout]]) -> None:
+        """Counts rollouts by serial number that are in this process already; raises like `add`."""
+        self._count(client, {serial: _memory_of(rollout) for serial, rollout in rollouts})
+
+    def _count(self, client: HostClient, sizes: Mapping[int, int]) -> None:
         added, waiting = sum(sizes.values()), self._by_run[client.run]
         if waiting and waiting + added > self._max_bytes:
             raise RunFull(
@@ -134,3 +147,16 @@ class WaitingBytes:
 
 def _size_of(packed: Packed) -> int:
     return len(pickle.dumps(packed, pickle.HIGHEST_PROTOCOL))
+
+
+def _memory_of(rollout: Rollout) -> int:
+    """Returns about how many bytes a rollout takes; one that holds more than texts is packed for that."""
+    has_texts_only = (
+        rollout.extra_info is EMPTY
+        and not rollout.messages
+        and (rollout.ground_truth is None or type(rollout.ground_truth) is str)
+        and rollout.token_ids is rollout.log_probs is rollout.response_mask is rollout.token_versions is None
+    )
+    if not has_texts_only:
+        return _size_of(pack_rollout(rollout, with_tokens=True))
+    return getsizeof(rollout.response) + getsizeof(rollout.prompt) + getsizeof(rollout.ground_truth)

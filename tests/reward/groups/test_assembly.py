@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import time
@@ -22,6 +23,7 @@ from simple_rewards import (
 
 import rewardflow as rf
 from rewardflow import clock
+from rewardflow.reward.groups.job import Job
 
 # -- post_process_scores and score_group -------------------------------------------------------------------------------
 
@@ -312,3 +314,21 @@ def test_a_reward_that_cancels_its_own_ticket_harms_no_other_call() -> None:
             return [(await ticket.all())[0].rewards[0].kind for ticket in tickets.values()]
 
     assert clock.run(main()) == ["cancelled", None, None]
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_delivered_groups_leave_nothing_for_the_garbage_collector() -> None:
+    async def main() -> int:
+        async with rf.RewardAgent(async_number) as agent:
+            await agent.submit(group("g", "1", "2", "3")).all()
+            return sum(type(one) is Job and one not in before for one in gc.get_objects())
+
+    gc.collect()
+    before = {one for one in gc.get_objects() if type(one) is Job}  # other tests may keep theirs
+    gc.disable()
+    try:
+        assert clock.run(main()) == 0
+    finally:
+        gc.enable()

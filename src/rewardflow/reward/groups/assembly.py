@@ -350,6 +350,7 @@ class Assembly:
             record_group(self._recorder, pending, group, at_s=self._loop.time())
         self._forget(pending)
         pending.is_delivered = True
+        pending.jobs = []  # they refer to the group: without this, only the garbage collector would free both
         is_stranded = self._halted is not None and any(reward.kind in UNDECIDED_KINDS for reward in group.rewards)
         pending.ticket._deliver(pending, group, is_stranded=is_stranded)
         if self._is_draining:

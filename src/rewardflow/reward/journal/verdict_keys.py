@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 
 from rewardflow.reward.journal.canonical import canonical
-from rewardflow.types import Rollout
+from rewardflow.types import EMPTY, Rollout
 
 
 def verdict_keys(identity: str, rollouts: Sequence[Rollout], *, run: str | None) -> tuple[bytes, ...]:
@@ -48,7 +48,7 @@ def _inputs(rollout: Rollout) -> bytes:
             list(rollout.messages),
             rollout.response,
             rollout.ground_truth,
-            dict(rollout.extra_info),
+            {} if rollout.extra_info is EMPTY else dict(rollout.extra_info),  # copying the usual EMPTY takes long
             rollout.group_size,
         ]
     )
