@@ -228,7 +228,7 @@ def column_names(connection: sqlite3.Connection) -> list[str]:
 def column_problems(connection: sqlite3.Connection) -> list[str]:
     """Names the columns whose type changed on disk: SQLite would then find other values in them, or none."""
     declared = connection.execute("SELECT name, type FROM pragma_table_info('verdicts')")
-    types = {_as_text(name): _as_text(type_) for name, type_ in declared}
+    types = {text_of(name): text_of(type_) for name, type_ in declared}
     return [
         f"column {name} must be {wanted}, got {types[name]}"
         for name, wanted in _COLUMN_TYPES.items()
@@ -236,9 +236,9 @@ def column_problems(connection: sqlite3.Connection) -> list[str]:
     ]
 
 
-def _as_text(value: str | bytes) -> str:
-    """Decodes what a connection returns that reads texts as bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def text_of(value: object) -> str:
+    """Returns a text that was read; some connections read texts as bytes, because a broken one would end the query."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 # -- network file systems --

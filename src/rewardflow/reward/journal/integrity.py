@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, column_problems, open_for_reading, translated_errors
+from rewardflow.reward.journal.database import (
+    LOCK_TIMEOUT_S,
+    column_problems,
+    open_for_reading,
+    text_of,
+    translated_errors,
+)
 from rewardflow.reward.journal.reservations import reservation_problems
 from rewardflow.reward.journal.row_scan import scan
 
@@ -67,7 +73,7 @@ def _page_problems(connection: sqlite3.Connection) -> Iterator[str]:
     yield from column_problems(connection)
     try:
         for (text,) in connection.execute(f"PRAGMA integrity_check({MAX_PAGE_PROBLEMS})"):
-            message = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+            message = text_of(text)
             if message != "ok":
                 yield from message.splitlines()
     except sqlite3.DatabaseError as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.errors import JournalError
+from rewardflow.reward.journal.database import text_of
 from rewardflow.reward.journal.row_checksums import values_checksum
 from rewardflow.reward.journal.verdict_rows import as_text
 from rewardflow.types import EMPTY
@@ -83,10 +84,14 @@ def read_reservations(connection: sqlite3.Connection, run: str, *, all_runs: boo
     where, values = ("", ()) if all_runs else (" WHERE run = ?", (as_text(run),))
     rows = connection.execute(f"SELECT run, at_s, {_COLUMNS}, crc32 FROM reservations{where}", values).fetchall()
     sound = [row for row in rows if _problem(row) is None]
-    own = [row for row in sound if not _shown_text(row[2]).startswith(_RUN_CAP)]
+    own: list[Sequence[Any]] = []
     of_run_caps: defaultdict[str, tuple[Reservation, ...]] = defaultdict(tuple)
-    for name, _, account, *money, _ in (row for row in sound if row not in own):
-        of_run_caps[_shown_text(name)] += (Reservation(_shown_text(account).removeprefix(_RUN_CAP), *money),)
+    for row in sound:
+        name, _, account, *money, _ = row
+        if text_of(account).startswith(_RUN_CAP):
+            of_run_caps[text_of(name)] += (Reservation(text_of(account).removeprefix(_RUN_CAP), *money),)
+        else:
+            own.append(row)
     return StoredMoney(
         tuple(Reservation(*row[2:-1]) for row in own if row[0] == as_text(run)),
         spent_usd=sum(row[3] for row in own),
@@ -104,7 +109,7 @@ def reservation_problems(connection: sqlite3.Connection) -> Iterator[str]:
     try:
         for row in connection.execute(f"SELECT run, at_s, {_COLUMNS}, {checksum} FROM reservations"):
             if (problem := _problem(row)) is not None:
-                yield f"run {_shown(row[0])}, account {_shown(row[2])}: {problem}"
+                yield f"run {text_of(row[0])!r}, account {text_of(row[2])!r}: {problem}"
     except sqlite3.DatabaseError as error:
         yield str(error)
 
@@ -159,11 +164,3 @@ def _problem(row: Sequence[Any]) -> str | None:
     if checksum is not None and checksum != values_checksum(values):
         return "its money does not match its checksum"
     return None
-
-
-def _shown(text: object) -> str:
-    return repr(_shown_text(text))
-
-
-def _shown_text(text: object) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

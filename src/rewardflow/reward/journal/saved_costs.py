@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rewardflow.errors import JournalError
+from rewardflow.reward.journal.database import text_of
 from rewardflow.reward.journal.verdict_rows import COST_IS_WHOLE, as_text
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def spent_by_run_usd(connection: sqlite3.Connection) -> dict[str, float]:
     """Returns what the verdicts of each run have cost."""
     spent: dict[str, float] = {}
     for run, whole_usd, num_changed in connection.execute(f"SELECT run, {_SUMS} FROM verdicts GROUP BY run").fetchall():
-        name = run.decode("utf-8", "replace") if isinstance(run, bytes) else str(run)
+        name = text_of(run)
         spent[name] = read_saved_costs(connection, name).usd if num_changed else float(whole_usd)
     return spent
 
