@@ -16,7 +16,7 @@ from rewardflow.errors import InvalidInput, RewardLoadError
 from rewardflow.flow.schedule import Schedule, Stream
 from rewardflow.observe.run_directory import read_events, read_steps
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.runtime.local import embedded, for_device_here, prepared_device
+from rewardflow.runtime.local import device_of, embedded, for_device_here, prepared_device
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     GenerationSettings,
@@ -218,3 +218,15 @@ def test_on_a_cpu_precision_stays_as_it_is(tmp_path: Path) -> None:
     prepared_device(settings)
     assert torch.get_float32_matmul_precision() == before
     assert for_device_here(settings) == settings
+
+
+def test_a_build_for_gpus_on_a_machine_without_one_computes_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accelerator_of_build(check_available: bool = False) -> torch.device | None:
+        return None if check_available else torch.device("cuda")
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", accelerator_of_build)
+    settings = settings_in(tmp_path)
+    settings = dataclasses.replace(settings, trainer=dataclasses.replace(settings.trainer, device="auto"))
+    assert device_of(settings) == torch.device("cpu")

@@ -10,7 +10,8 @@ from tiny_run import settings_in
 from rewardflow.flow.schedule import Schedule
 from rewardflow.policy.load_policy import outline_policy
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_rank_memory
-from rewardflow.runtime.memory_plan import MemoryPlan, plan_memory, planned
+from rewardflow.runtime.memory_plan import CompletedSettings, MemoryPlan, complete_for, plan_memory, planned
+from rewardflow.settings.device_defaults import PASS_TOKENS_KEY
 from rewardflow.settings.run_settings import (
     AlgorithmSettings,
     GenerationSettings,
@@ -121,3 +122,57 @@ def test_what_cannot_run_without_data_is_calculated_and_says_so(plain: RunSettin
     plan = plan_memory(dataclasses.replace(plain, trainer=megatron), GIB)
     assert [(phase.name, phase.is_calculated) for phase in plan.phases] == [("update", True)]
     assert kinds(plan, "update")["optimizer"] == 2 * kinds(plan, "update")["weights"]
+
+
+# -- the size of a pass --
+
+
+@pytest.fixture(scope="module")
+def left_open(plain: RunSettings) -> RunSettings:
+    """Leaves the size of a pass to the device, whose usual 8,192 tokens are more than the steps below have."""
+    one = RuntimeSettings()
+    trainer = dataclasses.replace(SMALL, micro_batch_tokens=None)
+    return dataclasses.replace(plain, trainer=trainer, runtime=one, algorithm=AlgorithmSettings())
+
+
+def test_a_pass_that_is_left_to_the_device_is_fitted_to_its_memory(left_open: RunSettings) -> None:
+    usual = plan_memory(left_open, GIB)
+    assert usual.fits
+    assert usual.chosen[PASS_TOKENS_KEY] == 8192
+    small = usual.largest.num_bytes // 2
+    plan = plan_memory(left_open, small)
+    assert plan.fits
+    assert 16 <= plan.chosen[PASS_TOKENS_KEY] < 8192
+    given = dataclasses.replace(left_open, trainer=dataclasses.replace(SMALL, micro_batch_tokens=8192))
+    assert not plan_memory(given, small).fits
+    assert PASS_TOKENS_KEY not in plan_memory(given, small).chosen
+
+
+def test_a_run_and_a_check_take_the_number_of_the_plan(left_open: RunSettings) -> None:
+    small = plan_memory(left_open, GIB).largest.num_bytes // 2
+    completed = complete_for(left_open, "accelerator", small)
+    assert completed.settings.trainer.pass_tokens == plan_memory(left_open, small).chosen[PASS_TOKENS_KEY]
+    assert completed.fitted_to_bytes == small
+    assert complete_for(completed.settings, "accelerator", small).settings == completed.settings
+
+
+def test_a_pass_keeps_its_usual_size_where_memory_is_unknown_or_cannot_be_planned(plain: RunSettings) -> None:
+    unknown = complete_for(dataclasses.replace(plain, trainer=TrainerSettings()), "accelerator", None)
+    assert (unknown.settings.trainer.pass_tokens, unknown.fitted_to_bytes) == (8192, None)
+    megatron = TrainerSettings(backend="megatron", megatron=MegatronSettings(tensor_parallel=2))
+    planned_not = complete_for(dataclasses.replace(plain, trainer=megatron), "accelerator", 2**20)
+    assert (planned_not.settings.trainer.pass_tokens, planned_not.fitted_to_bytes) == (8192, None)
+
+
+def test_a_model_that_cannot_be_rehearsed_still_gets_its_settings(
+    plain: RunSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    absent = dataclasses.replace(plain, trainer=TrainerSettings(), policy=PolicySettings(model="not/there"))
+    completed = complete_for(absent, "accelerator", GIB)
+    assert completed.settings.trainer.pass_tokens == 8192
+    assert "could not be planned" in caplog.text
+
+
+def test_on_a_cpu_nothing_is_fitted(plain: RunSettings) -> None:
+    on_cpu = dataclasses.replace(plain, trainer=TrainerSettings())
+    assert complete_for(on_cpu, "cpu", 2**20) == CompletedSettings(settings=on_cpu)

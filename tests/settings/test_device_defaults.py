@@ -47,7 +47,7 @@ def test_what_is_given_stays() -> None:
         policy=PolicySettings(gradient_checkpointing=False),
     )
     assert for_device(given, "accelerator") == given
-    assert left_to_device(given, "accelerator") == {}
+    assert left_to_device(given, for_device(given, "accelerator")) == {}
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_what_is_given_stays() -> None:
 )
 def test_a_check_says_what_the_device_chooses(kind: Any, expected: tuple[Any, ...]) -> None:
     names = ("trainer.autocast", "policy.gradient_checkpointing", "trainer.micro_batch_tokens")
-    assert left_to_device(settings(), kind) == dict(zip(names, expected, strict=True))
+    assert left_to_device(settings(), for_device(settings(), kind)) == dict(zip(names, expected, strict=True))

@@ -22,6 +22,6 @@ def wait_for_device() -> None:
 
 def release_cached_memory() -> None:
     """Gives the driver back what torch's allocator keeps for later, so that other processes can have it."""
+    wait_for_device()  # memory that a kernel still uses would stay
     if torch.accelerator.is_available():
-        torch.accelerator.synchronize()  # memory that a kernel still uses would stay
         torch.accelerator.empty_cache()

@@ -23,6 +23,8 @@ from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.generate.engines import Engine, NamedTensors, engine_factory
 from rewardflow.generate.samplings import samplings_of_run, validation_sampling
+from rewardflow.runtime.memory_estimate import device_memory
+from rewardflow.runtime.memory_plan import complete_for
 from rewardflow.runtime.memory_tuning import keep_freed_memory, without_what_lasts
 from rewardflow.runtime.open_run import Machinery, OpenOptions, OpenRun, open_run
 from rewardflow.runtime.peak_memory import peak_memory_bytes
@@ -96,7 +98,7 @@ class LocalRuntime:
             critic=self.trainer if settings.algorithm.kind.critic else None,
             fits=lambda prompt: bool(engine.encoder.fit([prompt]).kept),
             peak_memory_bytes=partial(peak_memory_bytes, device_of(settings)),
-            device_kind=device_kind(settings),
+            settings=settings,
         )
 
     async def rehearse_evaluation(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
@@ -109,7 +111,7 @@ class LocalRuntime:
 
     async def load_evaluation(self, checkpoint: Checkpoint | None, version: int) -> Generator:
         """Loads the engine alone, without a trainer."""
-        self._settings = await self._thread.run(lambda: for_device_here(self._settings))
+        self._settings = for_device(self._settings, await self._thread.run(lambda: device_kind(self._settings)))
         policy = await self._thread.run(lambda: _load_saved(self._settings, checkpoint))
         engine = make_measuring_engine(self._settings, policy, self._thread)
         await self._stack.enter_async_context(engine)
@@ -178,8 +180,8 @@ def device_kind(settings: RunSettings) -> DeviceKind:
 
 
 def for_device_here(settings: RunSettings) -> RunSettings:
-    """Returns the settings with what they leave to the device of this process."""
-    return for_device(settings, device_kind(settings))
+    """Returns the settings with what they leave to the device of this process. This may plan its memory."""
+    return complete_for(settings, device_kind(settings), device_memory(device_of(settings))).settings
 
 
 def device_of(settings: RunSettings) -> Any:
@@ -187,7 +189,8 @@ def device_of(settings: RunSettings) -> Any:
     import torch
 
     if settings.trainer.device == "auto":
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
+        # A build for an accelerator names it also on a machine that has none, unless asked to check.
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(settings.trainer.device)
         torch.empty(0, device=device)

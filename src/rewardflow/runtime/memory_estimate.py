@@ -70,7 +70,7 @@ def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> Memor
     has_copy = settings.schedule.placement == "separate" or not engine_factory(settings).uses_policy_model
     return MemoryEstimate(
         device=str(device),
-        device_bytes=_memory_of(device),
+        device_bytes=device_memory(device),
         num_parameters=sum(weight.numel() for weight in weights),
         num_trained=sum(weight.numel() for weight in trained),
         weights=plain_bytes + (_size(trained) if has_adapters else 0),
@@ -184,11 +184,13 @@ def _num_bytes(dtype: str) -> int:
     return _FLOAT32_BYTES if dtype == "float32" else 2
 
 
-def _memory_of(device: Any) -> int | None:
+def device_memory(device: Any) -> int | None:
+    """Returns the bytes that a device has; None: unknown."""
     import torch
 
     if device.type == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return None
+    try:
+        return int(torch.accelerator.get_memory_info(device)[1])
+    except (RuntimeError, NotImplementedError, ValueError):  # of devices that do not tell
+        return None

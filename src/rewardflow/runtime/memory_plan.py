@@ -7,23 +7,26 @@ marked as calculated. What an allocator adds by fragments, kernels' workspace an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rewardflow.generate.engines import engine_factory
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
-from rewardflow.settings.device_defaults import DeviceKind, for_device, left_to_device
+from rewardflow.settings.device_defaults import PASS_TOKENS_KEY, DeviceKind, for_device, left_to_device
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 from rewardflow.train.memory_phase import MemoryPhase
+from rewardflow.train.pass_size import PER_PASS, fewer_tokens
 
 if TYPE_CHECKING:
     from rewardflow.policy.load_policy import Policy
 
+logger = logging.getLogger(__name__)
+
 _GIB = 2**30
 _BETWEEN_STEPS = ("publish", "save", "generate")
-_PER_PASS = ("activations", "logits")  # grow with the tokens of a pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,11 @@ class MemoryPlan:
     def fits(self) -> bool:
         return self.largest.num_bytes <= self.device_bytes
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether passes were seen in a rehearsal."""
+        return any(not phase.is_calculated for phase in self.phases)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "device_bytes": self.device_bytes,
@@ -63,15 +71,59 @@ class MemoryPlan:
 
 
 def plan_memory(settings: RunSettings, device_bytes: int) -> MemoryPlan:
-    """Needs the model's configuration and tokenizer, not its weights. The device is an accelerator, unless given."""
+    """Needs the model's configuration and tokenizer, not its weights. The device is an accelerator, unless given.
+
+    Where the settings leave the size of a pass to the device, the plan has the largest that fits.
+    """
+    kind: DeviceKind = "cpu" if settings.trainer.device == "cpu" else "accelerator"
+    completed = for_device(settings, kind)
+    plan = _rehearsed(completed, device_bytes)
+    if kind == "cpu":
+        return plan
+    if settings.trainer.micro_batch_tokens is None:
+        while (tokens := fewer_tokens(completed, plan.phases, device_bytes)) is not None:
+            completed = _with_pass(completed, tokens)
+            plan = _rehearsed(completed, device_bytes)
+    return replace(plan, chosen=left_to_device(settings, completed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedSettings:
+    """Settings with a value for everything that they left to the device."""
+
+    settings: RunSettings
+    fitted_to_bytes: int | None = None  # the memory to which the size of a pass was fitted; None: it was not
+
+
+def complete_for(settings: RunSettings, kind: DeviceKind, device_bytes: int | None) -> CompletedSettings:
+    """Completes settings for a device with this memory, if it is known. A run and `--check` get their values here.
+
+    This may take a minute, for a plan of the memory. A model that cannot be planned keeps the size of a pass that it
+    has where the memory is unknown.
+    """
+    usual = CompletedSettings(settings=for_device(settings, kind))
+    if kind == "cpu" or device_bytes is None or settings.trainer.micro_batch_tokens is not None:
+        return usual
+    try:
+        plan = plan_memory(settings, device_bytes)
+    except Exception as error:  # a model that a rehearsal cannot run may still train
+        logger.warning("the memory of a pass could not be planned, micro_batch_tokens keeps its default: %r", error)
+        return usual
+    if not plan.is_measured:
+        return usual
+    fitted = _with_pass(settings, plan.chosen[PASS_TOKENS_KEY])
+    return CompletedSettings(settings=for_device(fitted, kind), fitted_to_bytes=device_bytes)
+
+
+def _with_pass(settings: RunSettings, tokens: int) -> RunSettings:
+    return replace(settings, trainer=replace(settings.trainer, micro_batch_tokens=tokens))
+
+
+def _rehearsed(settings: RunSettings, device_bytes: int) -> MemoryPlan:
     from rewardflow.policy.load_policy import outline_policy
 
-    kind: DeviceKind = "cpu" if settings.trainer.device == "cpu" else "accelerator"
-    chosen = {} if kind == "cpu" else left_to_device(settings, kind)
-    settings = for_device(settings, kind)
     estimate = _estimate(settings, outline_policy(settings.policy))
-    plan = planned(settings, estimate, backend_of(settings).rehearse_memory(settings), device_bytes)
-    return replace(plan, chosen=chosen)
+    return planned(settings, estimate, backend_of(settings).rehearse_memory(settings), device_bytes)
 
 
 def planned(
@@ -145,7 +197,7 @@ def _advice(settings: RunSettings, plan: MemoryPlan) -> Iterator[str]:
     short = phase.num_bytes - plan.device_bytes
     yield f"{phase.name} needs {_gib(phase.num_bytes)} of {_gib(plan.device_bytes)}: {_gib(short)} are short"
     kinds = phase.by_kind
-    per_pass = sum(kinds.get(kind, 0) for kind in _PER_PASS)
+    per_pass = sum(kinds.get(kind, 0) for kind in PER_PASS)
     if settings.trainer.autocast in (None, "float32"):
         yield f"trainer.autocast: bfloat16 halves activations, now {_gib(per_pass)}"
     if not settings.policy.gradient_checkpointing and kinds.get("activations"):

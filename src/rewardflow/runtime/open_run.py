@@ -41,7 +41,6 @@ from rewardflow.runtime.reward_probe import probe, probe_open
 from rewardflow.runtime.run_agent import RunAgent, keeps_texts, shared_cluster
 from rewardflow.runtime.run_state import CheckpointedTrainer, RunState
 from rewardflow.runtime.validation_setup import check_reward_fits, make_plan
-from rewardflow.settings.device_defaults import DeviceKind, for_device
 from rewardflow.settings.run_settings import RunSettings
 
 T = TypeVar("T")
@@ -58,8 +57,8 @@ class Machinery:
     critic: ValueEstimator | None
     fits: Callable[[Prompt], bool]  # whether a prompt can be generated from
     peak_memory_bytes: Callable[[], int | None]
+    settings: RunSettings  # of the run, with values for what they leave to the device
     num_replicas: int = 1  # that share the samples of a micro-batch
-    device_kind: DeviceKind = "cpu"
 
 
 class Runtime(AbstractAsyncContextManager["Runtime"], Protocol):
@@ -171,7 +170,7 @@ async def open_run(
         saver = None if records is None else _open_checkpointer(settings, state, records, budget, stack, first)
         pause = None if settings.audit is None else PauseFile(Path(str(settings.run_dir)) / PAUSED_FILE)
         audit = await _open_audit(prepared, saver, pause, stack, first, keeps_texts=texts)
-        checks = StepChecks(for_device(settings, machinery.device_kind), parts.advantages, machinery.peak_memory_bytes)
+        checks = StepChecks(machinery.settings, parts.advantages, machinery.peak_memory_bytes)
         watched = _tell_all([on_step, FailureWatch(settings.failures).stepped])
         yield OpenRun(
             settings=settings,
@@ -203,7 +202,7 @@ def _make_parts(
 ) -> FlowParts:
     from rewardflow.algo.advantages import make_advantages
 
-    settings = for_device(prepared.settings, machinery.device_kind)
+    settings = machinery.settings
     return FlowParts(
         schedule=settings.schedule,
         prompts=prompts,

@@ -7,6 +7,7 @@ fails.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from rewardflow.data.prompt_set import PromptSet
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.runtime.local import device_kind, device_of, make_engine, rehearse, rehearse_validation
-from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
+from rewardflow.runtime.memory_estimate import MemoryEstimate, device_memory, estimate_memory, estimate_rank_memory
+from rewardflow.runtime.memory_plan import complete_for
 from rewardflow.runtime.on_ray.ray_runtime import check_cluster, rehearsed_here
 from rewardflow.runtime.open_run import runtime_of
 from rewardflow.runtime.prepare import RunStart, prepare
 from rewardflow.runtime.reward_probe import SampleVerdict, ask_about_sample
 from rewardflow.settings.chosen_correction import ChosenCorrection, chosen_correction
-from rewardflow.settings.device_defaults import DeviceKind, for_device, left_to_device
+from rewardflow.settings.device_defaults import DeviceKind, left_to_device
 from rewardflow.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class Preflight:
     correction: ChosenCorrection
     device_kind: DeviceKind
     device_defaults: Mapping[str, Any]  # the keys that the settings leave to the device, and what they get
+    pass_fits_bytes: int | None = None  # the memory to which the size of a pass was fitted; None: it was not
 
     @property
     def problem(self) -> str | None:
@@ -106,22 +109,24 @@ class Preflight:
             "cost": None if self.cost is None else asdict(self.cost),
             "correction": asdict(self.correction),
             "device_defaults": {"kind": self.device_kind, **self.device_defaults},
+            "pass_fits_bytes": self.pass_fits_bytes,
         }
 
 
 async def preflight(start: RunStart, *, folder: Path | None = None) -> Preflight:
     """Checks a run that has passed `check_start`. The model is built without its weights."""
-    settings = here = start.settings
+    settings = start.settings
     runtime_of(settings)  # raises if the settings do not fit where the run computes
     kind: DeviceKind | None = None
     prepared = prepare(start, folder=folder, writes=False)
     prompt_set = prepared.prompt_set
     if settings.runtime.kind == "ray":
         kind = check_cluster(settings)
-        here = rehearsed_here(settings)
     kind = kind or device_kind(settings)
-    chosen = left_to_device(settings, kind)
-    settings, here = for_device(settings, kind), for_device(here, kind)
+    completed = await asyncio.to_thread(complete_for, settings, kind, _memory_to_fit(settings))
+    chosen = left_to_device(settings, completed.settings)
+    settings = completed.settings
+    here = rehearsed_here(settings) if settings.runtime.kind == "ray" else settings
     with DeviceThread("check") as thread:
         policy = await thread.run(lambda: rehearse(here, prompt_set))
         measured = await thread.run(lambda: rehearse_validation(here, policy, prepared.validation_set))
@@ -138,7 +143,13 @@ async def preflight(start: RunStart, *, folder: Path | None = None) -> Preflight
         correction=chosen_correction(settings),
         device_kind=kind,
         device_defaults=chosen,
+        pass_fits_bytes=completed.fitted_to_bytes,
     )
+
+
+def _memory_to_fit(settings: RunSettings) -> int | None:
+    """Returns the memory of the device in this process. What ranks have is known when they start."""
+    return None if settings.runtime.kind == "ray" else device_memory(device_of(settings))
 
 
 def _memory(settings: RunSettings, policy: Policy) -> MemoryEstimate:

@@ -1,7 +1,8 @@
 """Fills in what a run file leaves to the device: precision, activations, and the size of a pass.
 
 Always true: a value that the user gave stays; on a CPU nothing changes; a value depends on the kind of device and on
-the other settings alone, so every process of a run finds the same one.
+the other settings alone, so every process of a run finds the same one. A pass is given its largest size here; where the
+memory of the device is known, `runtime.memory_plan.complete_for` makes it smaller, once for all processes of a run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from rewardflow.settings.run_settings import RunSettings
-from rewardflow.settings.sections.training import CPU_PASS_TOKENS
+
+PASS_TOKENS_KEY = "trainer.micro_batch_tokens"
 
 DeviceKind = Literal["cpu", "accelerator"]
 
@@ -26,29 +28,27 @@ def for_device(settings: RunSettings, kind: DeviceKind) -> RunSettings:
     if trainer.autocast is None:
         trainer = replace(trainer, autocast="bfloat16")
     if trainer.micro_batch_tokens is None:
-        trainer = replace(trainer, micro_batch_tokens=max(_ACCELERATOR_PASS_TOKENS, _longest_row(settings)))
+        trainer = replace(trainer, micro_batch_tokens=max(_ACCELERATOR_PASS_TOKENS, longest_row(settings)))
     if policy.gradient_checkpointing is None:
         policy = replace(policy, gradient_checkpointing=True)
     return replace(settings, trainer=trainer, policy=policy)
 
 
-def left_to_device(settings: RunSettings, kind: DeviceKind) -> Mapping[str, Any]:
-    """Returns the keys that the settings leave to the device, with the values that they get."""
-    before, after = _values(settings), _values(for_device(settings, kind))
-    chosen = {name: after[name] for name, value in before.items() if value is None}
-    if kind == "cpu" and "trainer.micro_batch_tokens" in chosen:
-        chosen["trainer.micro_batch_tokens"] = CPU_PASS_TOKENS
-    return chosen
+def left_to_device(settings: RunSettings, completed: RunSettings) -> Mapping[str, Any]:
+    """Returns the keys that the settings leave to the device, with the values of the completed settings."""
+    before, after = settings.trainer, completed.trainer
+    found = (
+        ("trainer.autocast", before.autocast, after.autocast),
+        (
+            "policy.gradient_checkpointing",
+            settings.policy.gradient_checkpointing,
+            completed.policy.gradient_checkpointing,
+        ),
+        (PASS_TOKENS_KEY, before.micro_batch_tokens, after.pass_tokens),
+    )
+    return {name: chosen for name, given, chosen in found if given is None}
 
 
-def _values(settings: RunSettings) -> dict[str, Any]:
-    return {
-        "trainer.autocast": settings.trainer.autocast,
-        "policy.gradient_checkpointing": settings.policy.gradient_checkpointing,
-        "trainer.micro_batch_tokens": settings.trainer.micro_batch_tokens,
-    }
-
-
-def _longest_row(settings: RunSettings) -> int:
+def longest_row(settings: RunSettings) -> int:
     """Returns the tokens of the longest rollout, which one pass must hold anyway."""
     return settings.generation.max_prompt_tokens + settings.generation.max_response_tokens

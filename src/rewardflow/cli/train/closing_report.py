@@ -24,6 +24,7 @@ from rewardflow.cli.train.validation_text import number, validation_text
 from rewardflow.flow.validation.validation_report import ValidationReport
 from rewardflow.observe.run_directory import CHECKPOINTS_FOLDER, JOURNAL_FILE
 from rewardflow.reward.journal.reader import JournalReader
+from rewardflow.settings.device_defaults import PASS_TOKENS_KEY
 
 if TYPE_CHECKING:
     from rewardflow.runtime.checkpointing import StopReason
@@ -197,16 +198,24 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
 
 def _device_rows(preflight: Preflight) -> Iterator[Row]:
     if preflight.device_kind == "accelerator":
-        yield from _chosen_rows(preflight.device_defaults)
+        yield from _chosen_rows(preflight.device_defaults, preflight.pass_fits_bytes)
 
 
-def _chosen_rows(chosen: Mapping[str, Any]) -> Iterator[Row]:
+def _chosen_rows(chosen: Mapping[str, Any], pass_fits_bytes: int | None) -> Iterator[Row]:
     """Says what the settings leave to an accelerator, and what they get."""
     label = "device"
     for name, value in chosen.items():
         shown = str(value).lower() if isinstance(value, bool | str) else f"{value:,}"
-        yield label, shown, f"{name}, the default on an accelerator"
+        yield label, shown, f"{name}, {_why_chosen(name, pass_fits_bytes)}"
         label = ""
+
+
+def _why_chosen(name: str, pass_fits_bytes: int | None) -> str:
+    if name != PASS_TOKENS_KEY:
+        return "the default on an accelerator"
+    if pass_fits_bytes is None:
+        return "the default on an accelerator, not fitted to its memory"
+    return f"fitted to {_size(pass_fits_bytes)}"
 
 
 def _memory_rows(memory: MemoryEstimate) -> Iterator[Row]:
@@ -237,7 +246,7 @@ def _plan_rows(plan: MemoryPlan) -> Iterator[Row]:
         kinds = sorted(phase.by_kind.items(), key=lambda entry: -entry[1])
         told = ", ".join(f"{kind.replace('_', ' and ')} {_size(size)}" for kind, size in kinds if size >= _MIB)
         yield phase.name, _size(phase.num_bytes), f"{told}{' (calculated)' if phase.is_calculated else ''}"
-    yield from _chosen_rows(plan.chosen)
+    yield from _chosen_rows(plan.chosen, plan.device_bytes if plan.is_measured else None)
     verdict = "fits" if plan.fits else "TOO LITTLE"
     yield "memory", _size(plan.device_bytes), f"{verdict}; allocator, kernels and context need 1 to 2 GiB more"
     for change in plan.advice:

@@ -22,7 +22,8 @@ from rewardflow.errors import CheckpointError
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, UpdateReport
 from rewardflow.generate.engines import DirectSender, Engine, EngineActors, engine_factory
-from rewardflow.runtime.local import load, make_engine, prepared_device
+from rewardflow.runtime.local import device_of, load, make_engine, prepared_device
+from rewardflow.runtime.memory_estimate import device_memory
 from rewardflow.runtime.on_ray.actor_failures import telling
 from rewardflow.runtime.on_ray.generating_actor import GeneratingActor
 from rewardflow.runtime.on_ray.listen_address import listener_on, stay_on
@@ -101,6 +102,11 @@ class Rank(GeneratingActor):
             master_listen_fd=listener.detach(),
         )
         return MeetingPoint(host, port)
+
+    @telling
+    async def device_memory(self, settings: RunSettings) -> int | None:
+        """Returns the bytes that this rank's device has; None: unknown."""
+        return await self._thread.run(lambda: device_memory(device_of(settings)))
 
     @telling
     async def open(self, settings: RunSettings, meeting_point: MeetingPoint | None, generates: bool) -> RankPlace:

@@ -26,6 +26,7 @@ from rewardflow.flow.protocols import Generator
 from rewardflow.flow.records import Prompt
 from rewardflow.generate.engines import engine_factory
 from rewardflow.runtime.local import rehearse, rehearse_validation
+from rewardflow.runtime.memory_plan import complete_for
 from rewardflow.runtime.on_ray.actor_group import ActorGroup
 from rewardflow.runtime.on_ray.cluster import joined, private_cluster
 from rewardflow.runtime.on_ray.engine_actor import EngineActor
@@ -45,7 +46,7 @@ from rewardflow.runtime.on_ray.remote_parts import (
     SeparateGenerator,
 )
 from rewardflow.runtime.open_run import Machinery
-from rewardflow.settings.device_defaults import DeviceKind, for_device
+from rewardflow.settings.device_defaults import DeviceKind
 from rewardflow.settings.run_settings import RunSettings, RuntimeSettings
 from rewardflow.train.backends import backend_of
 
@@ -118,7 +119,8 @@ class RayRuntime:
 
     async def load(self) -> Machinery:
         ranks, engines = await self._start_actors()
-        settings = for_device(_for_actors(self._settings), self.device_kind)
+        self._settings = await self._completed(ranks)
+        settings = _for_actors(self._settings)
         has_groups = len(ranks) > 1 or backend_of(settings).needs_process_group
         meeting_point = await ranks.actors[0].meeting_point.remote() if has_groups else None
         self._tell(f"waiting for {_count(len(ranks), 'rank')} to load {settings.policy.model}")
@@ -135,6 +137,15 @@ class RayRuntime:
                 await ranks.all("meet_engines", lambda _: (settings, engines.actors))
             await machinery.generator.publish(0)
         return machinery
+
+    async def _completed(self, ranks: ActorGroup) -> RunSettings:
+        """Returns the settings with what they leave to the ranks' devices, fitted to the one with the least memory."""
+        least: int | None = None
+        if self.device_kind == "accelerator":
+            settings = _for_actors(self._settings)
+            told = await ranks.all("device_memory", lambda _: (settings,))
+            least = None if None in told else min(told)
+        return (await asyncio.to_thread(complete_for, self._settings, self.device_kind, least)).settings
 
     async def rehearse_evaluation(self, prompt_set: PromptSet) -> tuple[Prompt, ...]:
         return await self.rehearse(prompt_set, prompt_set)
@@ -158,7 +169,7 @@ class RayRuntime:
             fits=self._fits,
             peak_memory_bytes=lambda: trainer.peak_memory_bytes,
             num_replicas=places[0].num_replicas,
-            device_kind=self.device_kind,
+            settings=settings,
         )
 
     def _generator(self, ranks: ActorGroup, engines: ActorGroup) -> EngineGenerator:

@@ -90,7 +90,7 @@ class TrainerSettings(OptimizerSettings):
     backend: Backend = "fsdp2"  # how the model is spread over ranks
     megatron: MegatronSettings = MegatronSettings()
     # prompt and response tokens in one forward and backward pass; null: 16384, or on an accelerator 8192 or the longest
-    # rollout
+    # rollout, and fewer where its memory is too little
     micro_batch_tokens: int | None = None
     padding_free: bool = False  # the rows of a pass follow one another instead of being padded to the longest
     device: str = "auto"  # torch's name of the device; `auto`: a GPU if there is one
