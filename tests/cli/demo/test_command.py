@@ -1,10 +1,9 @@
-"""The demo of training: two short runs over HTTP, what it says of them, and where it refuses."""
+"""The demo of training: two short runs, what it says of them, and where it refuses."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import multiprocessing
 from pathlib import Path
 
 import orjson
@@ -94,7 +93,6 @@ def test_both_runs_train_on_verdicts_of_a_judge_are_kept_and_the_outcome_adds_up
     assert outcome["floor_s"] == max(outcome["synchronous"]["step"]["compute_s"], outcome["service_s"])
     assert "training, synchronous" in said.err
     assert "step 1 of 3" in said.err
-    assert multiprocessing.active_children() == []
     assert outcome["expected"]["overlapped_s"] < outcome["expected"]["synchronous_s"]
     assert "synchronous" in (tmp_path / COMPARISON_FILE).read_text()
     for name in SCHEDULES:

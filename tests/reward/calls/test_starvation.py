@@ -20,7 +20,7 @@ def test_the_time_without_a_core_counts_from_the_last_look(tmp_path: Path) -> No
     assert starvation.waited_s() == pytest.approx(1.5)
     starvation.look(100.05)  # too soon for another look: the count goes on
     assert starvation.waited_s() == pytest.approx(1.5)
-    starvation.look(101.0)
+    starvation.look(102.0)
     assert starvation.waited_s() == 0.0
 
 

@@ -1,12 +1,10 @@
 """`rewardflow demo`: trains a tiny model with a slow judge, first waiting for the judge, then without waiting.
 
 Always true: both runs have the same prompts, weights, judge and number of steps, and differ only in their schedule and
-in what its staleness needs; the judge is a server in another process, and every verdict comes over HTTP. Both runs and
-the page that compares them are kept.
+in what its staleness needs. Both runs and the page that compares them are kept.
 
-The judge takes 1 to 40 s a call, as in the original experiment. There the judge's part of a step took 2.3 times as long
-as the device's. The demo speeds the judge's clock up so that it takes 1.5 times as long on any machine: the judge is
-still the slower part, and the demo is over sooner.
+The judge takes 1 to 40 s a call, and its part of a step 2.3 times as long as the device's, as in the original
+experiment. The demo speeds the judge's clock up so that this holds on any machine.
 """
 
 from __future__ import annotations
@@ -18,22 +16,21 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rewardflow.cli.demo import agent_demo
 from rewardflow.cli.demo.closing_report import DemoOutcome, DemoRun, report
 from rewardflow.cli.demo.expected_steps import DeviceWork, expected_steps
+from rewardflow.cli.demo.slow_judge import SlowJudge
 from rewardflow.cli.display import stderr_console
 from rewardflow.cli.train.live_view import TrainView
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.reports import StepReport
-from rewardflow.mock_judge.judge_process import judge_process
-from rewardflow.mock_judge.marking import share_right
 from rewardflow.observe.private_file import write_private
 from rewardflow.observe.run_directory import check_free_for_new_run
 from rewardflow.plan.named_schedules import SCHEDULES as NAMED_SCHEDULES
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.latency import LONGEST_S, MEAN_S, SHORTEST_S
+from rewardflow.reward.latency import MEAN_S
 from rewardflow.runtime.local import embedded
 from rewardflow.runtime.prepare import check_installed
 from rewardflow.settings.copying_run import STEPS as ENOUGH_STEPS
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
 
 STEPS = 90
 SLOTS = 64
-JUDGE_TO_COMPUTE = 1.5  # seconds of a step
+JUDGE_TO_COMPUTE = 2.3  # seconds of a step, as in the original experiment
 # The learning rate falls as slowly as in the benchmark's longer run: slow seeds need most of the demo's steps, and a
 # lower rate would make them slower.
 LAST_LR_SHARE = 1 - (1 - TRAINER.min_lr_share) * STEPS / ENOUGH_STEPS
@@ -56,9 +53,9 @@ _MEASURED_STEPS = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Trains a tiny model to copy digits, with a mock LLM judge on this machine that takes 1 to 40 s a call\n"
-        "(on a faster clock): first synchronously, then with the mini-batch pipeline and one step off-policy.\n"
-        "Takes a minute or two on two cores. `rewardflow demo agent` shows the reward agent alone."
+        "Trains a tiny model to copy digits, with a judge that takes 1 to 40 s a call (on a faster clock): first\n"
+        "synchronously, then with the mini-batch pipeline and one step off-policy. Takes about a minute on two\n"
+        "cores. `rewardflow demo agent` shows the reward agent alone, with a faulty judge over HTTP."
     )
     parser.epilog = "examples:\n  rewardflow demo --run-dir runs/demo\n  rewardflow demo agent --answers 1000"
     parser.add_argument(
@@ -92,18 +89,16 @@ def play(steps: int, seed: int, folder: Path, console: Console) -> DemoOutcome:
     settings = _settings("synchronous", seed=seed, steps=steps)
     calls_per_step = settings.schedule.groups_per_step * settings.generation.group_size
     scale = alone.compute_s * JUDGE_TO_COMPUTE * SLOTS / (calls_per_step * MEAN_S)
-    latency = f"uniform:{SHORTEST_S},{LONGEST_S}"
-    with judge_process(seed=seed, scores="graded", latency=latency, scale=scale) as judge:
-        runs = []
-        for schedule, words in SCHEDULES.items():
-            console.print(f"training, {words}: {steps:,} steps of {calls_per_step:,} verdicts each", soft_wrap=True)
-            judged = replace(
-                _settings(schedule, seed=seed, steps=steps),
-                reward=_reward(judge.base_url),
-                limits={"max_concurrency": SLOTS},
-                run_dir=folder / schedule,
-            )
-            runs.append(asyncio.run(_train(judged, SCHEDULES[schedule], console)))
+    runs = []
+    for schedule, words in SCHEDULES.items():
+        console.print(f"training, {words}: {steps:,} steps of {calls_per_step:,} verdicts each", soft_wrap=True)
+        judged = replace(
+            _settings(schedule, seed=seed, steps=steps),
+            reward_kwargs={"seed": seed, "scale": scale},
+            limits={"max_concurrency": SLOTS},
+            run_dir=folder / schedule,
+        )
+        runs.append(asyncio.run(_train(judged, words, console)))
     synchronous, overlapped = runs
     return DemoOutcome(
         synchronous=synchronous,
@@ -132,20 +127,9 @@ def _told(words: str, console: Console) -> Iterator[None]:
 
 def _settings(schedule: str, *, seed: int, steps: int) -> RunSettings:
     stream, max_staleness = NAMED_SCHEDULES[schedule]
-    reward = "rewardflow.services.judges.llm_judge:LLMJudge"
+    reward = f"{SlowJudge.__module__}:{SlowJudge.__name__}"
     trainer = replace(TRAINER, min_lr_share=LAST_LR_SHARE)
     return copying_run(reward, stream=stream, max_staleness=max_staleness, seed=seed, steps=steps, trainer=trainer)
-
-
-def _reward(base_url: str) -> dict[str, Any]:
-    """Returns the contents of a reward file, as a user would write one."""
-    return {
-        "reward": "llm_judge",
-        "model": "mock-judge",
-        "base_urls": [base_url],
-        "criteria": [{"name": "correctness", "low": 0.0, "high": 1.0}],
-        "prices": {"input_usd_per_million": 0.0, "output_usd_per_million": 0.0},
-    }
 
 
 def _measured_alone(seed: int) -> DeviceWork:
@@ -157,14 +141,9 @@ def _measured_alone(seed: int) -> DeviceWork:
 async def _train_undelayed(seed: int) -> list[StepReport]:
     reports: list[StepReport] = []
     settings = _settings("synchronous", seed=seed, steps=_MEASURED_STEPS)
-    async with embedded(settings, agent=RewardAgent(_grade), on_step=reports.append) as run:
+    async with embedded(settings, agent=RewardAgent(SlowJudge(seed, scale=0.0)), on_step=reports.append) as run:
         await run.train()
     return reports
-
-
-async def _grade(solution_str: str, ground_truth: str) -> float:
-    """Scores as the judge does, without delay."""
-    return share_right(solution_str, ground_truth)
 
 
 async def _train(settings: RunSettings, name: str, console: Console) -> DemoRun:
