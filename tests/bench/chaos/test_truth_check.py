@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
 from rewardflow.bench.chaos.exchange import SCALE
 from rewardflow.bench.chaos.hostile_server import HostileServer, Told, rollout_of
-from rewardflow.bench.chaos.truth_check import LogText, check_calls, check_secret, check_verdicts, verdicts_by_number
-from rewardflow.types import Reward, ScoredGroup
+from rewardflow.bench.chaos.truth_check import (
+    LogText,
+    check_calls,
+    check_secret,
+    check_verdicts,
+    timed_out,
+    verdicts_by_number,
+)
+from rewardflow.clock import run
+from rewardflow.reward.agent import RewardAgent
+from rewardflow.types import Reward, Rollout, ScoredGroup
 
 
 def server_that_told(*told: Told) -> HostileServer:
@@ -57,6 +67,26 @@ def test_a_refused_truth_is_found_unless_it_may_be_refused() -> None:
     failed = {0: Reward(kind="unparsable")}
     assert len(list(check_verdicts(server, 1, failed))) == 1
     assert list(check_verdicts(server, 1, failed, may_fail=True)) == []
+
+
+def test_a_truth_that_came_too_late_may_be_missed_but_no_score_invented() -> None:
+    server = server_that_told(HONESTLY)
+    assert list(check_verdicts(server, 1, {0: Reward(kind="service")}, too_late={0})) == []
+    assert len(list(check_verdicts(server, 1, {0: Reward(kind="service")}, too_late={1}))) == 1
+    assert len(list(check_verdicts(server, 1, {0: Reward(value=0.0)}, too_late={0}))) == 1
+
+
+def test_the_record_of_a_run_tells_which_rollouts_had_a_call_that_took_too_long(tmp_path: Path) -> None:
+    async def hangs(rollout: Rollout) -> float:
+        await asyncio.sleep(5.0 if rollout.index == 1 else 0.0)
+        return 1.0
+
+    async def scored() -> None:
+        async with RewardAgent(hangs, timeout_s=0.5, max_attempts=1, run_dir=tmp_path) as agent:
+            await agent.submit([rollout_of(number, group_size=4) for number in range(4, 8)]).all()
+
+    run(scored())
+    assert timed_out(tmp_path, 4) == {5}
 
 
 def test_a_second_verdict_for_a_rollout_is_found() -> None:

@@ -15,7 +15,14 @@ from rewardflow.bench.chaos.hostile_server import MISBEHAVIOURS, Choose, Hostile
 from rewardflow.bench.chaos.judge_setup import KEY, judge_at, mixture
 from rewardflow.bench.chaos.key_echoes import KEY_ECHOES
 from rewardflow.bench.chaos.scenario import Scenario, Tried, in_real_time
-from rewardflow.bench.chaos.truth_check import LogText, check_calls, check_secret, check_verdicts, verdicts_by_number
+from rewardflow.bench.chaos.truth_check import (
+    LogText,
+    check_calls,
+    check_secret,
+    check_verdicts,
+    timed_out,
+    verdicts_by_number,
+)
 from rewardflow.bench.chaos.wire_faults import LEAVES_BYTES
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.types import ScoredGroup
@@ -49,7 +56,8 @@ async def mixed_answers(seed: int, folder: Path, *, judge: Callable[..., Any] = 
         server, groups = await _score(seed, folder, batch, judge)
     verdicts, complaints = verdicts_by_number(groups, _GROUP_SIZE)
     may_fail = not LEAVES_BYTES.isdisjoint(server.met)
-    complaints += check_verdicts(server, count, verdicts, may_fail=may_fail)
+    too_late = timed_out(folder / "run", _GROUP_SIZE)
+    complaints += check_verdicts(server, count, verdicts, may_fail=may_fail, too_late=too_late)
     # A 429 and a failure in an outage use up no attempt, and a refused schema is left out within the same attempt.
     complaints += check_calls(server, 2 * MAX_ATTEMPTS)
     scored = sum(one.is_scored for one in verdicts.values())

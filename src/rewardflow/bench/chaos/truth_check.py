@@ -8,18 +8,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rewardflow.bench.chaos.exchange import SCALE
 from rewardflow.bench.chaos.hostile_server import HostileServer, Told
+from rewardflow.observe.events import CallEnded
+from rewardflow.observe.run_directory import read_events
 from rewardflow.types import Reward, ScoredGroup
 
 
 def verdicts_by_number(groups: Iterable[ScoredGroup], group_size: int) -> tuple[dict[int, Reward], list[str]]:
     """Returns the verdict of each rollout, and a complaint for each rollout that has several."""
     pairs = [
-        (int(group.group_id.removeprefix("group-")) * group_size + rollout.index, reward)
+        (_number(group.group_id, rollout.index, group_size), reward)
         for group in groups
         for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
     ]
@@ -27,12 +29,27 @@ def verdicts_by_number(groups: Iterable[ScoredGroup], group_size: int) -> tuple[
     return dict(pairs), [f"rollout {number} has {count} verdicts" for number, count in counts.items() if count > 1]
 
 
+def timed_out(run_dir: Path, group_size: int) -> set[int]:
+    """Returns the rollouts of which a call took too long, as the record of the agent's run tells."""
+    return {
+        _number(event.group_id, event.index, group_size)
+        for event in read_events(run_dir)
+        if isinstance(event, CallEnded) and event.outcome == "timeout"
+    }
+
+
 def check_verdicts(
-    server: HostileServer, count: int, verdicts: Mapping[int, Reward], *, may_fail: bool = False
+    server: HostileServer,
+    count: int,
+    verdicts: Mapping[int, Reward],
+    *,
+    may_fail: bool = False,
+    too_late: Container[int] = (),
 ) -> Iterator[str]:
     """Yields a complaint for each rollout without verdict, with an invented score, or with a true score refused.
 
-    `may_fail` allows the last: a killed process may take a score with it, and a client may distrust a connection.
+    `may_fail` allows the last: a killed process may take a score with it, and a client may distrust a connection. It is
+    allowed for rollouts in `too_late` too: on a busy machine the truth may come when the client no longer waits for it.
     """
     for number in range(count):
         verdict, told = verdicts.get(number), server.told.get(number, Told())
@@ -44,10 +61,12 @@ def check_verdicts(
                 yield f"rollout {number} got {verdict.value * SCALE:.0f}, the truth is {server.truth_of(number)}, {met}"
             elif not told.was_told:
                 yield f"rollout {number} has a score that nobody told {met}"
-        elif (
-            told.num_told and not may_fail and verdict.kind != "timeout"
-        ):  # a busy machine may miss the deadline of a call
+        elif told.num_told and not may_fail and verdict.kind != "timeout" and number not in too_late:
             yield f"rollout {number} failed ({verdict.kind}: {verdict.error}) {met}"
+
+
+def _number(group_id: str, index: int, group_size: int) -> int:
+    return int(group_id.removeprefix("group-")) * group_size + index
 
 
 def check_calls(server: HostileServer, max_calls: int) -> Iterator[str]:
