@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
 import threading
 import time
@@ -138,6 +139,66 @@ def test_old_log_probs_are_those_of_the_weights_that_generated(make: Any, model:
     expected = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)[:, -batch["completion_ids"].size(1) :]
     mask = batch["completion_mask"].bool()
     torch.testing.assert_close(batch["old_per_token_logps"][mask], expected[mask], rtol=1e-4, atol=1e-4)
+
+
+def log_probs_by_hand(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    logits = model(input_ids=ids, attention_mask=attention).logits[:, :-1].log_softmax(-1)
+    return logits.gather(-1, ids[:, 1:, None]).squeeze(-1)[:, -batch["completion_ids"].size(1) :]
+
+
+def advantages_by_hand(tokenizer: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Judges what the batch holds; the prompts of a generation differ, so they tell its groups apart."""
+    prompts = tokenizer.batch_decode(batch["prompt_ids"], skip_special_tokens=True)
+    responses = tokenizer.batch_decode(batch["completion_ids"], skip_special_tokens=True)
+    scores = [
+        asyncio.run(judge(response, prompt.removesuffix("=")))
+        for prompt, response in zip(prompts, responses, strict=True)
+    ]
+    groups = {
+        one: torch.tensor([score for prompt, score in zip(prompts, scores, strict=True) if prompt == one])
+        for one in prompts
+    }
+    assert all(len(group) == GROUP_SIZE for group in groups.values())
+    return torch.tensor(
+        [
+            (score - groups[prompt].mean()) / (groups[prompt].std() + 1e-4)
+            for prompt, score in zip(prompts, scores, strict=True)
+        ]
+    )
+
+
+def test_training_is_that_of_a_loop_by_hand_one_generation_behind(make: Any, model: str) -> None:
+    """Generation k is that of weights k - 1, with their log-probs and its own verdicts, and updates weights k."""
+    reward = rf.RewardAgent(judge).as_batch_function()
+    trainer = make(Watched, reward, steps=5, lr_scheduler_type="constant")
+    trainer.train()
+    reward.close()
+    policy = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, weight_decay=0.0)
+    generating = [copy.deepcopy(policy)]  # the weights before each update
+    num_clipped = 0
+    for step, (batch, loss) in enumerate(trainer.losses):
+        mask = batch["completion_mask"].bool()
+        with torch.no_grad():
+            old = log_probs_by_hand(generating[max(0, step - 1)], batch)
+        torch.testing.assert_close(batch["old_per_token_logps"][mask], old[mask], rtol=1e-3, atol=1e-4)
+        advantages = advantages_by_hand(trainer.processing_class, batch)
+        torch.testing.assert_close(batch["advantages"], advantages, rtol=1e-4, atol=1e-4)
+        ratio = (log_probs_by_hand(policy, batch) - old).exp()
+        num_clipped += int((mask & ((ratio < 0.8) | (ratio > 1.2))).sum())
+        gains = torch.min(ratio * advantages[:, None], ratio.clamp(0.8, 1.2) * advantages[:, None])
+        by_hand = -gains[mask].sum() / mask.sum()
+        torch.testing.assert_close(loss, by_hand.detach(), rtol=1e-3, atol=1e-4)
+        optimizer.zero_grad()
+        by_hand.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+        generating.append(copy.deepcopy(policy))
+    assert num_clipped > 0  # else nothing was learnt about ratios
+    for name, value in policy.state_dict().items():
+        torch.testing.assert_close(weights(trainer)[name], value, rtol=1e-2, atol=1e-3)
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ compared with what a step computes, as all verdicts of a step took in the origin
 without delays, because they do not change which weights generate what. Seconds to a target are the steps to it, times
 the step time of the way.
 
-Always true: each way trains the same model on the same prompts with the same seeds, one after the other, in a process
-of its own; the first steps, in which libraries load, do not count.
+Always true: each way trains the same model (`contenders/taught_model.py`) on the same prompts with the same seeds, one
+after the other, in a process of its own; the first steps, in which libraries load, do not count.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rewardflow.bench.contenders.judged_workload import (
     JudgedResult,
     JudgedWorkload,
 )
+from rewardflow.bench.contenders.taught_model import save_taught_model
 
 SEEDS = (0, 1, 2, 3, 4)
 JUDGE_TO_COMPUTE = 410 / 177  # seconds that the original's judge and its devices were busy for a step
@@ -43,7 +44,6 @@ _WARMUP_STEPS = 3
 _TIMED_STEPS, _QUICK_TIMED_STEPS = 20, 10
 _LEARNING_STEPS = 120
 _SMOOTHED_STEPS = 10
-_HIDDEN, _LAYERS = 64, 2
 _NAMES = {
     PLAIN: "TRL, a function with 256 threads",
     FUNCTION: "TRL, as_batch_function",
@@ -97,13 +97,10 @@ def _learnt(python: str, way: str, seeds: Sequence[int]) -> dict[int, list[float
 
 def _trained(python: str, workload: JudgedWorkload) -> JudgedResult:
     """Runs one way in its own process, which finds this package without the rest of this environment."""
-    from rewardflow.policy import tiny
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         workload.write(folder)
-        tiny.build_model(_HIDDEN, _LAYERS, seed=workload.seed).save_pretrained(folder / MODEL)
-        tiny.build_tokenizer().save_pretrained(folder / MODEL)
+        save_taught_model(folder / MODEL, seed=workload.seed)
         (folder / "alone").mkdir()
         (folder / "alone" / "rewardflow").symlink_to(Path(rewardflow.__file__).parent, target_is_directory=True)
         module = "rewardflow.bench.contenders.trl_judged"
