@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,6 @@ def test_rule_and_judge_asks_the_judge_only_about_what_the_rule_does_not_accept(
 def test_retrieval_judge_shows_the_judge_the_passage_that_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("bm25s")
     folder, out, journal = EXAMPLES / "retrieval_judge", tmp_path / "verdicts.jsonl", tmp_path / "verdicts.db"
     with MockJudge(MockJudgeSettings(latency="constant:0", scores="graded")) as judge:
         text = (folder / "judge.yaml").read_text("utf-8").replace("http://127.0.0.1:8077/v1", f"{judge.url}/v1")
@@ -74,6 +75,27 @@ def test_planning_gives_a_schedule_and_its_cost(capsys: pytest.CaptureFixture[st
     told = json.loads(capsys.readouterr().out)
     assert told["recommended"] in ("synchronous", "pipeline")
     assert all(row["total_cost_usd"] > 0 for row in told["schedules"])
+
+
+def test_smollm2_learns_trains_a_tiny_model_and_compares_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run_dir, curves = EXAMPLES / "smollm2_learns", tmp_path / "run", tmp_path / "curves.svg"
+    small = ["policy.model=tiny", "steps=2", "generation.group_size=2", "validation.data.limit=2"]
+    with MockJudge(MockJudgeSettings(latency="constant:0")) as judge:
+        text = (folder / "judge.yaml").read_text("utf-8").replace("http://127.0.0.1:8971", judge.url)
+        text = text.replace("structured: prompt", "structured: schema")  # the mock judge knows no grammars
+        (tmp_path / "judge.yaml").write_text(text, "utf-8")
+        places = [f"reward={tmp_path / 'judge.yaml'}", f"run_dir={run_dir}"]
+        assert main(["train", str(folder / "run.yaml"), "--json", *small, *places]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["trained"], told["failed"]) == (2, {})
+    comparing = [sys.executable, str(folder / "compare.py"), f"overlapped={run_dir}", "--svg", str(curves)]
+    page = subprocess.run(comparing, check=True, capture_output=True, text=True).stdout
+    assert "| run | version | whole_sentence | cheerful |" in page
+    assert "| overlapped | 2 |" in page
+    assert "| What is a bridge? |" in page
+    assert curves.read_text("utf-8").count("<polyline") == 2
 
 
 COMMANDS = re.compile(r"^rewardflow (?:[^#\n]*)", re.MULTILINE)

@@ -33,7 +33,7 @@ def model_path() -> Path:
     return Path(spec.origin).with_name(MODEL_FILE)
 
 
-def start(port: int, slots: int) -> xllamacpp.Server:
+def start(port: int, slots: int, num_threads: int) -> xllamacpp.Server:
     """The server lives as long as the object that is returned."""
     params = xllamacpp.CommonParams()
     params.model.path = str(model_path())
@@ -43,7 +43,7 @@ def start(port: int, slots: int) -> xllamacpp.Server:
     params.n_parallel = slots
     params.n_ctx = CONTEXT_TOKENS * slots
     for threads in (params.cpuparams, params.cpuparams_batch):
-        threads.n_threads = os.cpu_count() or 1
+        threads.n_threads = num_threads
         threads.poll = 0  # waiting threads sleep instead of spinning, so that the judge's caller gets a core too
     params.warmup = False
     params.ui = False
@@ -71,6 +71,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Serve SmolLM2-135M-Instruct on 127.0.0.1.")
     parser.add_argument("--port", type=int, default=8971, help="0 takes a free one (%(default)s)")
     parser.add_argument("--slots", type=int, default=4, help="requests that are worked on together (%(default)s)")
+    cores = os.cpu_count() or 1
+    parser.add_argument("--threads", type=int, default=cores, help="fewer suit cores that others use (%(default)s)")
     parser.add_argument("--where", action="store_true", help="print where the model's file is, and serve nothing")
     args = parser.parse_args()
     if args.where:
@@ -80,7 +82,7 @@ def main() -> None:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    server = start(args.port, args.slots)
+    server = start(args.port, args.slots, args.threads)
     wait_until_ready(server.listening_address)
     sys.stdout.write(f"{server.listening_address}\n")
     sys.stdout.flush()
