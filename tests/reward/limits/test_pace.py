@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pace_table import Setting, best_constant_share, figures_of
+from pace_table import Setting, best_constant_share, constant_share, figures_of
 from simulated_pace import Service, run
 
 from rewardflow import clock
@@ -403,6 +403,14 @@ def test_a_limit_that_uneven_delays_make_soft_is_used_about_as_well_as_by_the_be
     figures = figures_of(setting, seed)
     assert figures.share >= min(0.88 * best, 0.8)
     assert figures.refused <= 0.2 or rpm == 60.0  # a search that takes minutes there
+
+
+def test_four_fifths_of_a_soft_limit_without_a_burst_take_four_times_its_rate_which_a_user_can_set() -> None:
+    setting = Setting(service=Service(burst=1, jitter_s=0.2))
+    assert constant_share(setting, 1.0, seed=3)[0] < 0.6
+    share, refused = constant_share(setting, 4.0, seed=3)
+    assert share >= 0.8
+    assert refused >= 0.75
 
 
 @pytest.mark.parametrize("burst", [1, 10, 60, 200, 600])
