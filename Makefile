@@ -17,10 +17,14 @@ stamp = printf '%s\n' '$(CURDIR)' > $@
 fresh = $(BIN)/python -m venv --clear $(@D)
 pip = $(@D)/bin/python -m pip -qq --disable-pip-version-check
 # Shows what pip is doing: on a terminal in one line that changes, elsewhere only errors. Ends as pip ended.
-watched_pip = { $(@D)/bin/python -m pip --disable-pip-version-check $(1) 2>&1; echo "pip ended with $$?"; } | awk \
-  -v tty="$$(test -t 1 && echo yes)" '/^pip ended with/ { code = $$4; next } \
-  /^(ERROR|error)/ { print; next } tty { printf "\r\033[K  %.76s", $$0; fflush() } \
-  END { if (tty) printf "\r\033[K"; exit code }'
+# A loop of the shell, because mawk reads a pipe in blocks.
+watched_pip = tty=; if test -t 1; then tty=yes; fi; \
+  { $(@D)/bin/python -m pip --disable-pip-version-check $(1) 2>&1; echo "pip ended with $$?"; } | { \
+  while IFS= read -r line; do case $$line in \
+    "pip ended with "*) code=$${line\#\#* } ;; \
+    ERROR*|error*) printf '%s\n' "$$line" ;; \
+    *) test -z "$$tty" || printf '\r\033[K  %.76s' "$$line" ;; \
+  esac; done; test -z "$$tty" || printf '\r\033[K'; exit "$${code:-1}"; }
 OWN := $(call stale_unless,.venv,.core)
 
 .DEFAULT_GOAL := help

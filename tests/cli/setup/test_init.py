@@ -44,6 +44,20 @@ def test_a_real_judge_is_named_by_flags(tmp_path: Path) -> None:
     assert "model: gpt-5-mini\nbase_urls: [https://api.openai.com/v1]\napi_key_env: OPENAI_API_KEY\n" in text
 
 
+@pytest.mark.parametrize("key", ["", "secret"])
+def test_a_key_that_is_not_set_yet_is_among_what_comes_next(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", key)
+    assert (
+        main(["init", str(tmp_path), "--case", "judge", "--url", "http://127.0.0.1:9/v1", "--key-env", "JUDGE_KEY"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert ("  export JUDGE_KEY=..." in said) == (key == "")
+    assert "secret" not in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -41,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput("--model, --url and --key-env are about a judge, which --case function does not have")
     files = starter_files(case, model=args.model or MOCK_MODEL, url=args.url or MOCK_URL, key_env=args.key_env)
     _write(folder, files)
-    _say_what_next(folder, files, needs_mock=case != "function" and args.url is None)
+    missing_key = args.key_env if args.key_env and not os.environ.get(args.key_env) else None
+    _say_what_next(folder, files, needs_mock=case != "function" and args.url is None, missing_key=missing_key)
     return 0
 
 
@@ -69,12 +71,14 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(text, "utf-8")
 
 
-def _say_what_next(folder: Path, files: Mapping[str, str], *, needs_mock: bool) -> None:
+def _say_what_next(folder: Path, files: Mapping[str, str], *, needs_mock: bool, missing_key: str | None) -> None:
     console = stdout_console()
     console.print(f"wrote {safe(', '.join(str(folder / name) for name in files))}", soft_wrap=True)
     console.print("\nnext:")
     run_file = safe(shlex.quote(str(folder / "run.yaml")))
     if needs_mock:
         console.print("  rewardflow mock-judge --port 8077 --scores graded   # in another terminal")
+    if missing_key is not None:
+        console.print(f"  export {safe(missing_key)}=...   # the judge's key, which is not set yet", soft_wrap=True)
     console.print(f"  rewardflow train {run_file} --check", soft_wrap=True)
     console.print(f"  rewardflow train {run_file}", soft_wrap=True)
