@@ -89,6 +89,13 @@ def test_ls_takes_the_newest_of_a_run_or_of_the_failures(path: Path, capsys: pyt
         ids("--limit", 0)
 
 
+def test_ls_failed_has_an_error_column(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("ls", path, "--failed") == 0
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split()[-1] == "error"
+    assert line.endswith("no answer within 60 s")
+
+
 def test_show_gives_every_field_of_one_verdict(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("show", path, 1) == 0
     lines = capsys.readouterr().out.splitlines()

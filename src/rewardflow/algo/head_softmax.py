@@ -99,9 +99,10 @@ class _Sums:
 
     def _rescale(self, largest_N: Tensor, entropy: Entropy) -> None:
         drop_N = (self.largest_N - largest_N).clamp_(min=LOWEST)
+        shrinks_by_N = drop_N.exp()
         if entropy != "none":
-            self.weighted_N = drop_N.exp() * (self.weighted_N + drop_N * self.total_N)
-        self.total_N = drop_N.exp() * self.total_N
+            self.weighted_N = shrinks_by_N * (self.weighted_N + drop_N * self.total_N)
+        self.total_N = shrinks_by_N * self.total_N
         self.largest_N = largest_N
 
 

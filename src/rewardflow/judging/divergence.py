@@ -42,8 +42,12 @@ class Moments:
         listed = list(scores)
         return cls(len(listed), math.fsum(listed), math.fsum(score * score for score in listed))
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(self.count + other.count, self.sum + other.sum, self.squares + other.squares)
+    @classmethod
+    def total(cls, parts: Iterable[Moments]) -> Moments:
+        count, total, squares = 0, 0.0, 0.0
+        for one in parts:
+            count, total, squares = count + one.count, total + one.sum, squares + one.squares
+        return cls(count, total, squares)
 
     @property
     def mean(self) -> float:
@@ -122,8 +126,8 @@ class DivergenceTest:
 
     def _compared(self, steps: Sequence[AuditedStep], window: int) -> Divergence | None:
         before, after = steps[-2 * window : -window], steps[-window:]
-        training = _Change(_total(one.training for one in before), _total(one.training for one in after))
-        audit = _Change(_total(one.audit for one in before), _total(one.audit for one in after))
+        training = _Change(Moments.total(one.training for one in before), Moments.total(one.training for one in after))
+        audit = _Change(Moments.total(one.audit for one in before), Moments.total(one.audit for one in after))
         if min(side.count for one in (training, audit) for side in (one.before, one.after)) < MIN_ROLLOUTS:
             return None
         if training.rise <= 0 or audit.rise >= 0:
@@ -161,16 +165,9 @@ class _Change:
         tested, and no error.
         """
         differences = [squared_difference(*both) for part in parts for both in pairwise(part)]
-        spread = max((self.before + self.after).variance, statistics.fmean(differences))
+        spread = max(Moments.total((self.before, self.after)).variance, statistics.fmean(differences))
         error = math.sqrt(spread * (1 / self.before.count + 1 / self.after.count))
         return normal_deviate(self.rise / error, _FREEDOM * len(differences))
-
-
-def _total(steps: Iterable[Moments]) -> Moments:
-    count, total, squares = 0, 0.0, 0.0
-    for one in steps:
-        count, total, squares = count + one.count, total + one.sum, squares + one.squares
-    return Moments(count, total, squares)
 
 
 def windows_for(planned_steps: int) -> tuple[int, ...]:

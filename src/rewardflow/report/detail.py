@@ -31,7 +31,8 @@ def stretches_of(steps: Sequence[StepRow]) -> list[Stretch]:
     rows = [row for row in steps if row.trained is not None] or [row for row in steps if _is_timed(row)]
     if not rows:
         return []
-    latest, earliest = of_one_clock(rows)[-1][-3:], of_one_clock(rows)[0][:2]
+    parts = of_one_clock(rows)
+    latest, earliest = parts[-1][-3:], parts[0][:2]
     last = Stretch(name=_name("The latest steps", latest), rows=latest)
     if len(rows) <= 3:
         return [last]

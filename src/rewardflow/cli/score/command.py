@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     answers = [row for row in rows if isinstance(row, Answer)]
     console = stderr_console()
     kept = f"; the journal is {safe(str(journal))}" if journal else "; there is no journal"
-    console.print(f"scoring {len(answers):,} answers with {safe(args.reward)}{kept}", soft_wrap=True)
+    what = f"{len(answers):,} answer{'' if len(answers) == 1 else 's'}"
+    console.print(f"scoring {what} with {safe(args.reward)}{kept}", soft_wrap=True)
     try:
         rollouts = [answer.rollout for answer in answers]
         scoring = asyncio.run(score_all(agent, rollouts, console, probes=not args.no_probe))
