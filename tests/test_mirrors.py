@@ -47,7 +47,6 @@ COVERED_BY: Mapping[str, str] = {
     "bench.contender": "bench/test_trainer.py",
     "bench.contenders.judged_workload": "bench/test_trl_ways.py",
     "bench.contenders.ours": "bench/test_trainer.py",
-    "bench.contenders.taught_model": "bench/test_trl_ways.py",
     "bench.contenders.trl_judged": "on_trl/test_ways.py",
     "bench.contenders.turns": "bench/test_trainer.py",
     "bench.contenders.workload": "bench/test_trainer.py",

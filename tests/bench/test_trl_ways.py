@@ -6,12 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from rewardflow.bench.contender import ContenderFailed
 from rewardflow.bench.contenders.judged_workload import FUNCTION, PLAIN, TRAINER, JudgedWorkload, score
-from rewardflow.bench.contenders.taught_model import save_taught_model
 from rewardflow.bench.trl_ways import TrlFigures, report_of, rows_of, run_trl_benchmark
 
 RISING = [step / 100 for step in range(100)] + [1.0] * 20
@@ -55,18 +52,6 @@ def test_the_judge_takes_1_to_40_scaled_seconds_and_as_long_for_every_way() -> N
     assert len(ways[0].prompts()) == 64
     assert score("123=", "12") == pytest.approx(2 / 3)
     assert score("123=", "1239") == 1.0
-
-
-def test_the_model_copies_a_part_of_the_digits_and_gives_every_other_a_chance(tmp_path: Path) -> None:
-    save_taught_model(tmp_path, seed=0)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    numerals = [tokenizer.convert_tokens_to_ids(digit) for digit in "0123456789"]
-    prompts = [f"{number}{number}{number}=" for number in range(10)]
-    with torch.no_grad():
-        chances = model(input_ids=torch.tensor(tokenizer(prompts)["input_ids"])).logits[:, -1].softmax(-1)[:, numerals]
-    assert 0.2 < chances.diagonal().mean() < 0.6  # the first digit of the answer
-    assert chances.min() > 0.01
 
 
 def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:

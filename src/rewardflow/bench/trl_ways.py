@@ -5,7 +5,7 @@ compared with what a step computes, as all verdicts of a step took in the origin
 without delays, because they do not change which weights generate what. Seconds to a target are the steps to it, times
 the step time of the way.
 
-Always true: each way trains the same model (`contenders/taught_model.py`) on the same prompts with the same seeds, one
+Always true: each way trains the same model (`policy/taught_tiny.py`) on the same prompts with the same seeds, one
 after the other, in a process of its own; the first steps, in which libraries load, do not count.
 """
 
@@ -25,6 +25,7 @@ import rewardflow
 from rewardflow.bench.benchmark_row import BenchmarkRow
 from rewardflow.bench.contender import ContenderFailed
 from rewardflow.bench.contenders.judged_workload import (
+    DIGITS,
     FUNCTION,
     MODEL,
     PLAIN,
@@ -34,7 +35,6 @@ from rewardflow.bench.contenders.judged_workload import (
     JudgedResult,
     JudgedWorkload,
 )
-from rewardflow.bench.contenders.taught_model import save_taught_model
 
 SEEDS = (0, 1, 2, 3, 4)
 JUDGE_TO_COMPUTE = 410 / 177  # seconds that the original's judge and its devices were busy for a step
@@ -97,10 +97,12 @@ def _learnt(python: str, way: str, seeds: Sequence[int]) -> dict[int, list[float
 
 def _trained(python: str, workload: JudgedWorkload) -> JudgedResult:
     """Runs one way in its own process, which finds this package without the rest of this environment."""
+    from rewardflow.policy.taught_tiny import save_taught_tiny
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         workload.write(folder)
-        save_taught_model(folder / MODEL, seed=workload.seed)
+        save_taught_tiny(folder / MODEL, num_digits=DIGITS, seed=workload.seed)
         (folder / "alone").mkdir()
         (folder / "alone" / "rewardflow").symlink_to(Path(rewardflow.__file__).parent, target_is_directory=True)
         module = "rewardflow.bench.contenders.trl_judged"

@@ -8,8 +8,7 @@ refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -31,6 +30,7 @@ from rewardflow.generate.hf.sampling import draw, random_streams, uniforms
 from rewardflow.generate.samplings import training_sampling
 from rewardflow.mock_judge.marking import share_right
 from rewardflow.policy.tiny import build_tokenizer
+from rewardflow.policy.torch_threads import torch_threads
 from rewardflow.settings.run_settings import AlgorithmSettings, RunSettings
 from rewardflow.train.learning_rate import share
 
@@ -70,19 +70,8 @@ def train_together(
     log-probs are those of the rounded weights.
     """
     _check(settings)
-    with _threads(settings.trainer.threads):
+    with torch_threads(settings.trainer.threads):
         return _trained(_StackedRuns(settings, seeds, engine), settings, len(seeds))
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Lets torch use as many threads as the run's trainer would: small operations are slower with more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _trained(runs: _StackedRuns, settings: RunSettings, num_seeds: int) -> list[list[StepFigures]]:

@@ -126,7 +126,7 @@ def report(outcome: DemoOutcome, *, as_json: bool) -> None:
 def show(outcome: DemoOutcome, console: Console) -> None:
     runs = (outcome.synchronous, outcome.overlapped)
     console.print(
-        f"\nA tiny model was taught to copy three digits, {runs[0].totals.num_steps:,} steps, each with "
+        f"\nA tiny model learnt to copy three digits better, in {runs[0].totals.num_steps:,} steps, each with "
         f"{outcome.calls_per_step:,} verdicts of a judge that takes 1 to 40 s a call, {1 / outcome.scale:,.0f} times "
         f"as fast, {outcome.slots} at once.\n",
         soft_wrap=not console.is_terminal,

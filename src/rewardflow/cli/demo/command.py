@@ -1,7 +1,10 @@
 """`rewardflow demo`: trains a tiny model with a slow judge, first waiting for the judge, then without waiting.
 
-Always true: both runs have the same prompts, weights, judge and number of steps, and differ only in their schedule and
-in what its staleness needs. Both runs and the page that compares them are kept.
+Always true: both runs have the same prompts, weights, judge and number of steps, and differ only in their schedule. The
+model that they begin with, both runs and the page that compares them are kept.
+
+The model begins with a third of its answers right, as a pretrained one would: from random weights, how many steps it
+needs is mostly chance, which would hide what the schedules do.
 
 The judge takes 1 to 40 s a call, and its part of a step 2.3 times as long as the device's, as in the original
 experiment. The demo speeds the judge's clock up so that this holds on any machine.
@@ -33,21 +36,19 @@ from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.latency import MEAN_S
 from rewardflow.runtime.local import embedded
 from rewardflow.runtime.prepare import check_installed
-from rewardflow.settings.copying_run import STEPS as ENOUGH_STEPS
-from rewardflow.settings.copying_run import TRAINER, copying_run
-from rewardflow.settings.run_settings import RunSettings
+from rewardflow.settings.copying_run import NUM_DIGITS, TRAINER, copying_run
+from rewardflow.settings.run_settings import PolicySettings, RunSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STEPS = 90
+STEPS = 60
 SLOTS = 64
 JUDGE_TO_COMPUTE = 2.3  # seconds of a step, as in the original experiment
-# The learning rate falls as slowly as in the benchmark's longer run: slow seeds need most of the demo's steps, and a
-# lower rate would make them slower.
-LAST_LR_SHARE = 1 - (1 - TRAINER.min_lr_share) * STEPS / ENOUGH_STEPS
+LEARNING_RATE = 2.5e-4  # so low that the curve has a shape: at 2e-3 the model would know everything after 14 steps
 SCHEDULES = {"synchronous": "synchronous", "pipeline_one_step": "pipeline, one step off-policy"}
 COMPARISON_FILE = "comparison.html"
+MODEL_FOLDER = "model"
 _MEASURED_STEPS = 8
 
 
@@ -84,16 +85,19 @@ def run(args: argparse.Namespace) -> int:
 
 def play(steps: int, seed: int, folder: Path, console: Console) -> DemoOutcome:
     """Trains under both schedules; the runs are kept in folders below `folder` with the names of the schedules."""
-    with _told("loading torch, and measuring what a step of training computes on this machine", console):
-        alone = _measured_alone(seed)
-    settings = _settings("synchronous", seed=seed, steps=steps)
+    model = folder / MODEL_FOLDER
+    with _told("loading torch, and teaching a tiny model to copy digits with many mistakes", console):
+        _teach(model, seed)
+    with _told("measuring what a step of training computes on this machine", console):
+        alone = _measured_alone(model, seed)
+    settings = _settings("synchronous", model, seed=seed, steps=steps)
     calls_per_step = settings.schedule.groups_per_step * settings.generation.group_size
     scale = alone.compute_s * JUDGE_TO_COMPUTE * SLOTS / (calls_per_step * MEAN_S)
     runs = []
     for schedule, words in SCHEDULES.items():
         console.print(f"training, {words}: {steps:,} steps of {calls_per_step:,} verdicts each", soft_wrap=True)
         judged = replace(
-            _settings(schedule, seed=seed, steps=steps),
+            _settings(schedule, model, seed=seed, steps=steps),
             reward_kwargs={"seed": seed, "scale": scale},
             limits={"max_concurrency": SLOTS},
             run_dir=folder / schedule,
@@ -125,22 +129,29 @@ def _told(words: str, console: Console) -> Iterator[None]:
         yield
 
 
-def _settings(schedule: str, *, seed: int, steps: int) -> RunSettings:
+def _teach(folder: Path, seed: int) -> None:
+    from rewardflow.policy.taught_tiny import save_taught_tiny
+
+    save_taught_tiny(folder, num_digits=NUM_DIGITS, seed=seed)
+
+
+def _settings(schedule: str, model: Path, *, seed: int, steps: int) -> RunSettings:
     stream, max_staleness = NAMED_SCHEDULES[schedule]
     reward = f"{SlowJudge.__module__}:{SlowJudge.__name__}"
-    trainer = replace(TRAINER, min_lr_share=LAST_LR_SHARE)
-    return copying_run(reward, stream=stream, max_staleness=max_staleness, seed=seed, steps=steps, trainer=trainer)
+    trainer = replace(TRAINER, lr=LEARNING_RATE, lr_schedule="constant")
+    settings = copying_run(reward, stream=stream, max_staleness=max_staleness, seed=seed, steps=steps, trainer=trainer)
+    return replace(settings, policy=PolicySettings(model=str(model)))
 
 
-def _measured_alone(seed: int) -> DeviceWork:
+def _measured_alone(model: Path, seed: int) -> DeviceWork:
     """Measures the device's work in a step without a judge. Takes the fastest step: other programs only add to it."""
-    steps = asyncio.run(_train_undelayed(seed))
+    steps = asyncio.run(_train_undelayed(model, seed))
     return min((DeviceWork.of(step) for step in steps), key=lambda times: times.compute_s)
 
 
-async def _train_undelayed(seed: int) -> list[StepReport]:
+async def _train_undelayed(model: Path, seed: int) -> list[StepReport]:
     reports: list[StepReport] = []
-    settings = _settings("synchronous", seed=seed, steps=_MEASURED_STEPS)
+    settings = _settings("synchronous", model, seed=seed, steps=_MEASURED_STEPS)
     async with embedded(settings, agent=RewardAgent(SlowJudge(seed, scale=0.0)), on_step=reports.append) as run:
         await run.train()
     return reports
