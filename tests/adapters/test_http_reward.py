@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.request
+import socket
 from typing import Any
 
 import pytest
@@ -46,21 +46,48 @@ def test_a_failure_raises_with_the_reason_and_is_no_number(monkeypatch: pytest.M
     asyncio.run(main())
 
 
-def test_a_late_verdict_is_waited_for_and_a_broken_connection_joins_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_verdict_is_waited_for_while_the_server_is_alive_and_asking_again_joins_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The function has no timeout of its own: `limits.verdict_timeout_s` of the server decides."""
 
     async def main() -> None:
         async with served() as asker:
             monkeypatch.setenv("REWARDFLOW_URL", asker.url)
-            urlopen = urllib.request.urlopen
-            waits = iter([0.2, None])  # what a proxy between them might do to the first try
-            monkeypatch.setattr(urllib.request, "urlopen", lambda request: urlopen(request, timeout=next(waits)))
+            for name, seconds in (("_SILENT_S", 0.5), ("_PAUSE_S", 0.01), ("_TRY_FOR_S", 0.1)):
+                monkeypatch.setattr(http_reward, name, seconds)
             asking = asyncio.create_task(asyncio.to_thread(compute_score, "x", "hold", None))
             await GATE["started"].wait()
-            await asyncio.sleep(0.5)  # real time: the first connection is broken
+            await asyncio.sleep(1.5)  # real time: two tries have heard nothing
             GATE["hold"].set()
             assert await asking == 4.0
             assert CALLS == {"hold": 1}
+
+    asyncio.run(main())
+
+
+def test_a_host_that_takes_the_connection_and_says_nothing_is_an_error_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("REWARDFLOW_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for name, seconds in (("_SILENT_S", 0.05), ("_PAUSE_S", 0.01), ("_TRY_FOR_S", 0.1)):
+            monkeypatch.setattr(http_reward, name, seconds)
+        with pytest.raises(RuntimeError, match="no answer from REWARDFLOW_URL"):
+            compute_score("x", "y", None)
+
+
+def test_references_may_hold_arrays_inside_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Array:
+        def tolist(self) -> list[int]:
+            return [1, 2]
+
+    async def main() -> None:
+        async with served() as asker:
+            monkeypatch.setenv("REWARDFLOW_URL", asker.url)
+            assert await asyncio.to_thread(compute_score, "x", "yes", {"tests": Array()}) == 3.0
+            with pytest.raises(TypeError, match="plain values and arrays, got object"):
+                compute_score("x", "yes", {"tests": object()})
 
     asyncio.run(main())
 

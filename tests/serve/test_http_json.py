@@ -92,3 +92,18 @@ def test_an_odd_value_is_named_and_travels_as_a_text() -> None:
     assert b"which cannot travel" in to_json({"a": object()})
     with pytest.raises(InvalidInput, match="must be JSON"):
         read_json(b"{")
+
+
+@pytest.mark.parametrize("odd", [2**64, -(2**63) - 1, 1 << 20000, "a\ud800b", {"\ud800": 1}, [[2**70]]], ids=range(6))
+def test_what_json_cannot_hold_becomes_a_text_wherever_it_is(odd: Any) -> None:
+    written = orjson.loads(to_json({"fine": 1, "deep": [{"odd": odd}], "halt": Halt("E", "why")}))
+    assert written["fine"] == 1
+    assert written["halt"] == {"error": "E", "message": "why"}
+    assert isinstance(written["deep"][0]["odd"], str | dict | list)
+
+
+def test_what_is_nested_too_deep_is_cut_off() -> None:
+    deep: Any = 1
+    for _ in range(900):
+        deep = [deep]
+    assert b"which cannot travel" in to_json({"deep": deep})

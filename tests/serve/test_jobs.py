@@ -43,8 +43,10 @@ def test_any_other_token_is_refused(authorization: str | None) -> None:
 def test_the_servers_own_token_may_ask_for_any_run_with_the_runs_own_share() -> None:
     jobs = jobs_of(token_env="B", jobs={"a": {"token_env": "A", "share": 2, "max_waiting": 7}})
     job = jobs.of(f"Bearer {'b' * 16}", "a")
-    assert (job.run, job.share, job.max_waiting, job.sees_all) == ("a", 2, 7, True)
+    assert (job.run, job.share, job.sees_all) == ("a", 2, True)
     assert jobs.of(f"Bearer {'b' * 16}", "other").share is None
+    assert jobs.max_waiting_of("a") == 7
+    assert jobs.max_waiting_of("other") == ServeSettings().max_waiting
 
 
 def test_a_token_must_be_set_long_and_unique() -> None:

@@ -19,7 +19,7 @@ from rewardflow.shared_agent.messages import RunFull
 from rewardflow.shared_agent.service import Service
 
 CALLS: Counter[str] = Counter()
-JOB = ServedJob(run="a", max_waiting=1000)
+JOB = ServedJob(run="a")
 
 
 async def slow(solution_str: str) -> float:
@@ -35,11 +35,17 @@ def rollout(response: str = "1", **fields: Any) -> rf.Rollout:
 
 
 @contextlib.asynccontextmanager
-async def requests_to(reward: Any = slow, **options: Any) -> AsyncIterator[RepeatableRequests]:
+async def requests_to(
+    reward: Any = slow, *, max_waiting: int | None = None, **options: Any
+) -> AsyncIterator[RepeatableRequests]:
     CALLS.clear()
     async with asyncio.TaskGroup() as tasks:
         options = {"timeout_s": None, "max_attempts": 1, **options}
-        service = Service(lambda: RewardAgent(reward, serves_runs=True, **options), tasks.create_task)
+        service = Service(
+            lambda: RewardAgent(reward, serves_runs=True, **options),
+            tasks.create_task,
+            max_waiting_of=lambda run: max_waiting,
+        )
         yield RepeatableRequests(service)
         await service.close()
 
@@ -118,17 +124,54 @@ def test_a_group_that_grows_gets_each_verdict_at_once_and_one_that_stays_incompl
 
 def test_a_job_has_a_bounded_queue_and_repeats_need_no_room() -> None:
     async def main() -> None:
-        job = ServedJob(run="a", max_waiting=2)
-        async with requests_to() as requests:
-            await requests.ask(job, [rollout("1"), rollout("2", step=1)])
-            assert requests.num_waiting() == {"a": 2}
+        async with requests_to(max_waiting=2) as requests:
+            host = await requests._service.open_host()
+            await requests.ask(JOB, [rollout("1"), rollout("2", step=1)])
+            assert host.num_waiting() == {"a": 2}
             with pytest.raises(RunFull, match="may have 2 rollouts waiting"):
-                await requests.ask(job, [rollout("3", step=2)])
-            await requests.ask(job, [rollout("1")])
-            await requests.ask(ServedJob(run="b", max_waiting=2), [rollout("3", step=2)])
+                await requests.ask(JOB, [rollout("3", step=2)])
+            await requests.ask(JOB, [rollout("1")])
+            await requests.ask(ServedJob(run="b"), [rollout("3", step=2)])
             await asyncio.sleep(301)
-            assert requests.num_waiting() == {}
-            assert (await ask(requests, rollout("3", step=2), job=job))[0].value == 3.0
+            assert host.num_waiting() == {}
+            assert (await ask(requests, rollout("3", step=2)))[0].value == 3.0
+
+    clock.run(main())
+
+
+def test_a_place_that_another_rollout_had_is_free_when_that_one_is_judged() -> None:
+    async def main() -> None:
+        async with requests_to() as requests:
+            await requests.ask(JOB, [rollout("1")])
+            (taken,) = await ask(requests, rollout("2"))
+            assert (taken.value, taken.kind) == (None, "user_error")
+            assert "one rollout at a place at a time" in str(taken.error)
+            await asyncio.sleep(301)
+            assert (await ask(requests, rollout("2")))[0].value == 2.0
+
+    clock.run(main())
+
+
+def test_requests_of_no_step_are_batches_of_their_own_for_log() -> None:
+    logged: list[list[str]] = []
+
+    class Logging:
+        async def compute_score(self, solution_str: str) -> float:
+            return float(solution_str)
+
+        async def log(self, *columns: list[Any]) -> None:
+            logged.append(columns[-1])
+
+    async def main() -> None:
+        async with requests_to(Logging()) as requests:
+            for first in range(0, 6, 2):
+                batch = [rf.Rollout(group_id=str(n), response=str(n)) for n in (first, first + 1)]
+                for future in await requests.ask(JOB, batch, is_batch=True):
+                    await future
+            await asyncio.sleep(1)
+            assert logged == [["0", "1"], ["2", "3"], ["4", "5"]]
+            host = await requests._service.open_host()
+            assert host._agent.assembly._delivered_for_log == {}
 
     clock.run(main())
 

@@ -113,3 +113,85 @@ def test_a_run_directory_gets_the_calls_of_the_run(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert any(path.is_file() for path in (tmp_path / "run").rglob("*"))
+
+
+def test_rollouts_that_make_a_message_too_long_are_sent_in_parts_and_one_that_never_fits_has_failed() -> None:
+    async def main() -> None:
+        async with served(serve={"max_body_mb": 1}) as asker, connect(asker.url, run="a") as agent:
+            sent = [rf.Rollout(group_id=str(i), response="x", ground_truth=["y" * 3000]) for i in range(600)]
+            huge = rf.Rollout(group_id="huge", response="x", ground_truth=["y" * 2_000_000])
+            groups = await agent.submit([*sent, huge]).all()
+            kinds = {group.group_id: group.rewards[0].kind for group in groups}
+            assert kinds.pop("huge") == "user_error"
+            assert set(kinds.values()) == {None}
+            assert CALLS == {"x": 600}
+            (reason,) = (group.rewards[0].error for group in groups if group.group_id == "huge")
+            assert "413" in str(reason)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("odd", [2**70, "\ud800"], ids=["a number above 64 bits", "half of a character"])
+def test_an_extra_that_json_cannot_hold_is_told_in_words_and_holds_up_nobody(odd: object) -> None:
+    async def compute_score(solution_str: str) -> dict[str, object]:
+        return {"score": 1.0, "odd": odd if solution_str == "odd" else 0}
+
+    async def main() -> None:
+        async with served(compute_score) as asker, connect(asker.url, run="a") as agent:
+            sent = [*rollouts(20), rf.Rollout(group_id="odd", response="odd")]
+            groups = await agent.submit(sent).all()
+            assert [reward.value for group in groups for reward in group.rewards] == [1.0] * 21
+            status, answer = await asker.post(
+                "/v1/score", {"rollouts": [{"group_id": "again", "response": "odd"}], "run": "b"}
+            )
+            assert (status, answer["verdicts"][0]["value"]) == (200, 1.0)
+            assert agent.statistics().reconnects == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"ground_truth": 2**70}, "ground_truth"),
+        ({"ground_truth": "\ud800"}, "ground_truth"),
+        ({"response": "\ud800"}, "response"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"extra_info": {"seed": 2**70}}, r"extra_info\['seed'\]"),
+        ({"extra_info": {"\ud800": 1}}, "extra_info.*"),
+    ],
+)
+def test_a_plain_value_that_json_cannot_hold_is_refused_by_its_name_too(fields: dict[str, object], name: str) -> None:
+    async def main() -> None:
+        async with served() as asker, connect(asker.url, run="a") as agent:
+            with pytest.raises(InvalidInput, match=f"got {name} of index 0"):
+                agent.submit(rf.Rollout(**{"group_id": "g", "response": "x", **fields}))
+            assert (await agent.score(rf.Rollout(group_id="g", response="\u00e9\u4f60"))).value == 2.0
+
+    asyncio.run(main())
+
+
+def test_a_clients_rollouts_count_in_the_jobs_queue_and_are_all_judged() -> None:
+    async def main() -> None:
+        async with served(serve={"max_waiting": 2}) as asker, connect(asker.url, run="a") as agent:
+            tickets = [agent.submit(rf.Rollout(group_id="h0", response="hold 0"))]
+            await GATE["started"].wait()
+            for number in range(1, 6):
+                tickets.append(agent.submit(rf.Rollout(group_id=f"h{number}", response=f"hold {number}")))
+                await asyncio.sleep(0.05)
+            assert (await asker.get("/v1/status?run=a"))[1]["waiting"] == 2
+            GATE["hold"].set()
+            groups = [group for ticket in tickets for group in await ticket.all()]
+            assert [group.rewards[0].value for group in groups] == [6.0] * 6
+
+    asyncio.run(main())
+
+
+def test_a_client_may_choose_the_share_of_a_run_that_requests_without_a_session_began() -> None:
+    async def main() -> None:
+        async with served() as asker:
+            await asker.post("/v1/score", {"rollouts": [{"group_id": "g", "response": "x"}], "run": "a"})
+            async with connect(asker.url, run="a", share=2) as agent:
+                assert (await agent.score(rf.Rollout(group_id="h", response="xy"))).value == 2.0
+
+    asyncio.run(main())

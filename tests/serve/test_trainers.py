@@ -11,7 +11,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from served import CALLS, GATE, served
+from served import CALLS, GATE, judge, served
+
+import rewardflow as rf
 
 SHORT_S = 0.25  # for OpenRLHF's 180 s, slime's 120 s and miles' 300 s
 
@@ -76,6 +78,15 @@ async def nemo_gym_agent(url: str, question: Any, answer: str, **row: Any) -> di
         async with session.post(f"{url}/verify{query}", json={**body, "response": {"output": output}}) as verified:
             result: dict[str, Any] = await verified.json()
             return result
+
+
+def test_the_key_of_slime_holds_the_verdict_also_where_a_component_has_its_name() -> None:
+    async def main() -> None:
+        parts = [rf.Weighted(judge, name="acc", weight=0.5), rf.Weighted(judge, name="length", weight=2.0)]
+        async with served(parts) as asker:
+            assert await slime_client(f"{asker.url}/slime?key=acc", "q", "ab", None) == {"acc": 5.0, "length": 2.0}
+
+    asyncio.run(main())
 
 
 def test_each_client_gets_its_verdict() -> None:
@@ -245,6 +256,8 @@ def test_nemo_gym_gets_the_figures_it_asks_for_at_the_end() -> None:
             _, figures = await asker.post("/aggregate_metrics", {"verify_responses": rows})
             assert [one["mean/reward"] for one in figures["group_level_metrics"]] == [1.0, 2.0]
             assert figures["key_metrics"] == {"mean/reward": 1.5}
+            failed = {"_ng_task_index": 0, "reward": 0.0, "_ng_failure_class": "judge_failed"}
+            assert (await asker.post("/aggregate_metrics", {"verify_responses": [*rows, failed]}))[1] == figures
             assert await asker.get("/reverify_mode") == (200, "stateless")
 
     asyncio.run(main())

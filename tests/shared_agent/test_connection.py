@@ -100,6 +100,24 @@ def test_a_delivery_is_confirmed_by_the_next_question_and_a_new_host_is_asked_fr
     assert clock.run(main()) == ["Hello", 0, 7, "Hello", 0]
 
 
+def test_a_host_that_answers_nothing_but_hello_is_asked_less_and_less_often() -> None:
+    async def main() -> list[float]:
+        connection = connection_to(Scripted(WELCOME, *[ConnectionLost("broken"), WELCOME] * 6))
+        await connection.open()
+        waits_s = []
+        for _ in range(6):
+            assert await connection.take() is None
+            began_s = asyncio.get_running_loop().time()
+            async with connection.renewed():
+                waits_s.append(asyncio.get_running_loop().time() - began_s)
+        return waits_s
+
+    waits_s = clock.run(main())
+    assert waits_s[0] == 0
+    assert waits_s[1:] == sorted(waits_s[1:])
+    assert waits_s[-1] > 0.5
+
+
 def test_nothing_is_sent_before_a_new_host_knows_what_is_wanted() -> None:
     async def main() -> None:
         connection = connection_to(Scripted(WELCOME))

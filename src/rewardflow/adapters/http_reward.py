@@ -20,34 +20,43 @@ from typing import Any
 URL_ENV, TOKEN_ENV, RUN_ENV = "REWARDFLOW_URL", "REWARDFLOW_TOKEN", "REWARDFLOW_RUN"
 _BUSY = (429, 503)  # the queue is full, or the server restarts: both pass
 _TRY_FOR_S, _PAUSE_S = 600.0, 1.0
+_SILENT_S = 120.0  # after so long without an answer the server must show that it is alive
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, **_: Any) -> float:
     """Returns the server's verdict; raises `RuntimeError` with the server's reason if the response was not judged."""
-    question = {"prompt": _prompt(extra_info), "response": solution_str, "label": _plain(ground_truth)}
-    body = json.dumps({**question, "data_source": data_source}).encode()
+    question = {"prompt": _prompt(extra_info), "response": solution_str, "label": ground_truth}
+    body = json.dumps({**question, "data_source": data_source}, default=_plain).encode()
     give_up_s = time.monotonic() + _TRY_FOR_S
     while True:
         try:
-            with urllib.request.urlopen(_request(body)) as answer:
+            with urllib.request.urlopen(_request("/slime", body), timeout=_SILENT_S) as answer:
                 return float(json.load(answer))
         except urllib.error.HTTPError as error:
             reason = error.read(2000).decode("utf-8", "replace")
             if error.code not in _BUSY or time.monotonic() > give_up_s:
                 raise RuntimeError(f"rewardflow serve answered {error.code}: {reason}") from None
-        except OSError as error:  # no connection, or a broken one: asking again joins the call
-            if time.monotonic() > give_up_s:
+        except OSError as error:  # no connection, a broken or a silent one: asking again joins the call
+            if isinstance(error, TimeoutError) and _is_alive():
+                give_up_s = time.monotonic() + _TRY_FOR_S  # the verdict takes long, and the server sets its limit
+            elif time.monotonic() > give_up_s:
                 raise RuntimeError(f"no answer from {URL_ENV}: {error}") from None
         time.sleep(_PAUSE_S)
 
 
-def _request(body: bytes) -> urllib.request.Request:
+def _is_alive() -> bool:
+    try:
+        with urllib.request.urlopen(_request("/healthz"), timeout=_SILENT_S / 10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _request(path: str, body: bytes | None = None) -> urllib.request.Request:
     headers = {"Content-Type": "application/json", "X-Rewardflow-Run": os.environ.get(RUN_ENV, "verl")}
     if token := os.environ.get(TOKEN_ENV):
         headers["Authorization"] = f"Bearer {token}"
-    return urllib.request.Request(
-        os.environ.get(URL_ENV, "http://127.0.0.1:8078").rstrip("/") + "/slime", body, headers
-    )
+    return urllib.request.Request(os.environ.get(URL_ENV, "http://127.0.0.1:8078").rstrip("/") + path, body, headers)
 
 
 def _prompt(extra_info: Any) -> str:
@@ -55,5 +64,7 @@ def _prompt(extra_info: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value that JSON can hold: datasets give references as arrays."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    """Returns a value that JSON can hold: datasets give references as arrays, also inside of others."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"ground_truth must be made of plain values and arrays, got {type(value).__name__}")

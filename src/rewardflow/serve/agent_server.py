@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -77,12 +78,13 @@ class AgentServer:
             undo.enter_context(fewer_collections(_USUALLY_WAITING))
             tasks = await asyncio.TaskGroup().__aenter__()
             undo.push_async_exit(functools.partial(_end, tasks))
-            self._service = Service(lambda: self._build(self._run_ledgers), tasks.create_task)
+            serving = functools.partial(Service, start=tasks.create_task, max_waiting_of=self._jobs.max_waiting_of)
+            self._service = serving(lambda: self._build(self._run_ledgers))
             self._services = {"judge": self._service}
             self._requests = RepeatableRequests(self._service)
             self._trainers = Trainers(self._requests)
             if self._proxy is not None:
-                self._services["proxy"] = Service(self._proxy.build, tasks.create_task)
+                self._services["proxy"] = serving(self._proxy.build)
                 self._chat_requests = RepeatableRequests(self._services["proxy"], keeps_failures=False)
             runner = web.AppRunner(
                 self._application(), access_log=None, handler_cancellation=False, shutdown_timeout=_CLOSE_S
@@ -166,6 +168,9 @@ class AgentServer:
         except RewardflowError as error:
             logger.exception("a request could not be answered")
             return error_answer(500, str(error), type(error).__name__)
+        except Exception as error:  # a defect: the caller must learn at least what it is, and others go on
+            logger.exception("a request could not be answered")
+            return error_answer(500, f"{type(error).__name__}: {error}"[:500], "defect")
 
     def _job(self, request: web.Request, run: str | None = None) -> ServedJob:
         named = run or request.headers.get(RUN_HEADER) or request.query.get("run")
@@ -186,10 +191,13 @@ class AgentServer:
         if not self._job(request).sees_all:
             raise Forbidden("the figures of all jobs need the server's own token; a job has /v1/spending")
         hosts = {name: await service.answer(AskStatistics()) for name, service in self._services.items()}
+        waiting: Counter[str] = Counter()
+        for service in self._services.values():
+            waiting.update((await service.open_host()).num_waiting())
         text = prometheus_text(
             {name: host.agent for name, host in hosts.items()},
             self._run_ledgers.statistics(),
-            self._requests.num_waiting(),
+            waiting,
             up_s=hosts["judge"].up_s,
         )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
@@ -198,13 +206,14 @@ class AgentServer:
         """Says what the agent is and does; the run's own queue, and the sums of all."""
         job = self._job(request)
         host = await self._service.answer(AskStatistics())
-        welcome = (await self._service.open_host()).describe()
+        opened = await self._service.open_host()
+        welcome = opened.describe()
         return json_answer(
             {
                 "name": welcome.name,
                 "needs_groups": welcome.needs_groups,
                 "run": job.run,
-                "waiting": self._requests.num_waiting().get(job.run, 0),
+                "waiting": opened.num_waiting().get(job.run, 0),
                 "calls_in_flight": host.agent.in_flight,
                 "calls_waiting": host.agent.waiting,
                 "up_s": host.up_s,

@@ -2,7 +2,8 @@
 
 Always true: people keep their own reward code and change its `base_url`. A request with `temperature: 0` is known by
 job and content, so that a repeat gets the same answer without a call; any other request is a call of its own, unless it
-has an `Idempotency-Key`. A failed request is answered with an error status and may be sent again. Nothing is streamed.
+has an `Idempotency-Key`, which counts together with the content. A failed request is answered with an error status and
+may be sent again. Nothing is streamed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ChatProxy:
         self, body: Any, asked: TrainerRequest, key: str | None, requests: RepeatableRequests
     ) -> web.Response:
         rollout = _rollout_of(body, key)
-        (future,) = await requests.ask(asked.job, [rollout], due_step=asked.due_step)
+        (future,) = await requests.ask(asked.job, [rollout], due_step=asked.due_step, is_batch=True)
         reward = await asyncio.shield(future)
         if reward.value is not None:
             headers = {"X-Rewardflow-Cost-Usd": f"{reward.cost_usd:.9g}", "X-Rewardflow-Attempts": str(reward.attempts)}
@@ -83,10 +84,11 @@ def _rollout_of(body: Any, key: str | None) -> Rollout:
     if key is not None and not 0 < len(key) <= _MAX_KEY:
         raise InvalidInput(f"Idempotency-Key must have 1 to {_MAX_KEY} characters, got {len(key)}")
     content = canonical(body)
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     if key is not None:
-        name = f"key-{key}"
+        name = f"key-{key}-{digest}"
     elif isinstance(body.get("temperature"), int | float) and body["temperature"] == 0:
-        name = "content-" + hashlib.blake2b(content, digest_size=16).hexdigest()
+        name = f"content-{digest}"
     else:
         name = f"once-{uuid.uuid4().hex}"
     return Rollout(group_id=name, response=content.decode("utf-8", "replace"), extra_info={"request": dict(body)})

@@ -24,6 +24,7 @@ from rewardflow.types import FailureKind, Reward
 T = TypeVar("T")
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_MAX_DEPTH = 200  # orjson refuses what is nested deeper than 254
 _NUMBERS: Mapping[type, Any] = {int: int, float: (int, float), str: str, bool: bool}
 
 
@@ -44,7 +45,10 @@ _STATUS_OF_KIND: Final[Mapping[FailureKind, int]] = {
 
 def to_json(value: object) -> bytes:
     """Writes records, tuples and mappings as JSON; a value without a form in JSON is replaced by its type's name."""
-    return orjson.dumps(value, default=_in_words, option=_OPTIONS)
+    try:
+        return orjson.dumps(value, default=_in_words, option=_OPTIONS)
+    except TypeError:  # deep inside there is a huge number, half a character, or too much nesting
+        return orjson.dumps(_writable(value), default=_in_words, option=_OPTIONS)
 
 
 def json_problem(value: object) -> str | None:
@@ -74,6 +78,26 @@ def _in_words(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     return f"<{type(value).__qualname__}, which cannot travel>"
+
+
+def _writable(value: object, depth: int = 0) -> object:
+    """Returns the value with a text in place of each part that JSON cannot hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return _in_words(value)
+    is_record = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if not is_record and not isinstance(value, Mapping | list | tuple):
+        return value
+    if depth == _MAX_DEPTH:
+        return _in_words(())
+    if isinstance(value, list | tuple):
+        return [_writable(one, depth + 1) for one in value]
+    if isinstance(value, Mapping):
+        named = value.items()
+        return {_writable(key, depth + 1): _writable(one, depth + 1) for key, one in named}
+    fields = dataclasses.fields(typing.cast("Any", value))
+    return {field.name: _writable(getattr(value, field.name), depth + 1) for field in fields}
 
 
 def _plain_mapping(value: object) -> object:

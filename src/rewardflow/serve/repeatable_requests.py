@@ -2,7 +2,8 @@
 
 Always true: a rollout of a run is judged once, whoever asks for it how often: a repeat joins the call in flight or gets
 the settled verdict, a failure too. A call goes on when its caller has gone. Verdicts of the kinds `cancelled`, `budget`
-and `outage` settle nothing: nobody has judged, so a repeat asks again. Settled verdicts are kept up to a limit of
+and `outage` settle nothing, nor do failures without an attempt (another rollout of the run was at this place): nobody
+has judged, so a repeat asks again. Settled verdicts are kept up to a limit of
 bytes; the journal knows the older ones.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +20,6 @@ from rewardflow.reward.journal.canonical import canonical
 from rewardflow.reward.journal.verdict_keys import verdict_keys
 from rewardflow.serve.settings import ServedJob
 from rewardflow.shared_agent.host import Host
-from rewardflow.shared_agent.messages import RunFull
 from rewardflow.shared_agent.service import Service
 from rewardflow.types import UNDECIDED_KINDS, Reward, Rollout
 
@@ -38,12 +38,7 @@ class RepeatableRequests:
         self._service = service
         self._keeps_failures = keeps_failures
         self._in_flight: dict[_Key, asyncio.Future[Reward]] = {}
-        self._num_waiting: Counter[str] = Counter()
         self._settled = SettledVerdicts(max_settled_bytes)
-
-    def num_waiting(self) -> dict[str, int]:
-        """Returns the rollouts without a verdict, by run."""
-        return dict(self._num_waiting)
 
     async def require_single_rollouts(self) -> None:
         """Raises `InvalidInput` if verdicts depend on whole groups, which requests without groups cannot give."""
@@ -53,11 +48,12 @@ class RepeatableRequests:
             )
 
     async def ask(
-        self, job: ServedJob, rollouts: Sequence[Rollout], *, due_step: int | None = None
+        self, job: ServedJob, rollouts: Sequence[Rollout], *, due_step: int | None = None, is_batch: bool = False
     ) -> list[asyncio.Future[Reward]]:
         """Returns a future for each rollout; do not cancel it, because others may wait for it, too.
 
-        Raises `RunFull`, and asks for none, if the job has too many rollouts waiting.
+        Raises `RunFull`, and asks for none, if the job has too many rollouts waiting. `is_batch`: they belong to no
+        step.
         """
         host = await self._service.open_host()
         loop = asyncio.get_running_loop()
@@ -76,16 +72,8 @@ class RepeatableRequests:
                     fresh[key] = rollout, future
             futures.append(future)
         if fresh:
-            self._check_room(job, len(fresh))
-            self._begin(host, job, fresh, due_step)
+            self._begin(host, job, fresh, due_step, is_batch)
         return futures
-
-    def _check_room(self, job: ServedJob, num_fresh: int) -> None:
-        waiting = self._num_waiting[job.run]
-        if waiting and waiting + num_fresh > job.max_waiting:
-            raise RunFull(
-                f"job {job.run!r} may have {job.max_waiting:,} rollouts waiting, got {waiting:,} and {num_fresh:,} more"
-            )
 
     def _begin(
         self,
@@ -93,30 +81,30 @@ class RepeatableRequests:
         job: ServedJob,
         fresh: dict[_Key, tuple[Rollout, asyncio.Future[Reward]]],
         due_step: int | None,
+        is_batch: bool,
     ) -> None:
         share = job.share if job.share is not None else host.share_of(job.run) or 1.0
         self._in_flight.update({key: future for key, (_, future) in fresh.items()})
-        self._num_waiting[job.run] += len(fresh)
-        asked = [(rollout, functools.partial(self._land, job.run, key)) for key, (rollout, _) in fresh.items()]
+        asked = [(rollout, functools.partial(self._land, key)) for key, (rollout, _) in fresh.items()]
         try:
-            host.ask(job.run, asked, share=share, due_step=due_step)
+            host.ask(job.run, asked, share=share, due_step=due_step, is_batch=is_batch)
         except BaseException:
             for key in fresh:
                 self._in_flight.pop(key, None)
-            self._num_waiting[job.run] -= len(fresh)
             raise
 
-    def _land(self, run: str, key: _Key, reward: Reward) -> None:
+    def _land(self, key: _Key, reward: Reward) -> None:
         future = self._in_flight.pop(key, None)
         if future is None:
             return
-        self._num_waiting[run] -= 1
-        if not self._num_waiting[run]:
-            del self._num_waiting[run]
-        if reward.kind not in UNDECIDED_KINDS and (reward.value is not None or self._keeps_failures):
+        if _is_settled(reward) and (reward.value is not None or self._keeps_failures):
             self._settled.put(key, reward)
         if not future.done():
             future.set_result(reward)
+
+
+def _is_settled(reward: Reward) -> bool:
+    return reward.value is not None or (reward.kind not in UNDECIDED_KINDS and (reward.attempts > 0 or reward.cached))
 
 
 class SettledVerdicts:

@@ -9,6 +9,7 @@ rollouts without a verdict again, and ignores a verdict that comes a second time
 
 from __future__ import annotations
 
+import io
 import os
 import urllib.parse
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from rewardflow.observe.redact import address_to_show, redact, register_secret
 from rewardflow.serve.http_json import from_plain, json_problem, read_json
 from rewardflow.serve.own_protocol import message_json, verb_of
 from rewardflow.shared_agent.client import SharedAgent
-from rewardflow.shared_agent.connection import ConnectionLost
+from rewardflow.shared_agent.connection import ConnectionLost, MessageRefused
 from rewardflow.shared_agent.host_clients import POLL_S
 from rewardflow.shared_agent.messages import (
     AskStatistics,
@@ -45,7 +46,8 @@ TOKEN_ENV: Final = "REWARDFLOW_TOKEN"
 _CONNECT_S: Final = 10.0
 _ANSWER_S: Final = 60.0  # a server on a busy machine may take long to read a message of megabytes
 _MAX_DELIVERY_BYTES: Final = 2**30
-_REFUSED: Final = (400, 401, 403, 404, 405, 413)
+_REFUSED: Final = (401, 403, 404, 405)
+_NOT_TAKEN: Final = (400, 413)  # for what the message holds
 _ANSWERS: Final[Mapping[type[Message[Any]], Any]] = {
     Hello: Welcome,
     Post: object,
@@ -115,7 +117,7 @@ class HttpTransport:
             async with self._session.request(
                 "GET" if body is None else "POST",
                 f"{self._url}/v1/{verb}",
-                data=body,
+                data=None if body is None else io.BytesIO(body),  # is sent in pieces, so that the loop goes on
                 headers={"Content-Type": "application/json"},
                 timeout=timeout,
                 allow_redirects=False,
@@ -126,9 +128,9 @@ class HttpTransport:
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ConnectionLost(redact(f"{type(error).__name__}: {error}")) from error
-        return self._read(status, text, is_first=verb == "hello")
+        return self._read(status, text, verb)
 
-    def _read(self, status: int, text: bytes, *, is_first: bool) -> Any:
+    def _read(self, status: int, text: bytes, verb: str) -> Any:
         if status == 200:
             return read_json(text)
         reason = _reason(text)
@@ -136,9 +138,11 @@ class HttpTransport:
             raise UnknownClient(reason)
         if status == 429:
             raise RunFull(reason)
-        if status in _REFUSED or 300 <= status < 400:
-            refused = f"{address_to_show(self._url)} refused the request ({status}): {reason}"
-            raise InvalidInput(refused) if is_first else SharedAgentGone(refused)
+        refused = f"{address_to_show(self._url)} refused the request ({status}): {reason}"
+        if status in _NOT_TAKEN and verb == "post":
+            raise MessageRefused(refused)
+        if status in (*_REFUSED, *_NOT_TAKEN) or 300 <= status < 400:
+            raise InvalidInput(refused) if verb == "hello" else SharedAgentGone(refused)
         raise ConnectionLost(f"status {status}: {reason}")
 
 

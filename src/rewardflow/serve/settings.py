@@ -114,11 +114,10 @@ class Forbidden(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedJob:
-    """What a request may do: ask for this run, with this share of the slots and this many rollouts waiting."""
+    """What a request may do: ask for this run, with this share of the slots."""
 
     run: str
     share: float | None = None  # None: the run's clients choose it
-    max_waiting: int
     sees_all: bool = False  # the other jobs' figures, too
 
 
@@ -135,12 +134,17 @@ class Jobs:
             digest = _digest(_token(job.token_env, environ))
             if digest in self._by_digest or digest == self._admin:
                 raise InvalidInput(f"every job must have a token of its own, got that of {name!r} twice")
-            self._by_digest[digest] = ServedJob(run=name, share=job.share, max_waiting=job.max_waiting)
-        self._by_name = {job.run: job for job in self._by_digest.values()}
+            self._by_digest[digest] = ServedJob(run=name, share=job.share)
+        self._by_name = settings.jobs
 
     @property
     def needs_token(self) -> bool:
         return bool(self._by_digest) or self._admin is not None
+
+    def max_waiting_of(self, run: str) -> int:
+        """Returns how many rollouts a run may have waiting."""
+        known = self._by_name.get(run)
+        return self._max_waiting if known is None else known.max_waiting
 
     def of(self, authorization: str | None, run: str | None) -> ServedJob:
         """Returns the job of a request. `run` is the name that the request gives itself, if any."""
@@ -165,8 +169,7 @@ class Jobs:
         if not 0 < len(name) <= _MAX_RUN:
             raise InvalidInput(f"run must be a name of 1 to {_MAX_RUN} characters, got {len(name)}")
         known = self._by_name.get(name)
-        share, max_waiting = (None, self._max_waiting) if known is None else (known.share, known.max_waiting)
-        return ServedJob(run=name, share=share, max_waiting=max_waiting, sees_all=True)
+        return ServedJob(run=name, share=None if known is None else known.share, sees_all=True)
 
 
 def _token(name: str, environ: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _TRUTHS: Final = ("expected_answer", "ground_truth", "label", "answer")  # where data for NeMo Gym has the reference
 _TASK: Final = "_ng_task_index"
+_FAILED: Final = "_ng_failure_class"
 _OWN_PREFIX: Final = "_ng_"  # NeMo Gym's own bookkeeping, which differs from one rollout to the next
 
 
@@ -80,7 +81,7 @@ class Trainers:
         (reward,) = await self._judge([rollout], asked)
         if reward.value is None:
             return failure_answer(reward)
-        return json_answer(reward.value if key is None else {key: reward.value, **reward.components})
+        return json_answer(reward.value if key is None else {**reward.components, key: reward.value})
 
     # -- NeMo Gym ----------------------------------------------------------------------------------------------------
 
@@ -115,17 +116,21 @@ class Trainers:
             )
         if not fails_as_row:
             return failure_answer(reward)
-        failed = {"_ng_failure_class": "judge_failed", "_ng_failure_judge_error": f"{reward.kind}: {reward.error}"}
+        failed = {_FAILED: "judge_failed", "_ng_failure_judge_error": f"{reward.kind}: {reward.error}"}
         return json_answer({**body, "reward": 0.0, **failed})
 
     def aggregate_metrics(self, body: Any) -> web.Response:
-        """Answers what NeMo Gym asks for at the end: the mean, spread and extremes of rewards, by task and in all."""
+        """Answers what NeMo Gym asks for at the end: the mean, spread and extremes of rewards, by task and in all.
+
+        Rows that say that they were not judged are left out.
+        """
         rows = body.get("verify_responses") if isinstance(body, Mapping) else None
         if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
             raise InvalidInput("verify_responses must be a list of objects")
         by_task: defaultdict[Any, list[float]] = defaultdict(list)
         for row in rows:
-            if isinstance(row.get("reward"), int | float) and isinstance(row.get(_TASK, 0), int):
+            is_judged = _FAILED not in row and isinstance(row.get("reward"), int | float)
+            if is_judged and isinstance(row.get(_TASK, 0), int):
                 by_task[row.get(_TASK, 0)].append(float(row["reward"]))
         overall = _figures([value for values in by_task.values() for value in values])
         return json_answer(
@@ -138,7 +143,7 @@ class Trainers:
 
     async def _judge(self, rollouts: Sequence[Rollout], asked: TrainerRequest) -> list[Reward]:
         await self._requests.require_single_rollouts()
-        futures = await self._requests.ask(asked.job, rollouts, due_step=asked.due_step)
+        futures = await self._requests.ask(asked.job, rollouts, due_step=asked.due_step, is_batch=True)
         return [await asyncio.shield(future) for future in futures]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 from rewardflow.errors import CallError, InvalidInput, Unparsable
@@ -101,7 +102,8 @@ class ForwardedChat(HttpServiceRecord):
 
     def _note_refusal(self, name: str, error: CallError) -> None:
         status = getattr(error, "status", None)
-        if isinstance(status, int) and 400 <= status < 500:
+        self.refusals.pop(name, None)
+        if isinstance(status, int) and 400 <= status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS:
             self.refusals[name] = status
             if len(self.refusals) > _MAX_REFUSALS:
                 self.refusals.popitem(last=False)

@@ -2,9 +2,10 @@
 
 Always true: after `ConnectionLost` the client retries with growing delays; after `SharedAgentGone` it gives up. Each
 reconnect begins a new epoch, and messages of earlier epochs are not sent again. The client confirms a delivery by
-asking for the next one. Every message carries the client's secret, which only the host learns: it is in no log,
-statistic or error, and the same before and after a restart of the host. A message for which the host has no room is
-sent again until there is room.
+asking for the next one; if it must say hello again and again, it waits longer each time. Every message carries the
+client's secret, which only the host learns: it is in no log, statistic or error, and the same before and after a
+restart of the host. A message for which the host has no room is sent again until there is room; one that the host
+refuses for what it holds is not.
 """
 
 from __future__ import annotations
@@ -44,13 +45,18 @@ class ConnectionLost(Exception):
     """A message may not have arrived, or its answer was lost; the host may be back soon."""
 
 
+class MessageRefused(Exception):
+    """The host does not take this message, and would not take it a second time; it takes others."""
+
+
 class Transport(Protocol):
     """Carries messages to a host: one way in."""
 
     async def ask(self, message: Message[T]) -> T:
         """Returns the host's answer, or raises what the host raised.
 
-        Raises `ConnectionLost` if a retry may help, else `SharedAgentGone`.
+        Raises `ConnectionLost` if a retry may help, `MessageRefused` if another message may be taken, else
+        `SharedAgentGone`.
         """
 
     def problem_with(self, value: object) -> str | None:
@@ -76,6 +82,7 @@ class Connection:
         self._is_up = asyncio.Event()
         self._confirmed = 0
         self._has_told_full = False
+        self._hello_delays: Iterator[float] | None = None  # since the last answer to `take`
 
     @property
     def welcome(self) -> Welcome:
@@ -92,6 +99,10 @@ class Connection:
     async def renewed(self) -> AsyncIterator[None]:
         """Says hello again to whichever host answers; holds back all other messages until the block ends."""
         self._is_up.clear()
+        if self._hello_delays is None:
+            self._hello_delays = _retries()
+        else:  # the last hello was answered, and nothing after it
+            await asyncio.sleep(next(self._hello_delays))
         self._welcome = await self._hello()
         self.num_reconnects += 1
         self._confirmed = 0
@@ -106,7 +117,8 @@ class Connection:
     ) -> None:
         """Retries until the message has arrived, or until a reconnect has queued its contents again.
 
-        `without_cancelled` removes what was cancelled while the host had no room for the message.
+        `without_cancelled` removes what was cancelled while the host had no room for the message. Raises
+        `MessageRefused` if the host does not take it.
         """
         try:
             for retry_s in _retries():
@@ -138,12 +150,13 @@ class Connection:
         except (ConnectionLost, UnknownClient) as error:
             logger.info("the shared agent does not answer this client: %s", error)
             return None
+        self._hello_delays = None
         self._confirmed = delivery.number
         return delivery
 
     async def bye(self) -> Delivery | None:
         """Leaves the host, in bounded time; returns its last delivery if the host answers."""
-        with contextlib.suppress(ConnectionLost, UnknownClient, AgentHalted, TimeoutError):
+        with contextlib.suppress(ConnectionLost, MessageRefused, UnknownClient, AgentHalted, TimeoutError):
             async with asyncio.timeout(_BYE_S):
                 return await self._transport.ask(Bye(self._secret, self._confirmed))
         return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
 from rewardflow.errors import AgentHalted, BudgetExhausted, InvalidInput, RewardflowError
@@ -44,7 +44,7 @@ from rewardflow.shared_agent.messages import (
     Welcome,
     client_id_of,
 )
-from rewardflow.shared_agent.samples import Samples, WaitingBytes
+from rewardflow.shared_agent.samples import Samples, WaitingRoom
 from rewardflow.types import FailureKind, Reward, Rollout
 
 T = TypeVar("T")
@@ -54,8 +54,16 @@ class Host:
     """Serves clients for as long as its agent is open."""
 
     def __init__(
-        self, agent: RewardAgent, *, incarnation: str, node: str = "", lease_s: float = LEASE_S, poll_s: float = POLL_S
+        self,
+        agent: RewardAgent,
+        *,
+        incarnation: str,
+        node: str = "",
+        lease_s: float = LEASE_S,
+        poll_s: float = POLL_S,
+        max_waiting_of: Callable[[str], int | None] = lambda run: None,
     ) -> None:
+        """`max_waiting_of` tells how many rollouts a run may have waiting; None: any number."""
         self._agent = agent
         self._incarnation = incarnation
         self._node = node
@@ -63,7 +71,7 @@ class Host:
         self._opened_s = self._loop.time()
         self._clients = HostClients(self._loop, self._forget, lease_s=lease_s, poll_s=poll_s)
         self._samples = Samples()
-        self._waiting_bytes = WaitingBytes(agent.settings.max_waiting_mb * 1e6)
+        self._waiting_room = WaitingRoom(agent.settings.max_waiting_mb * 1e6, max_waiting_of)
         self._listeners = Listeners()
         self._steps: dict[tuple[str, int, bool], ForwardingTicket] = {}  # for single requests, by run and step
         self._incomplete_groups = IncompleteGroups(self._loop, agent.incomplete_after_s, self._give_up)
@@ -150,11 +158,11 @@ class Host:
     # -- what clients send -------------------------------------------------------------------------------------------
 
     def post(self, secret: str, ops: Sequence[Op]) -> None:
-        """Carries out requests; raises `RunFull`, and does nothing, if the run has too many bytes waiting."""
+        """Carries out requests; raises `RunFull`, and does nothing, if the run has too much waiting."""
         client = self._known(secret)
         if client.waiter is None:
             self._clients.renew(client)
-        self._waiting_bytes.add(client, ops)
+        self._waiting_room.add(client, ops)
         for op in ops:
             self._do(client, op)
 
@@ -165,18 +173,29 @@ class Host:
         *,
         share: float = 1.0,
         due_step: int | None = None,
+        is_batch: bool = False,
     ) -> None:
         """Asks for callers in this process, and calls each rollout's callback with its verdict, once.
 
         All of the rollouts are judged, also if nobody waits for them any longer. Raises `RunFull` like `post`.
+        `is_batch`: they belong to no step, and are a batch of their own for the rewards' `log`.
         """
         client = self._clients.local(run, share, lambda client, serial: self._withdraw(client, (serial,)))
         numbered = [(serial, one, settled) for serial, (one, settled) in enumerate(rollouts, client.last_serial + 1)]
-        self._waiting_bytes.add_local(client, [(serial, one) for serial, one, _ in numbered])
+        self._waiting_room.add_local(client, [(serial, one) for serial, one, _ in numbered])
         client.last_serial += len(rollouts)
         client.waiting.update({serial: settled for serial, _, settled in numbered})
         fresh = [one for serial, one, _ in numbered if self._samples.want(client, serial, one)]
-        self._begin_alone(client, fresh, due_step)
+        if not is_batch or due_step is not None:
+            self._begin_alone(client, fresh, due_step)
+        elif fresh:
+            ticket = self._agent.open_forwarding_ticket(self, run=run, share=client.share)
+            self._begin(ticket, fresh)
+            self._seal(ticket)
+
+    def num_waiting(self) -> dict[str, int]:
+        """Returns how many rollouts of each run wait for a verdict, or for their client to confirm it."""
+        return self._waiting_room.num_rollouts()
 
     @property
     def needs_groups(self) -> bool:
@@ -297,7 +316,7 @@ class Host:
         """Cancels calls that no client wants any longer, and whole groups of which no rollout is wanted."""
         serials = tuple(serials)
         groups = self._samples.withdraw(client, serials)
-        self._waiting_bytes.release(client, serials)
+        self._waiting_room.release(client, serials)
         if groups:
             self._agent.assembly.cancel_unwanted(groups, self._samples.is_wanted)
 

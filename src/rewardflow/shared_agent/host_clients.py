@@ -162,6 +162,8 @@ class HostClients:
     def let_in(self, client_id: str, run: str, share: float, records: bool) -> HostClient:
         self._check(run, share)
         client = self._by_id[client_id] = HostClient(client_id, run, share, records)
+        if run in self._local:
+            self._local[run].share = share
         return client
 
     def local(self, run: str, share: float, done: Callable[[LocalClient, int], None]) -> LocalClient:
@@ -179,7 +181,7 @@ class HostClients:
         if not MIN_SHARE <= share <= MAX_SHARE:
             raise InvalidInput(f"share must be from {MIN_SHARE:g} to {MAX_SHARE:g}, got {share!r}")
         for other in self.of_run(run):
-            if other.share != share:
+            if other.share != share and not isinstance(other, LocalClient):  # which takes the share of the others
                 raise InvalidInput(f"all clients of run {run!r} must have one share, got {other.share:g} and {share:g}")
 
     def forget(self, client_id: str) -> HostClient | None:

@@ -243,7 +243,8 @@ def pack_rollout(rollout: Rollout, *, with_tokens: bool) -> Packed:
 def text_size(rollout: Rollout) -> int:
     """Returns about how many bytes the rollout's texts take in a message."""
     messages = sum(len(str(one.get("content", ""))) for one in rollout.messages or ())
-    return len(rollout.response) + len(rollout.prompt or "") + messages
+    others = (rollout.response, rollout.prompt, rollout.ground_truth, *rollout.extra_info.values())
+    return messages + sum(len(one) for one in others if isinstance(one, str))
 
 
 def unpack_rollout(packed: Packed) -> Rollout:
@@ -311,14 +312,25 @@ def check_travels(rollout: Rollout, problem_with: Callable[[object], str | None]
     """
     if not isinstance(rollout, Rollout):
         raise InvalidInput(f"submit takes rewardflow.Rollout records, got {type(rollout).__name__}")
-    if not isinstance(rollout.ground_truth, _PLAIN):
-        _refuse("ground_truth", rollout.ground_truth, rollout, problem_with)
+    for name in ("group_id", "response", "prompt", "data_source", "ground_truth"):
+        value = getattr(rollout, name)
+        if not _always_travels(value):
+            _refuse(name, value, rollout, problem_with)
     if rollout.messages:
         _refuse("messages", rollout.messages, rollout, problem_with)
     if rollout.extra_info is not EMPTY:
         for key, value in rollout.extra_info.items():
-            if not isinstance(value, _PLAIN):
-                _refuse(f"extra_info[{key!r}]", value, rollout, problem_with)
+            if not _always_travels(key) or not _always_travels(value):
+                _refuse(f"extra_info[{key!r}]", {key: value}, rollout, problem_with)
+
+
+def _always_travels(value: object) -> bool:
+    """Whether every transport can send a value: JSON holds no number above 64 bits and no half of a character."""
+    if isinstance(value, str):
+        return value.isascii()
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    return value is None or isinstance(value, float)
 
 
 def _refuse(name: str, value: object, rollout: Rollout, problem_with: Callable[[object], str | None]) -> None:

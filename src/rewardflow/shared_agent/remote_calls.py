@@ -5,6 +5,7 @@ its verdict came or it was cancelled, so that it can be sent again; a verdict th
 jobs added in one turn of the loop go in one message, if they fit. Rollouts need no order among themselves, so several
 messages of rollouts may be in flight at once; any other request is sent alone, after all earlier messages and before
 all later ones. A rollout that is cancelled before it is sent is not sent, also if the host had no room for it before.
+A message that the host refuses is sent again in halves, and a rollout that it refuses alone has failed.
 Where verdicts depend on groups, some jobs with a verdict are kept too, up to a limit: the process that holds the rest
 of the group may have to submit it again, and the group must then be whole.
 """
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from rewardflow.reward.groups.assembly import AssemblyStatistics
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.ticket import Ticket
-from rewardflow.shared_agent.connection import Connection
+from rewardflow.shared_agent.connection import Connection, MessageRefused
 from rewardflow.shared_agent.messages import (
     Cancel,
     CancelStarted,
@@ -172,6 +173,12 @@ class RemoteCalls:
             job.resolve((reward,))
             self._forget_if_over(job.group.ticket)
 
+    def refuse(self, serial: int, reason: str) -> None:
+        """Fails a job that the host does not take."""
+        if (job := self._take_out(serial)) is not None:
+            job.fail("user_error", reason, self._loop.time())
+            self._forget_if_over(job.group.ticket)
+
     def _count(self, reward: Reward) -> None:
         if not reward.cached:  # an earlier session made and counted the calls of a cached verdict
             self._calls += reward.attempts
@@ -249,14 +256,24 @@ class _Sender:
                 continue
             is_free = all(isinstance(op, Submit | ScoreRequest) for op in ops)
             await self._wait_for_messages_out(fewer_than=_MESSAGES_OUT if is_free else 1)
-            epoch = self._connection.num_reconnects
-            message = self._tasks.create_task(
-                self._connection.post(ops, epoch=epoch, without_cancelled=self._without_cancelled)
-            )
+            message = self._tasks.create_task(self._send(ops, self._connection.num_reconnects))
             self._messages_out.add(message)
             message.add_done_callback(self._arrived)
             if not is_free:
                 await self._wait_for_messages_out(fewer_than=1)
+
+    async def _send(self, ops: Sequence[Op], epoch: int) -> None:
+        try:
+            await self._connection.post(ops, epoch=epoch, without_cancelled=self._without_cancelled)
+        except MessageRefused as refusal:
+            asked = [(op, one) for op in ops if isinstance(op, Submit | ScoreRequest) for one in op.rollouts]
+            if len(asked) == 1:
+                ((serial, _),) = (one for _, one in asked)
+                self._calls.refuse(serial, str(refusal))
+                return
+            for half in (asked[: len(asked) // 2], asked[len(asked) // 2 :]):
+                if half:
+                    await self._send([replace(op, rollouts=[one]) for op, one in half], epoch)
 
     def stop(self) -> None:
         self._waiting.clear()

@@ -3,16 +3,16 @@
 Always true: a rollout that several clients of a run submit is judged once, and all of them get the first verdict on it,
 which is final. A run has one rollout at a time for each step, group and index. A serial number submits once: a message
 that comes again, or too late, has no effect. The rollouts that a run has sent and whose verdicts it has not confirmed
-take at most `max_bytes`, or are those of one message. A message that does not fit is refused as a whole and leaves
-nothing behind; its client sends it again later (`connection.py`), so one run cannot use up the memory of the agent that
-serves the others.
+are at most as many, and take at most as many bytes, as the run may have waiting, or are those of one message. A message
+that does not fit is refused as a whole and leaves nothing behind; its client sends it again later (`connection.py`), so
+one run cannot use up the memory of the agent that serves the others.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
 
@@ -106,13 +106,24 @@ def _collision(rollout: Rollout, run: str) -> Reward:
     )
 
 
-class WaitingBytes:
-    def __init__(self, max_bytes: float) -> None:
-        self._max_bytes = max_bytes
-        self._by_run: Counter[str] = Counter()
+class WaitingRoom:
+    """The rollouts of each run that wait: how many they are, and how many bytes they take.
 
-    def of_run(self, run: str) -> int:
-        return self._by_run[run]
+    `max_rollouts_of` tells how many a run may have; None: any number.
+    """
+
+    def __init__(self, max_bytes: float, max_rollouts_of: Callable[[str], int | None] = lambda run: None) -> None:
+        self._max_bytes = max_bytes
+        self._max_rollouts_of = max_rollouts_of
+        self._bytes_of: Counter[str] = Counter()
+        self._num_of: Counter[str] = Counter()
+
+    def num_bytes(self, run: str) -> int:
+        return self._bytes_of[run]
+
+    def num_rollouts(self) -> dict[str, int]:
+        """Returns how many rollouts each run has waiting."""
+        return dict(self._num_of)
 
     def add(self, client: HostClient, ops: Sequence[Op]) -> None:
         """Counts the rollouts of a message that are new; raises `RunFull`, and counts none, if they do not fit."""
@@ -130,19 +141,30 @@ class WaitingBytes:
         self._count(client, {serial: _memory_of(rollout) for serial, rollout in rollouts})
 
     def _count(self, client: HostClient, sizes: Mapping[int, int]) -> None:
-        added, waiting = sum(sizes.values()), self._by_run[client.run]
-        if waiting and waiting + added > self._max_bytes:
+        if not sizes:
+            return
+        run, added = client.run, sum(sizes.values())
+        most, num_waiting = self._max_rollouts_of(run), self._num_of[run]
+        if most is not None and num_waiting and num_waiting + len(sizes) > most:
             raise RunFull(
-                f"rollouts of run {client.run!r} that wait for verdicts must fit into {self._max_bytes:,.0f} bytes "
-                f"(max_waiting_mb), got {waiting:,} and {added:,} more"
+                f"run {run!r} may have {most:,} rollouts waiting (max_waiting), got {num_waiting:,} and "
+                f"{len(sizes):,} more"
+            )
+        if num_waiting and self._bytes_of[run] + added > self._max_bytes:
+            raise RunFull(
+                f"rollouts of run {run!r} that wait for verdicts must fit into {self._max_bytes:,.0f} bytes "
+                f"(max_waiting_mb), got {self._bytes_of[run]:,} and {added:,} more"
             )
         client.sizes.update(sizes)
-        self._by_run[client.run] += added
+        self._bytes_of[run] += added
+        self._num_of[run] += len(sizes)
 
     def release(self, client: HostClient, serials: Iterable[int]) -> None:
-        self._by_run[client.run] -= sum(client.sizes.pop(serial, 0) for serial in serials)
-        if not self._by_run[client.run]:
-            del self._by_run[client.run]
+        released = [size for serial in serials if (size := client.sizes.pop(serial, None)) is not None]
+        self._bytes_of[client.run] -= sum(released)
+        self._num_of[client.run] -= len(released)
+        if self._num_of[client.run] <= 0:
+            del self._bytes_of[client.run], self._num_of[client.run]
 
 
 def _size_of(packed: Packed) -> int:

@@ -24,8 +24,16 @@ Start = Callable[[Coroutine[Any, Any, Exception | None]], Awaitable[Exception | 
 class Service:
     """Answers clients with an open host. `build` makes an agent; `start` runs a coroutine as a task of the owner."""
 
-    def __init__(self, build: Callable[[], RewardAgent], start: Start, *, node: str = "") -> None:
+    def __init__(
+        self,
+        build: Callable[[], RewardAgent],
+        start: Start,
+        *,
+        node: str = "",
+        max_waiting_of: Callable[[str], int | None] = lambda run: None,
+    ) -> None:
         self._build = build
+        self._max_waiting_of = max_waiting_of
         self._start = start
         self._node = node
         self._host: Host | None = None
@@ -73,7 +81,9 @@ class Service:
         try:
             async with self._build() as agent:
                 self._was_opened = True
-                opened.set_result(Host(agent, incarnation=uuid.uuid4().hex, node=self._node))
+                incarnation = uuid.uuid4().hex
+                host = Host(agent, incarnation=incarnation, node=self._node, max_waiting_of=self._max_waiting_of)
+                opened.set_result(host)
                 await is_over.wait()
         except Exception as error:
             if opened.done():

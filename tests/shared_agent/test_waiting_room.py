@@ -17,7 +17,7 @@ from rewardflow import clock
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.shared_agent.host_clients import HostClient
 from rewardflow.shared_agent.messages import RunFull, ScoreRequest, pack_rollout
-from rewardflow.shared_agent.samples import WaitingBytes
+from rewardflow.shared_agent.samples import WaitingRoom
 
 LIMIT = 10_000
 
@@ -35,37 +35,37 @@ def request(*serials: int, size: int = 1000) -> ScoreRequest:
 def test_a_run_holds_at_most_its_limit_or_one_message_and_all_is_given_back(
     steps: list[tuple[str, int, int, bool]],
 ) -> None:
-    waiting = WaitingBytes(LIMIT)
+    waiting = WaitingRoom(LIMIT)
     clients = {run: HostClient(run, run, 1.0) for run in "ab"}
     last = 0
     for run, count, size, is_answered in steps:
         client = clients[run]
         serials = range(last + 1, last + count + 1)
         last += count
-        before = waiting.of_run(run)
+        before = waiting.num_bytes(run)
         try:
             waiting.add(client, [request(*serials, size=size)])
             client.serials.update(dict.fromkeys(serials))
-            assert before == 0 or waiting.of_run(run) <= LIMIT
+            assert before == 0 or waiting.num_bytes(run) <= LIMIT
         except RunFull:
             assert before > 0
-            assert waiting.of_run(run) == before
+            assert waiting.num_bytes(run) == before
         if is_answered:
             waiting.release(client, list(client.serials))
             client.serials.clear()
-            assert waiting.of_run(run) == 0
-        assert waiting.of_run(run) == sum(client.sizes.values())
+            assert waiting.num_bytes(run) == 0
+        assert waiting.num_bytes(run) == sum(client.sizes.values())
 
 
 def test_a_message_that_comes_again_counts_once() -> None:
-    waiting, client = WaitingBytes(LIMIT), HostClient("id", "run", 1.0)
+    waiting, client = WaitingRoom(LIMIT), HostClient("id", "run", 1.0)
     waiting.add(client, [request(1, 2)])
     client.serials.update({1: None, 2: None})
-    once = waiting.of_run("run")
+    once = waiting.num_bytes("run")
     waiting.add(client, [request(1, 2)])
     client.settled.add([3])
     waiting.add(client, [request(3)])
-    assert waiting.of_run("run") == once > 2000
+    assert waiting.num_bytes("run") == once > 2000
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,28 @@ def test_a_message_that_comes_again_counts_once() -> None:
     ],
 )
 def test_rollouts_of_callers_in_this_process_count_with_all_that_they_hold(fields: dict[str, Any]) -> None:
-    waiting, client = WaitingBytes(LIMIT), HostClient("id", "run", 1.0)
+    waiting, client = WaitingRoom(LIMIT), HostClient("id", "run", 1.0)
     large = rf.Rollout(**{"group_id": "g", "response": "", **fields})
     waiting.add_local(client, [(1, large)])
-    assert waiting.of_run("run") > 6000
+    assert waiting.num_bytes("run") > 6000
     with pytest.raises(RunFull, match="max_waiting_mb"):
         waiting.add_local(client, [(2, large)])
     waiting.release(client, [1])
-    assert waiting.of_run("run") == 0
+    assert waiting.num_bytes("run") == 0
+
+
+def test_a_run_may_have_so_many_rollouts_waiting_or_those_of_one_message() -> None:
+    waiting = WaitingRoom(1e9, lambda run: 3 if run == "few" else None)
+    few, many = HostClient("1", "few", 1.0), HostClient("2", "many", 1.0)
+    waiting.add(many, [request(*range(1, 100))])
+    waiting.add(few, [request(1, 2)])
+    with pytest.raises(RunFull, match=r"run 'few' may have 3 rollouts waiting \(max_waiting\), got 2 and 2 more"):
+        waiting.add(few, [request(3, 4)])
+    waiting.add(few, [request(3)])
+    assert waiting.num_rollouts() == {"few": 3, "many": 99}
+    waiting.release(few, [1, 2, 3])
+    waiting.add(few, [request(4, 5, 6, 7, 8)])
+    assert waiting.num_rollouts() == {"few": 5, "many": 99}
 
 
 class Counting(KillableHost):
