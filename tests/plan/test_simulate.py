@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rewardflow.flow.schedule import Schedule
 from rewardflow.plan.floors import floors_of
 from rewardflow.plan.named_schedules import SCHEDULES, SYNCHRONOUS, min_steps
 from rewardflow.plan.settings import DeviceSettings, PlanSettings, ServiceSettings
-from rewardflow.plan.simulate import simulate
+from rewardflow.plan.simulate import simulate, simulate_step_s
 from rewardflow.plan.simulated_figures import figures_of
 from rewardflow.plan.simulated_parts import draw_step
 
@@ -113,6 +114,34 @@ def test_as_the_original_a_batch_of_which_calls_were_given_up_still_lets_the_nex
     reports = simulate(plan, "pipeline_one_step", steps=5, as_original=True).reports
     assert len(reports) == 5
     assert sum(report.failed.get("cancelled", 0) for report in reports) > 0
+
+
+class ByCompletion(PlanSettings):
+    """The same plan with mini-batches in the order of verdicts."""
+
+    def schedule(self, name: str) -> Schedule:
+        return PlanSettings.schedule(self, name).changed(order="completion")
+
+
+@pytest.mark.parametrize("name", ["pipeline", "pipeline_one_step"])
+@pytest.mark.parametrize(("slots", "most"), [(256, 1.03), (1024, 1.07)])
+def test_mini_batches_in_the_order_of_prompts_cost_hardly_any_time(slots: int, most: float, name: str) -> None:
+    """The original's sizes and delays. The agent works in the order of prompts, so early groups come first anyway."""
+    by_prompts_s, by_completion_s = (
+        simulate_step_s(
+            kind(
+                prompts=1024,
+                responses=5,
+                mini_batches=4,
+                device=DeviceSettings(generation_s=79.0, log_probs_s=20.0, update_s=100.0),
+                service=ServiceSettings(slots=slots, latency="uniform:1,40"),
+            ),
+            name,
+            counted=1,
+        )
+        for kind in (PlanSettings, ByCompletion)
+    )
+    assert by_prompts_s <= most * by_completion_s
 
 
 def test_a_simulation_is_the_same_every_time() -> None:

@@ -224,14 +224,15 @@ class _Remedies:
         return _either([*options, f"lower trainer.lr ({trainer.lr:g})"])
 
     def smaller_steps(self) -> str:
-        return _either([f"lower trainer.lr ({self.settings.trainer.lr:g})", *self._fewer_updates()])
+        epochs = self.settings.schedule.epochs
+        fewer = [f"fewer schedule.epochs ({epochs})"] if epochs > 1 else []
+        return _either([f"lower trainer.lr ({self.settings.trainer.lr:g})", *fewer])
 
     def more_entropy(self) -> str:
         algorithm = self.settings.algorithm
         return _either(
             [
                 f"raise algorithm.entropy_coef ({algorithm.entropy_coef:g})",
-                f"raise algorithm.clip_high ({algorithm.clip_high:g})",
                 f"lower trainer.lr ({self.settings.trainer.lr:g}), unless the policy has learnt what there is to learn",
             ]
         )
@@ -240,11 +241,6 @@ class _Remedies:
         if self.settings.schedule.order == "completion":
             return "train groups in the order of their prompts (schedule.order: fixed)"
         return "shuffle the data, in which prompts of one kind come together"
-
-    def _fewer_updates(self) -> list[str]:
-        schedule = self.settings.schedule
-        options = [f"fewer schedule.mini_batches ({schedule.mini_batches})"] if schedule.mini_batches > 1 else []
-        return [*options, f"fewer schedule.epochs ({schedule.epochs})"] if schedule.epochs > 1 else options
 
 
 def _either(options: list[str]) -> str:

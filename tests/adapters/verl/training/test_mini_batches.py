@@ -73,3 +73,7 @@ def test_a_rollout_that_was_not_generated_is_counted_and_its_group_still_trains(
 def test_a_mini_batch_without_tokens_keeps_its_weight() -> None:
     (part,) = cutter({"a": group("a", 0, 0)}).cut([report("a")], {"a_0_0", "a_1_0"})
     assert part.token_share == 1.0
+
+
+def test_a_step_of_which_a_filter_kept_no_group_has_nothing_to_train() -> None:
+    assert cutter({}).cut([], set()) == []

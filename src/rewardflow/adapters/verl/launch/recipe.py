@@ -40,7 +40,7 @@ def _loss_mode(override: VerlOverride) -> Rewritten | None:
 
 _WEIGHT_CAP = renamed_to(f"{SECTION}.behaviour_weight_cap", mark="++")
 
-# Settings that only the recipe has. One of them makes a command line the recipe's.
+# One of these settings makes a command line the recipe's. verl knew the first, too, in releases before the plug-in's.
 _OWN: Mapping[str, Rewrite] = {
     "reward_model.launch_reward_fn_async": _launched_async,
     "max_concurrency": renamed_to(f"{SECTION}.max_concurrency", mark="++"),

@@ -46,7 +46,8 @@ class MiniBatchCutter:
         min_group: int,
         record: VerlStepRecord,
     ) -> MiniBatchCutter:
-        mean_tokens = sum(num_tokens(group) for group in rows.values()) / mini_batches
+        """`mini_batches` is 0 if a filter kept no group."""
+        mean_tokens = sum(num_tokens(group) for group in rows.values()) / max(1, mini_batches)
         return cls(
             rows=rows,
             mean_tokens=mean_tokens,
