@@ -65,6 +65,7 @@ def an_outcome(
         slots=4,
         scale=0.01,
         service_s=0.24,
+        alone_s=0.2,
     )
 
 
@@ -160,7 +161,10 @@ def test_on_a_busy_machine_the_report_says_what_does_not_depend_on_it() -> None:
         totals.add(dataclasses.replace(PLAIN, score_mean=score, duration_s=0.9, usage=usage))
     busy = dataclasses.replace(outcome, overlapped=dataclasses.replace(outcome.overlapped, totals=totals))
     words = under_load(busy)
-    assert "took 3.0 times as long in the second run" in words
+    assert "took 1.0 and 3.0 times as long as before the runs" in words
+    assert not outcome.is_under_load
+    assert busy.is_under_load
+    assert dataclasses.replace(outcome, alone_s=0.1).is_under_load  # all the time
     assert "waited 0.10 s a step for verdicts instead of 0.30 s" in words
     assert "steps of 0.30 s instead of 0.50 s (-40%)" in words
     file = io.StringIO()

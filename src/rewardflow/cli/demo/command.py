@@ -114,6 +114,7 @@ def play(steps: int, seed: int, folder: Path, console: Console) -> DemoOutcome:
         slots=SLOTS,
         scale=scale,
         service_s=calls_per_step * MEAN_S * scale / SLOTS,
+        alone_s=alone.compute_s,
         folder=folder,
     )
 
