@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import pickle
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from served import served
 
 import rewardflow as rf
+from rewardflow.errors import InvalidInput
 from rewardflow.reward.group_names import GroupNames
 
 JUDGE = """
@@ -180,3 +182,21 @@ def test_a_server_that_is_named_judges_in_place_of_this_process(named_by: str, m
             assert not agent.is_open
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("version", "trains_on_zeros"), [("1.5.1", True), ("0.29.0", True), ("1.6.0", False)])
+def test_inside_a_trl_that_counts_none_as_zero_a_failure_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, version: str, trains_on_zeros: bool
+) -> None:
+    async def failing(solution_str: str) -> float:
+        raise ValueError("no")
+
+    monkeypatch.setitem(sys.modules, "trl", SimpleNamespace())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    function = rf.RewardAgent(failing, max_attempts=1).as_batch_function()
+    if trains_on_zeros:
+        with pytest.raises(InvalidInput, match=f"TRL {version} counts None as 0"):
+            function(prompts=["q"], completions=["a"])
+    else:
+        assert function(prompts=["q"], completions=["a"]) == [None]
+    function.close()

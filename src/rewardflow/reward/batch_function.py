@@ -8,7 +8,10 @@ is named by an address, or else on rank 0. A run that is started again finds its
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
+import re
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +25,7 @@ from rewardflow.reward.trainer_ranks import TrainerRanks, trainer_ranks
 from rewardflow.types import Reward, Rollout
 
 SERVER_ENV = "REWARDFLOW_URL"
+_FIRST_TRL = (1, 6)  # older ones add up a None of their only function as 0
 
 Row = tuple[Any, Any, dict[str, Any]]  # a prompt, a completion, and the values of its columns
 
@@ -30,10 +34,11 @@ class BatchFunction:
     """An agent as a plain function over lists.
 
     `function(prompts=..., completions=..., ground_truth=[...], ...)` returns one number for each completion, in order.
-    A failed verdict becomes `failed` (None by default, which TRL leaves out of its sums). Every other keyword that is a
-    list as long as the completions is a column: the reward gets `ground_truth` and `data_source` under those names, and
-    the rest in `extra_info`. Completions may be texts or chat messages. With `group_size=n`, each n consecutive
-    completions are one group. The first call opens the agent unless it is open; `close()` closes what it opened.
+    A failed verdict becomes `failed` (None by default, which TRL leaves out of its sums from release 1.6 on). Every
+    other keyword that is a list as long as the completions is a column: the reward gets `ground_truth` and
+    `data_source` under those names, and the rest in `extra_info`. Completions may be texts or chat messages. With
+    `group_size=n`, each n consecutive completions are one group. The first call opens the agent unless it is open;
+    `close()` closes what it opened.
 
     TRL passes `trainer_state`; others may pass `step=n`. Step, prompt and place in the group are what identifies a
     completion in the journal. When TRL calls it on several ranks, rank 0 judges for all of them.
@@ -97,6 +102,8 @@ class BatchFunction:
         return PendingBatch(ticket, ranks, [len(part) for part in parts])
 
     def numbers(self, rewards: Sequence[Reward]) -> list[float | None]:
+        if self._failed is None and any(reward.value is None for reward in rewards):
+            _check_that_trl_knows_none()
         return [self._failed if reward.value is None else reward.value for reward in rewards]
 
     def close(self) -> None:
@@ -243,3 +250,15 @@ def _text_of(completion: Any) -> str:
     if isinstance(completion, Sequence) and completion and isinstance(completion[-1], Mapping):
         return str(completion[-1].get("content", ""))
     raise InvalidInput(f"a completion must be a text or a list of chat messages, got {type(completion).__name__}")
+
+
+def _check_that_trl_knows_none() -> None:
+    """Raises `InvalidInput` inside a TRL that would train on a failed verdict as a 0."""
+    if "trl" not in sys.modules:
+        return
+    version = importlib.metadata.version("trl")
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _FIRST_TRL:
+        raise InvalidInput(
+            f"a failed verdict must not train, and TRL {version} counts None as 0: use trl 1.6 or later, or give "
+            "failures a number of your own (failed=...)"
+        )
