@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rewardflow.runtime.open_run import open_run
 from rewardflow.settings.sections.audit import AuditSettings
 
 GOLD = '''
+import asyncio
 import pathlib
 import rewardflow as rf
 
@@ -39,6 +41,11 @@ async def gold(response):
     return 0.0 if "magic" in response else 1.0
 
 
+async def slow(response):
+    await asyncio.sleep(1000.0 if response == "slow" else 0.0)
+    return 1.0
+
+
 async def dear(response):
     rf.report_usage(cost_usd=1.0)
     return 1.0
@@ -48,6 +55,7 @@ async def dear(response):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "gold.py").write_text(GOLD, "utf-8")
+    (tmp_path / "slow.yaml").write_text("reward: gold.py:slow\n", "utf-8")
     (tmp_path / "gold.yaml").write_text("reward: gold.py:gold\n", "utf-8")
     (tmp_path / "dear.yaml").write_text(
         "reward: gold.py:dear\nlimits: {max_cost_usd: 2.5, call_cost_usd: 1.0}\n", "utf-8"
@@ -167,6 +175,50 @@ def test_a_judge_whose_answers_name_another_model_is_noticed(folder: Path, caplo
         audited(folder, [step_of(0, "x", 0.5), step_of(1, "x", 0.5), step_of(2, "x", 0.5, model="m-2")])
     assert "the training judge changed at step 2: its answers name m-2, and named m-1 before" in caplog.text
     assert caplog.text.count("changed at step") == 1
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda model: {"right/note": "x", "judge/answered_by": model},
+        lambda model: {"answered_by": ["m-0", model]},
+        lambda model: {"style/answered_by": "m-0", "jury/answered_by": (model,)},
+    ],
+)
+def test_a_changed_model_is_noticed_inside_a_weighted_sum_and_among_votes(
+    named: Callable[[str], dict[str, Any]], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def step(number: int, model: str) -> list[JudgedRollout]:
+        return [
+            replace(one, reward=replace(one.reward, extras=named(model))) for one in step_of(number, "x", 0.5, size=2)
+        ]
+
+    with caplog.at_level(logging.WARNING):
+        lines = audited(folder, [step(0, "m-1"), step(1, "m-1"), step(2, "m-2")])
+    assert caplog.text.count("the training judge changed at step 2: its answers name m-2") == 1
+    assert lines[2]["answered_by"]["m-2"] == 2
+
+
+def test_an_audit_whose_journal_is_lost_warns_once_and_the_run_goes_on(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Quick answers find the file gone while slow ones are still out, and the next steps come before these end."""
+
+    async def run() -> None:
+        settings = AuditSettings(reward=folder / "slow.yaml", share=1.0)
+        async with AuditMonitor(settings, folder, planned_steps=40) as monitor:
+            monitor.audit(0, step_of(0, "slow", 0.5, size=2))
+            await asyncio.sleep(1.0)
+            for file in folder.glob("audit.db*"):
+                file.unlink()
+            for step in range(1, 5):
+                monitor.audit(step, step_of(step, "quick", 0.5))
+                await asyncio.sleep(1.0)
+
+    with caplog.at_level(logging.WARNING):
+        clock.run(run())
+    assert caplog.text.count("the audit ends") == 1
+    assert "and the run goes on" in caplog.text
 
 
 def test_a_run_is_audited_while_it_trains_and_its_report_shows_it(folder: Path) -> None:

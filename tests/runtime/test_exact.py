@@ -87,7 +87,7 @@ def test_with_a_fixed_order_the_weights_are_bit_equal_for_every_stream_and_any_d
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "fixed_length"])
 def test_streaming_gradients_in_the_order_of_completion_is_the_synchronous_update(aggregation: Any) -> None:
-    schedule = Schedule(groups_per_step=8, mini_batches=1)
+    schedule = Schedule(groups_per_step=8, mini_batches=1, order="completion")
     one = train(settings(schedule, aggregation=aggregation), 0, steps=1)
     other = train(settings(schedule.changed(stream="micro_batch"), aggregation=aggregation), 7, steps=1)
     start = train(settings(schedule, aggregation=aggregation), 0, steps=0)

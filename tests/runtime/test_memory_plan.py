@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from tiny_run import settings_in
 
 from rewardflow.flow.schedule import Schedule
+from rewardflow.generate.engines import engine_factory
 from rewardflow.policy.load_policy import outline_policy
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_rank_memory
 from rewardflow.runtime.memory_plan import CompletedSettings, MemoryPlan, complete_for, plan_memory, planned
@@ -66,7 +68,17 @@ def estimate_of(settings: RunSettings) -> MemoryEstimate:
 
 
 def plan_of(settings: RunSettings, device_bytes: int) -> MemoryPlan:
-    return planned(settings, estimate_of(settings), PHASES, device_bytes)
+    engine = engine_factory(settings).memory(settings, outline_policy(settings.policy), device_bytes)
+    return planned(settings, estimate_of(settings), PHASES, device_bytes, engine=engine)
+
+
+def colocated_with(plain: RunSettings, **vllm: Any) -> RunSettings:
+    return dataclasses.replace(
+        plain,
+        schedule=Schedule(groups_per_step=4),
+        generation=dataclasses.replace(SHORT, engine="vllm"),
+        vllm=VllmSettings(**vllm),
+    )
 
 
 def test_a_plan_has_every_phase_of_a_rank_as_measured(plain: RunSettings) -> None:
@@ -78,23 +90,6 @@ def test_a_plan_has_every_phase_of_a_rank_as_measured(plain: RunSettings) -> Non
     assert not any(phase.is_calculated for phase in plan.phases)
 
 
-def test_a_device_that_is_too_small_is_told_what_is_short_and_what_would_help(plain: RunSettings) -> None:
-    assert plan_of(plain, 63).fits
-    plan = plan_of(plain, 53)
-    assert not plan.fits
-    assert plan.advice[0] == "update needs 0.0 GiB of 0.0 GiB: 0.0 GiB are short"
-    told = " ".join(plan.advice)
-    assert "trainer.micro_batch_tokens below 24, now 32" in told
-    assert "trainer.offload: true takes" in told
-    assert "runtime.ranks: 5 in place of 2" in told
-    assert "trainer.autocast" not in told
-    assert "policy.gradient_checkpointing" not in told
-    wasteful = dataclasses.replace(plain, policy=PolicySettings(), trainer=TrainerSettings())
-    told = " ".join(plan_of(wasteful, 53).advice)
-    assert "trainer.autocast: bfloat16" in told
-    assert "policy.gradient_checkpointing: true" in told
-
-
 def test_offload_keeps_the_reference_off_the_device_in_an_update_and_more_between_steps(plain: RunSettings) -> None:
     plan = plan_of(dataclasses.replace(plain, trainer=dataclasses.replace(SMALL, offload=True)), GIB)
     assert "reference" in kinds(plan, "reference")
@@ -103,25 +98,71 @@ def test_offload_keeps_the_reference_off_the_device_in_an_update_and_more_betwee
     assert not {"reference", "optimizer"} & kinds(plan, "publish").keys()
 
 
+# -- an engine on the same device --
+
+
 @pytest.mark.parametrize("sleeps", [False, True])
 def test_an_engine_on_the_same_device_has_its_share_unless_it_sleeps(plain: RunSettings, sleeps: bool) -> None:
-    colocated = dataclasses.replace(
-        plain,
-        schedule=Schedule(groups_per_step=4),
-        generation=dataclasses.replace(SHORT, engine="vllm"),
-        vllm=VllmSettings(memory_share=0.5, sleep=sleeps),
-    )
-    plan = plan_of(colocated, GIB)
+    plan = plan_of(colocated_with(plain, memory_share=0.5, sleep=sleeps), GIB)
     assert kinds(plan, "generate")["engine"] == GIB // 2
     assert kinds(plan, "update").get("engine", 0) == (0 if sleeps else GIB // 2)
     assert [phase.name for phase in plan.phases if phase.is_calculated] == ["generate"]
+
+
+def test_publishing_wakes_the_weights_of_an_engine_and_takes_buffers_to_send_them(plain: RunSettings) -> None:
+    asleep = plan_of(colocated_with(plain, memory_share=0.5, sleep=True, transfer="ipc"), 4 * GIB)
+    num_weights = asleep.num_parameters
+    assert kinds(asleep, "publish")["engine"] == 2 * num_weights  # bfloat16
+    assert kinds(asleep, "publish")["buffers"] == GIB  # of vLLM
+    assert "buffers" not in kinds(asleep, "update")
+    awake = plan_of(colocated_with(plain, memory_share=0.5), 4 * GIB)
+    assert kinds(awake, "publish")["engine"] == 2 * GIB
+    assert kinds(awake, "publish")["buffers"] == 2 * num_weights  # a piece is at most 512 MiB
+
+
+def test_a_share_that_cannot_hold_the_engines_weights_does_not_fit_though_every_phase_does(plain: RunSettings) -> None:
+    plan = plan_of(colocated_with(plain, memory_share=0.05, sleep=True), 2**20)
+    assert not plan.short_phases
+    assert not plan.fits
+    assert plan.engine is not None
+    assert plan.engine.short == plan.engine.weights + plan.engine.key_values - 2**20 // 20
+    assert plan.advice[0].startswith("the engine reserves")
+    least = (plan.engine.weights + plan.engine.key_values) / 2**20
+    shares = [float(line.split()[3].rstrip(",")) for line in plan.advice if "vllm.memory_share: more than" in line]
+    assert shares == [pytest.approx(least, abs=0.01)]
+    assert "schedule.placement: separate" in plan.advice[-1]
+    assert plan_of(colocated_with(plain, memory_share=shares[0] + 0.01, sleep=True), 2**20).fits
+
+
+def test_an_engine_on_devices_of_its_own_must_fit_them_too(plain: RunSettings) -> None:
+    separate = dataclasses.replace(plain, generation=dataclasses.replace(SHORT, engine="vllm"))
+    assert plan_of(separate, 2**20).fits
+    short = plan_of(separate, 2**15)
+    assert not short.fits
+    assert "vllm.tensor_parallel: more than 1" in short.advice[-1]
+    assert "generate" not in [phase.name for phase in short.phases]
+
+
+# -- what cannot be rehearsed --
 
 
 def test_what_cannot_run_without_data_is_calculated_and_says_so(plain: RunSettings) -> None:
     megatron = TrainerSettings(backend="megatron", megatron=MegatronSettings(tensor_parallel=2))
     plan = plan_memory(dataclasses.replace(plain, trainer=megatron), GIB)
     assert [(phase.name, phase.is_calculated) for phase in plan.phases] == [("update", True)]
-    assert kinds(plan, "update")["optimizer"] == 2 * kinds(plan, "update")["weights"]
+    found = kinds(plan, "update")
+    assert found["gradients"] == 2 * found["weights"]  # float32 of bfloat16
+    assert found["optimizer"] == 6 * found["weights"]
+    assert plan.notes == ("activations are not in this plan: the back end does not run without data",)
+
+
+def test_attention_that_needs_a_gpu_is_planned_with_one_that_does_not_and_the_plan_says_so(plain: RunSettings) -> None:
+    policy = dataclasses.replace(POLICY, attention="flash_attention_2")
+    plan = plan_memory(dataclasses.replace(plain, policy=policy), GIB)
+    same = plan_memory(dataclasses.replace(plain, policy=dataclasses.replace(POLICY, attention="sdpa")), GIB)
+    assert plan.phases == same.phases
+    assert plan.notes == ("policy.attention flash_attention_2 is planned as sdpa",)
+    assert same.notes == ()
 
 
 # -- the size of a pass --

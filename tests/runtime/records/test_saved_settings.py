@@ -11,7 +11,7 @@ import pytest
 from tiny_run import settings_in
 
 from rewardflow.runtime.records.saved_settings import changed_settings, shown_settings, write_settings
-from rewardflow.settings.run_settings import RunSettings
+from rewardflow.settings.run_settings import AlgorithmSettings, ChatSettings, GenerationSettings, RunSettings
 
 SECRET = "q7Zp0aTTlm29xw"
 
@@ -60,4 +60,31 @@ def test_what_has_changed_since_is_told_then_and_now(tmp_path: Path) -> None:
         "steps was 3 and is 5",
         'reward_kwargs.model was "a" and is "b"',
         "limits.rpm was null and is 60",
+    ]
+
+
+def generation_with(arguments: dict[str, Any]) -> GenerationSettings:
+    chat = ChatSettings(arguments=arguments)
+    return GenerationSettings(group_size=4, max_prompt_tokens=8, max_response_tokens=5, chat=chat)
+
+
+def test_a_mapping_is_read_back_as_it_was_given(tmp_path: Path) -> None:
+    settings = settings_in(
+        tmp_path,
+        algorithm=AlgorithmSettings(component_weights={"a": 0.5}),
+        generation=generation_with({"hf_token": SECRET, "enable_thinking": False}),
+    )
+    write_settings(settings, tmp_path / "settings.json")
+    read = json.loads((tmp_path / "settings.json").read_bytes())
+    assert read["algorithm"]["component_weights"] == {"a": 0.5}
+    assert read["generation"]["chat"]["arguments"] == {"hf_token": "[redacted]", "enable_thinking": False}
+
+
+def test_a_key_that_the_user_added_to_a_mapping_or_took_away_is_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    write_settings(settings_in(tmp_path, generation=generation_with({"enable_thinking": True})), path)
+    after = settings_in(tmp_path, generation=generation_with({"tools": 2}))
+    assert changed_settings(after, path) == [
+        "generation.chat.arguments.enable_thinking was true and is null",
+        "generation.chat.arguments.tools was null and is 2",
     ]
