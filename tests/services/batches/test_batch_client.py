@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,9 @@ from rollouts import numbered
 
 import rewardflow as rf
 from rewardflow import clock
+from rewardflow.errors import JournalWriteFailed
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
+from rewardflow.observe.redact import register_secret
 from rewardflow.reward.code.current_call import Call, enter_call
 from rewardflow.services import Cascade, Jury, ListwiseJudge, LLMJudge
 from rewardflow.services.batches.batch_api import BatchProgress, Outcome, SentBatch, not_processed
@@ -186,6 +189,127 @@ def test_a_second_attempt_that_an_interrupted_session_sent_is_not_sent_again(tmp
     service.is_over = True
     assert clock.run(send(attempt=1, seconds=600)) == {"answer": "1"}
     assert len(service.batches) == 2
+
+
+def test_an_attempt_after_a_timeout_waits_for_the_request_that_is_still_out(caplog: pytest.LogCaptureFixture) -> None:
+    service = ExpiringBatches()
+    service.batches.append([])  # the one that expires
+
+    async def run() -> Mapping[str, Any]:
+        client = BatchClient(BatchSettings(), lambda _: service)
+        for attempt in (1, 2):
+            enter_call(Call(tuple(numbered(1)), attempt=attempt))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(60):
+                    await client.send("http://127.0.0.1:1", {"model": "m"})
+        service.is_over = True
+        enter_call(Call(tuple(numbered(1)), attempt=3))
+        answer = await client.send("http://127.0.0.1:1", {"model": "m"})
+        await client.aclose()
+        return answer
+
+    with caplog.at_level(logging.WARNING):
+        assert clock.run(run()) == {"answer": "1"}
+    assert len(service.batches) == 2
+    assert len(service.batches[1]) == 1
+    assert caplog.text.count("remove timeout_s") == 1
+
+
+def test_equal_requests_of_a_call_that_timed_out_are_each_waited_for_once() -> None:
+    service = ExpiringBatches()
+    service.batches.append([])
+
+    async def send_three(client: BatchClient, attempt: int) -> list[Mapping[str, Any]]:
+        enter_call(Call(tuple(numbered(1)), attempt=attempt))
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            sent = [tasks.create_task(client.send("http://127.0.0.1:1", {"model": "m"})) for _ in range(3)]
+        return [one.result() for one in sent]
+
+    async def run() -> None:
+        client = BatchClient(BatchSettings(), lambda _: service)
+        with pytest.raises(TimeoutError):
+            await send_three(client, 1)
+        service.is_over = True
+        assert await send_three(client, 2) == [{"answer": "1"}] * 3
+        await client.aclose()
+
+    clock.run(run())
+    assert len(set(service.batches[1])) == 3
+    assert len(service.batches) == 2
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_answers_are_forgotten_only_if_every_verdict_is_in_the_journal(is_saved: bool, tmp_path: Path) -> None:
+    journal = tmp_path / "j.db"
+
+    def num_answers() -> int:
+        with sqlite3.connect(tmp_path / "j.db.batches") as connection:
+            return len(connection.execute("SELECT key FROM requests WHERE answer IS NOT NULL").fetchall())
+
+    async def run() -> None:
+        async with MockJudge() as mock:
+            judge = judge_of(mock)
+            with contextlib.nullcontext() if is_saved else pytest.raises(JournalWriteFailed):
+                async with rf.RewardAgent(judge, journal=journal) as agent:
+                    await agent.submit(numbered(12)).all()
+                    if not is_saved:
+                        journal.unlink()
+            assert num_answers() == (0 if is_saved else 12)
+            rewards, _ = await score(judge, journal=journal)
+            assert mock.statistics().admitted_again == {0: 12}
+        assert all(one.is_scored for one in rewards)
+        assert num_answers() == 0
+
+    asyncio.run(run())
+
+
+def test_a_batch_at_an_address_with_a_password_is_found_again_although_the_file_has_no_password(tmp_path: Path) -> None:
+    register_secret("pw-0123456789")
+    service = ExpiringBatches()
+    service.batches.append([])  # the one that expires
+    asked: list[str] = []
+
+    async def send(seconds: float) -> Mapping[str, Any]:
+        def make_api(address: str) -> ExpiringBatches:
+            asked.append(address)
+            return service
+
+        client = BatchClient(BatchSettings(), make_api)
+        client.resume(tmp_path / "j.db", "scope")
+        try:
+            async with asyncio.timeout(seconds):
+                return await client.send("http://me:pw-0123456789@127.0.0.1:1", {"model": "m"})
+        finally:
+            await client.aclose()
+
+    with pytest.raises(TimeoutError):
+        clock.run(send(600))
+    assert b"pw-0123456789" not in (tmp_path / "j.db.batches").read_bytes()
+    service.is_over = True
+    assert clock.run(send(600)) == {"answer": "1"}
+    assert set(asked) == {"http://me:pw-0123456789@127.0.0.1:1"}
+    assert len(service.batches) == 2
+
+
+def test_an_answer_that_changed_on_disk_is_asked_for_again(tmp_path: Path) -> None:
+    service = ExpiringBatches()
+    service.is_over = True
+
+    async def send() -> Mapping[str, Any]:
+        client = BatchClient(BatchSettings(), lambda _: service)
+        client.resume(tmp_path / "j.db", "scope")
+        enter_call(Call(tuple(numbered(1)), attempt=1))
+        try:
+            return await client.send("http://127.0.0.1:1", {"model": "m"})
+        finally:
+            await client.aclose()
+
+    with pytest.raises(rf.ServiceError, match="expired"):
+        clock.run(send())
+    assert clock.run(send()) == clock.run(send()) == {"answer": "1"}
+    with sqlite3.connect(tmp_path / "j.db.batches") as connection:
+        connection.execute("""UPDATE requests SET answer = CAST('{"answer":"9"}' AS BLOB)""")
+    assert clock.run(send()) == {"answer": "2"}
 
 
 def test_a_cap_counts_a_found_batch_once(tmp_path: Path) -> None:

@@ -88,12 +88,20 @@ def test_a_row_that_nobody_asked_for_is_ignored_and_a_missing_one_is_an_error_of
     assert set(outcomes) == {"a", "b"}
 
 
-def test_a_file_that_breaks_off_for_ever_keeps_the_answers_that_were_read() -> None:
-    service = ScriptedBatches([("a", ANSWER), ("b", ANSWER)], breaks_off=100)
+def test_a_file_that_breaks_off_for_ever_keeps_the_answers_that_were_read_and_sends_none_again() -> None:
+    service = ScriptedBatches([("a", ANSWER), ("b", ANSWER)], breaks_off=10**6)
     outcomes, store = collected(service, "a", "b")
+    unread = outcomes["b"]
     assert outcomes["a"] == ANSWER
-    assert isinstance(outcomes["b"], ServiceError)
+    assert isinstance(unread, ServiceError)
+    assert "could not be read for 24 hours" in str(unread)
+    assert not unread.retryable
     assert store.answer("a") == ANSWER
+
+
+def test_results_that_cannot_be_read_for_hours_are_read_when_the_service_is_back() -> None:
+    outcomes, _ = collected(ScriptedBatches([("a", ANSWER), ("b", OTHER)], breaks_off=100), "a", "b")
+    assert outcomes == {"a": ANSWER, "b": OTHER}
 
 
 def test_a_file_that_breaks_off_once_is_read_again() -> None:

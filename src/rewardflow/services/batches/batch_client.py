@@ -2,11 +2,13 @@
 
 Always true: a request that an earlier session sent, for the same call and with the same content, is not sent again: it
 waits for that batch, or gets the answer that the store holds. A request whose call was cancelled before its batch was
-sent is not sent. There are no tasks of its own: one of the calls that wait for a batch drives it.
+sent is not sent; if the batch is at the service by then, the call's next attempt waits for the same request. There are
+no tasks of its own: one of the calls that wait for a batch drives it.
 
 A request is known by its content, the rollouts that it is about, the number of the attempt, and how many equal ones the
-same call has made; so a retry asks anew, and a repeated run finds each of the requests of the killed one. A repeat
-begins with the first attempt. If that one expired in the killed run, it takes what a later attempt there has sent.
+same call has made; so a retry after an answer asks anew, and a repeated run finds each of the requests of the killed
+one. A repeat begins with the first attempt. If that one expired in the killed run, it takes what a later attempt there
+has sent.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import copy
 import hashlib
 import logging
 import secrets
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rewardflow.errors import CallError, InvalidInput
+from rewardflow.observe.redact import hide_secrets
 from rewardflow.reward.code.current_call import current_call, outside_call
 from rewardflow.reward.journal.canonical import canonical
 from rewardflow.services.batches.batch_api import BatchApi, Outcome
@@ -44,6 +48,7 @@ class BatchClient:
         self._make_api = make_api
         self._session: _Session | None = None
         self._found: _Kept | None = None
+        self._is_all_saved = False
 
     @property
     def usual_limits(self) -> Mapping[str, Any]:
@@ -54,6 +59,10 @@ class BatchClient:
         path = journal.with_name(journal.name + _SUFFIX)
         self._found = _Kept(BatchStore(path, scope))
 
+    def all_saved(self) -> None:
+        """Lets `aclose` forget the answers of this session: their verdicts are in the journal."""
+        self._is_all_saved = True
+
     def reserved_before_usd(self, rollout: Rollout) -> float:
         """Returns what an earlier session set aside for requests about this rollout that are still at the service."""
         return 0.0 if self._found is None else self._found.reserved_usd.get(_place_of((rollout,)), 0.0)
@@ -61,13 +70,15 @@ class BatchClient:
     async def send(self, endpoint: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the answer to one request, when its batch is over. Raises what went wrong as a `CallError`."""
         session = self._of_running_loop()
-        request = session.request_of(payload)
+        session.learn_address(endpoint)
+        asked = session.request_of(payload)
+        request = asked.stored
         outcome: Outcome | None = None
         while outcome is None:
             outcome = session.answer_before(request.key)
             if outcome is None:
                 batch = session.batch_with(request.key) or session.gather(endpoint, request, payload)
-                outcome = await session.outcome_in(batch, request.key)
+                outcome = await session.outcome_in(batch, asked)
         if isinstance(outcome, CallError):
             raise copy.copy(outcome)  # all requests of a batch may share it, and each raise adds to its traceback
         session.delivered.add(request.key)
@@ -76,12 +87,14 @@ class BatchClient:
     async def aclose(self) -> None:
         """Ends the session: cancels batches that are still out, if the settings say so, and forgets what was delivered.
 
-        The agent closes its rewards after the journal, so that what was delivered is in the journal now.
+        The agent closes its rewards after the journal. If that did not save every verdict, the answers stay for the
+        next session, which must not pay for them again.
         """
         session, self._session = self._session, None
         kept, self._found = self._found, None
+        forgets, self._is_all_saved = self._is_all_saved, False
         if session is not None:
-            await session.aclose(cancels=self._settings.when_interrupted == "cancel")
+            await session.aclose(cancels=self._settings.when_interrupted == "cancel", forgets=forgets)
         elif kept is not None:
             kept.store.close()
 
@@ -111,6 +124,14 @@ class _Kept:
                 self.reserved_usd[request.place] += request.reserved_usd
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request of a call. `about` is the same for all equal requests about the same rollouts, whatever the attempt."""
+
+    stored: StoredRequest
+    about: bytes
+
+
 class _Session:
     """The batches of one event loop, from the first request until `aclose`."""
 
@@ -127,7 +148,10 @@ class _Session:
         self._settings = settings
         self._make_api = make_api
         self._apis: dict[str, BatchApi] = {}
+        self._addresses: dict[str, str] = {}  # with their passwords, by what the store has of them
         self._uses: Counter[bytes] = Counter()
+        self._left: defaultdict[bytes, deque[str]] = defaultdict(deque)  # keys at the service that no call waits for
+        self._has_told_of_timeouts = False
         self._gathering: dict[str, Batch] = {}  # by address
         self._batches: dict[str, Batch] = {}  # by the key of a request
         for stored in kept.batches:
@@ -139,17 +163,38 @@ class _Session:
 
     # -- one request --
 
-    def request_of(self, payload: Mapping[str, Any]) -> StoredRequest:
+    def learn_address(self, endpoint: str) -> None:
+        """Notes an address, so that batches of earlier sessions, whose addresses have no password, can be asked for."""
+        self._addresses[hide_secrets(endpoint)] = endpoint
+
+    def request_of(self, payload: Mapping[str, Any]) -> _Request:
         """Returns the request's key and what is set aside for its call: with the first request of the call."""
         call = current_call()
         rollouts = () if call is None else call.rollouts
         place = _place_of(rollouts)
         content = hashlib.blake2b(canonical(payload), digest_size=16)
-        key = self._next_key(content, place, 1 if call is None else call.attempt)
+        about = content.digest() + place.encode()
+        key = self._left_key(about) or self._next_key(content, place, 1 if call is None else call.attempt)
         reserved_usd = 0.0
         if call is not None:
             reserved_usd, call.reserved_usd = call.reserved_usd, 0.0
-        return StoredRequest(key, place, reserved_usd)
+        return _Request(StoredRequest(key, place, reserved_usd), about)
+
+    def _left_key(self, about: bytes) -> str | None:
+        """Returns the key of an equal request whose call ended while its batch was at the service."""
+        if about not in self._left:
+            return None
+        if not self._has_told_of_timeouts:
+            logger.warning(
+                "calls end before their batches do, and wait for them again in their next attempts: remove timeout_s "
+                "and verdict_timeout_s from the limits, or make them longer than a batch takes"
+            )
+            self._has_told_of_timeouts = True
+        keys = self._left[about]
+        key = keys.popleft()
+        if not keys:
+            del self._left[about]
+        return key
 
     def _next_key(self, content: hashlib.blake2b, place: str, attempt: int) -> str:
         """Returns the key of this attempt, or of a later one that an earlier session sent and that nobody has yet."""
@@ -191,8 +236,9 @@ class _Session:
             batch.is_full.set()
         return batch
 
-    async def outcome_in(self, batch: Batch, key: str) -> Outcome | None:
+    async def outcome_in(self, batch: Batch, request: _Request) -> Outcome | None:
         """Waits for the end of the batch; drives it if nobody does. Returns None if the batch was not created."""
+        key = request.stored.key
         try:
             async with batch.lock:
                 if not batch.is_over:
@@ -202,6 +248,8 @@ class _Session:
             if batch.is_gathering:
                 batch.remove(key)
                 del self._batches[key]
+            else:
+                self._left[request.about].append(key)
             raise
         return batch.outcomes.pop(key, None)
 
@@ -224,7 +272,7 @@ class _Session:
 
     # -- the end --
 
-    async def aclose(self, *, cancels: bool) -> None:
+    async def aclose(self, *, cancels: bool, forgets: bool) -> None:
         out = {batch.key: batch for batch in self._batches.values() if batch.made_s is not None and not batch.is_over}
         for batch in out.values() if cancels else ():
             try:
@@ -240,16 +288,24 @@ class _Session:
                 len(out),
                 state,
             )
-        await in_thread(self._store.forget, list(self.delivered))
+        if forgets:
+            await in_thread(self._store.forget, list(self.delivered))
+        elif self.delivered and self._store.path is not None:
+            logger.warning(
+                "the answers to %d requests stay in %s, because the journal does not have all verdicts",
+                len(self.delivered),
+                self._store.path,
+            )
         await in_thread(self._store.close)
 
     def _sender(self, endpoint: str) -> BatchSender:
         return BatchSender(self._api(endpoint), self._store, self._settings, self._known_ids)
 
     def _api(self, endpoint: str) -> BatchApi:
-        if endpoint not in self._apis:
-            self._apis[endpoint] = self._make_api(endpoint)
-        return self._apis[endpoint]
+        address = self._addresses.get(endpoint, endpoint)
+        if address not in self._apis:
+            self._apis[address] = self._make_api(address)
+        return self._apis[address]
 
     def _known_ids(self) -> frozenset[str]:
         return frozenset(batch.id for batch in self._batches.values() if batch.id is not None)

@@ -1,7 +1,8 @@
 """Sends a batch, waits for its end and collects its outcomes. A kill may end this anywhere, so it may begin anywhere.
 
 Always true: a batch is in the store before it is sent, and it is sent again only if the service said that it does not
-have it. One call at a time drives a batch; if that call is cancelled, the next one goes on from where it was.
+have it. One call at a time drives a batch; if that call is cancelled, the next one goes on from where it was. Results
+that cannot be read are read again for a day, and what is still unread then fails without being sent again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _POLL_SHARE = 0.1  # of the time that a batch has taken, so that polling delays 
 _LONGEST_POLL_S = 300.0
 _POLLS_TO_APPEAR = 12  # a batch that is not listed after this many polls was not created
 _REFUSED_S = 600.0  # for so long a batch that the service refuses for now is offered again
-_MAX_READS = 5
+_READING_S = 24 * 3600.0  # for so long results that cannot be read are read again; services keep them for weeks
 _CHUNK = 500
 
 
@@ -190,16 +191,22 @@ class BatchSender:
         return max(self._settings.poll_s, min(_POLL_SHARE * batch.elapsed_s, _LONGEST_POLL_S))
 
     async def _collect(self, batch: Batch, progress: BatchProgress) -> None:
-        """Reads all results, into the store first. Begins again if the service breaks off."""
-        for num_reads in range(1, _MAX_READS + 1):
+        """Reads all results, into the store first. Begins again if the service breaks off, less and less often."""
+        loop = asyncio.get_running_loop()
+        first_s, wait_s = loop.time(), self._settings.poll_s
+        while True:
             try:
                 await self._read(batch, progress)
                 break
             except CallError as error:
-                if not fault_of(error).is_retryable or num_reads == _MAX_READS:
+                fault = fault_of(error)
+                if not fault.is_retryable:
                     raise
-                logger.warning("batch %s: its results are read again: %s", batch.id, fault_of(error).message)
-                await asyncio.sleep(self._settings.poll_s)
+                if loop.time() - first_s >= _READING_S:
+                    raise _unreadable(batch, fault.message) from error
+                logger.warning("batch %s: its results are read again: %s", batch.id, fault.message)
+                await asyncio.sleep(max(wait_s, min(fault.retry_after_s or 0.0, _LONGEST_POLL_S)))
+                wait_s = min(2 * wait_s, max(wait_s, _LONGEST_POLL_S))
         missing = progress.problem or ServiceError(f"the batch {batch.id} ended without a result for this request")
         for key in batch.requests:
             batch.outcomes.setdefault(key, missing)
@@ -231,6 +238,15 @@ class BatchSender:
             await in_thread(self._store.forget_batch, batch.key)
         for key in batch.requests:
             batch.outcomes.setdefault(key, error)
+
+
+def _unreadable(batch: Batch, why: str) -> ServiceError:
+    """Returns the error of requests that were answered and paid for: another attempt would pay for them again."""
+    hours = _READING_S / 3600
+    return ServiceError(
+        f"the results of batch {batch.id} could not be read for {hours:g} hours, and stay at the service: {why}",
+        retryable=False,
+    )
 
 
 def _is_refusal(error: CallError) -> bool:

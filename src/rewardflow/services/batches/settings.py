@@ -21,7 +21,9 @@ _MOST: Mapping[BatchApiName, Mapping[str, int]] = {  # what the services take in
     "openai": {"max_requests": 50_000, "max_bytes": 200_000_000},
     "anthropic": {"max_requests": 100_000, "max_bytes": 256_000_000},
 }
-_LONGEST_S = 30 * 3600.0  # both services end a batch after 24 hours at the latest
+_WINDOW_S = 24 * 3600.0  # both services end a batch after 24 hours at the latest
+_LONGEST_S = 30 * 3600.0  # for a call: its batch, and what comes before and after it
+_TIMEOUTS = ("timeout_s", "verdict_timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +77,14 @@ class BatchSettings:
             "tpm": None,
             "retry_budget": 1.0,  # what expired is sent again in another batch
         }
+
+
+def check_timeouts(limits: Mapping[str, Any]) -> None:
+    """Refuses limits that end a call before its batch can be over: its answer would be paid for and not be scored."""
+    for name in _TIMEOUTS:
+        value = limits.get(name)
+        if value is not None and value < _WINDOW_S:
+            raise InvalidInput(
+                f"{name} must be at least {_WINDOW_S:g} with batch, because a batch may take 24 hours, got "
+                f"{name}={value:g}; remove it: without it a call waits for up to {_LONGEST_S / 3600:g} hours"
+            )
