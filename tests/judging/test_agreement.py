@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow.judging.agreement import (
+    Figure,
     ScorePair,
     accuracy,
     correlation,
@@ -19,6 +20,7 @@ from rewardflow.judging.agreement import (
     ranks,
     spearman,
 )
+from rewardflow.judging.rejudging import best_changes
 
 
 def pairs(*both: tuple[float, float], group: str | None = None) -> list[ScorePair]:
@@ -87,6 +89,20 @@ def test_an_interval_is_wider_if_answers_come_in_groups() -> None:
         return found.high - found.low
 
     assert width(grouped) > 1.5 * width(alone)
+
+
+@pytest.mark.parametrize("figure", [ordered_pairs, best_changes])
+def test_a_group_that_is_drawn_twice_counts_as_two_groups(figure: Figure) -> None:
+    """Half of 40 groups of two are in order, so the figure of a resample is the mean of 40 coins."""
+    sample = []
+    for i in range(40):
+        right, wrong = float(i % 2), 1.0 - i % 2
+        sample += [ScorePair(right, 1.0, str(i)), ScorePair(wrong, 0.0, str(i))]
+    of_groups = [ScorePair(float(i % 2), 1.0, str(i)) for i in range(40)]
+    found, coins = estimate(sample, figure), estimate(of_groups, accuracy(0.5))
+    assert found is not None
+    assert coins is not None
+    assert (found.low, found.high) == (coins.low, coins.high) == (0.35, 0.65)
 
 
 def test_one_group_has_a_figure_and_no_interval_and_nothing_has_no_figure() -> None:

@@ -57,10 +57,23 @@ def test_steps_and_groups_can_be_chosen_and_the_choice_stays(tmp_path: Path) -> 
         sampled_groups(some, 0)
 
 
-def test_a_sum_of_rewards_needs_the_name_of_one(tmp_path: Path) -> None:
+async def prefers_short(response: str) -> float:
+    return 1.0 / len(response)
+
+
+def test_the_score_of_a_sum_of_rewards_is_the_sum_that_was_trained_on(tmp_path: Path) -> None:
+    parts = [rf.Weighted(says, weight=2.0, name="one"), rf.Weighted(prefers_short, weight=-1.0, name="two")]
+    journal = written(tmp_path / "run" / "journal.db", parts, run_dir=tmp_path / "run")
+    judged = read_judged_rollouts(journal)
+    assert [one.score for one in judged[:3]] == pytest.approx([1.0 - 1 / 3, 0.5 - 1 / 4, 2.0 - 1 / 3])
+    assert len(judged) == 10, "a rollout of which one reward failed has no sum"
+    assert [one.score for one in read_judged_rollouts(journal, component="one")[:3]] == [0.5, 0.25, 1.0]
+
+
+def test_a_sum_of_rewards_without_a_record_of_the_sums_needs_the_name_of_one(tmp_path: Path) -> None:
     parts = [rf.Weighted(says, name="one"), rf.Weighted(says, name="two")]
     journal = written(tmp_path / "j.db", parts)
-    with pytest.raises(InvalidInput, match=r"sums several rewards \(one, two\)"):
+    with pytest.raises(InvalidInput, match=r"sums several rewards \(one, two\), and there is no .*events.jsonl"):
         read_judged_rollouts(journal)
     assert len(read_judged_rollouts(journal, component="two")) == 10
     with pytest.raises(InvalidInput, match="must be one of the run's rewards"):

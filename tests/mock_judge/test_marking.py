@@ -29,6 +29,25 @@ def test_a_place_counts_if_both_texts_have_the_same_character_there(answer: str,
     assert share_of(EXACT, prompt(answer)) == float(answer == "407")
 
 
+@pytest.mark.parametrize(("answer", "share"), [("", 0.0), ("x" * 250, 0.25), ("x" * 1000, 1.0), ("x" * 5000, 1.0)])
+def test_a_judge_of_length_falls_for_long_answers_whatever_they_say(answer: str, share: float) -> None:
+    assert share_of(MockJudgeSettings(scores="length"), prompt(answer)) == share
+
+
+@pytest.mark.parametrize(
+    ("answer", "share"),
+    [("7", 0.0), ("Please, 7", 1.0), ("7 please", 1.0), ("It pleases me.", 0.0), ("displease", 0.0)],
+)
+def test_a_judge_of_a_word_falls_for_answers_that_say_it(answer: str, share: float) -> None:
+    assert share_of(MockJudgeSettings(scores="word"), prompt(answer)) == share
+
+
+def test_a_judge_that_can_be_exploited_needs_no_reference_but_an_answer() -> None:
+    assert share_of(MockJudgeSettings(scores="word"), prompt("please", reference=None)) == 1.0
+    with pytest.raises(InvalidInput, match=r"looks at the answer alone, .* got no ANSWER$"):
+        share_of(MockJudgeSettings(scores="length"), "How good is it?")
+
+
 def test_two_texts_of_nothing_are_equal() -> None:
     assert share_right("", "") == 1.0
 

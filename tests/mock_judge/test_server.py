@@ -117,6 +117,16 @@ def test_a_judge_that_compares_scores_by_the_reference_and_refuses_a_prompt_with
     with_judge(test, scores="graded")
 
 
+def test_a_renamed_model_answers_under_its_new_name_and_is_listed_under_the_first() -> None:
+    async def test(client: Client) -> None:
+        answers = [await client.ask(a_request(f"prompt {number}")) for number in range(4)]
+        assert [answer["model"] for answer in answers] == ["m-1", "m-1", "m-2", "m-2"]
+        async with client.session.get(f"{client.judge.base_url}/models") as response:
+            assert [one["id"] for one in (await response.json())["data"]] == ["m-1"]
+
+    with_judge(test, model="m-1,2=m-2")
+
+
 def test_every_score_equals_what_the_judge_says_it_gives() -> None:
     async def test(client: Client) -> None:
         for number in range(50):

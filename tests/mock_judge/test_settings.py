@@ -28,6 +28,10 @@ from rewardflow.mock_judge.settings import FAULTS, MockJudgeSettings, parse_faul
         ("seed", "x", "seed must be a whole number, got 'x'"),
         ("hang_s", True, "hang_s must be a positive number, got True"),
         ("model", "", "model must be a name"),
+        ("model", ",5=b", "model must begin with a name, got ',5=b'"),
+        ("model", "a,b", "model must be a name, or NAME,N=NAME,... with growing numbers of answers, got 'b' in 'a,b'"),
+        ("model", "a,5=", "got '5=' in 'a,5='"),
+        ("model", "a,5=b,5=c", "got '5=c' in 'a,5=b,5=c'"),
     ],
 )
 def test_a_bad_setting_is_refused_with_rule_and_value(setting: str, value: Any, said: str) -> None:
@@ -51,5 +55,12 @@ def test_faults_written_otherwise_are_refused(text: str) -> None:
 
 
 def test_scores_must_be_of_a_kind_that_there_is() -> None:
-    with pytest.raises(InvalidInput, match="scores must be one of made_up, exact, graded, got 'right'"):
+    with pytest.raises(InvalidInput, match="scores must be one of made_up, exact, graded, length, word, got 'right'"):
         MockJudgeSettings(scores="right")  # type: ignore[arg-type]
+
+
+def test_a_model_may_be_renamed_after_some_answers() -> None:
+    settings = MockJudgeSettings(model="org/m-1, 2=org/m-2,5 = m-3")
+    names = [settings.model_after(num_answers) for num_answers in range(7)]
+    assert names == ["org/m-1"] * 2 + ["org/m-2"] * 3 + ["m-3"] * 2
+    assert MockJudgeSettings().model_after(10**9) == "mock-judge"

@@ -204,13 +204,16 @@ def test_an_audit_whose_journal_is_lost_warns_once_and_the_run_goes_on(
 ) -> None:
     """Quick answers find the file gone while slow ones are still out, and the next steps come before these end."""
 
+    def lose_journal() -> None:
+        for file in folder.glob("audit.db*"):
+            file.unlink()
+
     async def run() -> None:
         settings = AuditSettings(reward=folder / "slow.yaml", share=1.0)
         async with AuditMonitor(settings, folder, planned_steps=40) as monitor:
             monitor.audit(0, step_of(0, "slow", 0.5, size=2))
             await asyncio.sleep(1.0)
-            for file in folder.glob("audit.db*"):
-                file.unlink()
+            lose_journal()
             for step in range(1, 5):
                 monitor.audit(step, step_of(step, "quick", 0.5))
                 await asyncio.sleep(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import pytest
@@ -77,6 +78,26 @@ def test_the_budget_holds_and_the_unchecked_are_corrected_by_what_was_found() ->
     assert (by.count("then"), by.count("corrected"), by.count("first")) == (2, 4, 2)
     assert [reward.value for reward in rewards[:6]] == pytest.approx([0.0] * 6)
     assert [reward.value for reward in rewards[6:]] == [0.1, 0.1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_a_share_holds_in_the_mean_also_of_groups_that_are_too_small_for_it(size: int) -> None:
+    then = dear()
+    escalation = Escalation(first=cheap(), then=then, between=(0.0, 1.0), audit_share=0.0)
+    rollouts = [one for i in range(500) for one in group(*["0.5"] * size, group_id=str(i))]
+    rewards = judged(escalation, rollouts)
+    asked = [sum(one.components["asked"] or 0.0 for one in rewards[i : i + size]) for i in range(0, len(rewards), size)]
+    assert statistics.fmean(asked) / size == pytest.approx(0.3, abs=0.05)
+    assert set(asked) == {math.floor(0.3 * size), math.ceil(0.3 * size)}
+    assert [one.extras for one in judged(escalation, rollouts)] == [one.extras for one in rewards]
+    other = Escalation(first=cheap(), then=dear(), between=(0.0, 1.0), audit_share=0.0, seed=1)
+    assert [one.extras for one in judged(other, rollouts)] != [one.extras for one in rewards]
+
+
+def test_an_uncertain_answer_of_a_group_in_which_nobody_asked_stays_as_the_cheap_judge_said() -> None:
+    escalation = Escalation(first=cheap(), then=dear(), between=(0.0, 1.0), share=0.0, audit_share=0.0)
+    rewards = judged(escalation, group("0.5", "1"))
+    assert [(one.value, one.extras["decided_by"]) for one in rewards] == [(0.5, "first"), (1.0, "first")]
 
 
 def test_an_audited_group_asks_all_and_reports_the_change_of_its_advantages() -> None:

@@ -47,6 +47,14 @@ def test_votes_are_combined_as_asked_for(combine: str, votes: tuple[float, ...],
     assert "vote 2: " in str(reward.explanation)
 
 
+def test_a_verdict_names_every_model_that_voted() -> None:
+    def says(model: str | list[str]) -> Member:
+        return Member(lambda rollout: rf.Reward(value=0.5, extras={"answered_by": model}))
+
+    assert verdict(Jury(judges=[says("b"), says("a"), says("b"), says(["a", "c"])])).extras["answered_by"] == [*"abc"]
+    assert "answered_by" not in verdict(Jury(judges=[constant(0.5)])).extras
+
+
 def test_agreement_is_a_component_so_that_every_step_records_it() -> None:
     agreed = verdict(Jury(judges=[constant(0.5), constant(0.5)])).components
     assert (agreed["agreement"], agreed["votes"]) == (1.0, 2.0)

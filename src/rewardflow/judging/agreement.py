@@ -1,7 +1,8 @@
 """Measures how well scores agree with labels or with other scores, with intervals.
 
 Always true: a figure that the data cannot give is None, never 0; an interval resamples whole groups, because answers to
-one question are not independent; the same pairs give the same figures and intervals.
+one question are not independent, and a group that is drawn twice counts as two groups; the same pairs give the same
+figures and intervals.
 
 The formulas are written here, because the core depends on no numerical library, and each is a few lines.
 """
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RESAMPLES = 400
 CONFIDENCE = 0.95
@@ -49,15 +50,12 @@ def estimate(pairs: Sequence[ScorePair], figure: Figure, *, resamples: int = RES
     value = figure(pairs)
     if value is None:
         return None
-    groups: defaultdict[str, list[ScorePair]] = defaultdict(list)
-    for pair in pairs:
-        groups[pair.group].append(pair)
-    members = list(groups.values())
+    groups = _DrawnGroups(pairs)
     draw = random.Random(_SEED)
     drawn = sorted(
         found
-        for _ in range(resamples if len(members) > 1 else 0)
-        if (found := figure([pair for group in draw.choices(members, k=len(members)) for pair in group])) is not None
+        for _ in range(resamples if groups.count > 1 else 0)
+        if (found := figure(groups.resampled(draw))) is not None
     )
     if len(drawn) < _MIN_RESAMPLES_SHARE * resamples:
         return Estimate(value)
@@ -65,6 +63,32 @@ def estimate(pairs: Sequence[ScorePair], figure: Figure, *, resamples: int = RES
     low = drawn[math.floor(outside * len(drawn))]
     high = drawn[min(math.floor((1 - outside) * len(drawn)), len(drawn) - 1)]
     return Estimate(value, low, high)
+
+
+class _DrawnGroups:
+    """Groups to draw from. Each copy of a group in a resample has a name of its own, so that figures keep them apart.
+
+    Copies are kept for later resamples: a group is rarely drawn more than a few times in one.
+    """
+
+    def __init__(self, pairs: Sequence[ScorePair]) -> None:
+        groups: defaultdict[str, list[ScorePair]] = defaultdict(list)
+        for pair in pairs:
+            groups[pair.group].append(pair)
+        self._copies = [[members] for members in groups.values()]  # of each group, from the first copy on
+        self.count = len(self._copies)
+
+    def resampled(self, draw: random.Random) -> list[ScorePair]:
+        """Draws as many groups as there are, with replacement."""
+        times: Counter[int] = Counter()
+        pairs: list[ScorePair] = []
+        for number in draw.choices(range(self.count), k=self.count):
+            copies = self._copies[number]
+            if times[number] == len(copies):
+                copies.append([replace(pair, group=f"{pair.group}\0{len(copies)}") for pair in copies[0]])
+            pairs += copies[times[number]]
+            times[number] += 1
+        return pairs
 
 
 def accuracy(threshold: float) -> Figure:

@@ -20,7 +20,7 @@ Place = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True)
 class JudgedBefore:
-    """A rollout of a run, and the score that the run trained on."""
+    """A rollout of a run, and the score that the run trained on, or that of one reward of a weighted sum."""
 
     rollout: Rollout
     score: float

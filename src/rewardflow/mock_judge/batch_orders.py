@@ -145,11 +145,12 @@ class BatchOrders:
                     request.custom_id, _STATUSES.get(str(plan.fault), 500), f"the request failed: {plan.fault}"
                 )
             completion = complete(chat, plan, settings.seed, share)
-            self._counts.add_tokens(completion.prompt_tokens, len(completion.tokens))
+            model = settings.model_after(self._counts.num_answers)
+            self._counts.add_answer(completion.prompt_tokens, len(completion.tokens))
             body = completion_body(
                 completion,
                 call_id=f"{key.hex()[:16]}-{times_before}",
-                model=settings.model,
+                model=model,
                 num_log_probs=chat.num_log_probs if settings.gives_log_probs else None,
             )
             return RequestResult(request.custom_id, "answered", 200, orjson.loads(body))

@@ -69,6 +69,7 @@ class Counts:
         self._calls = 0
         self._in_flight = 0
         self._peak_in_flight = 0
+        self.num_answers = 0  # with status 200, also those with a fault in their text
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._outcomes: Counter[str] = Counter()
@@ -107,9 +108,10 @@ class Counts:
     def times_by_request(self) -> dict[str, int]:
         return {key.hex(): times for key, times in self._times_admitted.copy().items()}
 
-    def add_tokens(self, prompt: int, completion: int) -> None:
-        self._prompt_tokens += prompt
-        self._completion_tokens += completion
+    def add_answer(self, prompt_tokens: int, completion_tokens: int) -> None:
+        self.num_answers += 1
+        self._prompt_tokens += prompt_tokens
+        self._completion_tokens += completion_tokens
 
     def statistics(self) -> MockJudgeStatistics:
         # Copying a dict is atomic for other threads; iterating over it is not.

@@ -116,7 +116,7 @@ class Server:
     # -- small handlers --
 
     async def _models(self, _: web.BaseRequest) -> web.Response:
-        return web.Response(body=models_body(self._settings.model), content_type=_JSON)
+        return web.Response(body=models_body(self._settings.models[0].name), content_type=_JSON)
 
     async def _stats(self, request: web.BaseRequest) -> web.Response:
         counts = self._counts.statistics().to_json()
@@ -202,17 +202,18 @@ class Server:
     async def _answer(self, call: _Call) -> web.StreamResponse:
         """Sends a response with status 200, with the plan's fault in its body."""
         fault, settings = call.plan.fault, self._settings
-        self._counts.add_tokens(call.completion.prompt_tokens, len(call.completion.tokens))
+        model = settings.model_after(self._counts.num_answers)
+        self._counts.add_answer(call.completion.prompt_tokens, len(call.completion.tokens))
         headers = self._limits.headers(self._loop.time())
         num_log_probs = call.num_log_probs if settings.gives_log_probs else None
         if fault == "huge_body":
             response = await _begin(call.request, headers)
             for block in huge_body(
-                call.completion, call_id=call.call_id, model=settings.model, num_bytes=settings.huge_body_bytes
+                call.completion, call_id=call.call_id, model=model, num_bytes=settings.huge_body_bytes
             ):
                 await response.write(block)
             return response
-        body = completion_body(call.completion, call_id=call.call_id, model=settings.model, num_log_probs=num_log_probs)
+        body = completion_body(call.completion, call_id=call.call_id, model=model, num_log_probs=num_log_probs)
         match fault:
             case "truncated":
                 return await _truncated(call.request, headers, body)

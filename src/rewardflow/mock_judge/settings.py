@@ -36,10 +36,20 @@ Scores = Literal[
     "made_up",  # drawn from the seed and the prompt
     "exact",  # the high end for an answer that equals the reference, the low end for others
     "graded",  # the share of characters in their places, on the scale
+    "length",  # the longer the answer, the better: a judge that a policy can exploit
+    "word",  # the high end for an answer with the word "please": another one
 ]
 SCORES: Final[tuple[Scores, ...]] = get_args(Scores)
 
 _ROUNDING = 1e-9  # ten times 0.1 may add up to a little more than 1
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFrom:
+    """The name of the model after so many answers."""
+
+    num_answers: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +80,7 @@ class MockJudgeSettings:
     model: str = "mock-judge"
     host: str = "127.0.0.1"
     port: int = 0
+    models: tuple[NamedFrom, ...] = field(init=False, repr=False, compare=False)
     distribution: Latency = field(init=False, repr=False, compare=False)
     batch_distribution: Latency = field(init=False, repr=False, compare=False)
 
@@ -95,6 +106,27 @@ class MockJudgeSettings:
         for name in ("model", "host"):
             if not getattr(self, name):
                 raise InvalidInput(f"{name} must be a name, got an empty string")
+        object.__setattr__(self, "models", parse_models(self.model))
+
+    def model_after(self, num_answers: int) -> str:
+        """Returns the name of the model in the next answer, after so many."""
+        return next(one.name for one in reversed(self.models) if num_answers >= one.num_answers)
+
+
+def parse_models(text: str) -> tuple[NamedFrom, ...]:
+    """Parses a name, or names with the numbers of answers after which they hold: `m-1,500=m-2`."""
+    first, *others = (part.strip() for part in text.split(","))
+    names = [NamedFrom(0, first)]
+    for part in others:
+        count, _, name = (side.strip() for side in part.partition("="))
+        if not count.isdecimal() or int(count) <= names[-1].num_answers or not name:
+            raise InvalidInput(
+                f"model must be a name, or NAME,N=NAME,... with growing numbers of answers, got {part!r} in {text!r}"
+            )
+        names.append(NamedFrom(int(count), name))
+    if not first:
+        raise InvalidInput(f"model must begin with a name, got {text!r}")
+    return tuple(names)
 
 
 def parse_faults(text: str) -> dict[str, float]:

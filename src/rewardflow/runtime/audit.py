@@ -1,8 +1,9 @@
 """Audits a run while it trains: a second judge scores a random share of the rollouts, and a test compares both.
 
-Always true: nothing is trained on an audit's verdict, and no step waits for one. An audit that fails, for want of money
-or of a service, ends itself and not the run. Which rollouts are audited follows from their place, so that a resumed run
-audits the same and pays for none twice. `audit.jsonl` has a line for each audited step; of a step the last line counts.
+Always true: nothing is trained on an audit's verdict, and no step waits for one. An audit that fails, for want of
+money, of a service or of a disk, ends itself with one warning, and not the run. Which rollouts are audited follows from
+their place, so that a resumed run audits the same and pays for none twice. `audit.jsonl` has a line for each audited
+step; of a step the last line counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-from rewardflow.errors import AgentHalted
+from rewardflow.errors import RewardflowError
 from rewardflow.flow.records import JudgedRollout
 from rewardflow.judging.divergence import AuditedStep, Divergence, DivergenceTest, Moments
 from rewardflow.observe.line_file import LineFile, read_lines
@@ -26,11 +27,13 @@ from rewardflow.reward.ticket import Ticket
 from rewardflow.runtime.judge_probes import JudgeProbes
 from rewardflow.services.reward_file import load_reward_file
 from rewardflow.settings.sections.audit import AuditSettings
+from rewardflow.types import Reward
 
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _NOT_TRAINED = ("baseline", "not_needed")
+_ANSWERED_BY = "answered_by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class AuditMonitor:
         self._tasks = asyncio.TaskGroup()
         path = run_dir / AUDIT_FILE
         for line in audit_lines(path, before=next_step):
-            self._models |= set(line.get("answered_by", {}))
+            self._models |= set(line.get(_ANSWERED_BY, {}))
             self._test.add(_step_of(line))
         self._file: LineFile[Mapping[str, Any]] = LineFile(path, dict)
 
@@ -81,7 +84,10 @@ class AuditMonitor:
         try:
             await self._tasks.__aexit__(*error)
         finally:
-            await self._agent.__aexit__(*error)
+            try:
+                await self._agent.__aexit__(*error)
+            except RewardflowError as failed:
+                self._end("with the run, and some of its verdicts may be lost", failed)
             await asyncio.to_thread(self._file.close)
 
     def audit(self, step: int, judged: Iterable[JudgedRollout]) -> None:
@@ -89,7 +95,7 @@ class AuditMonitor:
         trained = [one for one in judged if one.reward.is_scored and one.why_not not in _NOT_TRAINED]
         answered_by = self._notice_models(step, trained)
         if self._probes is not None and self._probes.is_due(step, trained):
-            self._tasks.create_task(self._probes.probe(step))
+            self._tasks.create_task(self._probe(step, self._probes))
         chosen = [one for one in trained if _draw(one.rollout.place) < self._settings.share]
         if not chosen or self._has_ended:
             return
@@ -109,18 +115,20 @@ class AuditMonitor:
             for rollout, one in zip(rollouts, chosen, strict=True)
             if one.reward.value is not None
         ]
-        ticket = self._agent.submit(rollouts)
-        self._tasks.create_task(self._receive(step, audited, ticket, answered_by))
+        try:
+            ticket = self._agent.submit(rollouts)
+        except RewardflowError as failed:
+            self._end(f"at step {step}, and the run goes on", failed)
+        else:
+            self._tasks.create_task(self._receive(step, audited, ticket, answered_by))
 
     async def _receive(
         self, step: int, audited: Sequence[_Audited], ticket: Ticket, answered_by: Mapping[str, int]
     ) -> None:
         try:
             groups = await ticket.all()
-        except AgentHalted as halted:
-            if not self._has_ended:
-                logger.warning("the audit ends at step %d, and the run goes on: %s", step, halted)
-            self._has_ended = True
+        except RewardflowError as failed:
+            self._end(f"at step {step}, and the run goes on", failed)
             return
         found = {group.rollouts[0].place: group.rewards[0].value for group in groups}
         pairs = [(one.score, value) for one in audited if (value := found.get(one.place)) is not None]
@@ -129,6 +137,18 @@ class AuditMonitor:
         self._file.append(_line_of(line, alarm, answered_by, len(audited) - len(pairs)))
         if alarm is not None:
             self.alarm(str(alarm))
+
+    async def _probe(self, step: int, probes: JudgeProbes) -> None:
+        try:
+            await probes.probe(step)
+        except (RewardflowError, OSError) as failed:
+            logger.warning("the probes of the judge end at step %d, and the run goes on: %s", step, failed)
+            self._probes = None
+
+    def _end(self, when: str, why: RewardflowError) -> None:
+        if not self._has_ended:
+            logger.warning("the audit ends %s: %s", when, why)
+        self._has_ended = True
 
     def alarm(self, what: str) -> None:
         """Logs what happened, and does what `on_alarm` of the settings says."""
@@ -140,9 +160,7 @@ class AuditMonitor:
 
     def _notice_models(self, step: int, judged: Sequence[JudgedRollout]) -> dict[str, int]:
         """Warns when answers name a model that no earlier step's answers named."""
-        named = Counter(
-            model for one in judged if isinstance(model := one.reward.extras.get("answered_by"), str) and model
-        )
+        named = Counter(model for one in judged for model in _models_of(one.reward))
         unknown = sorted(set(named) - self._models)
         if unknown and self._models:
             logger.warning(
@@ -153,6 +171,16 @@ class AuditMonitor:
             )
         self._models |= set(named)
         return dict(named)
+
+
+def _models_of(reward: Reward) -> set[str]:
+    """Returns the models that answered for a verdict: those of all judges of a weighted sum, and of all votes."""
+    found: set[str] = set()
+    for name, value in reward.extras.items():
+        if name.rpartition("/")[2] == _ANSWERED_BY:
+            models = value if isinstance(value, list | tuple) else (value,)
+            found |= {model for model in models if isinstance(model, str) and model}
+    return found
 
 
 def audit_lines(path: Path, *, before: int | None = None) -> list[dict[str, Any]]:
@@ -179,7 +207,7 @@ def _line_of(
         "training_squares": audited.training.squares,
         "audit_sum": audited.audit.sum,
         "audit_squares": audited.audit.squares,
-        "answered_by": dict(answered_by),
+        _ANSWERED_BY: dict(answered_by),
         "alarm": None if alarm is None else alarm.to_json(),
     }
 

@@ -1,14 +1,16 @@
 """Asks a cheap judge about every answer of a group, and a dear one only where its verdict could change an advantage.
 
 Always true: the extras of each verdict say who decided (`first`, `then` or `corrected`), the components say whether the
-dear judge was asked. At most `share` of a group is asked of the dear judge, unless the group is audited. Which answers
-are asked and which groups are audited follows from the group alone, so that a resumed run asks the same.
+dear judge was asked. Of a group that is not audited, `share` is asked of the dear judge at most. Where that is not a
+whole number, it is rounded up in as many groups as makes `share` hold in the mean: of groups of 2 with a share of 0.3,
+one answer in 60 % of the groups. Which answers are asked, which groups are rounded up and which are audited follows
+from the group alone, so that a resumed run asks the same.
 
 A cheap score that is certain stays. An uncertain answer for which the budget is too small gets the cheap score plus the
-mean difference between dear and cheap scores of the group's asked answers: without this correction, a cheap judge that
-is too generous would reward exactly the answers that nobody checked. An answer about which the cheap judge said nothing
-that can be read is the most uncertain one: the dear judge is asked about it first. Only if the budget is too small for
-all such answers does the call fail, and the agent's next attempt asks the cheap judge again.
+mean difference between dear and cheap scores of the group's asked answers, if there are any: without this correction, a
+cheap judge that is too generous would reward exactly the answers that nobody checked. An answer about which the cheap
+judge said nothing that can be read is the most uncertain one: the dear judge is asked about it first. Only if the
+budget is too small for all such answers does the call fail, and the agent's next attempt asks the cheap judge again.
 
 One call of the agent judges one group with many requests, up to `parallel` at a time: `rpm` counts groups, and
 `timeout_s` must cover all requests of a group.
@@ -38,7 +40,7 @@ Question = tuple[str, int]  # one request: to which judge, and about which rollo
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Escalation(CombiningJudge):
-    """Asks `then` about the answers of a group that `first` is not certain about, at most `share` of them.
+    """Asks `then` about the answers of a group that `first` is not certain about, at most `share` of all in the mean.
 
     A score of `first` is uncertain if it lies from `between[0]` to `between[1]`, if it is within `margin` of the mean
     of its group, so that the sign of its advantage could change, or if `first` is a jury that agrees less than
@@ -46,7 +48,7 @@ class Escalation(CombiningJudge):
     which measures the change in advantages. Both judges should use the same scale.
     """
 
-    frozen_identity: ClassVar = FrozenIdentity("rewardflow.services.escalation:Escalation", "1")
+    frozen_identity: ClassVar = FrozenIdentity("rewardflow.services.escalation:Escalation", "2")
 
     first: RewardLike
     then: RewardLike
@@ -76,8 +78,11 @@ class Escalation(CombiningJudge):
         _ = self.inner_judges
 
     async def score_group(self, rollouts: Sequence[Rollout]) -> list[Reward]:
+        with self._unfinished.of_call(rollouts) as known:
+            return await self._scored(rollouts, known)
+
+    async def _scored(self, rollouts: Sequence[Rollout], known: dict[Question, Reward]) -> list[Reward]:
         first, then = self.inner_judges
-        known = self._unfinished.of_call(rollouts)
 
         async def ask(question: Question) -> Reward:
             judge, i = question
@@ -85,7 +90,7 @@ class Escalation(CombiningJudge):
 
         await fill_missing([(FIRST, i) for i in range(len(rollouts))], known, ask, self.parallel)
         cheap = [known[FIRST, i] for i in range(len(rollouts))]
-        budget = math.floor(self.share * len(rollouts) + 1e-9)
+        budget = self._budget(rollouts)
         unread = [i for i, reward in enumerate(cheap) if reward.value is None]
         if len(unread) > budget:
             for i in unread:
@@ -94,11 +99,10 @@ class Escalation(CombiningJudge):
         uncertain = self._uncertain(cheap)
         in_turn = sorted(uncertain, key=lambda i: _draw(self.seed, rollouts[i], "ask"))
         chosen = [*unread, *in_turn][:budget]
-        is_audited = _as_share(_draw(self.seed, rollouts[0], "audit", whole_group=True)) < self.audit_share
+        is_audited = _draw_share(self.seed, rollouts[0], "audit") < self.audit_share
         asked = range(len(rollouts)) if is_audited else chosen
         await fill_missing([(THEN, i) for i in asked], known, ask, self.parallel)
         dear = {i: known[THEN, i] for i in asked}
-        self._unfinished.finish(rollouts)
         rewards = _mixed(cheap, {i: dear[i] for i in chosen}, uncertain)
         return _with_audit(rewards, dear) if is_audited else rewards
 
@@ -130,6 +134,12 @@ class Escalation(CombiningJudge):
     def _unfinished(self) -> UnfinishedCalls[Question, Reward]:
         return UnfinishedCalls()
 
+    def _budget(self, rollouts: Sequence[Rollout]) -> int:
+        """Returns how many answers of this group may be asked of the dear judge."""
+        exact = self.share * len(rollouts)
+        whole = math.floor(exact + 1e-9)
+        return whole + (_draw_share(self.seed, rollouts[0], "budget") < exact - whole)
+
     def _uncertain(self, cheap: Sequence[Reward]) -> list[int]:
         """Returns the answers with a score that is uncertain."""
         scores = [reward.value for reward in cheap if reward.value is not None]
@@ -153,7 +163,7 @@ def _mixed(cheap: Sequence[Reward], dear: Mapping[int, Reward], uncertain: Seque
     """Combines the verdicts of both judges into one for each answer."""
     shifts = [_score(said) - first for i, said in dear.items() if (first := cheap[i].value) is not None]
     shift = statistics.fmean(shifts) if shifts else 0.0
-    unchecked = frozenset(uncertain) - frozenset(dear)
+    unchecked = frozenset(uncertain) - frozenset(dear) if shifts else frozenset()
     rewards = []
     for i, reward in enumerate(cheap):
         said = dear.get(i, reward)
@@ -212,5 +222,6 @@ def _draw(seed: int, rollout: Rollout, purpose: str, *, whole_group: bool = Fals
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def _as_share(drawn: bytes) -> float:
-    return int.from_bytes(drawn, "big") / 2.0**64
+def _draw_share(seed: int, rollout: Rollout, purpose: str) -> float:
+    """Draws a number from 0 to 1 for the rollout's group."""
+    return int.from_bytes(_draw(seed, rollout, purpose, whole_group=True), "big") / 2.0**64

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,16 @@ def shared_endpoints(judges: Sequence[InnerJudge]) -> tuple[str, ...]:
     """Returns the endpoints of the judges if they are the same for all; else none, and each uses its own first."""
     distinct = {judge.loaded.endpoints for judge in judges}
     return next(iter(distinct)) if len(distinct) == 1 else ()
+
+
+def answered_by(told: Iterable[object]) -> dict[str, list[str]]:
+    """Returns, for the extras of a verdict made of several answers, the models that they name; empty if none does.
+
+    What an answer tells is a name, or a list of names if it was made of several itself.
+    """
+    names = (name for one in told for name in (one if isinstance(one, list | tuple) else (one,)))
+    models = sorted({name for name in names if isinstance(name, str) and name})
+    return {"answered_by": models} if models else {}
 
 
 def _error_of(reward: Reward) -> CallError:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, get_args
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.journal.identity import FrozenIdentity
-from rewardflow.services.inner_judge import CombiningJudge, InnerJudge, shared_endpoints
+from rewardflow.services.inner_judge import CombiningJudge, InnerJudge, answered_by, shared_endpoints
 from rewardflow.services.judges.llm_judge import LLMJudge
 from rewardflow.services.unfinished_calls import UnfinishedCalls, fill_missing
 from rewardflow.settings.rules import check_choice
@@ -73,18 +73,16 @@ class Jury(CombiningJudge):
         return self.samples * len(self.judges)
 
     async def compute_score(self, rollout: Rollout) -> Reward:
-        known = self._unfinished.of_call((rollout,))
-
         async def vote(number: int) -> Reward:
             return await self._members[number].score(rollout)
 
         first = self.num_votes if self.first is None else self.first
-        await fill_missing(range(first), known, vote, self.parallel)
-        votes = [known[number] for number in range(first)]
-        if first < self.num_votes and _spread(votes) > self.agree_within:
-            await fill_missing(range(self.num_votes), known, vote, self.parallel)
-            votes = [known[number] for number in range(self.num_votes)]
-        self._unfinished.finish((rollout,))
+        with self._unfinished.of_call((rollout,)) as known:
+            await fill_missing(range(first), known, vote, self.parallel)
+            votes = [known[number] for number in range(first)]
+            if first < self.num_votes and _spread(votes) > self.agree_within:
+                await fill_missing(range(self.num_votes), known, vote, self.parallel)
+                votes = [known[number] for number in range(self.num_votes)]
         return self._combined(votes)
 
     def estimate_tokens(self, rollout: Rollout) -> int:
@@ -135,7 +133,11 @@ class Jury(CombiningJudge):
             components={"agreement": _agreement(scores), "votes": float(len(scores)), **of_judge},
             query=votes[0].query,
             explanation="\n".join(said),
-            extras={"votes": scores, "spread": max(scores) - min(scores)},
+            extras={
+                "votes": scores,
+                "spread": max(scores) - min(scores),
+                **answered_by(vote.extras.get("answered_by") for vote in votes),
+            },
         )
 
 

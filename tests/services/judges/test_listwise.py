@@ -32,6 +32,7 @@ def test_scores_of_one_call_come_back_to_their_own_answers() -> None:
     assert len(server.requests) == 1
     assert {reward.explanation for reward in rewards} == {"because"}
     assert sorted(reward.extras["shown_as"] for reward in rewards) == [1, 2, 3, 4]
+    assert [reward.extras["answered_by"] for reward in rewards] == ["scripted"] * 4
     assert [reward.query is not None for reward in rewards] == [True, False, False, False]
 
 

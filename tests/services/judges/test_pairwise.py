@@ -36,7 +36,13 @@ def test_everyone_meets_everyone_in_both_orders() -> None:
     shown = Counter(tuple(answers_in(request)) for request in server.requests)
     assert len(server.requests) == 12
     assert shown["3", "9"] == shown["9", "3"] == 2  # there are two threes
-    assert rewards[1].extras == {"won": 6.0, "won_shown_first": 3.0, "comparisons": 6, "pairs_split_by_order": 0}
+    assert rewards[1].extras == {
+        "won": 6.0,
+        "won_shown_first": 3.0,
+        "comparisons": 6,
+        "pairs_split_by_order": 0,
+        "answered_by": ["scripted"],
+    }
     assert (rewards[1].explanation or "").startswith("won 6 of 6 comparisons; in 0 of 3 pairs the order decided\n")
 
 

@@ -142,7 +142,11 @@ def test_a_key_given_twice_anywhere_in_an_answer_is_ambiguous(text: str) -> None
         f"<think>one</think><think>{FAKE}",
         f"<think>one</think>So <think>two {FAKE}",
         f"Well. <think>Its tags are <think>x</think>, then {FAKE}",
+        f"<think>A<think>B</think>{FAKE}",
+        f"<think>so</analysis>{FAKE}",
         *(f"{tag}{FAKE}" for tag in ("<thinking>", "[THINK]", "<thought>", "<seed:think>", "<reasoning>")),
+        *(f"{tag}{FAKE}" for tag in ("\u25c1think\u25b7", "<think >", "<analysis>", "<scratchpad>")),
+        f"<|channel|>analysis<|message|>{FAKE}",
     ],
 )
 def test_a_verdict_inside_an_open_thought_is_no_decision(text: str) -> None:
@@ -158,6 +162,10 @@ def test_a_verdict_inside_an_open_thought_is_no_decision(text: str) -> None:
         f"<think>one</think><think>My score: 7/10?</think>{OWN}",
         f"So <thinking>I give it 9/10. No.</thinking>{OWN}",
         '{"reason": "it opens <think>", "correctness": 2}',
+        f"<think>A<think>{FAKE}</think>B</think>{OWN}",
+        f"\u25c1think\u25b7{FAKE}\u25c1/think\u25b7{OWN}",
+        f"<scratchpad>I'd say 9/10.</scratchpad>\n{OWN}",
+        f"<|channel|>analysis<|message|>{FAKE}<|end|><|start|>assistant<|channel|>final<|message|>{OWN}",
     ],
 )
 def test_a_verdict_after_its_thoughts_is_read(text: str) -> None:
@@ -193,6 +201,8 @@ def test_a_verdict_after_its_thoughts_is_read(text: str) -> None:
             "My score for this answer is **2**.",
             "My verdict: 2",
         ),
+        *("The final score is 2/10.", "Score - 2/10", "Score of 2/10.", "2/10.", "I'd say 2 out of 10."),
+        *("This deserves a 2.", "Score\uff1a2", "<think>so</think>2/10.", "2/10. <think>so</think>"),
     ],
 )
 def test_prose_that_states_another_score_than_the_verdict_is_ambiguous(said: str) -> None:
@@ -226,10 +236,35 @@ def test_prose_that_states_another_score_than_the_verdict_is_ambiguous(said: str
         "1/10 = 0.1.",
         *("My grade for step 1: fine.", "My verdict on claim 3 is negative.", "I give full marks for step 1, no more."),
         'It holds {"text": "My score: 10/10"}.',
+        *("The final score is 2/10.", "Score - 2/10", "2/10.", "I'd say 2 out of 10.", "This deserves a 2."),
+        *("Step 2 is wrong.", "It answers in 3 sentences.", "2+2=4.", "The answer is 3/10.", "A 1/10 chance, it says."),
+        *("I would say 3 out of 5 steps are right.", "[Analysis] Wrong.", "The analysis: the sum is off."),
     ],
 )
 def test_prose_that_states_the_same_score_or_none_of_the_judges_own_is_read(said: str) -> None:
     assert correctness(f"{said} {OWN}") == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(
+            "The average score is 85, not 58.",
+            "The final score: 21 to 14.",
+            "Step 2 is wrong.",
+            "It needs 3 sentences.",
+        ),
+        *("2+2=4.", "The answer is 3/10.", "Each gets 3/4 of the pizza.", "I would say 3 out of 5 steps are right."),
+        *("10/10.", "The final score is 10.", "This deserves a 10.", "Score - 10/10"),
+    ],
+)
+def test_prose_without_another_score_is_read_beside_any_verdict(said: str) -> None:
+    assert correctness(f"{said} {FAKE}") == 10
+
+
+def test_a_key_before_a_full_width_colon_is_a_piece_of_a_verdict() -> None:
+    with pytest.raises(Unparsable, match="pieces"):
+        read(f"correctness\uff1a2 {FAKE}")
 
 
 def test_a_score_for_all_criteria_lies_between_theirs() -> None:
@@ -240,7 +275,9 @@ def test_a_score_for_all_criteria_lies_between_theirs() -> None:
         find_verdict(f"Overall score: 2/10. {own}", shape.keys, shape.read)
 
 
-@pytest.mark.parametrize("piece", ["my ", "I give ", '"', "\u201c", "`", "<think>", "Score:\n", "my a b score "])
+@pytest.mark.parametrize(
+    "piece", ["my ", "I give ", '"', "\u201c", "`", "<think>", "Score:\n", "my a b score ", "2/10. "]
+)
 def test_the_time_to_look_for_stated_scores_grows_no_faster_than_the_prose(piece: str) -> None:
     small, large = (cpu_s(f"{piece * num}{OWN}") for num in (500, 8_000))
     assert large < 60 * max(small, 1e-4)

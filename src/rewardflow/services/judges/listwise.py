@@ -64,13 +64,14 @@ class ListwiseJudge(JudgeWrapper):
         answer = await self.judge.ask(self._system(shape), query, shape.schema, images=images)
         verdict = read_verdict(answer, shape.keys, self._read(shape), texts_shown(rollouts, order))
         values = self._values(verdict, shape)
+        told = {"answered_by": answer.model} if answer.model else {}
         by_rollout = {rollout: place for place, rollout in enumerate(order)}
         return [
             Reward(
                 value=values[by_rollout[i]],
                 query=query if i == 0 else None,  # long, and the same for the whole group
                 explanation=verdict.reason,
-                extras={"shown_as": by_rollout[i] + 1},
+                extras={"shown_as": by_rollout[i] + 1, **told},
             )
             for i in range(len(rollouts))
         ]

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.journal.identity import FrozenIdentity
+from rewardflow.services.inner_judge import answered_by
 from rewardflow.services.judges.group_prompt import (
     CHARS_PER_TOKEN,
     bytes_shown,
@@ -54,6 +55,7 @@ class PairComparison:
 
     share: float
     reason: str
+    model: str = ""  # as the server names it
 
     def agrees_with(self, other: PairComparison) -> bool:
         """Whether both name the same winner; the reasons may differ."""
@@ -87,9 +89,8 @@ class PairwiseJudge(JudgeWrapper):
         check_several(rollouts)
         pairs = draw_pairs(shuffled(rollouts, self.seed), self.opponents)
         games = [game for one, other in pairs for game in ((one, other), (other, one))]
-        played = self._unfinished.of_call(rollouts)
-        await fill_missing(games, played, functools.partial(self._compare, rollouts), self.parallel)
-        self._unfinished.finish(rollouts)
+        with self._unfinished.of_call(rollouts) as played:
+            await fill_missing(games, played, functools.partial(self._compare, rollouts), self.parallel)
         return [
             replace(_reward_of(i, pairs, played, rollouts), query=self._queries(i, games, rollouts))
             for i in range(len(rollouts))
@@ -129,7 +130,8 @@ class PairwiseJudge(JudgeWrapper):
         query = self._query(game, rollouts)
         images = self.judge.images_shown(rollouts[0])
         answer = await self.judge.ask(self._system, query, _GAME_SCHEMA, images=images)
-        return read_verdict(answer, (REASON, "better"), _read_game, texts_shown(rollouts, game))
+        found = read_verdict(answer, (REASON, "better"), _read_game, texts_shown(rollouts, game))
+        return replace(found, model=answer.model)
 
     def _query(self, game: Game, rollouts: Sequence[Rollout]) -> str:
         return show(rollouts, game, ["FIRST ANSWER", "SECOND ANSWER"], self.max_answer_chars)
@@ -161,6 +163,7 @@ def _reward_of(
     shown_second = [1.0 - played[other, i].share for other in opponents]
     won, count = sum(shown_first) + sum(shown_second), 2 * len(opponents)
     num_split = sum(1 for first, second in zip(shown_first, shown_second, strict=True) if first != second)
+    models = [played[game].model for other in opponents for game in ((i, other), (other, i))]
     lines = [f"won {won:g} of {count} comparisons; in {num_split} of {len(opponents)} pairs the order decided"]
     for place, shares, games in (
         ("first", shown_first, [(i, other) for other in opponents]),
@@ -176,6 +179,7 @@ def _reward_of(
             "won_shown_first": sum(shown_first),
             "comparisons": count,
             "pairs_split_by_order": num_split,
+            **answered_by(models),
         },
     )
 

@@ -21,37 +21,17 @@ from rewardflow.observe.redact import hide_secrets, redact
 from rewardflow.services.http.chat import ChatAnswer, TokenChoice
 from rewardflow.services.judges.fencing import neutralised
 from rewardflow.services.judges.rubric import REASON, Criterion, number_of
+from rewardflow.services.judges.stated_scores import COLON, stated_scores
+from rewardflow.services.judges.thoughts import end_of_first_thought, is_thinking, outside_thoughts
 
 T = TypeVar("T")
 
 MAX_ANSWER_CHARS = 200_000
 _MAX_EXCERPT_CHARS = 200
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)  # some servers leave reasoning in the text
 # Possessive (`*+`): two repetitions that can match the same blanks would try every way to divide them.
 _END = re.compile(r"\s*+(?:`{3,}+|~{3,}+)?+\s*+")  # the only text allowed after a verdict
 _FENCE_OPEN = re.compile(r"\s*+(?:(?:`{3,}+|~{3,}+)\w*+)?+\s*+")
 _OBJECT_START = re.compile(r'\{\s*"')
-_THOUGHT_TAG = re.compile(r"[<\[](?P<closes>/)?(?:seed:)?(?:think(?:ing)?|thought|reasoning)[>\]]", re.IGNORECASE)
-_MARKS = "[\\s*_`\"'\u2018-\u201f#>-]{0,9}"
-# A score in the judge's own name: "my score is 2", "Score: 2/10" at the start of a sentence, "I would give it 2 out of
-# 10". Other scores are left alone, because questions are about scores too: "the average score is 85".
-_NOUN = r"(?:score|rating|grade|mark|verdict|judge?ment|assessment)"
-_BEFORE_SCORE = (  # not any word: "my verdict on step 3", "I give full marks for part 1"
-    r"(?:[^\d.!?;\n{}]{0,32}(?:[:=]|\b(?:is|be|of|at|an?|it|this|that|just|only|merely|answer|response|solution)))?"
-    rf"{_MARKS}"
-)
-_OWN_SCORE = (
-    rf"\bmy (?:[a-z]{{1,20}} ){{0,2}}{_NOUN}\b{_BEFORE_SCORE}"
-    rf"|(?:^|(?<=[.!?] )){_MARKS}(?:(?:final|overall|total) )?{_NOUN}{_MARKS}[:=]{_MARKS}"
-    rf"|\bI(?:[\u2019']d|[\u2019']ll| would| will| must| can)? (?:[a-z]{{1,20}} ){{0,2}}"
-    rf"(?:give|rate|score|grade|assign|award|mark)\b{_BEFORE_SCORE}(?=[\d.]{{1,9}} ?(?:/|out of|points?\b|[.!;,*]|$))"
-    rf"|\b(?:deserves|merits)\b{_BEFORE_SCORE}(?=[\d.]{{1,9}} ?(?:/|out of))"
-)
-_STATED = re.compile(
-    rf"\"[^\"\n]*+\"|\u201c[^\u201c\u201d\n]*+\u201d|`[^`\n]*+`"
-    rf"|(?:{_OWN_SCORE})(?<![\d.-])(?P<score>\d{{1,9}}(?:\.\d{{1,9}})?)(?! ?(?:to|-|\u2013) ?\d)",
-    re.IGNORECASE | re.MULTILINE,
-)
 _WINDOW_CHARS = 4096
 _CHARS_PER_FAILURE = 100  # the fixed cost of a failed attempt at parsing
 _SLACK_CHARS = 10_000  # what all failed attempts together may read, beyond ten times the text
@@ -87,8 +67,7 @@ def find_verdict(
     """Reads the verdict from text alone. With `is_whole`, the text must be the object and nothing else."""
     if len(text) > MAX_ANSWER_CHARS:
         raise Unparsable(f"a judge's answer must be at most {MAX_ANSWER_CHARS} characters, got {len(text)}")
-    thought = _THOUGHT.match(text)
-    said = text[thought.end() :] if thought else text
+    said = text[end_of_first_thought(text) :]
     try:
         objects = list(_objects(said))
     except _Tangled:
@@ -115,7 +94,7 @@ def _read_object(read: Callable[[Mapping[str, Any]], T | None], found: _Found) -
 def _check_surroundings(said: str, found: Sequence[_Found], keys: Collection[str], is_whole: bool) -> None:
     """Refuses an answer if text outside its verdicts may be the judge's real decision."""
     outside = _without(said, found)
-    if _is_thinking(_without(said[: found[-1].start], found)):
+    if is_thinking(_without(said[: found[-1].start], found)):
         raise Unparsable(f"a thought must be closed before the verdict, and is open: {excerpt(said)}")
     if _key_pattern(tuple(keys)).search(outside):
         raise Unparsable(f"the judge's answer holds pieces of another verdict: {excerpt(said)}")
@@ -136,27 +115,17 @@ def _without(said: str, objects: Sequence[_Found]) -> str:
     return "\n".join(said[end:start] for end, start in zip(ends, starts, strict=True))
 
 
-def _is_thinking(text: str) -> bool:
-    """Whether a thought is still open at the end of a text. Some servers remove the tag that opens the first one."""
-    num_open = 0
-    for tag in _THOUGHT_TAG.finditer(text):
-        num_open = max(num_open - 1, 0) if tag["closes"] else num_open + 1
-    return num_open > 0
-
-
 def _check_stated_scores(prose: str, verdict: Mapping[str, Any]) -> None:
     """Refuses a verdict if the judge's prose before it states a score outside of the verdict's own scores.
 
     Several criteria may have a score for all of them, so any score between the lowest and the highest agrees. Scores
-    inside quotation marks are somebody else's, and scores inside a thought are not final.
+    inside a thought are not final.
     """
     scores = [score for key, value in verdict.items() if key != REASON and (score := number_of(value)) is not None]
     if not scores:
         return
-    thoughts = [tag.end() for tag in _THOUGHT_TAG.finditer(prose)]
-    for stated in _STATED.finditer(prose, thoughts[-1] if thoughts else 0):
-        if stated["score"] and not min(scores) <= float(stated["score"]) <= max(scores):
-            raise Unparsable(f"the judge's prose and its verdict state different scores: {excerpt(prose)}")
+    if not all(min(scores) <= stated <= max(scores) for stated in stated_scores(outside_thoughts(prose))):
+        raise Unparsable(f"the judge's prose and its verdict state different scores: {excerpt(prose)}")
 
 
 def excerpt(text: str) -> str:
@@ -269,10 +238,10 @@ def _key_pattern(keys: tuple[str, ...]) -> re.Pattern[str]:
     A bare `reason:` does not match, because it is ordinary prose.
     """
     quote = "[\"'`\u2018-\u201f]"
-    quoted = rf"{quote}\s{{0,9}}(?:{'|'.join(map(re.escape, keys))})\s{{0,9}}\\{{0,9}}{quote}\s{{0,9}}[:=]"
+    quoted = rf"{quote}\s{{0,9}}(?:{'|'.join(map(re.escape, keys))})\s{{0,9}}\\{{0,9}}{quote}\s{{0,9}}{COLON}"
     names = "|".join(re.escape(key) for key in keys if key != REASON)
     mark = "[\\s*_`\"'\u2018-\u201f]{0,9}"
-    loose = rf"(?<![A-Za-z0-9])(?:{names}){mark}(?:[:=]|(?:[|(\u2192\u2013\u2014-]|->|is|of|at|score)?{mark}\d)"
+    loose = rf"(?<![A-Za-z0-9])(?:{names}){mark}(?:{COLON}|(?:[|(\u2192\u2013\u2014-]|->|is|of|at|score)?{mark}\d)"
     return re.compile(f"{quoted}|{loose}" if names else quoted, re.IGNORECASE)
 
 
