@@ -62,7 +62,7 @@ async def score_all(num_calls: int = NUM_CALLS, *, max_attempts: int = 3) -> Run
         judge = LLMJudge(model="m", base_urls=[mock.base_url], criteria=CRITERIA)
         # These 429s come by chance and not of a rate, so there is no rate to be learnt from them.
         async with rf.RewardAgent(
-            judge, max_concurrency=256, rpm=None, timeout_s=5.0, backoff_s=0.02, max_attempts=max_attempts
+            judge, max_concurrency=256, rpm=None, timeout_s=10.0, backoff_s=0.02, max_attempts=max_attempts
         ) as agent:
             groups = await agent.submit(rollouts).all()
             return Run(judge=judge, mock=mock, rollouts=rollouts, groups=groups, agent=agent.statistics())

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rewardflow.errors import InvalidInput
-from rewardflow.services.prices import Prices, known_prices, warn_of_no_price
+from rewardflow.services.http.chat import ChatClient
+from rewardflow.services.prices import Prices, known_prices, listed_prices, warn_of_no_price
 
 STAND_IN = """
 from dataclasses import dataclass
@@ -31,16 +32,16 @@ def calc_price(usage, model_ref, *, provider_api_url):
         raise LookupError(model_ref)
     plain = usage.input_tokens - usage.cache_read_tokens
     total = Decimal(plain) * 2 + Decimal(usage.cache_read_tokens) / 2 + Decimal(usage.output_tokens) * 8
-    return Price(total / 1000000)
+    return Price(total / 1000000 * (2 if usage.input_tokens > 200000 else 1))
 """
 
 
 @pytest.fixture(autouse=True)
 def no_memory() -> Iterator[None]:
-    known_prices.cache_clear()
+    listed_prices.cache_clear()
     warn_of_no_price.cache_clear()
     yield
-    known_prices.cache_clear()
+    listed_prices.cache_clear()
     warn_of_no_price.cache_clear()
     sys.modules.pop("genai_prices", None)
 
@@ -85,6 +86,21 @@ def test_prices_that_make_no_sense_are_refused(given: Any, rule: str) -> None:
 @pytest.mark.usefixtures("genai_prices")
 def test_genai_prices_is_asked_by_model_and_address() -> None:
     assert known_prices("gpt-x", "https://api.openai.com/v1") == Prices(2.0, 8.0, 0.5)
+
+
+@pytest.mark.usefixtures("genai_prices")
+@pytest.mark.parametrize(("prompt_tokens", "times"), [(0, 1), (199_001, 1), (200_000, 1), (200_001, 2), (10**7, 2)])
+def test_a_prompt_that_reaches_a_dearer_tier_has_the_prices_of_that_tier(prompt_tokens: int, times: int) -> None:
+    prices = known_prices("gpt-x", "https://api.openai.com/v1", prompt_tokens)
+    assert prices == Prices(2.0, 8.0, 0.5).times(times)
+
+
+@pytest.mark.usefixtures("genai_prices")
+def test_the_bound_and_the_cost_of_a_long_prompt_are_those_of_its_tier() -> None:
+    client = ChatClient(base_urls=["https://api.openai.com/v1"], model="gpt-x", sampling={"max_tokens": 1000})
+    short_usd, long_usd = client.cost_bound_usd(100_000), client.cost_bound_usd(300_000)
+    assert short_usd == pytest.approx((100_512 * 2 + 1000 * 8) / 1e6)
+    assert long_usd == pytest.approx(2 * (300_512 * 2 + 1000 * 8) / 1e6)
 
 
 @pytest.mark.usefixtures("genai_prices")

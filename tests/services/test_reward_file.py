@@ -171,3 +171,21 @@ def test_a_cascade_of_a_rule_and_a_file_scores(tmp_path: Path) -> None:
         rf.Rollout(group_id=str(i), response=text, ground_truth="42") for i, text in enumerate(["#### 42", "no"])
     ]
     assert [reward.value for reward in rf.score(rollouts, file.parts)] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "verdict_timeout_s"])
+def test_a_timeout_that_ends_calls_before_their_batches_is_refused(name: str, tmp_path: Path) -> None:
+    judge = "reward: llm_judge, model: m, base_urls: ['http://127.0.0.1:1'], batch: {api: openai}"
+    inside = f"reward: jury, judges: [{{{judge}}}]"
+    for text in (
+        f"{{{judge}, limits: {{{name}: 60}}}}",
+        f"{{{inside}, limits: {{{name}: 60}}}}",
+        f"{{rewards: [{{{judge}, limits: {{{name}: 60}}}}]}}",
+        f"{{rewards: [{{{judge}}}], limits: {{{name}: 60}}}}",
+    ):
+        with pytest.raises(InvalidInput, match=f"limits: {name} must be at least 86400 with batch, .* got {name}=60"):
+            load(tmp_path, text, kinds=dict(KINDS))
+    for limits in (f"{name}: 90000", f"{name}: null", "max_concurrency: 9"):
+        assert load(tmp_path, f"{{{judge}, limits: {{{limits}}}}}", kinds=dict(KINDS)).parts
+    own = f"{{rewards: [{{{judge}, limits: {{{name}: 90000}}}}, {{reward: gsm8k}}], limits: {{{name}: 60}}}}"
+    assert len(load(tmp_path, own, kinds=dict(KINDS)).parts) == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rewardflow as rf
 from rewardflow.reward.code.current_call import Call, enter_call
-from rewardflow.services.score_parsing import follow, read_score, report_call
+from rewardflow.services.score_parsing import follow, priced_request, read_score
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -43,9 +43,25 @@ def test_tokens_are_reported_as_servers_tell_them_and_odd_ones_not(answer: Any, 
     call = Call(rollouts=())
     enter_call(call)
     try:
-        report_call(answer, None)
-        assert (call.tokens, call.is_cost_known) == (tokens, False)
-        report_call(answer, 0.5)
-        assert (call.cost_usd, call.is_cost_known) == (0.5, True)
+        with priced_request(None) as report:
+            report(answer)
+        assert (call.tokens, call.is_cost_known, call.num_unpriced) == (tokens, False, 1)
+        with priced_request(0.5) as report:
+            report(answer)
+        assert (call.cost_usd, call.is_cost_known, call.num_unpriced) == (0.5, True, 1)
+    finally:
+        enter_call(None)
+
+
+def test_a_request_that_breaks_off_has_an_unknown_cost_and_one_that_was_refused_has_none() -> None:
+    call = Call(rollouts=())
+    enter_call(call)
+    try:
+        with pytest.raises(rf.ServiceError), priced_request(0.5):
+            raise rf.ServiceError(status=503)
+        assert call.num_unpriced == 0
+        with pytest.raises(rf.ServiceError), priced_request(0.5):
+            raise rf.ServiceError(status=500)
+        assert call.num_unpriced == 1
     finally:
         enter_call(None)

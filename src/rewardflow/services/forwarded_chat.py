@@ -25,6 +25,8 @@ from rewardflow.types import EMPTY, Rollout
 
 _MAX_REFUSALS: Final = 10_000
 _TEMPLATE_TOKENS: Final = 512
+_TEXT_PARTS: Final = ("text", "refusal")
+_BEYOND_TEXT: Final = ("modalities", "audio", "web_search_options", "plugins")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,25 +75,31 @@ class ForwardedChat(HttpServiceRecord):
         return "prices differ by model: set proxy.input_usd_per_million and proxy.output_usd_per_million"
 
     def cost_bound_usd(self, rollout: Rollout) -> float | None:
-        """Returns the most that a request can cost; None without a price, or without a limit of tokens."""
+        """Returns the most that a request can cost.
+
+        Returns None without a price or a limit of tokens, and for a request with anything but text: an image, a sound
+        or a search costs more than the bytes of the request tell.
+        """
         body = rollout.extra_info["request"]
-        completion_tokens = most_completion_tokens(body)
-        model = str(body.get("model"))
-        prices = [self.prices or known_prices(model, place) for place in self.base_urls]
-        if completion_tokens is None or any(one is None for one in prices):
+        answer_tokens = most_completion_tokens(body)
+        num_answers = 1 if body.get("n") is None else body["n"]
+        is_counted = isinstance(num_answers, int) and num_answers >= 1
+        if answer_tokens is None or not is_counted or not _is_only_text(body):
             return None
-        answers = body.get("n") if isinstance(body.get("n"), int) else 1
-        tokens = len(rollout.response.encode()) + _TEMPLATE_TOKENS, completion_tokens * max(1, answers)
-        return max(one.bound_usd(*tokens) for one in prices if one is not None)
+        prompt_tokens = len(rollout.response.encode()) + _TEMPLATE_TOKENS
+        model = str(body.get("model"))
+        prices = [self.prices or known_prices(model, place, prompt_tokens) for place in self.base_urls]
+        bounds = [None if one is None else one.bound_usd(prompt_tokens, num_answers * answer_tokens) for one in prices]
+        return None if None in bounds else max(one for one in bounds if one is not None)
 
     def _report(self, answer: Mapping[str, Any], body: Mapping[str, Any], endpoint: str) -> bool:
         """Reports the usage to the agent; returns whether it told the cost."""
         messages = body.get("messages")
         usage = read_usage(answer.get("usage"), MostTokens.of(messages if isinstance(messages, list) else (), body))
         model = str(body.get("model"))
-        prices = self.prices or known_prices(model, endpoint)
-        if usage.prompt_tokens or usage.completion_tokens or usage.cost_usd is not None:
-            cost_usd = usage.cost_usd if self.prices is None else None
+        prices = self.prices or known_prices(model, endpoint, usage.prompt_tokens)
+        if usage.has_tokens or usage.cost_usd is not None:
+            cost_usd = usage.cost_usd if self.prices is None or not usage.has_tokens else None
             if cost_usd is None and prices is not None:
                 cost_usd = prices.cost_usd(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
             if cost_usd is None:
@@ -107,3 +115,22 @@ class ForwardedChat(HttpServiceRecord):
             self.refusals[name] = status
             if len(self.refusals) > _MAX_REFUSALS:
                 self.refusals.popitem(last=False)
+
+
+def _is_only_text(body: Mapping[str, Any]) -> bool:
+    """Whether the bytes of a request bound the tokens of its prompt."""
+    if any(body.get(name) for name in _BEYOND_TEXT):
+        return False
+    messages = body.get("messages")
+    return isinstance(messages, list) and all(
+        isinstance(message, Mapping) and _is_text(message.get("content")) and not message.get("audio")
+        for message in messages
+    )
+
+
+def _is_text(content: Any) -> bool:
+    if content is None or isinstance(content, str):
+        return True
+    return isinstance(content, list) and all(
+        isinstance(part, str) or (isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS) for part in content
+    )

@@ -24,7 +24,7 @@ from rewardflow.services.http.endpoint import (
 )
 from rewardflow.services.http.reachability import check_reachability
 from rewardflow.services.request_template import as_text, check_template, fill, fill_batch
-from rewardflow.services.score_parsing import follow, read_score, report_call
+from rewardflow.services.score_parsing import follow, priced_request, read_score
 from rewardflow.services.service_record import HttpServiceRecord
 from rewardflow.types import EMPTY, Reward, Rollout
 
@@ -116,8 +116,9 @@ class JsonScorer(HttpServiceRecord):
 
     async def _post(self, payload: Any) -> Any:
         headers = headers_to_send(EMPTY, self.api_key_env, self.api_key_header)
-        answer = await self._http.post_json(endpoint_of_call(self.endpoints), payload, headers=headers)
-        report_call(answer, self.call_cost_usd)
+        with priced_request(self.call_cost_usd) as report:
+            answer = await self._http.post_json(endpoint_of_call(self.endpoints), payload, headers=headers)
+            report(answer)
         return answer
 
 

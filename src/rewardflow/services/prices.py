@@ -20,7 +20,7 @@ from rewardflow.reward.settings import check_names
 logger = logging.getLogger(__name__)
 
 _MILLION = 1_000_000
-_SAMPLE_TOKENS = 1000  # small enough for the first tier of a price that depends on the length of the prompt
+_STEP_TOKENS = 1000  # prices are looked up for prompts of whole steps; the tiers of price lists begin at such lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +84,33 @@ class Prices:
         return (prompt_tokens * dearest + completion_tokens * self.output_usd_per_million) / _MILLION
 
 
-@functools.lru_cache(maxsize=256)
-def known_prices(model: str, base_url: str) -> Prices | None:
-    """Returns the prices from `genai-prices`, if it is installed and knows the provider at this address."""
+def known_prices(model: str, base_url: str, prompt_tokens: int = 0) -> Prices | None:
+    """Returns the prices of a request with a prompt of this length, from `genai-prices`.
+
+    Long prompts cost more per token at some providers. Returns None if the package is not installed, or does not know
+    the provider at this address.
+    """
+    return listed_prices(model, base_url, max(1, math.ceil(prompt_tokens / _STEP_TOKENS)))
+
+
+@functools.lru_cache(maxsize=1024)
+def listed_prices(model: str, base_url: str, num_steps: int) -> Prices | None:
+    """Looks up the prices of a prompt with this many thousand tokens."""
     try:
         genai_prices: Any = importlib.import_module("genai_prices")
     except ImportError:
         return None
+    prompt_tokens = num_steps * _STEP_TOKENS
 
-    def usd_per_million(**tokens: int) -> float:
-        usage = genai_prices.Usage(**tokens)
-        price = genai_prices.calc_price(usage, model_ref=model, provider_api_url=base_url)
-        return float(price.total_price) * (_MILLION / _SAMPLE_TOKENS)
+    def usd(**tokens: int) -> Any:
+        usage = genai_prices.Usage(input_tokens=prompt_tokens, **tokens)
+        return genai_prices.calc_price(usage, model_ref=model, provider_api_url=base_url).total_price  # a Decimal
 
     try:
         return Prices(
-            usd_per_million(input_tokens=_SAMPLE_TOKENS),
-            usd_per_million(output_tokens=_SAMPLE_TOKENS),
-            usd_per_million(input_tokens=_SAMPLE_TOKENS, cache_read_tokens=_SAMPLE_TOKENS),
+            float(usd() * _MILLION / prompt_tokens),
+            float((usd(output_tokens=_STEP_TOKENS) - usd()) * _MILLION / _STEP_TOKENS),
+            float(usd(cache_read_tokens=prompt_tokens) * _MILLION / prompt_tokens),
         )
     except LookupError:  # a local server, or a model that is newer than the table
         return None

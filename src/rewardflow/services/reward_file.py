@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.errors import InvalidInput, RewardLoadError
+from rewardflow.reward.code.late_answers import LateAnswers
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.component import Weighted, as_parts
 from rewardflow.reward.settings import LIMIT_NAMES, LimitSettings, check_names, split_options
+from rewardflow.services.batches.settings import check_timeouts
 from rewardflow.settings.reward_kinds import KINDS
 from rewardflow.settings.reward_shape import placed_code
 from rewardflow.settings.rules import did_you_mean
@@ -79,6 +81,8 @@ class _Loader:
         else:
             check_names(document, ("rewards", "limits"))
             parts = self._list(document["rewards"])
+        for part in parts:
+            _check_late_answers(part, options)
         return RewardFile(tuple(as_parts(parts, EMPTY)), options)
 
     def _list(self, entries: Any) -> list[Weighted]:
@@ -149,6 +153,13 @@ def _limits(limits: Any) -> Any:
         check_names(own, LIMIT_NAMES)
         LimitSettings(**own)
     return own or None
+
+
+def _check_late_answers(part: Weighted, options: Mapping[str, Any]) -> None:
+    """Refuses timeouts that are too short for a reward whose answers come in batches."""
+    if isinstance(getattr(part.reward, "late_answers", None), LateAnswers):
+        with at("limits"):
+            check_timeouts({**options, **(part.limits or {})})
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from rewardflow.services.http.endpoint import (
 from rewardflow.services.http.reachability import check_reachability
 from rewardflow.services.judges.fencing import inside_one_turn
 from rewardflow.services.request_template import check_template, conversation, fill, prompt_text
-from rewardflow.services.score_parsing import follow, read_score, report_call
+from rewardflow.services.score_parsing import follow, priced_request, read_score
 from rewardflow.services.service_record import HttpServiceRecord
 from rewardflow.settings.rules import check_choice
 from rewardflow.types import EMPTY, Reward, Rollout
@@ -97,8 +97,9 @@ class RewardModel(HttpServiceRecord):
     async def compute_score(self, rollout: Rollout) -> Reward:
         path, payload = self._request(without_turns(rollout))
         url = endpoint_of_call(self.endpoints).removesuffix("/v1") + path
-        answer = await self._http.post_json(url, payload, headers=headers_to_send(EMPTY, self.api_key_env))
-        report_call(answer, self.call_cost_usd)
+        with priced_request(self.call_cost_usd) as report:
+            answer = await self._http.post_json(url, payload, headers=headers_to_send(EMPTY, self.api_key_env))
+            report(answer)
         values = self._values(answer)
         if not -len(values) <= self.index < len(values):
             raise Unparsable(f"no value at index {self.index} of the {len(values)} in the answer", retryable=False)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rewardflow.errors import Unparsable
-from rewardflow.reward.code.current_call import report_usage
+from rewardflow.reward.calls.faults import is_free_of_charge
+from rewardflow.reward.code.current_call import report_usage, request_of_unknown_cost
 from rewardflow.reward.code.results import describe
 from rewardflow.reward.limits.plausible_numbers import CALL_TOKENS
 
@@ -37,9 +38,20 @@ def read_score(value: Any) -> float:
     raise Unparsable(f"a score must be a finite number, got {describe(value)}")
 
 
-def report_call(answer: Any, cost_usd: float | None) -> None:
-    """Reports the cost and the tokens of a call to the agent; vLLM counts tokens in `usage`, SGLang in `meta_info`."""
-    report_usage(cost_usd=cost_usd, tokens=_tokens(answer))
+@contextlib.contextmanager
+def priced_request(cost_usd: float | None) -> Iterator[Callable[[Any], None]]:
+    """Counts a request as one of unknown cost until its block passes the answer to the function that it gets.
+
+    That function reports the cost and the tokens to the agent; vLLM counts tokens in `usage`, SGLang in `meta_info`.
+    """
+    with request_of_unknown_cost(is_free_of_charge) as cost_is_told:
+
+        def report(answer: Any) -> None:
+            report_usage(cost_usd=cost_usd, tokens=_tokens(answer))
+            if cost_usd is not None:
+                cost_is_told()
+
+        yield report
 
 
 def _tokens(answer: Any) -> int:

@@ -371,3 +371,61 @@ def test_when_original_and_hedge_both_fail_there_is_one_failed_verdict() -> None
         assert agent.statistics().verdicts.delivered == 41
 
     with_agent(use, Judge({"slow"}, slow_s=30), hedge_quantile=0.9, timeout_s=5000)
+
+
+# -- hooks that raise --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hook", ["cost_bound_usd", "estimate_tokens"])
+@pytest.mark.parametrize("kind", [KeyError, GeneratorExit, SystemExit, asyncio.CancelledError, StopIteration])
+def test_whatever_a_hook_raises_is_a_failed_verdict_of_its_call_alone(hook: str, kind: type[BaseException]) -> None:
+    def raise_for_bad(rollout: rf.Rollout) -> int:
+        if rollout.response == "bad":
+            raise kind
+        return 1
+
+    class Reward:
+        async def compute_score(self, response: str) -> float:
+            return 1.0
+
+    reward = Reward()
+    setattr(reward, hook, raise_for_bad)
+    rewards = score(reward, group("a", "x") + group("b", "bad") + group("c", "y"), max_cost_usd=99.0, tpm=10_000)
+    assert [one.kind for one in rewards] == [None, "user_error", None]
+    assert f"{hook} failed: " in (rewards[1].error or "")
+    assert kind.__name__ in (rewards[1].error or "")
+
+
+def test_a_keyboard_interrupt_of_a_hook_off_the_main_thread_is_a_failed_verdict() -> None:
+    class Reward:
+        def cost_bound_usd(self, rollout: rf.Rollout) -> float:
+            raise KeyboardInterrupt
+
+        async def compute_score(self, response: str) -> float:
+            return 1.0
+
+    rewards = rf.score(numbered(2), Reward(), max_cost_usd=99.0)
+    assert [one.kind for one in rewards] == ["user_error", "user_error"]
+
+
+# -- what a call tells of itself ---------------------------------------------------------------------------------------
+
+
+def test_a_count_of_tokens_that_cannot_be_true_ends_neither_the_run_nor_its_call() -> None:
+    async def reward(solution_str: str) -> float:
+        call = rf.current_call()
+        assert call is not None
+        call.tokens = 10**400
+        return 1.0
+
+    verdicts = score(reward, numbered(4), tpm=1000)
+    assert [(one.value, one.tokens) for one in verdicts] == [(1.0, 0)] * 4
+
+
+def test_counts_of_a_group_that_cannot_be_true_end_neither_the_run_nor_its_call() -> None:
+    class Reward:
+        async def score_group(self, rollouts: list[rf.Rollout]) -> list[dict[str, float]]:
+            return [{"score": 1.0, "tokens": 1.5e308, "cost_usd": 1.5e308} for _ in rollouts]
+
+    (verdicts,) = score_groups(Reward(), group("g", *"abcd"))
+    assert [(one.value, one.tokens, one.cost_usd) for one in verdicts.rewards] == [(1.0, 0, 0.0)] * 4

@@ -91,3 +91,22 @@ def test_an_exception_without_a_text_is_described_all_the_same() -> None:
     for _ in range(100_000):
         deep = [deep]
     assert fault_of(ValueError(deep)).message == "ValueError: its text cannot be made: RecursionError"
+
+
+class Broken(Exception):
+    @property
+    def response(self) -> None:
+        raise RuntimeError("no response")
+
+
+def odd_service_error() -> rf.ServiceError:
+    error = rf.ServiceError("odd")
+    error.status = []  # type: ignore[assignment]
+    return error
+
+
+@pytest.mark.parametrize("error", [Broken("odd"), odd_service_error()])
+def test_an_exception_that_cannot_be_looked_at_is_an_error_of_the_reward(error: Exception) -> None:
+    fault = fault_of(error)
+    assert (fault.kind, fault.is_retryable) == ("user_error", False)
+    assert "odd" in fault.message

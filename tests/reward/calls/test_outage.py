@@ -58,6 +58,44 @@ def test_it_is_reset_by_the_end_and_forgets_when_nobody_waits() -> None:
     clock.run(main())
 
 
+def test_it_does_not_say_that_the_service_is_back_when_the_waiting_calls_were_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def down(solution_str: str) -> float:
+        raise rf.ServiceError("nobody at home")
+
+    async def main() -> None:
+        async with rf.RewardAgent(down) as agent:
+            ticket = agent.submit(rf.Rollout(group_id=str(i), response="") for i in range(60))
+            await asyncio.sleep(60)
+            ticket.cancel()
+
+    clock.run(main())
+    assert "outage began" in caplog.text
+    assert "outage over" not in caplog.text
+    assert "no call waits for the service any more" in caplog.text
+
+
+def test_it_says_that_the_outage_is_over_when_calls_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    is_down = True
+
+    async def judge(solution_str: str) -> float:
+        if is_down:
+            raise rf.ServiceError("nobody at home")
+        return 1.0
+
+    async def main() -> None:
+        nonlocal is_down
+        async with rf.RewardAgent(judge) as agent:
+            ticket = agent.submit(rf.Rollout(group_id=str(i), response="") for i in range(60))
+            await asyncio.sleep(60)
+            is_down = False
+            await ticket.all()
+
+    clock.run(main())
+    assert "outage over" in caplog.text
+
+
 def test_an_idle_agent_is_not_halted_by_an_outage_that_nobody_waits_out() -> None:
     is_down = True
 

@@ -118,3 +118,39 @@ def test_announced_limits_on_tokens_make_later_calls_count_tokens(loop: asyncio.
     account.governors.settle(attempt, "scored", None, 1, 1.1)
     assert account.governors.counts_tokens
     assert account.governors.statistics(1.1).pace.tpm == 6000.0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "uncertain_usd"),
+    [
+        ("scored", 0.0),
+        ("unparsable", 0.0),
+        ("cannot serve this request", 0.0),
+        ("refused", 0.0),  # what was told is for the requests before the one that was refused
+        ("timeout", 0.4),
+        ("service", 0.4),
+        ("cancelled", 0.4),
+        ("user_error", 0.4),  # maybe raised by a client that nobody knows, while its request was on its way
+    ],
+)
+def test_what_a_call_told_is_its_whole_cost_only_if_no_request_of_it_broke_off(
+    loop: asyncio.AbstractEventLoop, outcome: str, uncertain_usd: float
+) -> None:
+    account = Account(loop)
+    attempt = account.start(1.0)
+    attempt.call.cost_usd, attempt.call.is_cost_known = 0.1, True
+    is_refused, is_about_request = outcome == "refused", outcome == "cannot serve this request"
+    kind = "service" if is_refused or is_about_request else outcome
+    fault = Fault(kind=kind, message="", is_free=is_refused, is_about_request=is_about_request)
+    has_fault = outcome not in ("scored", "unparsable", "cancelled")
+    account.governors.settle(attempt, kind, fault if has_fault else None, 1, 1.1)
+    money = account.ledger.statistics()
+    assert (money.spent_usd, money.uncertain_usd) == (0.1, pytest.approx(uncertain_usd))
+
+
+def test_a_refusal_after_a_request_that_told_tokens_but_no_cost_is_not_free(loop: asyncio.AbstractEventLoop) -> None:
+    account = Account(loop)
+    attempt = account.start(1.0)
+    attempt.call.tokens = 800
+    account.governors.settle(attempt, "rate_limited", Fault(kind="rate_limited", message="", is_free=True), 1, 1.1)
+    assert account.ledger.statistics().uncertain_usd == 0.5

@@ -422,6 +422,32 @@ def test_missing_or_odd_usage_counts_as_nothing(usage: Any) -> None:
     assert (call.tokens, call.cost_usd) == (0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        ({"prompt_tokens": 900}, (0, 0)),
+        ({"prompt_tokens": 900, "completion_tokens": None}, (0, 0)),
+        ({"completion_tokens": 40}, (0, 0)),
+        ({"total_tokens": 940}, (0, 0)),
+        ({"prompt_tokens": 900, "completion_tokens": "40", "total_tokens": 940}, (0, 0)),
+        ({"prompt_tokens": 900, "total_tokens": 800}, (0, 0)),
+        ({"prompt_tokens": 900, "completion_tokens": None, "total_tokens": 940}, (900, 40)),
+        ({"completion_tokens": 40, "total_tokens": 940}, (900, 40)),
+    ],
+)
+def test_a_missing_count_is_unknown_unless_the_total_tells_it(usage: Any, counts: tuple[int, int]) -> None:
+    call = used(lambda: ask(lambda request: {**completion("Hi"), "usage": usage}, prices=Prices(2.0, 10.0)))
+    assert call.tokens == sum(counts)
+    assert call.cost_usd == pytest.approx(Prices(2.0, 10.0).cost_usd(*counts))
+    assert call.is_cost_known is (counts != (0, 0))
+    assert call.num_unpriced == (counts == (0, 0))
+
+
+def test_a_cost_that_the_service_sent_without_counts_is_told_also_where_prices_are_set() -> None:
+    answer = {**completion("Hi"), "usage": {"prompt_tokens": 900, "cost": 0.125}}
+    assert used(lambda: ask(lambda request: answer, prices=Prices(2.0, 10.0))).cost_usd == 0.125
+
+
 def test_the_estimate_follows_the_length_of_the_answers() -> None:
     async def run() -> tuple[int, int]:
         async with ScriptedServer(lambda _: completion("Hi", usage=(100, 50))) as server:

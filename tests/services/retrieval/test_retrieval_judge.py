@@ -208,6 +208,16 @@ def test_the_judges_endpoints_and_estimate_are_forwarded(tmp_path: Path) -> None
     assert judge.estimate_tokens(asked("q", "a")) == inner.estimate_tokens(asked("q", "a")) + 1000
 
 
+def test_images_have_no_known_bound_of_cost(tmp_path: Path) -> None:
+    prices = {"input_usd_per_million": 1.0, "output_usd_per_million": 1.0}
+    inner = LLMJudge(model="m", base_urls=["http://127.0.0.1:1"], images=True, prices=prices)
+    judge = RetrievalJudge(judge=inner, passages=write_jsonl(tmp_path / "facts.jsonl"))
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+    question = ({"role": "user", "content": [image, {"type": "text", "text": "?"}]},)
+    assert judge.cost_bound_usd(asked("q", "a")) is not None
+    assert judge.cost_bound_usd(rf.Rollout(group_id="q", response="a", messages=question)) is None
+
+
 @pytest.mark.parametrize("settings", [{"k": 0}, {"max_query_chars": 0}, {"chunk_chars": 10, "overlap_chars": 10}])
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match="got"):

@@ -2,7 +2,7 @@
 
 Always true: the service's own count of its charges is the truth, not the agent's ledger; the same seed makes the same
 run. A run has several sessions on one journal; a session ends cleanly, at its cap, or as by `kill -9`: the next session
-opens the journal as it was on disk at that moment, while calls were in flight.
+opens the journal as it was on disk at that moment, while calls were in flight. A call sends one request or several.
 
     python -m rewardflow.bench.chaos.budget_runs --runs 1000 --seed 0
 """
@@ -25,7 +25,8 @@ from rewardflow import clock
 from rewardflow.bench.chaos.scenario import Scenario, Tried
 from rewardflow.errors import AgentHalted, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.agent import RewardAgent
-from rewardflow.reward.code.current_call import report_usage
+from rewardflow.reward.calls.faults import is_free_of_charge
+from rewardflow.reward.code.current_call import report_usage, request_of_unknown_cost
 from rewardflow.types import Rollout
 
 Price = Literal["set", "told", "unknown"]
@@ -59,10 +60,16 @@ class BudgetRun:
 
 @dataclass(slots=True)
 class _Charge:
-    cost_usd: float
-    reserved_usd: float  # at most what the agent reserved for it
-    is_told: bool = False
+    """What the service charged for the requests of one call."""
+
+    reserved_usd: float  # at most what the agent reserved for the call
+    cost_usd: float = 0.0
+    told_usd: float = 0.0
     is_over: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        return self.told_usd == self.cost_usd
 
 
 class _PaidService:
@@ -71,10 +78,18 @@ class _PaidService:
     def __init__(self, chance: random.Random, price: Price) -> None:
         self._chance = chance
         self._price = price
-        self.largest_usd = 10 ** chance.uniform(-3, 0)
+        self.largest_usd = 10 ** chance.uniform(-3, 0)  # of a call, with all of its requests
         self._least_share = chance.choice((1.0, 0.5, 0.01))  # of the largest cost
-        kinds = ("told", "untold", "unparsable", "cut off", "hangs", "500", "429", "503", "refused")
-        self._weights = {kind: chance.random() ** 3 for kind in kinds} | {"told": chance.uniform(0.3, 3.0)}
+        self._request_shares = _shares(chance, chance.choice((1, 1, 2, 3)))
+        # Without a client that counts its requests, a reward tells the cost of each of them as soon as it is answered.
+        self._is_counted = len(self._request_shares) > 1 and chance.random() < 0.5
+        self._is_tidy = len(self._request_shares) > 1 and not self._is_counted
+        kinds = ["told", "unparsable", "cut off", "hangs", "500", "429", "503", "refused"]
+        kinds += [] if self._is_tidy else ["untold"]
+        self._weights = {kind: chance.random() ** 3 for kind in kinds}
+        for usual in ("told", chance.choice(kinds)):
+            self._weights[usual] = chance.uniform(0.3, 3.0)
+        self._fails_at_last = chance.random() < 0.5  # only the last request of a call misbehaves
         self._first = [chance.choice(kinds) for _ in range(chance.randint(0, 3))]
         self.is_dead = False  # the process that asks was killed
         self.charges: list[_Charge] = []
@@ -87,44 +102,67 @@ class _PaidService:
             charge.is_over = True
 
     async def answer(self) -> float:
+        """Answers all requests of one call; raises at the first that fails."""
         if self.is_dead:
             raise ServiceError("the process was killed", was_sent=False)
-        kind = self._first.pop() if self._first else self._chance.choices(*zip(*self._weights.items(), strict=True))[0]
+        charge = _Charge(self._told_usd if self._price == "unknown" else self.largest_usd)
+        self.charges.append(charge)
+        self._at_last_start = [one for one in self.charges if not one.is_over]
+        try:
+            for number, share in enumerate(self._request_shares, 1):
+                is_early = self._fails_at_last and number < len(self._request_shares)
+                kind = "told" if is_early else self._next_kind()
+                if not self._is_counted:
+                    await self._request(charge, share * self.largest_usd, kind)
+                    continue
+                with request_of_unknown_cost(is_free_of_charge) as cost_is_told:
+                    if await self._request(charge, share * self.largest_usd, kind):
+                        cost_is_told()
+            return 1.0
+        finally:
+            charge.is_over = True
+            if charge.is_told:
+                self._told_usd = max(self._told_usd, charge.told_usd)
+
+    def _next_kind(self) -> str:
+        if self._first:
+            return self._first.pop()
+        return self._chance.choices(list(self._weights), list(self._weights.values()))[0]
+
+    async def _request(self, charge: _Charge, most_usd: float, kind: str) -> bool:
+        """Answers one request; returns whether its cost was told."""
         if kind == "429":
             raise RateLimited
         if kind == "503":
             raise ServiceError(status=503)
         if kind == "refused":
             raise ConnectionRefusedError
-        charge = self._charge()
-        try:
-            await asyncio.sleep(1e6 if kind == "hangs" else self._chance.expovariate(0.5))
-            if kind == "500":
-                raise ServiceError(status=500)
-            if kind == "cut off":
-                raise Unparsable("the answer broke off")
-            if kind != "untold":
-                report_usage(cost_usd=charge.cost_usd)
-                charge.is_told = True
-                self._told_usd = max(self._told_usd, charge.cost_usd)
-            if kind == "unparsable":
-                raise Unparsable
-            return 1.0
-        finally:
-            charge.is_over = True
-
-    def _charge(self) -> _Charge:
-        cost_usd = self.largest_usd * self._chance.uniform(self._least_share, 1.0)
-        charge = _Charge(cost_usd, self._told_usd if self._price == "unknown" else self.largest_usd)
-        self.charges.append(charge)
-        self._at_last_start = [one for one in self.charges if not one.is_over]
-        return charge
+        cost_usd = most_usd * self._chance.uniform(self._least_share, 1.0)
+        charge.cost_usd += cost_usd
+        await asyncio.sleep(1e6 if kind == "hangs" else self._chance.expovariate(0.5))
+        if kind == "500":
+            raise ServiceError(status=500)
+        if kind == "cut off":
+            raise ConnectionResetError if self._is_tidy else Unparsable("the answer broke off")
+        if kind == "untold":
+            return False
+        report_usage(cost_usd=cost_usd)
+        charge.told_usd += cost_usd
+        if kind == "unparsable":
+            raise Unparsable
+        return True
 
     def beyond_reservations_usd(self) -> float:
         """Returns by how much spending may pass the cap: see `reward/limits/ledger.py`."""
         untold = [one for one in self.charges if not one.is_told]
         calls = {id(one): one for one in (*untold, *self._at_last_start)}
         return sum(max(0.0, one.cost_usd - one.reserved_usd) for one in calls.values())
+
+
+def _shares(chance: random.Random, num_requests: int) -> list[float]:
+    """Returns the share of each request in the largest cost of a call; one is often far dearer than the others."""
+    weights = [chance.random() ** 3 + 1e-3 for _ in range(num_requests)]
+    return [one / sum(weights) for one in weights]
 
 
 class _Judge:
@@ -181,7 +219,7 @@ def make_budget_run(seed: int) -> BudgetRun:
         cap_usd=cap_usd,
         charged_usd=sum(one.cost_usd for one in service.charges),
         bound_usd=cap_usd + (service.beyond_reservations_usd() if price == "unknown" else 0.0),
-        num_calls=len(service.charges),
+        num_calls=sum(one.cost_usd > 0 for one in service.charges),
         num_sessions=num_sessions,
         num_kills=num_kills,
     )

@@ -15,6 +15,7 @@ from rewardflow.reward.calls.account_parts import AccountParts
 from rewardflow.reward.calls.fair_queue import QueueEntry
 from rewardflow.reward.calls.faults import describe_with_place
 from rewardflow.reward.calls.giving_up import GivingUp
+from rewardflow.reward.code.context_transfer import may_be_ctrl_c
 from rewardflow.reward.groups.job import Job
 
 
@@ -76,8 +77,8 @@ class Admission:
             return 0
         try:
             return job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
-        except Exception as error:
-            job.fail("user_error", f"estimate_tokens failed: {describe_with_place(error)}", self._loop.time())
+        except BaseException as error:
+            self._fail(job, "estimate_tokens", error)
             return 0
 
     def cost_bound_of(self, job: Job) -> float | None:
@@ -87,11 +88,20 @@ class Admission:
         if job.cost_bound_usd is None:
             try:
                 bound_usd = job.scorer.cost_bound_usd(job.rollouts)
-            except Exception as error:
-                job.fail("user_error", f"cost_bound_usd failed: {describe_with_place(error)}", self._loop.time())
+            except BaseException as error:
+                self._fail(job, "cost_bound_usd", error)
                 return None
             job.cost_bound_usd = math.inf if bound_usd is None else bound_usd
         return None if job.cost_bound_usd == math.inf else job.cost_bound_usd
+
+    def _fail(self, job: Job, hook: str, error: BaseException) -> None:
+        """Fails the job, whatever its hook raised: GeneratorExit or CancelledError would end the runner without a word.
+
+        Raises what may be a Ctrl-C.
+        """
+        if may_be_ctrl_c(error):
+            raise error
+        job.fail("user_error", f"{hook} failed: {describe_with_place(error)}", self._loop.time())
 
     def may_start(self, job: Job, now: float, tokens: int, bound_usd: float | None) -> bool:
         if not self.is_open or (job.scorer.workers is not None and not self._has_worker(job)):

@@ -28,6 +28,7 @@ class Attempt(Deadline):
         "is_hedge",
         "job",
         "reserved_usd",
+        "retry_after_s",
         "run_reserved_usd",
         "sent",
         "started_s",
@@ -45,5 +46,6 @@ class Attempt(Deadline):
         self.is_hedge = is_hedge
         self.started_s = started_s
         self.was_made = False
+        self.retry_after_s: float | None = None  # how long the service asked to wait, as far as it is believed
         self.run_reserved_usd = 0.0
         self.hedge_timer: asyncio.TimerHandle | None = None

@@ -22,7 +22,7 @@ from rewardflow.reward.calls.faults import Fault, fault_of, user_fault, with_rep
 from rewardflow.reward.calls.giving_up import GivingUp
 from rewardflow.reward.calls.hedging import Hedging
 from rewardflow.reward.code.coroutine_driver import TasksCancelled
-from rewardflow.reward.code.current_call import Call
+from rewardflow.reward.code.current_call import Call, drop_odd_usage
 from rewardflow.reward.groups.job import Job
 from rewardflow.types import Reward
 
@@ -150,6 +150,7 @@ class AttemptLife:
         self._queue.end(job.group.ticket.run, now - attempt.started_s)
         if attempt.hedge_timer is not None:
             attempt.hedge_timer.cancel()
+        drop_odd_usage(call)
         if rewards is not None:
             for reward in rewards:  # a cost in the result counts like a reported one
                 call.cost_usd += reward.cost_usd

@@ -49,7 +49,7 @@ class FailedCalls:
                 job.num_failures += 1
                 is_outage = fault.kind in ("timeout", "service") and self._ends_in_outage(attempt, fault, now)
             num_failures, has_attempts = max(1, job.num_failures), job.num_failures < self._limits.max_attempts
-        delay_s = self._backoff.delay_s(num_failures, fault.retry_after_s)
+        delay_s = self._backoff.delay_s(num_failures, attempt.retry_after_s)
         limit_s = self._limits.verdict_timeout_s
         has_time = limit_s is None or now + delay_s < job.started_s + limit_s
         message = fault.message if has_time else f"{fault.message} (no time for another attempt)"

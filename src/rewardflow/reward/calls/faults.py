@@ -69,6 +69,13 @@ class Fault:
 
 def fault_of(error: BaseException) -> Fault:
     """Classifies an exception that a reward raised."""
+    try:
+        return _classified(error)
+    except Exception:  # raised by a property of the exception, or by an attribute of an odd type
+        return user_fault(error)
+
+
+def _classified(error: BaseException) -> Fault:
     message = describe(error)
     match error:
         case RateLimited():

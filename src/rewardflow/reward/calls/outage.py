@@ -47,14 +47,14 @@ class OutageClock:
         self._reason = reason
         if self._timer is None:
             self._timer = self._loop.call_later(self._give_up_s, self._give_up)
-            self._tell("began")
+            self._tell("began", "outage began")
 
     def end(self) -> None:
         """Stops the clock: a job can start again, or none waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._tell("over")
+            self._tell_end()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -63,7 +63,7 @@ class OutageClock:
     def _give_up(self) -> None:
         self._timer = None
         if not self._is_anyone_waiting() or self._give_up_jobs():
-            self._tell("over")
+            self._tell_end()
             return
         self._halt(
             ServiceOutage(
@@ -73,8 +73,12 @@ class OutageClock:
             )
         )
 
-    def _tell(self, state: str) -> None:
-        logger.warning("%s: outage %s; last failure: %s", self._account, state, self._reason)
+    def _tell_end(self) -> None:
+        """Says that the service is back only if calls go on: jobs that were cancelled say nothing about it."""
+        self._tell("over", "outage over" if self._is_anyone_waiting() else "no call waits for the service any more")
+
+    def _tell(self, state: str, told: str) -> None:
+        logger.warning("%s: %s; last failure: %s", self._account, told, self._reason)
         if self._sink is not None:
             event = OutageChanged(at_s=self._loop.time(), account=self._account, state=state, reason=self._reason)
             self._sink.emit(event)

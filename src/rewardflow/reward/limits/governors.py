@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rewardflow.observe.events import BreakerChanged, EventSink, LimitChanged
 from rewardflow.reward.calls.attempt import Attempt
 from rewardflow.reward.calls.faults import Fault
+from rewardflow.reward.code.current_call import Call
 from rewardflow.reward.limits.concurrency import Concurrency, ConcurrencyStatistics
 from rewardflow.reward.limits.endpoints import Endpoint, Endpoints, EndpointStatistics
 from rewardflow.reward.limits.ledger import Ledger
@@ -21,7 +22,7 @@ from rewardflow.reward.settings import LimitSettings
 
 logger = logging.getLogger(__name__)
 
-_ANSWERED = ("scored", "unparsable")
+_ANSWERED = ("scored", "unparsable")  # by their contract such calls have told all that they cost, if they told any
 _WITHOUT_ANSWER = ("timeout", "cancelled", "service", "rate_limited")
 
 
@@ -113,20 +114,22 @@ class Governors:
         endpoint.in_flight -= 1
         was_open = breaker.is_open
         is_answered = outcome in _ANSWERED or (fault is not None and fault.is_about_request)
+        if fault is not None and fault.retry_after_s is not None:
+            attempt.retry_after_s = self._pace.believed_wait_s(fault.retry_after_s, now)
         if is_answered:
             self._pace.succeeded(attempt.sent, now, attempt.call.tokens)
             self._concurrency.succeeded(now, now - attempt.started_s, in_flight)
             breaker.succeeded(now, attempt.started_s)
         elif fault is not None and outcome == "rate_limited":
-            self._pace.limited(attempt.sent, now, fault.retry_after_s)
+            self._pace.limited(attempt.sent, now, attempt.retry_after_s)
             breaker.rejected(now, fault.message)
         elif fault is not None and outcome in ("timeout", "service"):
             self._pace.abandoned(attempt.sent, now)
             if was_open or not attempt.job.is_suspect:
                 self._concurrency.overloaded(now, in_flight)
                 breaker.failed(now, fault.message, is_silence=outcome == "timeout")
-            if fault.retry_after_s is not None and self._endpoints.is_single:
-                self._pace.pause(now, fault.retry_after_s)
+            if attempt.retry_after_s is not None and self._endpoints.is_single:
+                self._pace.pause(now, attempt.retry_after_s)
         else:
             self._pace.abandoned(attempt.sent, now)
             breaker.abandoned(now)
@@ -151,7 +154,7 @@ class Governors:
         return has_opened
 
     def _settle_money(self, attempt: Attempt, outcome: str, fault: Fault | None) -> None:
-        """Counts what the call cost. One that may have been charged, and told no cost, counts as its reservation."""
+        """Counts what the call cost. One that may have cost more than it told counts as its reservation."""
         ledger, call = self._ledger, attempt.call
         if call.cached_tokens:
             ledger.count_cached(call.cached_tokens, call.cache_saved_usd)
@@ -163,9 +166,8 @@ class Governors:
             if run_ledger is not None:
                 run_ledger.settle_nothing(self._account)
             return
-        is_told = not call.num_unpriced and (call.is_cost_known or call.cost_usd > 0)
-        is_refused = fault is not None and fault.is_free and not call.num_unpriced
-        is_free = not attempt.was_made or is_refused or attempt.job.cost_bound_usd == 0
+        is_told = _is_whole_cost_told(call, outcome, fault)
+        is_free = not attempt.was_made or attempt.job.cost_bound_usd == 0 or _is_refused(call, fault)
         is_uncertain = not is_told and not is_free
         if is_uncertain and not call.cost_usd and outcome not in _WITHOUT_ANSWER:
             assumed_usd = ledger.assumed_cost_usd()
@@ -215,3 +217,22 @@ class Governors:
                     LimitChanged(at_s=now, account=self._account, governor="pace", value=rpm, reason=reason)
                 )
         self._reported_limit, self._reported_rpm = limit, rpm
+
+
+def _is_whole_cost_told(call: Call, outcome: str, fault: Fault | None) -> bool:
+    """Whether the call cost what it told, and no more.
+
+    A call may send several requests. One that broke off after it told the cost of some may have been charged for
+    another that was on its way; only a refusal says that its last request cost nothing.
+    """
+    is_any_told = call.is_cost_known or call.cost_usd > 0
+    is_ended = outcome in _ANSWERED or (fault is not None and (fault.is_about_request or fault.is_free))
+    return is_any_told and not call.num_unpriced and is_ended
+
+
+def _is_refused(call: Call, fault: Fault | None) -> bool:
+    """Whether the service refused the only request of the call, as far as the call shows.
+
+    Tokens that were told without a cost are those of an earlier request, whose cost is unknown.
+    """
+    return fault is not None and fault.is_free and not call.num_unpriced and not call.tokens

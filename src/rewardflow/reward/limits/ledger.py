@@ -2,7 +2,8 @@
 
 Always true: spent + uncertain + reserved <= cap, across restarts and `kill -9`, as long as no call costs more than it
 reserved. A call reserves `call_cost_usd` if that is set, else the upper bound that its reward tells (`cost_bound_usd`).
-A call that told no cost counts as its reservation: it stays uncertain, because the service may have charged for it.
+A call that told no cost, or broke off after it told some, counts as its reservation: what it did not tell stays
+uncertain, because the service may have charged for it.
 
 Where a reward tells no bound, a call reserves the largest cost that its account has told, and twice that while other
 calls of the account are in flight. At most as many of these calls are in flight as answers have told a cost, and one
@@ -264,7 +265,7 @@ class Ledger:
 
     def _doubt(self, account: str, known: _Account, reserved_usd: float, cost_usd: float) -> None:
         known.uncertain_usd += max(0.0, reserved_usd - cost_usd)
-        if reserved_usd == 0 and known.num_unpriced == 0:
+        if reserved_usd == 0 and known.num_unpriced == 0 and not known.largest_usd:
             logger.warning(
                 "%s: a call told no cost, and no price is known, so under max_cost_usd calls go one at a time until "
                 "one tells its cost; set call_cost_usd, or report cost_usd=0.0 if calls are free",

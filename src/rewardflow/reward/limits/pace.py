@@ -1,8 +1,8 @@
 """Says when the next call may start, by requests and tokens a minute.
 
 Always true: with a set rate no two calls start closer together than it allows; nothing starts before a Retry-After
-has passed; `ready_at` is never infinite, so no call waits for ever. The state machine never waits itself: the caller
-passes `now` and sleeps until the time it gets back.
+has passed, as far as it is believed (`surprising_numbers`); `ready_at` is never infinite, so no call waits for ever.
+The state machine never waits itself: the caller passes `now` and sleeps until the time it gets back.
 
 rpm: a number is kept exactly; "auto" is unlimited until the service refuses a call or announces a limit, and then
 learnt (see `learnt_rate`); None never limits.
@@ -21,13 +21,13 @@ from rewardflow.errors import InvalidInput
 from rewardflow.reward.limits.learnt_rate import LearntRate
 from rewardflow.reward.limits.rate_limit_headers import read_limits
 from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.surprising_numbers import AnnouncedLimit, AskedWaits, UsualTokens
 
 # Timers may wake a loop late by up to this much. Rates with shorter intervals may catch up. Slower rates do not: they
 # lose little, and a service without a burst would refuse a call that catches up.
 _WAKE_UP_S = 0.020
 _TOKEN_BURST_S = 6.0
 _TOKEN_ROUNDING = 1e-6
-_USAGE_WEIGHT = 0.02
 
 
 class Start:
@@ -103,10 +103,12 @@ class Pace:
         self._next_at = -math.inf
         self._stopped_until = -math.inf
         self._refusals = Refusals() if self._learnt is None else self._learnt.current
-        self._mean_tokens = 0.0
-        self._num_usages = 0
+        self._usual_tokens = UsualTokens()
         self._most_tokens = 0  # of one call
         self._num_limited = 0
+        self._announced_rpm = AnnouncedLimit("requests")
+        self._announced_tpm = AnnouncedLimit("tokens")
+        self._asked_waits = AskedWaits()
 
     @property
     def rpm(self) -> float | None:
@@ -154,14 +156,16 @@ class Pace:
 
     def succeeded(self, start: Start, now: float, tokens_used: int = 0) -> None:
         """Records an answered call. `tokens_used` is what the service reported; 0: no report, keep the reservation."""
+        self._asked_waits.accepted(start.at)
+        self._announced_rpm.accepted(1.0, now)
+        self._announced_tpm.accepted(tokens_used or start.tokens, now)
         if tokens_used <= 0:
             return
-        self._num_usages += 1
-        self._most_tokens = max(self._most_tokens, tokens_used)
-        weight = max(_USAGE_WEIGHT, 1.0 / self._num_usages)
-        self._mean_tokens += weight * (tokens_used - self._mean_tokens)
         if self._budget is not None:
-            self._budget.spend(now, tokens_used - start.tokens)
+            used = min(float(tokens_used), self._usual_tokens.most(start.tokens, self._budget.tpm))
+            self._most_tokens = max(self._most_tokens, round(used))
+            self._budget.spend(now, used - start.tokens)
+        self._usual_tokens.add(tokens_used)
 
     def limited(self, start: Start, now: float, retry_after_s: float | None = None) -> None:
         """Records a call that was answered 429; its reserved tokens were not used."""
@@ -174,6 +178,10 @@ class Pace:
             self._follow(now)
         if retry_after_s is not None and 0.0 < retry_after_s < math.inf:
             self._stop(now, now + retry_after_s)
+
+    def believed_wait_s(self, retry_after_s: float, now: float) -> float:
+        """Returns how much of a Retry-After to wait; pass it to `limited` or `pause`. See `surprising_numbers`."""
+        return self._asked_waits.believe(retry_after_s, now)
 
     def pause(self, now: float, seconds: float) -> None:
         """Starts nothing for this long, because the service asked for time."""
@@ -189,16 +197,19 @@ class Pace:
             return
         limits = read_limits(headers)
         if limits.rpm is not None and self._learnt is not None:
-            self._learnt.hint(limits.rpm / 60.0, now)
-            self._follow(now)
+            rpm = self._announced_rpm.believe(limits.rpm)
+            if rpm is not None:
+                self._learnt.hint(rpm / 60.0, now)
+                self._follow(now)
         if limits.tpm is not None and self._learns_tokens:
-            if self._budget is None:
-                self._budget = TokenBudget(limits.tpm)
-            self._budget.allow(limits.tpm)
+            tpm = self._announced_tpm.believe(limits.tpm)
+            if tpm is not None:
+                self._budget = self._budget or TokenBudget(tpm)
+                self._budget.allow(tpm)
 
     def estimate_tokens(self) -> int:
         """Returns the running mean of reported usage; 0 before any report."""
-        return round(self._mean_tokens)
+        return round(self._usual_tokens.mean)
 
     def statistics(self, now: float) -> PaceStatistics:
         if self._learnt is not None:

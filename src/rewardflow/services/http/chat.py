@@ -192,10 +192,10 @@ class ChatClient:
         """
         completion_tokens = most_completion_tokens(self._sampling)
         places = self.endpoints or (self._endpoint(),)
-        prices = [self._prices_at(place) for place in places]
+        prompt_tokens = num_bytes + _TEMPLATE_TOKENS
+        prices = [self._prices_at(place, prompt_tokens) for place in places]
         if completion_tokens is None or any(one is None for one in prices):
             return None
-        prompt_tokens = num_bytes + _TEMPLATE_TOKENS
         return max(one.bound_usd(prompt_tokens, completion_tokens) for one in prices if one is not None)
 
     async def aclose(self) -> None:
@@ -273,18 +273,17 @@ class ChatClient:
 
     def _report(self, usage: Usage, endpoint: str) -> bool:
         """Reports the usage to the agent; returns whether it told the cost."""
-        has_tokens = bool(usage.prompt_tokens or usage.completion_tokens)
-        if not has_tokens and usage.cost_usd is None:
+        if not usage.has_tokens and usage.cost_usd is None:
             return False
         cost_usd = self._cost_usd(usage, endpoint)
-        prices = self._prices_at(endpoint)
+        prices = self._prices_at(endpoint, usage.prompt_tokens)
         report_usage(
             cost_usd=cost_usd,
             tokens=usage.prompt_tokens + usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
             cache_saved_usd=0.0 if prices is None else prices.saved_usd(usage.cached_tokens),
         )
-        if has_tokens:
+        if usage.has_tokens:
             self._usual_completion_tokens += _SHARE_OF_NEWEST * (
                 usage.completion_tokens - self._usual_completion_tokens
             )
@@ -295,17 +294,17 @@ class ChatClient:
 
         Returns None if no price is known, which does not mean free: the agent then uses its call_cost_usd.
         """
-        if self._prices is None and usage.cost_usd is not None:
+        if not usage.has_tokens or (self._prices is None and usage.cost_usd is not None):
             return usage.cost_usd
-        prices = self._prices_at(endpoint)
+        prices = self._prices_at(endpoint, usage.prompt_tokens)
         if prices is None:
             warn_of_no_price(self._model)
             return None
         return prices.cost_usd(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
 
-    def _prices_at(self, endpoint: str) -> Prices | None:
-        """Returns the judge's prices, or those of the price list; in batches their share."""
-        prices = self._prices or known_prices(self._model, endpoint)
+    def _prices_at(self, endpoint: str, prompt_tokens: int = 0) -> Prices | None:
+        """Returns the judge's prices, or those of the price list for such a prompt; in batches their share."""
+        prices = self._prices or known_prices(self._model, endpoint, prompt_tokens)
         return prices if prices is None or self._batch is None else prices.times(self._batch.price_share)
 
 
@@ -365,10 +364,16 @@ def most_completion_tokens(sampling: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """What a server counted for an answer. Both counts are known, or both are 0."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     cost_usd: float | None = None  # some gateways send it
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.prompt_tokens > 0 or self.completion_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,14 +449,14 @@ def _error_in(answer: Mapping[str, Any]) -> CallError | None:
 
 
 def read_usage(usage: Any, most: MostTokens) -> Usage:
+    """Reads the counts. If one of them is missing or cannot be true, both are unknown: one alone would be too cheap."""
     if not isinstance(usage, Mapping):
         return Usage()
     cost = usage.get("cost")
     cost_usd = None if cost is None else CALL_COST_USD.read(cost, "usage.cost")
-    prompt_tokens = _count(usage, "prompt_tokens", most.prompt)
-    completion_tokens = _count(usage, "completion_tokens", most.completion)
+    prompt_tokens, completion_tokens = _read_counts(usage, most)
     if prompt_tokens is None or completion_tokens is None:
-        return Usage(cost_usd=cost_usd)  # one count alone would be too cheap
+        return Usage(cost_usd=cost_usd)
     details = usage.get("prompt_tokens_details")
     if isinstance(details, Mapping):
         cached_tokens = _count(details, "cached_tokens", most.prompt)
@@ -460,10 +465,28 @@ def read_usage(usage: Any, most: MostTokens) -> Usage:
     return Usage(prompt_tokens, completion_tokens, min(cached_tokens or 0, prompt_tokens), cost_usd)
 
 
+def _read_counts(usage: Mapping[str, Any], most: MostTokens) -> tuple[int | None, int | None]:
+    """Returns the tokens of the prompt and of the answer; computes the one that is missing from the total."""
+    prompt_tokens = _count(usage, "prompt_tokens", most.prompt)
+    completion_tokens = _count(usage, "completion_tokens", most.completion)
+    total_tokens = _count(usage, "total_tokens", most.prompt + most.completion)
+    if total_tokens is None:
+        return prompt_tokens, completion_tokens
+    if prompt_tokens is None and usage.get("prompt_tokens") is None and completion_tokens is not None:
+        prompt_tokens = _at_least_0(total_tokens - completion_tokens)
+    elif completion_tokens is None and usage.get("completion_tokens") is None and prompt_tokens is not None:
+        completion_tokens = _at_least_0(total_tokens - prompt_tokens)
+    return prompt_tokens, completion_tokens
+
+
+def _at_least_0(count: int) -> int | None:
+    return count if count >= 0 else None
+
+
 def _count(usage: Mapping[str, Any], name: str, most: int) -> int | None:
-    """Returns 0 if the server sent no count, and None if it sent one that cannot be true."""
+    """Returns None if the server sent no count, or one that cannot be true."""
     value = usage.get(name)
-    return 0 if value is None else CALL_TOKENS.count(value, f"usage.{name}", at_most=most)
+    return None if value is None else CALL_TOKENS.count(value, f"usage.{name}", at_most=most)
 
 
 def _read_tokens(logprobs: Any) -> tuple[TokenChoice, ...] | None:

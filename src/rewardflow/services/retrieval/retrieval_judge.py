@@ -95,7 +95,9 @@ class RetrievalJudge(JudgeWrapper):
         return self.judge.estimate_tokens(rollout) + self.k * self.chunk_chars // _CHARS_PER_TOKEN
 
     def cost_bound_usd(self, rollout: Rollout) -> float | None:
-        """Returns the most that judging with `k` passages of the full length can cost."""
+        """Returns the most that judging with `k` passages of the full length can cost; None with images."""
+        if self.judge.images_shown(rollout):
+            return None
         num_chars = min(self.k * (self.chunk_chars + _MAX_ID_CHARS), self.judge.max_chars)
         shown_bytes = _MAX_BYTES_PER_CHAR * num_chars + _FENCE_BYTES
         judge = self.judge
