@@ -219,6 +219,9 @@ def test_only_the_values_are_removed_from_the_texts_of_a_verdict_and_its_numbers
     shown = hide_in_reward(reward)
     assert (shown.value, shown.explanation) == (0.87654321, f"password: hunter2, {REDACTED}")
     assert shown.extras == {"n": 87654321, "t": [REDACTED]}
+    named = Reward(value=1.0, components={"87654321": 0.25, "style": None}, traceback="in 87654321")
+    shown = hide_in_reward(named)
+    assert (shown.components, shown.traceback) == ({REDACTED: 0.25, "style": None}, f"in {REDACTED}")
     clean = Reward(value=1.0, explanation="password: hunter2")
     assert hide_in_reward(clean) is clean
 

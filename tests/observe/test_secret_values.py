@@ -61,6 +61,7 @@ def test_a_value_is_found_in_every_form(form: str) -> None:
 @example(secret="000000000000%0\\0", form="JSON", before="", after="")
 @example(secret="0123456789%26amp;0", form="as it is", before="", after="")
 @example(secret="0123456789\\u002541", form="JSON", before="", after="")
+@example(secret='0000%8000000000"', form="HTML", before="", after="")
 def test_no_text_around_a_value_hides_it(secret: str, form: str, before: str, after: str) -> None:
     values = SecretValues([secret])
     assume(sum(char.isalnum() for char in secret) >= 8)
@@ -118,3 +119,36 @@ def test_the_parts_of_headers_and_addresses_are_secrets_as_well() -> None:
     assert "abcdefgh" in set(parts_of_value("Bearer abcdefgh"))
     assert set(parts_of_address("https://me:p%40ss@host/v1")) == {"me:p%40ss", "me:p@ss", "p@ss"}
     assert not list(parts_of_address("https://host/v1"))
+
+
+def nested(value: object, depth: int) -> object:
+    for _ in range(depth):
+        value = {"a": value} if depth % 2 else [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [1, 60, 64, 65, 66, 70, 101, 500])
+def test_no_depth_hides_a_value_in_a_record(depth: int) -> None:
+    values = SecretValues([KEY])
+    for inner in (KEY, {KEY: 1}, (KEY, 1), {(KEY, 1): 2}, {frozenset({KEY}): 2}):
+        assert values.are_in_record(nested(inner, depth))
+        assert KEY not in repr(values.redact_record(nested(inner, depth)))
+
+
+def test_a_record_is_left_alone_if_it_is_deep_and_there_is_nothing_to_hide() -> None:
+    record = nested("text", 500)
+    assert SecretValues([]).redact_record(record) is record
+    assert not SecretValues([]).are_in_record(record)
+
+
+def test_names_that_become_equal_keep_their_values() -> None:
+    record = {KEY: 1.0, f" {KEY}": 2.0, "other": 3.0}
+    shown = SecretValues([KEY]).redact_record(record)
+    assert list(shown.values()) == [1.0, 2.0, 3.0]
+    assert KEY not in repr(shown)
+
+
+def test_a_value_in_pieces_in_names_empties_the_names() -> None:
+    shown = SecretValues(["abcdefgh-12345678"]).redact_record({"abcdefgh-": {"12345678": 0.5}, "z": "x"})
+    assert "12345678" not in repr(shown)
+    assert 0.5 in shown[REDACTED].values()

@@ -178,6 +178,21 @@ def test_only_a_request_that_was_refused_counts_as_free(raised: Exception, uncer
     assert clock.run(main()) == uncertain_usd
 
 
+def test_a_call_that_hangs_after_it_told_the_cost_of_its_first_request_counts_as_its_whole_reservation() -> None:
+    charged_usd = 0.0
+
+    async def judge(rollout: rf.Rollout) -> float:
+        nonlocal charged_usd
+        charged_usd += 1.0
+        rf.report_usage(cost_usd=0.01)
+        await asyncio.sleep(1000.0)
+        return 1.0
+
+    settings = {"max_cost_usd": 5.0, "call_cost_usd": 1.0, "timeout_s": 1.0, "max_attempts": 1, "outage_share": None}
+    assert spend(judge, 40, **settings) is not None
+    assert charged_usd == 5.0
+
+
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 

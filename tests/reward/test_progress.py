@@ -16,6 +16,8 @@ from rewardflow.reward.progress import NotebookLine, TerminalLine, screen_here, 
 
 
 class Lines:
+    tick_s = 0.5
+
     def __init__(self) -> None:
         self.shown: list[str] = []
         self.is_cleared = False
@@ -68,6 +70,72 @@ def test_a_pipe_and_a_file_get_nothing(capsys: pytest.CaptureFixture[str]) -> No
     assert screen_here() is None
     rf.score(rollouts(2), lambda response: 1.0)
     assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_exhausted_budget_is_the_same_error_with_a_terminal_and_keeps_its_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def priced(response: str) -> float:
+        rf.report_usage(cost_usd=0.01)
+        return 1.0
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.raises(rf.BudgetExhausted) as raised:
+        rf.score(rollouts(40)[1:], priced, max_cost_usd=0.05, max_concurrency=1)
+    assert raised.value.groups
+
+
+def test_an_error_of_the_block_is_raised_as_it_is_while_progress_is_shown() -> None:
+    lines = Lines()
+
+    async def score() -> None:
+        async with rf.RewardAgent(slow) as agent, shown_progress(agent, screen=lines):
+            await agent.submit(rollouts(6)).all()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        on_virtual_clock(score())
+    assert lines.shown
+    assert lines.is_cleared
+
+
+def test_a_screen_that_breaks_is_logged_and_scoring_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Lines):
+        def show(self, line: str) -> None:
+            raise RuntimeError("the front end is gone")
+
+    async def score() -> list[rf.ScoredGroup]:
+        async with rf.RewardAgent(slow) as agent, shown_progress(agent, screen=Broken()):
+            return await agent.submit(rollouts(6)).all()
+
+    assert len(on_virtual_clock(score())) == 6
+    assert [record.getMessage() for record in caplog.records] == [
+        "progress is not shown any more: RuntimeError: the front end is gone"
+    ]
+
+
+def test_progress_true_writes_whole_lines_to_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In real time, because `rf.score` has a loop of its own."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+
+    async def one_second(response: str) -> float:
+        await asyncio.sleep(1.2)
+        return 1.0
+
+    rf.score(rollouts(2), one_second, progress=True)
+    assert stream.getvalue() == "0 of 2 judged, 2 in flight\n"
+
+
+def test_progress_false_shows_nothing_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert screen_here(is_wanted=False) is None
+    assert isinstance(screen_here(is_wanted=True), TerminalLine)
 
 
 def test_a_terminal_gets_one_line_that_changes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:

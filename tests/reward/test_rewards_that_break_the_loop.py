@@ -111,7 +111,11 @@ def test_a_task_of_the_reward_that_raises_what_ends_programs_does_not_end_the_lo
     async def raise_in_task(error: BaseException) -> None:
         raise error
 
-    for error, message in ((KeyboardInterrupt(), "raised KeyboardInterrupt"), (SystemExit(3), "SystemExit: 3")):
+    for error, message in (
+        (KeyboardInterrupt(), "raised KeyboardInterrupt"),
+        (SystemExit(3), "SystemExit: 3"),
+        (GeneratorExit(), "raised GeneratorExit"),
+    ):
 
         async def reward(response: str, error: BaseException = error) -> float:
             if response == "bad":

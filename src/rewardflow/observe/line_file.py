@@ -130,17 +130,15 @@ class LineFile(Generic[T]):
                 self._write_batch()
 
     def _write_batch(self) -> None:
-        records, lines = [], []
+        lines = []
         for _ in range(min(len(self._queue), BATCH_LINES)):
             record = self._queue.popleft()
             try:
-                data = self._to_json(record)
-                lines.append(encode_line(data))
-                records.append(data)
+                lines.append(encode_line(self._to_json(record)))
             except Exception as error:  # one record that cannot be encoded must not end the thread
                 self._fail(1, f"{type(record).__name__} cannot be encoded: {error!r}")
         if lines:
-            self._write(_without_secrets(lines, records), len(lines))
+            self._write(_without_secrets(lines), len(lines))
 
     def _write(self, data: bytes, num_lines: int) -> None:
         left = memoryview(data)
@@ -203,12 +201,12 @@ def encode_line(data: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "replace") + b"\n"  # half a surrogate pair, as broken tokenizers make, becomes "?"
 
 
-def _without_secrets(lines: list[bytes], records: list[Mapping[str, Any]]) -> bytes:
-    """Joins the lines of these records. Checks all of them at once, because secrets are rare and checks cost time."""
+def _without_secrets(lines: list[bytes]) -> bytes:
+    """Joins the lines. Checks all of them at once, because secrets are rare and checks cost time."""
     joined = b"".join(lines)
     if is_free_of_secrets(joined.decode()):
         return joined
-    return b"".join(encode_line({key: _hidden(key, value) for key, value in one.items()}) for one in records)
+    return b"".join(encode_line({key: _hidden(key, value) for key, value in json.loads(one).items()}) for one in lines)
 
 
 def _hidden(key: str, value: Any) -> Any:

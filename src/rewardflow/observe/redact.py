@@ -235,15 +235,17 @@ def is_free_of_secrets(text: str) -> bool:
 
 
 def hide_in_reward(reward: Reward) -> Reward:
-    """Returns the verdict without secret values in its texts. Its numbers are never changed."""
+    """Returns the verdict without secret values in its texts and names. Its numbers are never changed."""
     values = _process.redactor().values
     changed: dict[str, Any] = {}
-    for name in ("error", "query", "explanation"):
+    for name in ("error", "query", "explanation", "traceback"):
         text = getattr(reward, name)
         if text is not None and (shown := values.redact(text)) != text:
             changed[name] = shown
-    if reward.extras and values.are_in_record(reward.extras):
-        changed["extras"] = values.redact_record(reward.extras)
+    for name in ("extras", "components"):
+        record = getattr(reward, name)
+        if record and values.are_in_record(record):
+            changed[name] = values.redact_record(record)
     return replace(reward, **changed) if changed else reward
 
 

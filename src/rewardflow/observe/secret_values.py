@@ -3,6 +3,7 @@
 Always true: a text or a record that comes back from here holds no value in any of these forms: as it is, JSON-escaped,
 percent-encoded, as HTML entities, in base64, and interrupted by white space, line ends, quotation marks or commas. Text
 without such a value comes back as the same object. The time is linear in the length of the text. Numbers never change.
+What is nested deeper in a record than anybody looks is not passed on: a text stands in its place.
 
 A value of 8 or more characters is found anywhere. A value of 4 to 7 characters that are not all letters is found only
 as it is and as a whole word. Other values are not found: `EMPTY` or `test` as a key would remove words of ordinary
@@ -43,6 +44,7 @@ _QUICK_UNICODE = re.compile(rb"u([0-9a-fA-F]{4})")
 _QUICK_IGNORED = b" \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\\" + _IGNORED.encode()
 _ODD_BLANKS = re.compile(rf"[\u0085\u00a0\u1680\u2000-\u200d\u2028\u2029\u202f\u205f\u3000{_INVISIBLE}]+")
 _MAX_DEPTH = 64
+_TOO_DEEP = "(nested too deeply to look for secrets)"
 
 
 class SecretValues:
@@ -54,7 +56,9 @@ class SecretValues:
         words = {one for one in stripped - whole if len(one) >= MIN_WORD_LENGTH and not one.isalpha()}
         self._plain = tuple(sorted(whole, key=len, reverse=True))
         self._squeezed = tuple({form for value in whole for form in _forms(value)})
-        self._quick_forms = tuple(map(_as_bytes, self._squeezed))
+        # A value may hold "%80" itself, which the quick look decodes to one byte.
+        quick = {form for value in whole if len(form := _quickly_squeezed(value)) >= MIN_LENGTH}
+        self._quick_forms = tuple(quick.union(map(_as_bytes, self._squeezed)))
         self._words = _whole_words(words) if words else None
 
     def redact(self, text: str) -> str:
@@ -72,31 +76,52 @@ class SecretValues:
 
     def are_in_record(self, value: Any) -> bool:
         """Whether `redact_record` would change the plain data."""
+        if not self._knows_any:
+            return False
         texts = list(_texts(value, 0))
+        if _TOO_DEEP in texts:
+            return True
         return self._is_in("".join(texts)) or (self._words is not None and self.are_in(" ".join(texts)))
 
     def redact_record(self, value: Any) -> Any:
-        """Returns a copy of plain data with the values removed from its texts.
+        """Returns plain data with the values removed from its texts, also from the names in a mapping.
 
-        A value whose pieces lie in several texts of one list or mapping empties all of these texts.
+        A value whose pieces lie in several texts of one list or mapping empties all of these texts, and the names as
+        well if pieces lie in names.
         """
-        return self._redact_inside(value, 0)
+        return self._redact_inside(value, 0) if self._knows_any else value
+
+    @property
+    def _knows_any(self) -> bool:
+        return bool(self._squeezed) or self._words is not None
 
     def _redact_inside(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             return self.redact(value)
-        if depth > _MAX_DEPTH or not isinstance(value, Mapping | list | tuple | AbstractSet):
+        if not isinstance(value, Mapping | list | tuple | AbstractSet):
             return value
+        if depth > _MAX_DEPTH:
+            return _TOO_DEEP
         if isinstance(value, Mapping):
-            made: Any = {
-                (self.redact(key) if isinstance(key, str) else key): self._redact_inside(item, depth + 1)
-                for key, item in value.items()
-            }
+            made: Any = _with_distinct_names(
+                (self._redact_name(key), self._redact_inside(item, depth + 1)) for key, item in value.items()
+            )
         else:
             made = [self._redact_inside(item, depth + 1) for item in value]
             made = tuple(made) if isinstance(value, tuple) else made
-        is_in_pieces = self._is_in("".join(text for text in _texts(made, depth) if text != REDACTED))
-        return _emptied(made, depth) if is_in_pieces else made
+        if self._is_in_pieces(made, depth):
+            made = _emptied(made, names=False)
+            if self._is_in_pieces(made, depth):
+                made = _emptied(made, names=True)
+        return made
+
+    def _redact_name(self, name: Any) -> Any:
+        if isinstance(name, str):
+            return self.redact(name)
+        return REDACTED if self.are_in_record(name) else name  # a tuple or a frozen set
+
+    def _is_in_pieces(self, made: Any, depth: int) -> bool:
+        return self._is_in("".join(text for text in _texts(made, depth) if text != REDACTED))
 
     def _is_in(self, text: str) -> bool:
         if not self._squeezed:
@@ -264,25 +289,41 @@ def _whole_words(words: AbstractSet[str]) -> re.Pattern[str]:
 def _texts(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif depth > _MAX_DEPTH:
+    elif not isinstance(value, Mapping | list | tuple | AbstractSet):
         return
+    elif depth > _MAX_DEPTH:
+        yield _TOO_DEEP
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _texts(key, depth + 1)
             yield from _texts(item, depth + 1)
-    elif isinstance(value, list | tuple | AbstractSet):
+    else:
         for item in value:
             yield from _texts(item, depth + 1)
 
 
-def _emptied(value: Any, depth: int) -> Any:
+def _emptied(value: Any, *, names: bool) -> Any:
+    """Returns a record with `REDACTED` for each of its texts, and for each name in a mapping if `names` says so."""
     if isinstance(value, str):
         return REDACTED
-    if depth > _MAX_DEPTH:
-        return value
     if isinstance(value, Mapping):
-        return {key: _emptied(item, depth + 1) for key, item in value.items()}
+        return _with_distinct_names(
+            (REDACTED if names and isinstance(key, str | tuple | frozenset) else key, _emptied(item, names=names))
+            for key, item in value.items()
+        )
     if isinstance(value, list | tuple):
-        items = [_emptied(item, depth + 1) for item in value]
+        items = [_emptied(item, names=names) for item in value]
         return tuple(items) if isinstance(value, tuple) else items
     return value
+
+
+def _with_distinct_names(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Returns a mapping of all pairs. Numbers names that became equal, because each has a value of its own."""
+    made: dict[Any, Any] = {}
+    for name, item in pairs:
+        number, own = 1, name
+        while own in made:
+            number += 1
+            own = f"{name} {number}"
+        made[own] = item
+    return made

@@ -195,7 +195,7 @@ class RewardAgent(TicketAgent):
                 )
             self._journal.start(loop, failed=lambda error: self.assembly.halt(error))
             await self._rewards.resume_requests(self._journal)
-            stack.push_async_callback(self._journal.aclose, settings.close_timeout_s)
+            stack.push_async_callback(self._close_journal, self._journal)
         self._ledger = self._make_ledger()
         if self._run_ledgers is not None and self._journal is not None:
             self._run_ledgers.open(self._journal)
@@ -234,6 +234,10 @@ class RewardAgent(TicketAgent):
             reserve=journal.reserve,
             on_change=self._wake_all,
         )
+
+    async def _close_journal(self, journal: Journal) -> None:
+        await journal.aclose(self.settings.close_timeout_s)  # raises if a verdict is not on disk
+        self._rewards.all_saved()
 
     async def _save_ledger(self, journal: Journal) -> None:
         """Writes down what the saved verdicts do not show, in place of the reservations, after the last verdict."""

@@ -47,7 +47,7 @@ def score(
     rollouts: one `Rollout` or several; a group must have all of its rollouts.
     reward: a function, "file.py:name", "package.module:name", a reward file such as "judge.yaml", or `Weighted` ones.
     reward_kwargs: settings of a reward that is a class or is given by name.
-    progress: show a line that changes; None: on a terminal and in a notebook, not in files and CI.
+    progress: True shows progress on stderr, False does not; None: on a terminal and in a notebook, not in files and CI.
 
     If the agent has to stop (an outage, the budget, a full disk), the exception's `groups` holds all verdicts reached
     so far. docs/settings.md explains when to change an option.
@@ -55,7 +55,7 @@ def score(
     batch = [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
     check_whole_groups(batch)
     agent = RewardAgent(reward, reward_kwargs=reward_kwargs, **options)
-    screen = None if progress is False else screen_here()
+    screen = screen_here(is_wanted=progress)
     with LoopThread() as thread:
         groups = thread.run(_score(agent, batch, screen))
     by_place = {

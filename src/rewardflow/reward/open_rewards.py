@@ -73,6 +73,12 @@ class OpenRewards:
                 with hold(asyncio.get_running_loop()):
                     await asyncio.to_thread(answers.resume, journal.path, scope)
 
+    def all_saved(self) -> None:
+        """Tells rewards whose answers come late that the journal has closed with every verdict on disk."""
+        for scorer in self.scorers:
+            if (answers := scorer.loaded.late_answers) is not None:
+                answers.all_saved()
+
     def _load(self, part: Weighted) -> Scorer:
         source = RewardSource.of(part.reward, part.reward_kwargs)
         loaded = load_reward(source)

@@ -1,7 +1,8 @@
-"""Shows how far an agent has come, in one line that changes: on a terminal and in notebooks, and nowhere else.
+"""Shows how far an agent has come: a line that changes on a terminal and in notebooks; elsewhere lines, on request.
 
-Always true: figures come from `statistics()`; a file, a pipe and CI get nothing; work that takes less than a second
-shows nothing; the line is removed at the end.
+Always true: figures come from `statistics()`; a file, a pipe and CI get nothing unless the caller asks; work that takes
+less than a second shows nothing; a line that changes is removed at the end. Showing never changes how the work ends:
+its errors are the same with and without progress, and a screen that breaks is logged and left alone.
 """
 
 from __future__ import annotations
@@ -10,21 +11,28 @@ import asyncio
 import contextlib
 import html
 import importlib
+import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rewardflow.reward.agent import RewardAgent
     from rewardflow.reward.agent_statistics import AgentStatistics
 
+logger = logging.getLogger(__name__)
+
 TICK_S = 0.5
+LOG_TICK_S = 10.0  # whole lines stay, so there must be few
 SHOWN_AFTER_S = 1.0
 MAX_COLUMNS = 79
 
 
 class Screen(Protocol):
-    """Shows one line in place of the line before; `clear` removes it."""
+    """Shows one line every `tick_s` seconds, in place of the line before if it can; `clear` removes it."""
+
+    @property
+    def tick_s(self) -> float: ...
 
     def show(self, line: str) -> None: ...
 
@@ -33,6 +41,8 @@ class Screen(Protocol):
 
 class TerminalLine:
     """Overwrites the last line of a terminal."""
+
+    tick_s = TICK_S
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -44,13 +54,34 @@ class TerminalLine:
         self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the terminal went away; scoring goes on
-            self._stream.write(text)
-            self._stream.flush()
+        _write(self._stream, text)
+
+
+class WholeLines:
+    """Writes every line below the one before: for files, pipes and CI."""
+
+    tick_s = LOG_TICK_S
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def show(self, line: str) -> None:
+        _write(self._stream, f"{line}\n")
+
+    def clear(self) -> None:
+        """Leaves the lines: a log keeps what it has."""
+
+
+def _write(stream: TextIO, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the terminal or the pipe went away; scoring goes on
+        stream.write(text)
+        stream.flush()
 
 
 class NotebookLine:
     """Updates one output of a notebook's cell."""
+
+    tick_s = TICK_S
 
     def __init__(self, display: Any) -> None:
         self._display = display
@@ -68,13 +99,22 @@ class NotebookLine:
             self._handle.update({"text/plain": ""}, raw=True)
 
 
-def screen_here() -> Screen | None:
-    """Returns the notebook's or the terminal's screen; None where nobody looks."""
+def screen_here(*, is_wanted: bool | None = None) -> Screen | None:
+    """Returns the screen to show progress on, or None.
+
+    is_wanted: False shows nothing; True shows progress wherever stderr goes; None only where somebody looks.
+    """
+    if is_wanted is False:
+        return None
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None and getattr(shell, "kernel", None) is not None:
         return NotebookLine(importlib.import_module("IPython.display").display)  # the kernel has it
-    return TerminalLine(sys.stderr) if sys.stderr is not None and sys.stderr.isatty() else None
+    if sys.stderr is None:
+        return None
+    if sys.stderr.isatty():
+        return TerminalLine(sys.stderr)
+    return WholeLines(sys.stderr) if is_wanted else None
 
 
 @contextlib.asynccontextmanager
@@ -83,24 +123,44 @@ async def shown_progress(agent: RewardAgent, *, total: int | None = None, screen
     if screen is None:
         yield
         return
-    async with asyncio.TaskGroup() as tasks:
-        showing = tasks.create_task(_show(agent, total, screen))
-        try:
-            yield
-        finally:
-            showing.cancel()
-
-
-async def _show(agent: RewardAgent, total: int | None, screen: Screen) -> None:
-    loop = asyncio.get_running_loop()
-    started_s = loop.time()
-    await asyncio.sleep(SHOWN_AFTER_S)
+    shown = _ShownProgress(agent, total, screen)
     try:
-        while True:
-            screen.show(progress_line(agent.statistics(), total=total, elapsed_s=loop.time() - started_s))
-            await asyncio.sleep(TICK_S)
+        yield
     finally:
-        screen.clear()
+        shown.end()
+
+
+class _ShownProgress:
+    """Shows a line from a timer of the loop: a task group round the block would wrap the block's errors."""
+
+    def __init__(self, agent: RewardAgent, total: int | None, screen: Screen) -> None:
+        self._agent = agent
+        self._total = total
+        self._screen = screen
+        self._loop = asyncio.get_running_loop()
+        self._started_s = self._loop.time()
+        self._is_shown = False
+        self._timer = self._loop.call_later(SHOWN_AFTER_S, self._tick)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._is_shown:
+            self._try(self._screen.clear)
+
+    def _tick(self) -> None:
+        elapsed_s = self._loop.time() - self._started_s
+        line = progress_line(self._agent.statistics(), total=self._total, elapsed_s=elapsed_s)
+        self._is_shown = self._try(lambda: self._screen.show(line))
+        if self._is_shown:
+            self._timer = self._loop.call_later(self._screen.tick_s, self._tick)
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except Exception as error:  # whatever a notebook's front end raises: scoring goes on without a line
+            logger.warning("progress is not shown any more: %s: %s", type(error).__name__, error)
+            return False
+        return True
 
 
 def progress_line(statistics: AgentStatistics, *, total: int | None, elapsed_s: float) -> str:

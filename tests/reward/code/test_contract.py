@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rewardflow.errors import InvalidInput, RewardLoadError
-from rewardflow.reward.code.contract import LoadedReward, is_coroutine_function, load_reward, with_own_extra_info
+from rewardflow.reward.code.contract import LoadedReward, is_coroutine_function, load_reward, with_own_values
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.types import Reward, Rollout
@@ -503,4 +503,4 @@ def test_extra_info_that_cannot_be_copied_is_refused_by_name(depth: int) -> None
     for _ in range(depth):
         deep = {"a": deep}
     with pytest.raises(InvalidInput, match="extra_info must be nested"):
-        with_own_extra_info(Rollout(group_id="q", response="4", extra_info={"deep": deep}))
+        with_own_values(Rollout(group_id="q", response="4", extra_info={"deep": deep}))

@@ -57,6 +57,26 @@ def test_results_and_errors_come_through_after_waiting() -> None:
     clock.run(main())
 
 
+def test_a_task_that_ends_with_generator_exit_is_an_ordinary_error_of_the_coroutine_that_awaits_it() -> None:
+    closed: list[str] = []
+
+    async def inner() -> None:
+        raise GeneratorExit
+
+    async def outer() -> None:
+        try:
+            await asyncio.get_running_loop().create_task(inner())
+        finally:
+            closed.append("outer")
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="reward code raised GeneratorExit"):
+            await driven(outer())
+        assert closed == ["outer"]
+
+    clock.run(main())
+
+
 def test_context_variables_stay_inside_across_awaits() -> None:
     seen: list[str] = []
 

@@ -7,7 +7,7 @@ import contextvars
 import pytest
 
 import rewardflow as rf
-from rewardflow.reward.code.current_call import Call, enter_call
+from rewardflow.reward.code.current_call import Call, drop_odd_usage, enter_call
 
 
 def inside(call: Call, action) -> None:
@@ -28,9 +28,12 @@ def test_usage_adds_up_within_a_call() -> None:
     assert (call.cost_usd, call.tokens) == (0.75, 812)
 
 
-@pytest.mark.parametrize("usage", [{"cost_usd": -1.0}, {"cost_usd": float("nan")}, {"tokens": -1}, {"tokens": 10**13}])
+@pytest.mark.parametrize(
+    "usage",
+    [*({"cost_usd": odd} for odd in (-1.0, float("nan"), float("inf"), 1e300)), {"tokens": -1}, {"tokens": 10**13}],
+)
 def test_impossible_usage_is_refused(usage: dict[str, float]) -> None:
-    with pytest.raises(rf.InvalidInput, match="usage must be finite, not negative and at most"):
+    with pytest.raises(rf.InvalidInput, match="usage must not be negative, and at most"):
         rf.report_usage(**usage)
 
 
@@ -55,3 +58,20 @@ def test_saying_that_a_call_cost_nothing_is_not_the_same_as_saying_nothing() -> 
     inside(told, lambda: rf.report_usage(cost_usd=0.0))
     inside(silent, lambda: rf.report_usage(tokens=5))
     assert (told.is_cost_known, silent.is_cost_known) == (True, False)
+
+
+@pytest.mark.parametrize("tokens", [10**400, -1, 1e9, "many", None])
+def test_a_count_of_tokens_that_no_call_can_use_is_unknown(tokens: object) -> None:
+    call = Call((), cost_usd=0.5, is_cost_known=True)
+    call.tokens = tokens  # type: ignore[assignment]
+    call.cached_tokens = 7
+    drop_odd_usage(call)
+    assert (call.tokens, call.cached_tokens, call.cost_usd, call.num_unpriced) == (0, 0, 0.5, 0)
+
+
+@pytest.mark.parametrize("cost_usd", [float("nan"), float("inf"), -1.0, 10**400, "free", None])
+def test_a_cost_that_no_call_can_have_is_unknown_and_not_free(cost_usd: object) -> None:
+    call = Call((), is_cost_known=True)
+    call.cost_usd = cost_usd  # type: ignore[assignment]
+    drop_odd_usage(call)
+    assert (call.cost_usd, call.is_cost_known, call.num_unpriced) == (0.0, False, 1)

@@ -17,6 +17,7 @@ class Late:
     def __init__(self, reserved_usd: float, **limits: Any) -> None:
         self.usual_limits = limits
         self.scopes: list[str] = []
+        self.is_all_saved = False
         self._reserved_usd = reserved_usd
 
     def resume(self, journal: Path, scope: str) -> None:
@@ -24,6 +25,9 @@ class Late:
 
     def reserved_before_usd(self, rollout: Rollout) -> float:
         return self._reserved_usd
+
+    def all_saved(self) -> None:
+        self.is_all_saved = True
 
 
 def test_each_of_several_has_a_scope_of_its_own_and_reservations_add_up() -> None:
@@ -33,6 +37,8 @@ def test_each_of_several_has_a_scope_of_its_own_and_reservations_add_up() -> Non
     assert parts[0].scopes != parts[1].scopes
     assert both.reserved_before_usd(numbered(1)[0]) == 0.75
     assert both.usual_limits == {"timeout_s": 9.0, "rpm": None}
+    both.all_saved()
+    assert all(one.is_all_saved for one in parts)
 
 
 def test_only_an_attribute_of_the_right_shape_counts() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardflow.reward.code.plain_data import ArrayData, decode, encode, to_plain
+from rewardflow.reward.code.plain_data import MAX_VALUES, ArrayData, check_size, decode, encode, to_plain
 from rewardflow.reward.code.results import parse_result, parse_results
 from rewardflow.types import Reward
 
@@ -91,3 +91,22 @@ def test_an_object_is_refused_by_its_type(value: Any) -> None:
 def test_bytes_that_are_not_plain_data_are_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="it is not plain data"):
         decode(body)
+
+
+@pytest.mark.parametrize("unit", [b"{}", b"[]", b"1", b'""', b'{"a":1}', b'{"!tuple":[]}', b"null"])
+def test_a_message_of_too_many_values_is_refused_before_it_is_decoded(unit: bytes) -> None:
+    body = b"[" + b",".join([unit] * MAX_VALUES) + b"]"
+    with pytest.raises(ValueError, match=f"at most {MAX_VALUES} values"):
+        decode(body)
+    assert len(decode(b"[" + b",".join([unit] * (MAX_VALUES // 5)) + b"]")) == MAX_VALUES // 5
+
+
+@pytest.mark.parametrize("text", ["a,[{:", 'say "no", \\ {[,', "\n,\n"])
+def test_a_long_text_is_one_value_whatever_it_holds(text: str) -> None:
+    value = {"score": 1.0, "note": text * MAX_VALUES}
+    assert decode(encode(to_plain(value))) == value
+
+
+def test_the_limit_of_values_raises_the_error_of_the_side_that_checks() -> None:
+    with pytest.raises(TypeError, match=f"at most {MAX_VALUES} values"):
+        check_size(encode([0] * (MAX_VALUES + 1)), TypeError)

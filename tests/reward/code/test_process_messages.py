@@ -5,7 +5,10 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+from email.message import Message
 from types import MappingProxyType
+from typing import Any
+from urllib.error import HTTPError, URLError
 
 import pytest
 
@@ -53,11 +56,10 @@ def test_an_exception_arrives_as_itself_with_its_fields_and_where_it_was_raised(
     assert "raise error" in note
 
 
-def test_an_exception_that_cannot_be_unpickled_keeps_its_class_and_attributes() -> None:
-    arrived = transfer(StatusError("refused", response={"status": 503}))
-    assert isinstance(arrived, StatusError)
-    assert arrived.args == ("refused",)
-    assert arrived.response == {"status": 503}
+def test_an_exception_that_cannot_be_unpickled_keeps_its_name_text_and_attributes() -> None:
+    arrived: Any = transfer(StatusError("refused", response={"status": 503}))
+    assert type(arrived).__name__ == "StatusError"
+    assert (str(arrived), arrived.args, arrived.response) == ("refused", ("refused",), {"status": 503})
 
 
 def test_an_exception_of_a_class_that_cannot_be_found_arrives_as_its_nearest_base_class() -> None:
@@ -72,8 +74,8 @@ def test_an_exception_of_a_class_that_cannot_be_found_arrives_as_its_nearest_bas
 def test_an_attribute_that_cannot_be_pickled_is_left_out() -> None:
     error = StatusError("refused", response={"status": 503})
     error.lock = threading.Lock()
-    arrived = transfer(error)
-    assert isinstance(arrived, StatusError)
+    arrived: Any = transfer(error)
+    assert type(arrived).__name__ == "StatusError"
     assert arrived.response == {"status": 503}
     assert not hasattr(arrived, "lock")
 
@@ -132,6 +134,67 @@ def test_a_class_that_is_not_loaded_here_is_not_imported_but_keeps_its_name() ->
     assert (type(error).__name__, isinstance(error, OSError), str(error)) == ("APIConnectionError", True, "gone")
     assert "antigravity" not in sys.modules
     assert fault_of(error).kind == "service"
+
+
+class Telling(OSError):
+    """Counts what of it is run."""
+
+    num_runs = 0
+
+    def __str__(self) -> str:
+        Telling.num_runs += 1
+        return "told by its own code"
+
+    @property
+    def response(self) -> None:
+        Telling.num_runs += 1
+
+
+def test_no_code_of_a_class_that_the_child_names_runs_in_the_parent() -> None:
+    failure = pack_exception(Telling("gone"))
+    Telling.num_runs = 0
+    arrived = unpack_exception(failure)
+    assert (type(arrived).__name__, str(arrived)) == ("Telling", "told by its own code")
+    assert isinstance(arrived, OSError)
+    assert not hasattr(arrived, "response")
+    assert Telling.num_runs == 0
+
+
+@pytest.mark.parametrize("name", ["print", "BaseException", "KeyboardInterrupt", "int", "__import__", "missing"])
+def test_only_exceptions_of_python_are_built_whatever_name_the_child_sends(name: str) -> None:
+    error = unpack_exception(Failure((("builtins", name),), (1,), {}, f"{name}: odd", ""))
+    assert isinstance(error, RuntimeError)
+    assert (type(error).__name__, str(error)) == (name, "odd")
+
+
+def test_an_attribute_hides_no_method_of_exceptions() -> None:
+    attributes = {"add_note": 1, "with_traceback": 2, "args": 3, "__notes__": 4, "note": 5}
+    error: Any = unpack_exception(Failure((("builtins", "ValueError"),), ("odd",), attributes, "ValueError: odd", "t"))
+    assert (error.args, error.note, error.__notes__) == (("odd",), 5, ["In the reward process:\nt"])
+
+
+@pytest.mark.parametrize("attributes", [{}, {"status": [], "retryable": 1, "was_sent": "no", "retry_after_s": True}])
+@pytest.mark.parametrize("name", ["RateLimited", "ServiceError", "Unparsable"])
+def test_an_error_of_ours_with_fields_of_wrong_types_is_still_a_fault(name: str, attributes: dict[str, Any]) -> None:
+    attributes = {**attributes, "headers": {"retry-after": 7}} if attributes else {}
+    error = unpack_exception(Failure((("rewardflow.errors", name),), ("odd",), attributes, "", ""))
+    assert fault_of(error).is_retryable
+
+
+def test_what_a_client_tells_by_a_property_arrives() -> None:
+    headers = Message()
+    headers["Retry-After"] = "7"
+    fault = fault_of(transfer(HTTPError("http://here", 429, "slow down", headers, None)))
+    assert (fault.kind, fault.retry_after_s) == ("rate_limited", 7.0)
+    assert "HTTP Error 429: slow down" in fault.message
+
+
+def test_the_classes_of_a_reason_arrive_by_name() -> None:
+    class NewConnectionError(OSError): ...
+
+    NewConnectionError.__qualname__ = "NewConnectionError"
+    fault = fault_of(transfer(URLError(NewConnectionError("refused"))))
+    assert (fault.kind, fault.is_free) == ("service", True)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from scoring import call_pool
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RateLimited, RewardLoadError, ServiceError
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES, encode
+from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES, MAX_VALUES, encode
 from rewardflow.reward.code.process_messages import HEADER, frame
 from rewardflow.reward.code.process_pool import MAX_FAILED_STARTS, ProcessPool
 from rewardflow.types import Rollout
@@ -346,9 +346,9 @@ def test_an_exception_comes_back_as_itself_with_where_it_was_raised(samples: Any
 def test_an_http_error_that_cannot_be_unpickled_keeps_its_status(samples: Any) -> None:
     async def main() -> None:
         async with running(samples.Named("fail_as_http")) as workers:
-            with pytest.raises(samples.HttpError, match="slow down") as caught:
+            with pytest.raises(Exception, match="slow down") as caught:
                 await call_pool(workers)
-            assert caught.value.status_code == 429
+            assert (type(caught.value).__name__, caught.value.status_code) == ("HttpError", 429)
 
     asyncio.run(main())
 
@@ -456,21 +456,23 @@ def test_an_object_that_a_reward_returns_or_raises_runs_no_code_in_the_parent(sa
             with pytest.raises(TypeError, match=r"must be plain data, got a process_samples\.Trap"):
                 await call_pool(workers, path=str(path))
         async with running(samples.Named("raise_trap")) as workers:
-            with pytest.raises(samples.TrapError) as caught:
+            with pytest.raises(RuntimeError) as caught:
                 await call_pool(workers, path=str(path))
+            assert type(caught.value).__name__ == "TrapError"
             assert not hasattr(caught.value, "trap")
 
     asyncio.run(main())
     assert not path.exists()
 
 
-@pytest.mark.parametrize("kind", ["pickle", "oversized", "number", "second handshake"])
+@pytest.mark.parametrize("kind", ["pickle", "many values", "oversized", "number", "second handshake"])
 def test_a_bad_frame_ends_the_process_and_fails_its_calls_with_the_reason(
     samples: Any, tmp_path: Path, kind: str
 ) -> None:
     trap = pickle.dumps(samples.Trap(str(tmp_path / "trapped")))
     data, reason = {
         "pickle": (frame(1, trap), "it is not plain data"),
+        "many values": (frame(1, b"[" + b"{}," * MAX_VALUES + b"{}]"), f"at most {MAX_VALUES} values"),
         "oversized": (HEADER.pack(MAX_FRAME_BYTES + 1, 1), "is too large"),
         "number": (frame(77, encode([1.0, None, 0.0, 0, False, None, 0, 0, 0.0])), "it answers no call"),
         "second handshake": (frame(0, b"null"), "it is no reply"),

@@ -149,7 +149,11 @@ def test_extras_may_differ_from_sample_to_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    "extras", [{"components": 3}, {"cost_usd": -1.0}, {"cost_usd": "free"}, {"tokens": math.nan}, {"tokens": None}]
+    "extras",
+    [
+        *({"components": 3}, {"cost_usd": -1.0}, {"cost_usd": "free"}, {"cost_usd": 1e300}),
+        *({"tokens": math.nan}, {"tokens": None}, {"tokens": 1.5e308}, {"tokens": 10**400}),
+    ],
 )
 def test_a_known_key_with_an_unfit_value_stays_in_the_extras(extras: dict[str, Any]) -> None:
     reward = parse_result({"score": 1.0, **extras})
@@ -176,6 +180,8 @@ def test_the_users_mapping_is_left_alone() -> None:
         {"cost_usd": -5.0},
         {"tokens": "12"},
         {"tokens": None},
+        {"tokens": 10**300},
+        {"cost_usd": 1e308},
         {"kind": object()},
         {"query": [{"role": "user"}]},
         {"explanation": ["a"]},
@@ -191,7 +197,7 @@ def test_a_reward_record_with_an_odd_field_keeps_its_score_and_holds_only_what_i
     assert all(value is None or math.isfinite(value) for value in parsed.components.values())
     assert dict(parsed.extras) == {}
     assert parsed.kind is None
-    assert 0.0 <= parsed.cost_usd + parsed.tokens < math.inf
+    assert 0.0 <= parsed.cost_usd + parsed.tokens <= 2e12
     assert all(isinstance(text, str | None) for text in (parsed.query, parsed.explanation, parsed.error))
 
 

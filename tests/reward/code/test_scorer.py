@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rewardflow as rf
-from rewardflow.reward.code.contract import load_reward, with_own_extra_info
+from rewardflow.reward.code.contract import load_reward, with_own_values
 from rewardflow.reward.code.process_pool import ProcessPool
 from rewardflow.reward.code.scorer import Scorer, make_worker_pool
 from rewardflow.reward.code.source import RewardSource
@@ -81,14 +83,27 @@ def test_a_reward_on_the_loop_has_no_limit_of_its_own_and_one_in_threads_has() -
     assert (on_loop.num_stuck, in_threads.num_stuck) == (0, 0)
 
 
-# -- reward code may write into nested values of its extra_info, and the record stays as it was --
+# -- reward code may write into the values of its rollout, and the record stays as it was --
 
 
 def nested_rollout() -> rf.Rollout:
-    return rf.Rollout(group_id="q", response="x", extra_info={"hints": ["a"], "meta": {"tags": {"k": [1]}}, "n": 1})
+    return rf.Rollout(
+        group_id="q",
+        response="x",
+        extra_info={"hints": ["a"], "meta": {"tags": {"k": [1]}}, "n": 1, "array": np.zeros(2)},
+        ground_truth={"answers": ["4"], "array": np.zeros(2)},
+        messages=[{"role": "user", "content": [{"type": "text", "text": "2+2?"}]}],
+    )
+
+
+def shown(rollout: rf.Rollout) -> str:
+    """Returns all values as text, because arrays cannot be compared by `==`."""
+    return repr([getattr(rollout, field.name) for field in fields(rollout)])
 
 
 def spoil(info: Any) -> None:
+    assert info["array"].tolist() == [0, 0], "an earlier call has written here"
+    info["array"][0] = 99
     assert (info["hints"], info["meta"]["tags"]) == (["a"], {"k": [1]}), "an earlier call has written here"
     info["hints"].append("spoilt")
     info["meta"]["tags"]["k"].append(2)
@@ -102,6 +117,20 @@ async def spoils_its_argument(extra_info: dict[str, Any]) -> float:
 
 async def spoils_its_rollout(rollout: rf.Rollout) -> float:
     spoil(rollout.extra_info)
+    spoil_others(rollout.ground_truth, rollout.messages)
+    return 1.0
+
+
+def spoil_others(truth: Any, messages: Any) -> None:
+    assert (truth["answers"], len(messages[0]["content"])) == (["4"], 1), "an earlier call has written here"
+    truth["answers"].append("spoilt")
+    truth["array"][0] = 99
+    messages[0]["content"].append("spoilt")
+    messages.append({"role": "user", "content": "spoilt"})
+
+
+async def spoils_its_other_arguments(ground_truth: Any, messages: Any) -> float:
+    spoil_others(ground_truth, messages)
     return 1.0
 
 
@@ -148,6 +177,7 @@ class SpoilsInAQuickHook(SpoilsInAHook):
     [
         spoils_its_argument,
         spoils_its_rollout,
+        spoils_its_other_arguments,
         spoils_its_group,
         spoils_its_call,
         spoils_in_every_attempt,
@@ -157,26 +187,44 @@ class SpoilsInAQuickHook(SpoilsInAHook):
         [rf.Weighted(spoils_its_argument, 0.5, name="a"), rf.Weighted(spoils_in_a_thread, 0.5, name="b")],
     ],
 )
-def test_what_a_reward_writes_into_nested_extra_info_reaches_no_record_and_no_other_call(
-    reward: Any, tmp_path: Path
-) -> None:
+def test_what_a_reward_writes_into_its_rollout_reaches_no_record_and_no_other_call(reward: Any, tmp_path: Path) -> None:
     journal = tmp_path / "journal.sqlite"
     for is_cached in (False, True):  # a changed record would have another key in the journal
         rollout = nested_rollout()
         (verdict,) = rf.score([rollout], reward, max_concurrency=2, backoff_s=0.001, journal=journal, store="full")
         assert (verdict.value, verdict.error, verdict.cached) == (1.0, None, is_cached)
-        assert rollout == nested_rollout()
+        assert shown(rollout) == shown(nested_rollout())
     assert b"spoilt" not in journal.read_bytes()
 
 
 def test_copies_of_nested_extra_info_keep_their_classes_and_a_flat_rollout_is_not_copied() -> None:
     flat = rf.Rollout(group_id="q", response="x", extra_info={"n": 1, "text": "t", "none": None})
-    assert with_own_extra_info(flat) is flat
+    assert with_own_values(flat) is flat
     counts: defaultdict[str, list[int]] = defaultdict(list, {"a": [1]})
     given = {"counts": counts, "frozen": MappingProxyType({"a": [1]}), "pair": ([1], 2), "seen": {1}}
-    copied = with_own_extra_info(rf.Rollout(group_id="q", response="x", extra_info=given)).extra_info
+    copied = with_own_values(rf.Rollout(group_id="q", response="x", extra_info=given)).extra_info
     assert copied == given
     assert [type(value) for value in copied.values()] == [defaultdict, MappingProxyType, tuple, set]
     assert copied["counts"]["new"] == []
     assert all(copied[name] is not given[name] for name in given)
     assert copied["counts"]["a"] is not counts["a"]
+
+
+def test_arrays_are_copied_with_the_lists_and_dicts_inside_them() -> None:
+    """A column of lists in a parquet file arrives as an array of objects."""
+    inner = np.empty(2, dtype=object)
+    inner[0], inner[1] = {"a": [1]}, np.zeros(2)
+    given = rf.Rollout(group_id="q", response="x", ground_truth=inner, extra_info={"table": np.zeros((2, 2))})
+    own = with_own_values(given)
+    own.ground_truth[0]["a"].append(2)
+    own.ground_truth[1][0] = 7
+    own.extra_info["table"][0, 0] = 7
+    assert inner[0] == {"a": [1]}
+    assert inner[1].tolist() == [0, 0]
+    assert given.extra_info["table"].tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("truth", [None, "4", 4, 4.0, True])
+def test_a_rollout_of_texts_and_numbers_is_passed_as_it_is(truth: Any) -> None:
+    rollout = rf.Rollout(group_id="q", response="x", prompt="2+2?", ground_truth=truth, extra_info={"n": 1})
+    assert with_own_values(rollout) is rollout

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_entries import an_entry, key_of, rows_of
 
+from rewardflow.observe.redact import REDACTED, register_secret
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.saved_costs import read_saved_costs
 from rewardflow.reward.journal.verdict_rows import (
@@ -166,6 +168,19 @@ def test_broken_unicode_is_stored_with_marks_in_place_of_what_is_broken(path: Pa
     found = there_and_back(path, entry)[entry.key]
     assert (found.error, found.query, found.explanation) == ("a?b", "a?b", "a?b")
     assert (rows_of(path)[0].group_id, rows_of(path)[0].rollout["response"]) == ("a?b", "a?b")
+
+
+def test_a_row_has_no_secret_in_names_bytes_objects_or_deep_values(path: Path) -> None:
+    secret = "zq9-SECRETVALUE-12345"
+    register_secret(secret)
+    deep: object = secret
+    for _ in range(100):
+        deep = [deep]
+    extras = {"bytes": secret.encode(), "object": SimpleNamespace(key=secret), "deep": deep, secret: 1, "plain": 0.5}
+    entry = an_entry(1, Reward(value=1.0, components={secret: 0.25}, extras=extras))
+    (found,) = there_and_back(path, entry).values()
+    assert secret.encode() not in path.read_bytes()
+    assert (found.value, found.components, found.extras["plain"]) == (1.0, {REDACTED: 0.25}, 0.5)
 
 
 def test_store_hash_keeps_numbers_and_digests_but_no_text(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Always true: a `LoadedReward` can be called with the keywords that `arguments` returns; loading refuses a signature that
 asks for more. Parameters are filled by name, so a reward takes only what it needs. Where `is_async` is true, calling
-the function returns a coroutine.
+the function returns a coroutine. What reward code writes into dicts, lists and arrays that it gets changes no record.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal
@@ -165,36 +166,56 @@ def is_coroutine_function(function: Any) -> bool:
 # -- the parameters that a reward may ask for --
 
 
-def with_own_extra_info(rollout: Rollout) -> Rollout:
-    """Returns the rollout for one call of reward code, which may write into dicts and lists inside `extra_info`.
+def with_own_values(rollout: Rollout) -> Rollout:
+    """Returns the rollout for one call of reward code, which may write into its values.
 
-    Copies these, so that the record, other calls and other rewards do not change; returns a flat rollout as it is.
-    Arrays, tensors and other objects stay shared: copying them could be slow, or impossible.
+    Copies dicts, lists, sets and numpy arrays in `extra_info`, `ground_truth` and `messages`, so that the record, other
+    calls and other rewards do not change; returns a rollout of texts and numbers as it is. Tensors, images and other
+    objects stay shared, as do tokens and log-probs: copying them could be slow, or impossible.
     """
-    info = rollout.extra_info
-    if not info:
+    info, truth, messages = rollout.extra_info, rollout.ground_truth, rollout.messages
+    has_own_info = False
+    if info:
+        for value in info.values():
+            if type(value) not in _FLAT_TYPES:
+                has_own_info = True
+                break
+    has_own_truth = type(truth) not in _FLAT_TYPES
+    if not (has_own_info or has_own_truth or messages):
         return rollout
-    for value in info.values():
-        if type(value) not in _FLAT_TYPES:
-            try:
-                return replace(rollout, extra_info={key: _copied(one) for key, one in info.items()})
-            except RecursionError:
-                raise InvalidInput("extra_info must be nested a few hundred levels deep at most, got more") from None
-    return rollout
+    made: Rollout = object.__new__(Rollout)  # `dataclasses.replace` would check all fields again, for each call
+    for name in _FIELDS:
+        _put(made, name, getattr(rollout, name))
+    if has_own_info:
+        _put(made, "extra_info", _own("extra_info", dict(info)))
+    if has_own_truth:
+        _put(made, "ground_truth", _own("ground_truth", truth))
+    if messages:
+        _put(made, "messages", _own("messages", messages))
+    return made
 
 
+_FIELDS = tuple(one.name for one in fields(Rollout))
 _FLAT_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
+_put = object.__setattr__
+
+
+def _own(name: str, value: Any) -> Any:
+    try:
+        return _copied(value)
+    except RecursionError:
+        raise InvalidInput(f"{name} must be nested a few hundred levels deep at most, got more") from None
 
 
 def _copied(value: Any) -> Any:
-    """Copies nested mappings, lists, tuples and sets; keeps their classes where copying them is simple."""
+    """Copies nested mappings, lists, tuples, sets and arrays; keeps their classes where copying them is simple."""
     kind = type(value)
     if kind in _FLAT_TYPES:
         return value
     if kind is dict or kind is MappingProxyType:
-        return kind({key: _copied(one) for key, one in value.items()})
+        return kind({key: one if type(one) in _FLAT_TYPES else _copied(one) for key, one in value.items()})
     if kind is list or kind is tuple:
-        return kind([_copied(one) for one in value])
+        return kind([one if type(one) in _FLAT_TYPES else _copied(one) for one in value])
     if isinstance(value, dict):  # OrderedDict, defaultdict and the like
         mapping = copy.copy(value)
         mapping.update({key: _copied(one) for key, one in value.items()})
@@ -203,11 +224,28 @@ def _copied(value: Any) -> Any:
         sequence = copy.copy(value)
         sequence[:] = [_copied(one) for one in value]
         return sequence
-    return copy.copy(value) if isinstance(value, set | bytearray) else value
+    return _copied_array(value) if _is_array(value) else copy.copy(value) if isinstance(value, _MUTABLE) else value
+
+
+_MUTABLE = (set, bytearray)
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")  # a value can be an array only if somebody has imported numpy
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _copied_array(array: Any) -> Any:
+    """Copies an array. Arrays of objects are what parquet files make of nested lists, so these are copied inside."""
+    copied = array.copy()
+    if copied.dtype == object and copied.ndim:
+        for place in sys.modules["numpy"].ndindex(copied.shape):
+            copied[place] = _copied(copied[place])
+    return copied
 
 
 def _extra_info(rollout: Rollout) -> dict[str, Any]:
-    """Returns a new dict for each call; its nested values are those of `with_own_extra_info`."""
+    """Returns a new dict for each call; its nested values are those of `with_own_values`."""
     info = dict(rollout.extra_info) if rollout.extra_info else {}
     info["group_uid"] = rollout.group_id
     info["group_size"] = rollout.group_size

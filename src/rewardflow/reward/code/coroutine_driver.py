@@ -66,6 +66,7 @@ def _drive(
                     is_in_time = yield from _wait_until(close_at_s, awaited)
             except GeneratorExit:
                 coroutine.close()
+                _raise_if_awaited_one(awaited)
                 raise
             except asyncio.CancelledError as cancelled:
                 awaited = _step(name, context, task, coroutine.throw, cancelled)
@@ -82,6 +83,17 @@ def _drive(
             awaited = _step(name, context, task, coroutine.send, None)
     except StopIteration as stop:
         return stop.value
+
+
+def _raise_if_awaited_one(awaited: Any) -> None:
+    """Raises an ordinary exception if the task that the coroutine awaits ended with GeneratorExit.
+
+    Python then closes everything that awaits that task, instead of throwing the exception into it.
+    """
+    if asyncio.isfuture(awaited) and awaited.done() and not awaited.cancelled():
+        error = awaited.exception()
+        if isinstance(error, GeneratorExit):
+            raise as_ordinary_exception(error) from error
 
 
 def _step(

@@ -16,6 +16,7 @@ import contextvars
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from rewardflow.errors import InvalidInput
 from rewardflow.types import Rollout
@@ -38,7 +39,9 @@ class Call:
     reserved_usd: float = 0.0  # what the journal holds in reserve for this call; 0 without a cap or a journal
 
 
-_MAX_TOKENS = 10**12  # in one call; the journal's integers end at 2**63
+# More than a call can use. Sums of such numbers stay finite, and within the journal's integers, which end at 2**63.
+MAX_CALL_TOKENS: Final = 10**12
+MAX_CALL_USD: Final = 1e12
 
 _current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("rewardflow_call", default=None)
 
@@ -66,14 +69,15 @@ def report_usage(
 ) -> None:
     """Adds to the cost of this call. Call it as soon as the service has answered, before parsing can fail.
 
+    In a call that sends several requests, call it after each of them: the agent does not see the requests.
     `cost_usd=0.0` means that the call was free. A call without any report counts as `call_cost_usd`, or else as what
     the agent reserved for it. `cached_tokens` are those of `tokens` that the service took from its cache of prompts,
     and `cache_saved_usd` is what they would have cost more.
     """
-    if (cost_usd is not None and not 0 <= cost_usd < math.inf) or not 0 <= tokens <= _MAX_TOKENS:
+    if (cost_usd is not None and not 0 <= cost_usd <= MAX_CALL_USD) or not 0 <= tokens <= MAX_CALL_TOKENS:
         raise InvalidInput(
-            f"usage must be finite, not negative and at most {_MAX_TOKENS} tokens, got cost_usd={cost_usd}, "
-            f"tokens={tokens}"
+            f"usage must not be negative, and at most {MAX_CALL_TOKENS} tokens and {MAX_CALL_USD:.0f} USD, got "
+            f"cost_usd={cost_usd}, tokens={tokens}"
         )
     if not 0 <= cached_tokens <= tokens or not 0 <= cache_saved_usd < math.inf:
         raise InvalidInput(
@@ -114,6 +118,23 @@ def request_of_unknown_cost(is_free: Callable[[Exception], bool]) -> Iterator[Ca
         if is_free(error):
             close()
         raise
+
+
+def drop_odd_usage(call: Call) -> None:
+    """Makes a cost or a count unknown that no call can have: reward code can set the fields of its call to anything."""
+    if not _is_number(call.cost_usd, MAX_CALL_USD):
+        call.cost_usd, call.is_cost_known = 0.0, False
+        call.num_unpriced += 1
+    if not isinstance(call.tokens, int) or not 0 <= call.tokens <= MAX_CALL_TOKENS:
+        call.tokens = 0
+    if not isinstance(call.cached_tokens, int) or not 0 <= call.cached_tokens <= call.tokens:
+        call.cached_tokens = 0
+    if not _is_number(call.cache_saved_usd, MAX_CALL_USD):
+        call.cache_saved_usd = 0.0
+
+
+def _is_number(value: object, most: float) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= most  # false for NaN
 
 
 def report_headers(headers: Mapping[str, str]) -> None:

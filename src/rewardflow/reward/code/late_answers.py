@@ -1,6 +1,7 @@
 """What the agent asks of a reward whose answers come hours after its requests, perhaps to a later session.
 
-Always true: an agent with a journal calls `resume` before its first call, so that nothing is paid for twice.
+Always true: an agent with a journal calls `resume` before its first call, and `all_saved` only if every verdict is in
+the journal, so that nothing is paid for twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class LateAnswers(Protocol):
     def reserved_before_usd(self, rollout: Rollout) -> float:
         """Returns what earlier sessions set aside for requests about this rollout that are still unanswered."""
 
+    def all_saved(self) -> None:
+        """Says, before the reward is closed, that what it was answered need not be kept: all verdicts are on disk."""
+
 
 class SeveralLateAnswers:
     """The late answers of several judges, for a reward that asks all of them."""
@@ -43,3 +47,7 @@ class SeveralLateAnswers:
 
     def reserved_before_usd(self, rollout: Rollout) -> float:
         return sum(part.reserved_before_usd(rollout) for part in self._parts)
+
+    def all_saved(self) -> None:
+        for part in self._parts:
+            part.all_saved()

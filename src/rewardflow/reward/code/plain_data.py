@@ -1,7 +1,9 @@
 """Turns what a reward process sends into JSON and back, so that reading it in the parent runs no code of the child.
 
 Always true: `decode` returns only None, bool, int, float, str, bytes, list, tuple, dict, `Reward` and `ArrayData`,
-whatever the bytes are, or raises ValueError. `to_plain` refuses what cannot be sent, with the type in its message.
+whatever the bytes are, or raises ValueError. `to_plain` refuses what cannot be sent, with the type in its message. A
+message is bounded in bytes and in values, because the parent decodes it on its event loop: a thread would not help,
+because the decoder of JSON keeps the interpreter lock to its end.
 
 JSON has no tuples, bytes, or keys that are not texts; these are objects with one key that begins with "!".
 """
@@ -11,13 +13,16 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from rewardflow.types import Reward
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_VALUES = 250_000
 
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _REWARD_FIELDS = frozenset(field.name for field in dataclasses.fields(Reward))
 
 
@@ -46,10 +51,27 @@ def encode(plain: Any) -> bytes:
 
 def decode(body: bytes) -> Any:
     """Returns the value of a JSON text from `encode`; raises ValueError if it is none."""
+    check_size(body, ValueError)
     try:
         return json.loads(body, object_hook=_untagged)
     except Exception as error:  # also of a `Reward` that would be inconsistent
         raise ValueError(f"it is not plain data: {error}") from error
+
+
+def check_size(body: bytes, error: type[Exception]) -> None:
+    """Raises the error if a message is larger than the parent reads. Takes a small part of the time of decoding it."""
+    if len(body) > MAX_FRAME_BYTES:
+        raise error(f"it must have at most {MAX_FRAME_BYTES} bytes, got {len(body)}")
+    num_values = _most_values(body)
+    if num_values > MAX_VALUES:  # count again without the texts, which may hold commas and brackets
+        num_values = _most_values(_TEXT.sub(b"", body))
+    if num_values > MAX_VALUES:
+        raise error(f"it must have at most {MAX_VALUES} values, got about {num_values}")
+
+
+def _most_values(body: bytes) -> int:
+    """Returns how many values the JSON can hold at most: each but the first follows one of these characters."""
+    return 1 + sum(map(body.count, (b",", b"[", b"{", b":")))
 
 
 def to_plain(value: Any, *, is_score: bool = True) -> Any:

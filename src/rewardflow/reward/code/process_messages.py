@@ -1,8 +1,9 @@
 """Defines the messages between a reward process and its parent, and turns them into bytes and back.
 
 Always true: the parent pickles what it sends, and the child sends plain data only (`plain_data.py`), because reading a
-pickle can run any code. An exception arrives as itself, as its nearest loaded base class, or as text; a record with
-read-only mappings arrives unchanged.
+pickle can run any code. An exception that Python or `rewardflow.errors` defines arrives as itself; any other one as a
+stand-in with its name, its text and its attributes, so that no class of the child's choice runs code here. A record
+with read-only mappings arrives unchanged.
 
 A frame is a header (body length, call number) and a body. Number 0 is the parent's handshake and the child's
 answer to it; other numbers are calls and their replies. This module imports little, because every new process loads it.
@@ -10,25 +11,26 @@ answer to it; other numbers are calls and their replies. This module imports lit
 
 from __future__ import annotations
 
+import builtins
 import copyreg
 import io
 import math
 import pickle
 import struct
-import sys
 import traceback
 from collections import ChainMap
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, SimpleNamespace
+from types import FunctionType, MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rewardflow import errors
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.error_bodies import body_of_response
-from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES, decode, encode, to_plain
+from rewardflow.reward.code.plain_data import check_size, decode, encode, to_plain
 from rewardflow.reward.code.user_frames import NOWHERE, Origin, give_origin, origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rewardflow.reward.code.current_call import Call
 
@@ -37,6 +39,25 @@ HANDSHAKE = 0
 _MAX_TEXT_CHARS = 100_000  # of each text of a failure
 _MAX_STAND_INS = 8
 _UNSENDABLE = object()
+# What tells the meaning of an HTTP client's exception, also where the client has it as a property.
+_TOLD_BY_CLIENTS = ("status_code", "status", "code", "headers", "response", "reason", "body")
+_OWN_ERRORS = (
+    errors.RewardflowError,
+    errors.InvalidInput,
+    errors.RewardLoadError,
+    errors.CallError,
+    errors.RateLimited,
+    errors.ServiceError,
+    errors.Unparsable,
+)
+# The fields of `CallError`s: the type that the parent believes, and the value that it takes instead of another type.
+_OWN_FIELDS: dict[str, tuple[tuple[type, ...], Any]] = {
+    "status": ((int,), None),
+    "retryable": ((bool,), True),
+    "retry_after_s": ((int, float), None),
+    "was_sent": ((bool,), True),
+    "headers": ((dict,), None),
+}
 
 
 class FunctionSource(Protocol):
@@ -88,8 +109,7 @@ def encode_reply(reply: Reply) -> bytes:
     failure = None if reply.failure is None else _plain_failure(reply.failure)
     usage = [reply.cost_usd, reply.tokens, reply.is_cost_known, reply.headers, reply.num_unpriced]
     body = encode([to_plain(reply.value), failure, *usage, reply.cached_tokens, reply.cache_saved_usd])
-    if len(body) > MAX_FRAME_BYTES:
-        raise TypeError(f"it must have at most {MAX_FRAME_BYTES} bytes, got {len(body)}")
+    check_size(body, TypeError)
     return body
 
 
@@ -151,10 +171,7 @@ def _read_failure(fields: Any) -> Failure | None:
             str() as text,
             str() as place,
             str() as trace,
-        ] if all(
-            isinstance(names, list) and len(names) == 2 and all(isinstance(one, str) for one in names)
-            for names in classes
-        ) and all(isinstance(name, str) for name in attributes):
+        ] if _is_class_list(classes) and all(isinstance(name, str) for name in attributes):
             both = tuple((one[0], one[1]) for one in classes)
             return Failure(both, arguments, attributes, summary, text, Origin.bounded(place, trace))
     raise ValueError("it is no failure")
@@ -238,13 +255,10 @@ def open_reply(reply: Reply, call: Call) -> Any:
 
 def pack_exception(error: Exception) -> Failure:
     """Packs an exception so that as much of it as possible arrives: above all a status, headers, a time to wait."""
-    attributes = {name: _sendable(value) for name, value in vars(error).items()}
+    told = {name: value for name in _TOLD_BY_CLIENTS if (value := _attribute(error, name)) is not None}
+    attributes = {name: _sendable(value) for name, value in {**told, **vars(error)}.items()}
     return Failure(
-        classes=tuple(
-            (cls.__module__, cls.__qualname__)
-            for cls in type(error).__mro__
-            if issubclass(cls, Exception) and cls is not Exception
-        ),
+        classes=_classes_of(error),
         arguments=tuple(_text(one) if (sent := _sendable(one)) is _UNSENDABLE else sent for one in error.args),
         attributes={name: value for name, value in attributes.items() if value is not _UNSENDABLE},
         summary=f"{type_name(error)}: {_text(error)}",
@@ -253,11 +267,22 @@ def pack_exception(error: Exception) -> Failure:
     )
 
 
+def _classes_of(error: BaseException) -> tuple[tuple[str, str], ...]:
+    kinds = (cls for cls in type(error).__mro__ if issubclass(cls, Exception) and cls is not Exception)
+    return tuple((cls.__module__, cls.__qualname__) for cls in kinds)
+
+
+def _attribute(error: Exception, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except Exception:  # raised by a property of the client
+        return None
+
+
 def _sendable(value: Any) -> Any:
     """Returns plain data for a value of an exception, or `_UNSENDABLE`. Of responses, keeps status and headers."""
     if isinstance(value, BaseException):
-        cls = type(value)
-        return {"class": [cls.__module__, cls.__qualname__], "text": _text(value)}
+        return {"classes": [list(names) for names in _classes_of(value)], "text": _text(value)}
     try:
         plain = to_plain(value, is_score=False)
         return value if len(encode(plain)) <= _MAX_TEXT_CHARS else _UNSENDABLE
@@ -284,66 +309,89 @@ def _text(value: object) -> str:
 
 
 def unpack_exception(failure: Failure) -> Exception:
-    """Returns the exception as the nearest of its classes that this process has loaded, or as text.
+    """Returns the exception as the nearest of its classes that Python or rewardflow defines, or as text.
 
-    A class that is not loaded here is never imported. If it is no local class, a subclass with its name replaces it,
-    because the name says what has failed.
+    If that is not its own class, and its own is no local one, a stand-in with its name and text replaces it, because
+    they say what has failed.
     """
-    error: Exception | None = None
-    missing: list[str] = []
-    for module, name in failure.classes:
-        cls = _loaded_class(module, name)
-        if cls is not None:
-            error = _rebuilt(cls, missing, failure)
-        elif "<locals>" not in name and module != "__main__":
-            missing.append(name.rpartition(".")[2])
-        if error is not None:
-            break
-    if error is None:
-        error = _rebuilt(RuntimeError, missing, failure) if missing else None
-    if error is None:
-        error = RuntimeError(failure.summary)
+    told = failure.summary.partition(": ")[2]
+    error = _rebuilt(failure.classes, failure.arguments, failure.attributes, told) or RuntimeError(failure.summary)
     give_origin(error, failure.origin)
     error.add_note(f"In the reward process:\n{failure.traceback_text}")
     return error
 
 
-def _loaded_class(module: str, name: str) -> type[Exception] | None:
-    """Returns an exception class of this process, unless making an instance would run Python code."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    if not isinstance(found, type) or not issubclass(found, Exception):
-        return None
-    return found if isinstance(found.__new__, BuiltinFunctionType) else None
+def _rebuilt(
+    classes: Iterable[Sequence[str]], arguments: tuple[Any, ...], attributes: Mapping[str, Any], text: str
+) -> Exception | None:
+    """Returns the exception that these classes, from the nearest to the farthest, name; None if they name none."""
+    missing: list[str] = []
+    for module, name in classes:
+        cls = _safe_class(module, name)
+        if cls is not None and (error := _instance(cls, missing, arguments, attributes, text)) is not None:
+            return error
+        if cls is None and "<locals>" not in name and module != "__main__":
+            missing.append(name.rpartition(".")[2])
+    return _instance(RuntimeError, missing, arguments, attributes, text) if missing else None
 
 
-def _rebuilt(cls: type[Exception], missing: list[str], failure: Failure) -> Exception | None:
-    """Returns an instance with the failure's arguments and attributes, without calling `__init__`."""
+def _safe_class(module: str, name: str) -> type[Exception] | None:
+    """Returns an exception class of Python or of rewardflow: those whose code is known, whatever the child names."""
+    if module == "builtins":
+        found: Any = vars(builtins).get(name)
+        return found if isinstance(found, type) and issubclass(found, Exception) else None
+    return next((cls for cls in _OWN_ERRORS if (cls.__module__, cls.__qualname__) == (module, name)), None)
+
+
+def _instance(
+    cls: type[Exception], missing: list[str], arguments: tuple[Any, ...], attributes: Mapping[str, Any], text: str
+) -> Exception | None:
+    """Returns an instance with these arguments and attributes, without calling `__init__`; None if that is impossible.
+
+    An attribute that would hide a method of exceptions is left out.
+    """
     try:
         for name in reversed(missing[:_MAX_STAND_INS]):
-            cls = _stand_in(cls, name)
-        error = cls.__new__(cls, *failure.arguments)
-        error.args = failure.arguments
-        vars(error).update(
-            {name: _restored(value) for name, value in failure.attributes.items() if name != "__notes__"}
-        )
-        getattr(error, "response", None)
+            cls = _stand_in(cls, name, text)
+        error = cls.__new__(cls, *arguments)
+        error.args = arguments
+        kept = {name: one for name, one in attributes.items() if name[:2] != "__" and not hasattr(BaseException, name)}
+        vars(error).update({name: _restored(value) for name, value in kept.items()})
+        if isinstance(error, errors.CallError):
+            _set_own_fields(error)
         str(error)
     except Exception:
         return None
     return error
 
 
-def _stand_in(base: type[Exception], name: str) -> type[Exception]:
-    return type(name, (base,), {})
+def _stand_in(base: type[Exception], name: str, text: str) -> type[Exception]:
+    """Makes a class with the name of another one, whose own way to make its text is not known here."""
+    shows_text = bool(text) and not issubclass(base, errors.RewardflowError)  # which remove secrets from theirs
+    return type(name, (base,), {"__str__": lambda _: text} if shows_text else {})
+
+
+def _set_own_fields(error: errors.CallError) -> None:
+    """Gives the error all fields that the agent reads; a value of a wrong type counts as not given."""
+    own = vars(error)
+    for name, (kinds, default) in _OWN_FIELDS.items():
+        value = own.get(name)
+        is_right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        own[name] = value if is_right else default
+    if own["headers"] is not None and not _is_headers(own["headers"]):
+        own["headers"] = {str(key): str(value) for key, value in own["headers"].items()}
 
 
 def _restored(value: Any) -> Any:
     match value:
-        case {"class": [str() as module, str() as name], "text": str() as text} if len(value) == 2:
-            cls = _loaded_class(module, name)
-            return (_rebuilt(cls, [], Failure((), (text,), {}, text, "")) if cls else None) or RuntimeError(text)
-        case {"shape": dict() as shape} if len(value) == 1:
+        case {"classes": list() as classes, "text": str() as text} if len(value) == 2 and _is_class_list(classes):
+            return _rebuilt(classes, (text,), {}, text) or RuntimeError(text)
+        case {"shape": dict() as shape} if len(value) == 1 and all(isinstance(name, str) for name in shape):
             return SimpleNamespace(**shape)
     return value
+
+
+def _is_class_list(classes: list[Any]) -> bool:
+    return all(
+        isinstance(names, list) and len(names) == 2 and all(isinstance(one, str) for one in names) for names in classes
+    )

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from rewardflow.observe.redact import hide_in_reward, hide_secrets, redact
+from rewardflow.reward.code.current_call import MAX_CALL_TOKENS, MAX_CALL_USD
 from rewardflow.types import EMPTY, FAILURE_KINDS, UNDECIDED_KINDS, FailureKind, Reward
 
 ALLOWED = "a finite number, (score, query, explanation), a mapping with 'score', or a Reward"
@@ -113,8 +114,8 @@ def _parse_mapping(result: Mapping[Any, Any]) -> Reward:
     known: dict[str, Any] = {key: _text(extras.pop(key)) for key in ("query", "explanation") if key in extras}
     if isinstance(extras.get("components"), Mapping):
         known["components"] = _components(extras.pop("components"))
-    for key, convert in (("cost_usd", float), ("tokens", int)):
-        amount = _amount(extras.get(key))
+    for key, convert, most in (("cost_usd", float, MAX_CALL_USD), ("tokens", int, MAX_CALL_TOKENS)):
+        amount = _amount(extras.get(key), most)
         if amount is not None:
             known[key] = convert(amount)
             del extras[key]
@@ -137,9 +138,9 @@ def _finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _amount(value: Any) -> float | None:
+def _amount(value: Any, most: float) -> float | None:
     number = _finite(value)
-    return None if number is None or number < 0 else number
+    return None if number is None or not 0 <= number <= most else number
 
 
 def _components(components: Mapping[Any, Any]) -> dict[str, float | None]:
@@ -187,8 +188,8 @@ def _sanitized_copy(reward: Reward) -> Reward:
         extras={str(key): one for key, one in reward.extras.items()} if isinstance(reward.extras, Mapping) else EMPTY,
         query=_text(reward.query),
         explanation=_text(reward.explanation),
-        cost_usd=_amount(reward.cost_usd) or 0.0,
-        tokens=int(_amount(reward.tokens) or 0),
+        cost_usd=_amount(reward.cost_usd, MAX_CALL_USD) or 0.0,
+        tokens=int(_amount(reward.tokens, MAX_CALL_TOKENS) or 0),
         cached=bool(reward.cached),
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.calls.attempt import Attempt
-from rewardflow.reward.code.contract import LoadedReward, with_own_extra_info
+from rewardflow.reward.code.contract import LoadedReward, with_own_values
 from rewardflow.reward.code.coroutine_driver import begin_coroutine
 from rewardflow.reward.code.current_call import enter_call
 from rewardflow.reward.code.process_pool import ProcessPool
@@ -52,7 +52,7 @@ class Scorer:
     def estimate_tokens(self, rollouts: Sequence[Rollout], usual: int) -> int:
         """Returns how many tokens a call will use: the reward's own estimate, or else `usual`."""
         estimate = self.loaded.estimate_tokens
-        return usual if estimate is None else sum(estimate(with_own_extra_info(rollout)) for rollout in rollouts)
+        return usual if estimate is None else sum(estimate(with_own_values(rollout)) for rollout in rollouts)
 
     def cost_bound_usd(self, rollouts: Sequence[Rollout]) -> float | None:
         """Returns the most that a call can cost, as its reward tells it; None if it tells none."""
@@ -61,7 +61,7 @@ class Scorer:
             return None
         total_usd = 0.0
         for rollout in rollouts:
-            one_usd = bound(with_own_extra_info(rollout))
+            one_usd = bound(with_own_values(rollout))
             if one_usd is None:
                 return None
             if not 0 <= one_usd < math.inf:
@@ -72,9 +72,10 @@ class Scorer:
     def begin(self, attempt: Attempt, context: contextvars.Context) -> tuple[bool, Any]:
         """Starts the call. Returns True and the result if it ended at once, else False and an awaitable for it."""
         rollouts = attempt.job.rollouts
-        if len(rollouts) > 1 or rollouts[0].extra_info:  # most calls have nothing to copy, and must not pay for it
-            rollouts = tuple(map(with_own_extra_info, rollouts))
-            attempt.call.rollouts = rollouts
+        if len(rollouts) > 1:
+            rollouts = attempt.call.rollouts = tuple(map(with_own_values, rollouts))
+        elif (own := with_own_values(rollouts[0])) is not rollouts[0]:
+            rollouts = attempt.call.rollouts = (own,)
         kwargs = self.loaded.arguments(rollouts)
         if self.workers is not None:
             return False, self.workers.call(kwargs, attempt.call, context)

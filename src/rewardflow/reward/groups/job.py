@@ -10,6 +10,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rewardflow.reward.code.current_call import drop_odd_usage
 from rewardflow.types import FailureKind, Reward, Rollout
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class Job:
         cost_usd, tokens, num_rollouts = self.cost_usd, self.tokens, len(self.rollouts)
         for attempt in (self.attempt_out, self.hedge_out):
             if attempt is not None:
+                drop_odd_usage(attempt.call)
                 cost_usd += attempt.call.cost_usd
                 tokens += attempt.call.tokens
         return cost_usd / num_rollouts, tokens // num_rollouts

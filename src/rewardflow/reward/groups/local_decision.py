@@ -19,7 +19,7 @@ from typing import Any
 from rewardflow.reward.calls.deadlines import Deadline, Deadlines
 from rewardflow.reward.calls.faults import user_fault
 from rewardflow.reward.code.context_transfer import may_be_ctrl_c
-from rewardflow.reward.code.contract import with_own_extra_info
+from rewardflow.reward.code.contract import with_own_values
 from rewardflow.reward.code.current_call import Call
 from rewardflow.reward.code.results import parse_result
 from rewardflow.reward.code.thread_pool import ThreadPool
@@ -124,7 +124,7 @@ class LocalDecider:
         """Runs the hook on the loop; an exception becomes a failed verdict."""
         context = job.context.copy()
         try:
-            answer = context.run(self._hook, with_own_extra_info(job.rollouts[0]))
+            answer = context.run(self._hook, with_own_values(job.rollouts[0]))
         except BaseException as error:
             if may_be_ctrl_c(error):
                 raise
@@ -138,12 +138,13 @@ class LocalDecider:
         try:
             while (job := self._take_nowait()) is not None:
                 context = job.context.copy()
-                kwargs = {"context": context, "hook": self._hook, "rollout": with_own_extra_info(job.rollouts[0])}
+                rollout = with_own_values(job.rollouts[0])
+                kwargs = {"context": context, "hook": self._hook, "rollout": rollout}
                 deadline = Deadline(self._deadlines, None if limit_s is None else self._loop.time() + limit_s)
                 self._running[deadline] = job
                 try:
                     with deadline:
-                        answer = await threads.call(kwargs, Call(job.rollouts), self._context)
+                        answer = await threads.call(kwargs, Call((rollout,)), self._context)
                 except Exception as error:
                     self._fail(job, error, is_expired=deadline.is_expired)
                 else:

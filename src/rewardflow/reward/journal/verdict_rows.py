@@ -47,6 +47,7 @@ _PACKED: Final = (
 )
 _REPLAYED: Final = f"({SCORED} OR kind IN ({', '.join(repr(kind) for kind in REPLAYED_KINDS)}))"
 _VERDICT_TEXTS: Final = ("error", "query", "explanation", "extras", "traceback")
+_NAMED: Final = (*_VERDICT_TEXTS, "components")  # fields of a verdict with texts or names of the user's choice
 _ROLLOUT_TEXTS: Final = ("prompt", "messages", "response", "ground_truth", "data_source", "extra_info")
 _JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 _MAX_DEPTH: Final = 64
@@ -145,7 +146,7 @@ def row_of(entry: JournalEntry, store: Store) -> TableRow:
         verdict["latency_s"],
         float(reward.cost_usd),
         _int64(reward.tokens),
-        _document(verdict, _VERDICT_TEXTS),
+        _document(verdict, _NAMED),
         _document(inputs, _ROLLOUT_TEXTS),
     )
     return row + row_checksums(row)
@@ -156,7 +157,12 @@ def _document(fields: Mapping[str, Any], texts: Sequence[str]) -> str:
     document = _json(fields)
     if is_free_of_secrets(document):
         return document
-    return _json({name: hide_in_record(value) if name in texts else value for name, value in fields.items()})
+    return _json({name: _without_secrets(value) if name in texts else value for name, value in fields.items()})
+
+
+def _without_secrets(value: Any) -> Any:
+    """Looks at the value as JSON holds it, because the texts of odd objects and bytes appear only there."""
+    return hide_in_record(orjson.loads(_json(value)))
 
 
 def _verdict_document(reward: Reward) -> dict[str, Any]:
