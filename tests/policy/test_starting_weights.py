@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hub_cache import cached_on_hub
+from safetensors.torch import load_file, save_file
 
+from rewardflow.policy.hub_snapshot import snapshot_folder
 from rewardflow.policy.load_policy import load_policy
 from rewardflow.policy.starting_weights import StartingWeights
 from rewardflow.settings.run_settings import PolicySettings
@@ -17,6 +20,12 @@ def saved_in(folder: Path) -> Path:
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a tiny model in a cache of the hub, which is all that there is: nothing is asked over the network."""
+    return cached_on_hub(tmp_path, monkeypatch, saved_in)
 
 
 def assert_starts_like_a_loaded_policy(settings: PolicySettings) -> None:
@@ -46,3 +55,23 @@ def test_a_weight_of_a_folder_is_read_when_it_is_asked_for(tmp_path: Path) -> No
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError):
         starting.source("model.norm.weight")
+
+
+def test_a_name_on_the_hub_gives_what_a_loaded_policy_has(hub_name: str) -> None:
+    assert_starts_like_a_loaded_policy(PolicySettings(model=hub_name))
+
+
+def test_a_weight_of_a_name_on_the_hub_is_read_from_the_cache_when_it_is_asked_for(hub_name: str) -> None:
+    starting = StartingWeights.read(PolicySettings(model=hub_name), seed=3)
+    starting.source("model.norm.weight")
+    (snapshot_folder(hub_name) / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError):
+        starting.source("model.norm.weight")
+
+
+def test_weights_under_other_names_than_the_model_gives_them_are_left_to_transformers(tmp_path: Path) -> None:
+    folder = saved_in(tmp_path)
+    stored = load_file(folder / "model.safetensors")
+    renamed = {name.removeprefix("model."): weight for name, weight in stored.items()}
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    assert_starts_like_a_loaded_policy(PolicySettings(model=str(folder)))

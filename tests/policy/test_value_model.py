@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,12 @@ def test_another_model_may_be_the_trunk_and_is_read_from_its_folder(tmp_path: Pa
 def test_of_a_policy_without_weights_it_has_none_either() -> None:
     model = built(CriticSettings(), outline_policy(TINY))
     assert {weight.device.type for weight in model.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("load", [partial(load_policy, seed=0), outline_policy])
+def test_a_trunk_is_float32_where_the_policys_weights_are_not(load: Callable[[PolicySettings], Policy]) -> None:
+    settings = replace(TINY, dtype="bfloat16")
+    policy = load(settings)
+    model = build_value_model(policy, CriticSettings(), settings, seed=0)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in policy.model.parameters()} == {torch.bfloat16}

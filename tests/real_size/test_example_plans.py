@@ -22,8 +22,14 @@ PLANS = [
 ]
 
 
-def test_there_are_plans() -> None:
-    assert PLANS
+def test_every_run_file_has_its_plan() -> None:
+    run_files = {
+        (folder, path.name)
+        for folder in EXAMPLES
+        for path in (ROOT / "examples" / folder).glob("*.yaml")
+        if path.name != "judge.yaml"
+    }
+    assert {(folder, file) for folder, file, _ in PLANS} == run_files
 
 
 @pytest.mark.parametrize(("folder", "file", "told"), PLANS, ids=[f"{folder}/{file}" for folder, file, _ in PLANS])

@@ -86,6 +86,13 @@ def test_every_phase_that_is_short_is_named_the_largest_first_and_no_change_twic
     assert len(told) == len(set(told))
 
 
+def test_a_phase_without_passes_is_not_told_to_make_them_smaller(plain: RunSettings) -> None:
+    told = advice_for(plain, {"publish": {"activations": 50}}, 53)
+    assert told[0].startswith("publish needs")
+    assert not any("micro_batch_tokens" in line for line in told)
+    assert "trainer.offload: true takes 0.0 GiB off the device in this phase" in told
+
+
 def test_generation_with_too_large_a_share_is_told_the_share_that_fits(plain: RunSettings) -> None:
     engine = EngineMemory(reserved=90, weights=10, key_values=1, buffers=0, sleeps=True)
     told = advice_for(with_vllm(plain, memory_share=0.9, sleep=True), {"generate": {"engine": 90}}, 100, engine=engine)

@@ -43,20 +43,21 @@ def test_a_pass_of_an_accelerator_holds_the_longest_rollout() -> None:
 
 def test_what_is_given_stays() -> None:
     given = settings(
-        trainer=TrainerSettings(autocast="float32", micro_batch_tokens=100),
+        trainer=TrainerSettings(autocast="float32", micro_batch_tokens=100, tf32=False),
         policy=PolicySettings(gradient_checkpointing=False),
     )
     assert for_device(given, "accelerator") == given
-    assert left_to_device(given, for_device(given, "accelerator")) == {}
+    assert left_to_device(given, for_device(given, "accelerator"), "accelerator") == {}
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
         ("cpu", (None, None, 16384)),
-        ("accelerator", ("bfloat16", True, 8192)),
+        ("accelerator", ("bfloat16", True, 8192, True)),
     ],
 )
 def test_a_check_says_what_the_device_chooses(kind: Any, expected: tuple[Any, ...]) -> None:
-    names = ("trainer.autocast", "policy.gradient_checkpointing", "trainer.micro_batch_tokens")
-    assert left_to_device(settings(), for_device(settings(), kind)) == dict(zip(names, expected, strict=True))
+    names = ("trainer.autocast", "policy.gradient_checkpointing", "trainer.micro_batch_tokens", "trainer.tf32")
+    chosen = left_to_device(settings(), for_device(settings(), kind), kind)
+    assert chosen == dict(zip(names, expected, strict=kind == "accelerator"))

@@ -59,6 +59,11 @@ def test_a_phase_that_was_only_calculated_has_no_activations_to_go_by() -> None:
     assert fewer_tokens(settings(8192), phases(8192, is_calculated=True), 12 * GIB) is None
 
 
+def test_publishing_makes_no_passes_so_a_smaller_one_would_not_help_it() -> None:
+    publish = MemoryPhase(name="publish", by_kind={"engine": 20 * GIB, "activations": 2 * GIB})
+    assert fewer_tokens(settings(8192), (publish,), 16 * GIB) is None
+
+
 @pytest.mark.parametrize(("device", "room"), [(80 * GIB, 78 * GIB), (8 * GIB, 7 * GIB)])
 def test_room_is_left_for_what_no_plan_counts(device: int, room: int) -> None:
     assert room_for_phases(device) == room

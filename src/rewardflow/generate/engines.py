@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from rewardflow.generate.engine_memory import EngineMemory
     from rewardflow.generate.prompt_encoder import PromptEncoder
     from rewardflow.generate.responses import EngineStatistics
     from rewardflow.policy.load_policy import Policy
@@ -135,11 +136,14 @@ class EngineFactory(Protocol):
 
     def devices_per_engine(self, settings: RunSettings) -> int: ...
 
-    def reserved_share(self, settings: RunSettings) -> float | None:
-        """Returns the share of a device's memory that an engine takes beside the trainer; None if it takes none."""
+    def memory(self, settings: RunSettings, policy: Policy, device_bytes: int) -> EngineMemory | None:
+        """Returns what an engine takes on each of its devices; None if it computes with `policy.model`.
+
+        `policy` may be an outline; each device has `device_bytes`.
+        """
 
     def sleeps(self, settings: RunSettings) -> bool:
-        """Whether an engine gives that share back while the trainer computes."""
+        """Whether an engine gives its memory back while the trainer computes."""
 
     def without_devices(self, settings: RunSettings) -> RunSettings:
         """Leaves out settings that need a GPU, to check the others where no GPU is."""

@@ -27,6 +27,7 @@ from transformers import (
 
 from rewardflow.errors import InvalidInput
 from rewardflow.policy import tiny
+from rewardflow.policy.hub_connection import require_hub
 from rewardflow.policy.model_place import TINY, ModelPlace, check_holds_tokenizer, find
 from rewardflow.policy.outline import outlined
 from rewardflow.settings.run_settings import PolicySettings
@@ -60,7 +61,7 @@ def load_policy(settings: PolicySettings, *, seed: int) -> Policy:
     if settings.model == TINY:
         policy = Policy(_tiny_model(settings, seed), _tokenizer(settings))
     else:
-        place = ModelPlace.of(settings)
+        place = _reachable("policy.model", ModelPlace.of(settings))
         tokenizer = _tokenizer(settings, place)
         policy = Policy(_read_model(settings, place), tokenizer)
     return _completed(policy, settings)
@@ -71,7 +72,7 @@ def outline_policy(settings: PolicySettings) -> Policy:
     if settings.model == TINY:
         policy = Policy(outlined(lambda: _tiny_model(settings, seed=0)), _tokenizer(settings))
     else:
-        place = ModelPlace.of(settings)
+        place = _reachable("policy.model", ModelPlace.of(settings))
         policy = Policy(outlined(lambda: _outline_model(settings, place)), _tokenizer(settings, place))
     return _completed(policy, settings)
 
@@ -118,7 +119,8 @@ def _outline_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedMod
 def _tokenizer(settings: PolicySettings, model_place: ModelPlace | None = None) -> PreTrainedTokenizerBase:
     """Loads the tokenizer that the settings name, or else the model's own."""
     if settings.tokenizer is not None:
-        key, place = "policy.tokenizer", find("policy.tokenizer", settings.tokenizer)
+        key = "policy.tokenizer"
+        place = _reachable(key, find(key, settings.tokenizer))
     elif model_place is not None:
         key, place = "the tokenizer of policy.model", model_place
     else:
@@ -141,6 +143,13 @@ def _tokenizer_class(place: ModelPlace) -> Any:
         return AutoTokenizer
     is_generic = json.loads(file.read_text("utf-8")).get("tokenizer_class") == "TokenizersBackend"
     return PreTrainedTokenizerFast if is_generic else AutoTokenizer
+
+
+def _reachable(key: str, place: ModelPlace) -> ModelPlace:
+    """Returns the place; raises if it is on the hub and the hub cannot be reached."""
+    if not place.is_local:
+        require_hub(key, place.name)
+    return place
 
 
 def _read(key: str, name: str, load: Callable[[], T]) -> T:

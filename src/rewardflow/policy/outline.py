@@ -43,9 +43,9 @@ class _NoRoom(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def set_weight_dtype(outline: nn.Module, dtype: torch.dtype) -> None:
-    """Changes the dtype of an outline's weights. Buffers keep theirs: rounded frequencies would change every token."""
-    _replace_weights(outline, lambda weight: weight.to(dtype))
+def set_weight_dtype(model: nn.Module, dtype: torch.dtype) -> None:
+    """Changes the dtype of a model's weights. Buffers keep theirs: rounded frequencies would change every token."""
+    _replace_weights(model, lambda weight: weight.to(dtype))
 
 
 def give_room(outline: nn.Module, device: torch.device) -> None:

@@ -1,7 +1,8 @@
 """The weights that a trainer starts from: those of a loaded policy, or of a folder of safetensors.
 
-Always true: both give the same weights; a folder is read one weight at a time, and only what a rank asks for. The
-policy itself stays unchanged, so it may be used for generating.
+Always true: both give the same weights; a folder is read one weight at a time, and only what a rank asks for. A model
+on the hub is read from the folder into which it is downloaded. The policy itself stays unchanged, so it may be used for
+generating.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rewardflow.policy.hub_snapshot import snapshot_folder
 from rewardflow.policy.load_policy import Policy, load_policy, outline_policy
-from rewardflow.policy.weights_by_name import ALL_ROWS, WeightSource, weights_in, weights_of
+from rewardflow.policy.model_place import TINY, ModelPlace
+from rewardflow.policy.weights_by_name import ALL_ROWS, WeightSource, files_of_weights, weights_in, weights_of
 from rewardflow.settings.run_settings import PolicySettings
 
 
@@ -32,11 +35,11 @@ class StartingWeights:
     def read(cls, settings: PolicySettings, *, seed: int) -> StartingWeights:
         """Gives an outline, and the weights that the loaded policy would have.
 
-        The policy is loaded, whole and into host memory, only where its folder does not hold the weights themselves.
+        The policy is loaded, whole and into host memory, only where no folder holds the weights under their names.
         """
         outline = outline_policy(settings)
-        folder = Path(settings.model).expanduser()
-        if not _holds_plain_weights(folder):
+        folder = _folder(settings)
+        if folder is None or not _holds_weights_of(outline, folder):
             return cls(outline, weights_of(load_policy(settings, seed=seed).model))
         stored, dtype = weights_in(folder), getattr(torch, settings.dtype)
 
@@ -46,6 +49,22 @@ class StartingWeights:
         return cls(outline, weight)
 
 
-def _holds_plain_weights(folder: Path) -> bool:
-    """Whether the folder has the weights themselves, not such as transformers would combine from several sources."""
-    return any(folder.glob("model*.safetensors")) and not (folder / "adapter_config.json").exists()
+def _folder(settings: PolicySettings) -> Path | None:
+    """Returns the folder that holds the model's files; None where it has none, or is a single file."""
+    if settings.model == TINY:
+        return None
+    place = ModelPlace.of(settings)
+    if place.gguf_file is not None:
+        return None
+    return Path(place.name) if place.is_local else snapshot_folder(place.name)
+
+
+def _holds_weights_of(policy: Policy, folder: Path) -> bool:
+    """Whether the folder has every weight itself, not such as transformers would rename, unpack or combine."""
+    model = policy.model
+    is_packed = getattr(model.config, "quantization_config", None) is not None
+    if is_packed or (folder / "adapter_config.json").exists() or not any(folder.glob("model*.safetensors")):
+        return False
+    saved = model.state_dict().keys()
+    needed = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name in saved]
+    return files_of_weights(folder).keys() >= set(needed)

@@ -1,7 +1,8 @@
 """Builds the model that learns values: a separate trunk with a head, or a head on the policy's trunk.
 
-Always true: a head starts at 0, so every value starts at 0 and the global random state stays unchanged; heads are
-float32, whatever dtype a trunk computes in; a separate trunk shares no weights with the policy.
+Always true: a head starts at 0, so every value starts at 0 and the global random state stays unchanged; all of its
+weights train, so they are float32, also where those of a policy with adapters are not; a separate trunk shares no
+weights with the policy.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from rewardflow.errors import InvalidInput
 from rewardflow.policy.load_policy import Policy, load_policy, outline_policy
+from rewardflow.policy.outline import set_weight_dtype
 from rewardflow.settings.run_settings import CriticSettings, PolicySettings
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def build_value_model(policy: Policy, critic: CriticSettings, settings: PolicySe
             f"{type(own).__name__}; choose critic.form=head"
         )
     trunk = copy.deepcopy(trunk) if own is policy.model else trunk
+    set_weight_dtype(trunk, torch.float32)
     if device.type != "meta":  # where the buffers of an outline would lose their values
         trunk = trunk.to(device)
     return ValueModel(_hidden_size(own), trunk, device)

@@ -37,14 +37,22 @@ def named(weights: Mapping[str, Tensor]) -> WeightSource:
     return weight
 
 
-def weights_in(folder: Path) -> WeightSource:
-    """Returns the weights of a folder with safetensors."""
+def files_of_weights(folder: Path) -> Mapping[str, Path]:
+    """Returns the name of every weight in a folder with safetensors, with its file."""
     from safetensors import safe_open
 
     files: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             files |= dict.fromkeys(file.keys(), path)
+    return files
+
+
+def weights_in(folder: Path) -> WeightSource:
+    """Returns the weights of a folder with safetensors."""
+    from safetensors import safe_open
+
+    files = files_of_weights(folder)
     if not files:
         raise InvalidInput(f"a folder to read weights from must have files of safetensors, got {folder}")
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rewardflow.generate.engine_memory import key_value_bytes
 from rewardflow.generate.engines import engine_factory
 from rewardflow.settings.run_settings import RunSettings
-from rewardflow.train.backends import backend_of
+from rewardflow.train.backends import HeldBytes, backend_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,23 +64,18 @@ class MemoryEstimate:
 def estimate_memory(settings: RunSettings, policy: Policy, device: Any) -> MemoryEstimate:
     """Estimates a run in one process. `policy` may be an outline without weights."""
     weights, trained = _weights(settings, policy)
-    plain_bytes = _size(weights)
-    has_adapters = settings.policy.lora is not None
-    critic_bytes = _critic_bytes(settings, policy)
+    backend = backend_of(settings)
+    num_parameters = sum(weight.numel() for weight in weights)
+    held = backend.held_by_rank(settings, policy, _whole(settings, policy, weights, trained))
     compute_bytes = _num_bytes(settings.trainer.autocast or settings.policy.dtype)
-    has_copy = settings.schedule.placement == "separate" or not engine_factory(settings).uses_policy_model
+    has_copy = settings.schedule.placement == "separate" or _has_own_weights(settings)
     return MemoryEstimate(
         device=str(device),
         device_bytes=device_memory(device),
-        num_parameters=sum(weight.numel() for weight in weights),
+        num_parameters=num_parameters,
         num_trained=sum(weight.numel() for weight in trained),
-        weights=plain_bytes + (_size(trained) if has_adapters else 0),
-        gradients=_size(trained),
-        optimizer=_NUM_MOMENTS * _size(trained),
-        reference=plain_bytes if settings.algorithm.needs_reference and not has_adapters else 0,
-        critic=(1 + _NUM_MOMENTS) * critic_bytes,
-        critic_gradients=critic_bytes,
-        generator_copy=plain_bytes if has_copy else 0,
+        **asdict(held),
+        generator_copy=num_parameters * _num_bytes(settings.engine_dtype) if has_copy else 0,
         key_values=_key_value_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
         logits=_logits_bytes(settings, policy.model.config.get_text_config(), compute_bytes),
     )
@@ -89,27 +85,35 @@ def estimate_rank_memory(settings: RunSettings, policy: Policy) -> MemoryEstimat
     """Estimates one rank of a cluster, whose device is not here; each has its part of what is trained."""
     import torch
 
-    whole = estimate_memory(settings, policy, torch.device("cpu"))
-    plain_bytes = _size(_weights(settings, policy)[0])
+    estimate = estimate_memory(settings, policy, torch.device("cpu"))
     ranks = settings.runtime.ranks
-    parts = backend_of(settings).num_parts(settings)
     is_colocated = settings.schedule.placement == "colocated"
-    weights = whole.weights
-    if settings.policy.lora is not None and parts > 1 and settings.trainer.autocast is not None:
-        # What does not train has the dtype that ranks compute in.
-        weights -= plain_bytes - whole.num_parameters * _num_bytes(settings.trainer.autocast)
+    has_copy = is_colocated and (ranks > 1 or _has_own_weights(settings))
     return replace(
-        whole,
+        estimate,
         device=f"each of {ranks} ranks" if ranks > 1 else "the rank",
         device_bytes=None,
-        weights=weights // parts,
-        gradients=whole.gradients // parts,
-        optimizer=whole.optimizer // parts,
-        reference=whole.reference // parts,
-        critic=whole.critic // parts,
-        critic_gradients=whole.critic_gradients // parts,
-        generator_copy=plain_bytes if is_colocated and ranks > 1 else 0,
-        key_values=whole.key_values if is_colocated else 0,
+        generator_copy=estimate.num_parameters * _num_bytes(settings.engine_dtype) if has_copy else 0,
+        key_values=estimate.key_values if is_colocated else 0,
+    )
+
+
+def _has_own_weights(settings: RunSettings) -> bool:
+    """Whether an engine beside the trainer has other weights than those that one rank trains."""
+    return not engine_factory(settings).uses_policy_model or not backend_of(settings).trains_policy_model
+
+
+def _whole(settings: RunSettings, policy: Policy, weights: Sequence[Tensor], trained: Sequence[Tensor]) -> HeldBytes:
+    """Returns what a plain module holds in one process."""
+    has_adapters = settings.policy.lora is not None
+    critic_bytes = _critic_bytes(settings, policy)
+    return HeldBytes(
+        weights=_size(weights) + (_size(trained) if has_adapters else 0),
+        gradients=_size(trained),
+        optimizer=_NUM_MOMENTS * _size(trained),
+        reference=_size(weights) if settings.algorithm.needs_reference and not has_adapters else 0,
+        critic=(1 + _NUM_MOMENTS) * critic_bytes,
+        critic_gradients=critic_bytes,
     )
 
 
@@ -142,10 +146,7 @@ def _critic_bytes(settings: RunSettings, policy: Policy) -> int:
 def _key_value_bytes(settings: RunSettings, config: Any, compute_bytes: int) -> int:
     """Counts half as much again, because the block grows by half when it is full."""
     num_slots = max(_num_slots(settings), _num_validation_slots(settings))
-    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    per_token: int = 2 * config.num_hidden_layers * num_heads * head_size * compute_bytes
-    return (num_slots + num_slots // 2) * per_token
+    return key_value_bytes(config, num_slots + num_slots // 2, compute_bytes)
 
 
 def _num_slots(settings: RunSettings) -> int:

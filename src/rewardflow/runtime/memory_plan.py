@@ -1,32 +1,35 @@
 """Plans the memory of one device: the phases of a step against what the device has, and what to change if it is short.
 
 Always true: nothing is loaded and no device is needed; a phase was seen in a rehearsal of the trainer itself, or is
-marked as calculated. What an allocator adds by fragments, kernels' workspace and the library's own context, about 1 to
-2 GiB on a GPU, come on top.
+marked as calculated. A plan fits only if every phase does, and if the engine can start with what it reserves. What an
+allocator adds by fragments, kernels' workspace and the library's own context, about 1 to 2 GiB on a GPU, come on top.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rewardflow.generate.engine_memory import EngineMemory
 from rewardflow.generate.engines import engine_factory
+from rewardflow.runtime.memory_advice import BETWEEN_STEPS, advice
 from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
 from rewardflow.settings.device_defaults import PASS_TOKENS_KEY, DeviceKind, for_device, left_to_device
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 from rewardflow.train.memory_phase import MemoryPhase
-from rewardflow.train.pass_size import PER_PASS, fewer_tokens
+from rewardflow.train.pass_size import fewer_tokens
 
 if TYPE_CHECKING:
     from rewardflow.policy.load_policy import Policy
 
 logger = logging.getLogger(__name__)
 
-_GIB = 2**30
-_BETWEEN_STEPS = ("publish", "save", "generate")
+# Attention that a rehearsal computes itself; others need a package or a GPU.
+_REHEARSED_ATTENTION = (None, "eager", "sdpa", "flex_attention")
+_PLANNED_ATTENTION = "sdpa"  # which keeps for the backward pass what flash attention keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class MemoryPlan:
     num_parameters: int
     num_trained: int
     phases: tuple[MemoryPhase, ...]
+    engine: EngineMemory | None = None  # if it has weights of its own; its devices have as much memory
+    notes: tuple[str, ...] = ()  # in what the plan differs from the run
     advice: tuple[str, ...] = ()
     chosen: Mapping[str, Any] = field(default_factory=dict)  # what the settings leave to the device
 
@@ -46,8 +51,14 @@ class MemoryPlan:
         return max(self.phases, key=lambda phase: phase.num_bytes)
 
     @property
+    def short_phases(self) -> tuple[MemoryPhase, ...]:
+        """The phases that do not fit, the largest first."""
+        short = [phase for phase in self.phases if phase.num_bytes > self.device_bytes]
+        return tuple(sorted(short, key=lambda phase: -phase.num_bytes))
+
+    @property
     def fits(self) -> bool:
-        return self.largest.num_bytes <= self.device_bytes
+        return not self.short_phases and (self.engine is None or not self.engine.short)
 
     @property
     def is_measured(self) -> bool:
@@ -65,6 +76,8 @@ class MemoryPlan:
                 {"name": one.name, "bytes": one.num_bytes, "kinds": dict(one.by_kind), "calculated": one.is_calculated}
                 for one in self.phases
             ],
+            "engine": None if self.engine is None else asdict(self.engine),
+            "notes": list(self.notes),
             "advice": list(self.advice),
             "device_defaults": dict(self.chosen),
         }
@@ -84,7 +97,7 @@ def plan_memory(settings: RunSettings, device_bytes: int) -> MemoryPlan:
         while (tokens := fewer_tokens(completed, plan.phases, device_bytes)) is not None:
             completed = _with_pass(completed, tokens)
             plan = _rehearsed(completed, device_bytes)
-    return replace(plan, chosen=left_to_device(settings, completed))
+    return replace(plan, chosen=left_to_device(settings, completed, kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,23 +135,48 @@ def _with_pass(settings: RunSettings, tokens: int) -> RunSettings:
 def _rehearsed(settings: RunSettings, device_bytes: int) -> MemoryPlan:
     from rewardflow.policy.load_policy import outline_policy
 
-    estimate = _estimate(settings, outline_policy(settings.policy))
-    return planned(settings, estimate, backend_of(settings).rehearse_memory(settings), device_bytes)
+    runnable = _with_attention(settings)
+    policy = outline_policy(runnable.policy)
+    measured = backend_of(settings).rehearse_memory(runnable)
+    engine = engine_factory(settings).memory(settings, policy, device_bytes)
+    plan = planned(settings, _estimate(settings, policy), measured, device_bytes, engine=engine)
+    return replace(plan, notes=tuple(_notes(settings, runnable, plan)))
+
+
+def _with_attention(settings: RunSettings) -> RunSettings:
+    """Replaces attention that only a GPU computes by one that has the same memory and needs no package."""
+    if settings.policy.attention in _REHEARSED_ATTENTION:
+        return settings
+    return replace(settings, policy=replace(settings.policy, attention=_PLANNED_ATTENTION))
+
+
+def _notes(settings: RunSettings, runnable: RunSettings, plan: MemoryPlan) -> Iterator[str]:
+    if not plan.is_measured:
+        yield "activations are not in this plan: the back end does not run without data"
+    elif runnable != settings:
+        mask = ", with a mask that it does not need" if settings.trainer.padding_free else ""
+        yield f"policy.attention {settings.policy.attention} is planned as {runnable.policy.attention}{mask}"
 
 
 def planned(
-    settings: RunSettings, estimate: MemoryEstimate, measured: tuple[MemoryPhase, ...], device_bytes: int
+    settings: RunSettings,
+    estimate: MemoryEstimate,
+    measured: tuple[MemoryPhase, ...],
+    device_bytes: int,
+    *,
+    engine: EngineMemory | None,
 ) -> MemoryPlan:
-    """Completes what a rehearsal measured by what is calculated."""
+    """Completes what a rehearsal measured by what is calculated. `engine` is that of `EngineFactory.memory`."""
     phases = tuple(_offloaded(settings, phase) for phase in measured or (_calculated_update(estimate),))
     plan = MemoryPlan(
         device_bytes=device_bytes,
         num_ranks=settings.runtime.ranks,
         num_parameters=estimate.num_parameters,
         num_trained=estimate.num_trained,
-        phases=tuple(_with_engine(settings, estimate, phases, device_bytes)),
+        phases=tuple(_with_engine(settings, estimate, phases, engine)),
+        engine=engine,
     )
-    return plan if plan.fits else replace(plan, advice=tuple(_advice(settings, plan)))
+    return plan if plan.fits else replace(plan, advice=tuple(advice(settings, plan)))
 
 
 def _estimate(settings: RunSettings, policy: Policy) -> MemoryEstimate:
@@ -161,64 +199,31 @@ def _offloaded(settings: RunSettings, phase: MemoryPhase) -> MemoryPhase:
     """With `trainer.offload`, leaves out what is not on the device in this phase."""
     if not settings.trainer.offload or phase.name in ("load", "reference"):
         return phase
-    if phase.name in _BETWEEN_STEPS:
+    if phase.name in BETWEEN_STEPS:
         return phase.changed(without=("optimizer", "reference", "critic"))
     return phase.changed(without=("reference",))
 
 
 def _with_engine(
-    settings: RunSettings, estimate: MemoryEstimate, phases: tuple[MemoryPhase, ...], device_bytes: int
+    settings: RunSettings, estimate: MemoryEstimate, phases: tuple[MemoryPhase, ...], engine: EngineMemory | None
 ) -> Iterator[MemoryPhase]:
     """Adds what generation takes on the same device, and a phase in which it generates."""
     if settings.schedule.placement != "colocated":
         yield from phases
         return
-    factory = engine_factory(settings)
-    reserved = int((factory.reserved_share(settings) or 0.0) * device_bytes)
     lasting = {"weights": estimate.weights, "optimizer": estimate.optimizer}
     lasting |= {"reference": estimate.reference, "critic": estimate.critic}
-    generate = _offloaded(settings, MemoryPhase(name="generate", by_kind=lasting, is_calculated=True))
-    if factory.uses_policy_model:
-        copy = estimate.generator_copy
-        yield from (phase.changed(engine=copy) for phase in phases)
-        yield generate.changed(engine=copy, key_values=estimate.key_values)
+    lasting["gradients"] = estimate.gradients if backend_of(settings).keeps_gradients else 0
+    by_kind = {kind: size for kind, size in lasting.items() if size}
+    generate = _offloaded(settings, MemoryPhase(name="generate", by_kind=by_kind, is_calculated=True))
+    for phase in phases:
+        if engine is None:
+            yield phase.changed(engine=estimate.generator_copy)
+        elif phase.name == "publish":
+            yield phase.changed(engine=engine.in_publish, buffers=engine.buffers)
+        else:
+            yield phase.changed(engine=engine.in_update)
+    if engine is None:
+        yield generate.changed(engine=estimate.generator_copy, key_values=estimate.key_values)
     else:
-        stays = 0 if factory.sleeps(settings) else reserved
-        yield from (phase.changed(engine=stays) for phase in phases)
-        yield generate.changed(engine=reserved)
-
-
-# -- what to change --
-
-
-def _advice(settings: RunSettings, plan: MemoryPlan) -> Iterator[str]:
-    """Says what is short, then each change that would help, with what it would give."""
-    phase = plan.largest
-    short = phase.num_bytes - plan.device_bytes
-    yield f"{phase.name} needs {_gib(phase.num_bytes)} of {_gib(plan.device_bytes)}: {_gib(short)} are short"
-    kinds = phase.by_kind
-    per_pass = sum(kinds.get(kind, 0) for kind in PER_PASS)
-    if settings.trainer.autocast in (None, "float32"):
-        yield f"trainer.autocast: bfloat16 halves activations, now {_gib(per_pass)}"
-    if not settings.policy.gradient_checkpointing and kinds.get("activations"):
-        yield "policy.gradient_checkpointing: true keeps the input of each layer instead of all activations"
-    elif per_pass > short:
-        tokens = settings.trainer.pass_tokens
-        yield f"trainer.micro_batch_tokens below {int(tokens * (1 - short / per_pass)):,}, now {tokens:,}"
-    if not settings.trainer.offload:
-        freed = sum(kinds.get(kind, 0) for kind in ("reference",))
-        if phase.name in _BETWEEN_STEPS:
-            freed += kinds.get("optimizer", 0) + kinds.get("critic", 0)
-        if freed:
-            yield f"trainer.offload: true takes {_gib(freed)} off the device in this phase"
-    if kinds.get("engine") and phase.name != "generate":
-        held = _gib(kinds["engine"])
-        yield f"the engine holds {held}: vllm.sleep, a smaller vllm.memory_share, or schedule.placement: separate"
-    spread = sum(kinds.get(kind, 0) for kind in ("weights", "gradients", "optimizer", "reference", "critic"))
-    if settings.runtime.kind == "ray" and spread > short:
-        ranks = -(-plan.num_ranks * spread // (spread - short))
-        yield f"runtime.ranks: {ranks} in place of {plan.num_ranks}, which spreads {_gib(spread)} further"
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / _GIB:,.1f} GiB"
+        yield generate.changed(engine=engine.reserved)

@@ -124,7 +124,7 @@ async def preflight(start: RunStart, *, folder: Path | None = None) -> Preflight
         kind = check_cluster(settings)
     kind = kind or device_kind(settings)
     completed = await asyncio.to_thread(complete_for, settings, kind, _memory_to_fit(settings))
-    chosen = left_to_device(settings, completed.settings)
+    chosen = left_to_device(settings, completed.settings, kind)
     settings = completed.settings
     here = rehearsed_here(settings) if settings.runtime.kind == "ray" else settings
     with DeviceThread("check") as thread:

@@ -34,8 +34,11 @@ def for_device(settings: RunSettings, kind: DeviceKind) -> RunSettings:
     return replace(settings, trainer=trainer, policy=policy)
 
 
-def left_to_device(settings: RunSettings, completed: RunSettings) -> Mapping[str, Any]:
-    """Returns the keys that the settings leave to the device, with the values of the completed settings."""
+def left_to_device(settings: RunSettings, completed: RunSettings, kind: DeviceKind) -> Mapping[str, Any]:
+    """Returns the keys that the settings leave to the device, with the values of the completed settings.
+
+    `trainer.tf32` has no effect on a CPU, and is on by default.
+    """
     before, after = settings.trainer, completed.trainer
     found = (
         ("trainer.autocast", before.autocast, after.autocast),
@@ -46,7 +49,8 @@ def left_to_device(settings: RunSettings, completed: RunSettings) -> Mapping[str
         ),
         (PASS_TOKENS_KEY, before.micro_batch_tokens, after.pass_tokens),
     )
-    return {name: chosen for name, given, chosen in found if given is None}
+    chosen = {name: value for name, given, value in found if given is None}
+    return {**chosen, "trainer.tf32": True} if kind == "accelerator" and after.tf32 else chosen
 
 
 def longest_row(settings: RunSettings) -> int:

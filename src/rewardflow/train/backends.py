@@ -10,6 +10,7 @@ neither torch nor the back end's own packages.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
     from rewardflow.train.memory_phase import MemoryPhase
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBytes:
+    """What training holds on a device, or on all ranks together; activations come on top."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    reference: int
+    critic: int  # its weights and Adam's state
+    critic_gradients: int
+
+
 class TrainerBackend(Protocol):
     """What builds trainers of one kind."""
 
@@ -33,6 +46,9 @@ class TrainerBackend(Protocol):
 
     needs_process_group: bool
     """Whether a single rank needs a process group, too."""
+
+    keeps_gradients: bool
+    """Whether the room of gradients stays taken between steps."""
 
     def check_one_process(self, settings: RunSettings) -> None:
         """Raises `InvalidInput` if the back end is not installed or cannot train in one process with these settings."""
@@ -43,8 +59,8 @@ class TrainerBackend(Protocol):
     def rehearse_memory(self, settings: RunSettings) -> tuple[MemoryPhase, ...]:
         """Measures the phases of one rank without weights or devices; empty if the back end cannot run so."""
 
-    def num_parts(self, settings: RunSettings) -> int:
-        """Returns the number of ranks over which one copy of the model is spread."""
+    def held_by_rank(self, settings: RunSettings, policy: Policy, whole: HeldBytes) -> HeldBytes:
+        """Calculates what one rank holds. `whole` is what a plain module holds in one process, `policy` an outline."""
 
     def describe_ranks(self, settings: RunSettings) -> str:
         """Explains how the settings make up the number of ranks; empty where the user gives the number itself."""

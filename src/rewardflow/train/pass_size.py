@@ -13,6 +13,7 @@ from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.memory_phase import MemoryPhase
 
 PER_PASS = ("activations", "logits")  # the kinds that grow with the tokens of a pass
+OF_PASSES = ("log-probs", "reference", "values", "update")  # the phases that make passes
 
 _UNCOUNTED_BYTES = 2 * 2**30  # the allocator's fragments, kernels' workspace and the libraries' own context
 _UNCOUNTED_SHARE = 0.125  # at most, of a small device
@@ -34,8 +35,8 @@ def fewer_tokens(settings: RunSettings, phases: Iterable[MemoryPhase], device_by
     room = room_for_phases(device_bytes)
     most = tokens
     for phase in phases:
-        if phase.is_calculated:
-            continue  # it has no activations
+        if phase.is_calculated or phase.name not in OF_PASSES:
+            continue  # it has no activations, or none that a smaller pass would lessen
         short = phase.num_bytes - room
         per_pass = sum(phase.by_kind.get(kind, 0) for kind in PER_PASS)
         if short > 0 and per_pass > 0:

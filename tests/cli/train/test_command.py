@@ -348,7 +348,8 @@ def test_check_with_memory_plans_each_phase_and_asks_no_reward(here: Path, capsy
     assert main(["train", "run.yaml", *small, "--check", "--memory", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fits"] is True
-    assert told["device_defaults"] == {"trainer.autocast": "bfloat16", "policy.gradient_checkpointing": True}
+    chosen = {"trainer.autocast": "bfloat16", "policy.gradient_checkpointing": True, "trainer.tf32": True}
+    assert told["device_defaults"] == chosen
     assert [phase["name"] for phase in told["phases"]] == ["load", "log-probs", "update", "publish", "save", "generate"]
     assert main(["train", "run.yaml", *small, "--check", "--memory", "0.0001"]) == 4
     said = capsys.readouterr().out

@@ -164,9 +164,7 @@ def test_no_correction_is_offered_because_none_was_shown_to_help(loss: str) -> N
 
 def test_many_clips_are_answered_with_a_lower_rate_first() -> None:
     schedule = Schedule(groups_per_step=8, mini_batches=2, epochs=3, stream="batch")
-    assert remedy_of(settings(schedule), clipped_low=0.3) == (
-        "lower trainer.lr (1e-06), or fewer schedule.epochs (3)"
-    )
+    assert remedy_of(settings(schedule), clipped_low=0.3) == ("lower trainer.lr (1e-06), or fewer schedule.epochs (3)")
 
 
 # -- how often --

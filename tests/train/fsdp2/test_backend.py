@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from tiny_training import run_settings
 
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.policy.load_policy import load_policy, outline_policy
-from rewardflow.settings.run_settings import AlgorithmSettings
+from rewardflow.settings.run_settings import (
+    AlgorithmSettings,
+    LoraSettings,
+    PolicySettings,
+    RuntimeSettings,
+    TrainerSettings,
+)
+from rewardflow.train.backends import HeldBytes
 from rewardflow.train.fsdp2.backend import BACKEND
 from rewardflow.train.fsdp2.trainer import TorchTrainer
 
@@ -31,3 +40,26 @@ def test_a_trainer_in_one_process_trains_the_module_it_is_given_and_sends_all_we
 
 def test_a_rehearsal_needs_no_weights() -> None:
     BACKEND.rehearse(SETTINGS, outline_policy(SETTINGS.policy), DeviceThread("rehearsal"))
+
+
+def test_what_does_not_train_is_held_in_the_dtype_of_passes_by_each_of_several_ranks() -> None:
+    policy = outline_policy(SETTINGS.policy)
+    size = sum(weight.nbytes for weight in policy.model.parameters())
+    whole = HeldBytes(weights=size, gradients=size, optimizer=2 * size, reference=size, critic=0, critic_gradients=0)
+    spread = run_settings(
+        algorithm=AlgorithmSettings(kl_coef=0.1),
+        trainer=TrainerSettings(autocast="bfloat16"),
+        runtime=RuntimeSettings(kind="ray", ranks=2),
+    )
+    held = BACKEND.held_by_rank(spread, policy, whole)
+    assert (held.weights, held.gradients, held.optimizer) == (size // 2, size // 2, size)
+    assert held.reference == size // 4
+    adapters = replace(whole, weights=size + 40, gradients=40, optimizer=80, reference=0)
+    lora = replace(spread, policy=replace(spread.policy, lora=LoraSettings()))
+    assert BACKEND.held_by_rank(lora, policy, adapters).weights == size // 4 + 20
+
+
+def test_a_critic_trains_in_float32_beside_adapters_in_bfloat16() -> None:
+    policy = PolicySettings(dtype="bfloat16", lora=LoraSettings())
+    settings = run_settings(policy=policy, algorithm=AlgorithmSettings(advantage="gae"))
+    BACKEND.rehearse(settings, outline_policy(policy), DeviceThread("rehearsal"))

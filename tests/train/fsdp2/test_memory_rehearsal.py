@@ -56,6 +56,15 @@ def test_a_rank_has_its_part_of_everything_that_lasts(with_all: dict[str, Memory
     assert kinds["critic"] >= 3 * CRITIC / 2 - small
 
 
+def test_log_probs_and_values_are_computed_beside_adams_state_and_gradients(with_all: dict[str, MemoryPhase]) -> None:
+    for name in ("log-probs", "reference", "values"):
+        kinds = with_all[name].by_kind
+        assert kinds["optimizer"] == pytest.approx(SIZE, rel=0.02)
+        assert kinds["gradients"] == pytest.approx(SIZE / 2, rel=0.02)
+        assert kinds["critic"] >= 3 * CRITIC / 2
+        assert with_all[name].num_bytes < with_all["update"].num_bytes
+
+
 def test_loading_never_holds_a_whole_model(with_all: dict[str, MemoryPhase]) -> None:
     kinds = with_all["load"].by_kind
     lasting = SIZE / 2 + SIZE / 4 + CRITIC / 2
@@ -87,6 +96,14 @@ def test_adapters_have_gradients_and_moments_and_the_reference_takes_nothing() -
     assert 0 < adapters < 0.1 * SIZE
     assert kinds["optimizer"] == pytest.approx(2 * adapters, rel=0.1)
     assert kinds["weights"] == pytest.approx(SIZE / 4 + adapters, rel=0.02)  # the base is in bfloat16
+
+
+def test_a_critic_beside_adapters_in_bfloat16_trains_in_float32() -> None:
+    lora = PolicySettings(dtype="bfloat16", gradient_checkpointing=True, tiny_layers=1, lora=LoraSettings(rank=4))
+    given = settings(policy=lora, algorithm=AlgorithmSettings(advantage="gae"))
+    phases = {phase.name: phase for phase in rehearse_memory(given, num_ranks=1)}
+    assert phases["save"].by_kind["critic"] == pytest.approx(3 * CRITIC, rel=0.02)  # with Adam's moments
+    assert phases["save"].by_kind["weights"] < 0.6 * SIZE
 
 
 def test_a_model_whose_head_is_its_embedding_is_followed_on_one_device(tmp_path: Path) -> None:

@@ -247,6 +247,8 @@ def _plan_rows(plan: MemoryPlan) -> Iterator[Row]:
         told = ", ".join(f"{kind.replace('_', ' and ')} {_size(size)}" for kind, size in kinds if size >= _MIB)
         yield phase.name, _size(phase.num_bytes), f"{told}{' (calculated)' if phase.is_calculated else ''}"
     yield from _chosen_rows(plan.chosen, plan.device_bytes if plan.is_measured else None)
+    for note in plan.notes:
+        yield "note", "", note
     verdict = "fits" if plan.fits else "TOO LITTLE"
     yield "memory", _size(plan.device_bytes), f"{verdict}; allocator, kernels and context need 1 to 2 GiB more"
     for change in plan.advice:

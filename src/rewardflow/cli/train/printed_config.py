@@ -1,6 +1,7 @@
 """`rewardflow train --print-config`: every setting of a run as it is resolved, and where its value comes from.
 
-Always true: each key of a run file is listed once; a value that may be a secret is not shown.
+Always true: each key of a run file is listed once, but a part that is switched off is one line with null; a value that
+may be a secret is not shown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import write_json
 from rewardflow.runtime.records.saved_settings import shown_settings
 from rewardflow.settings.run_file import LoadedRun
-from rewardflow.settings.run_keys import keys
+from rewardflow.settings.run_keys import keys, sections
 
 Row = tuple[str, Any, str]
 
@@ -32,12 +33,16 @@ def print_config(loaded: LoadedRun, *, file: str, as_json: bool) -> None:
 
 def config_rows(loaded: LoadedRun, *, file: str) -> Iterator[Row]:
     shown = shown_settings(loaded.settings)
+    switched_off = [name for name in sections() if name and _value_at(shown, name) is None]
     for name, key in keys().items():
+        if any(name.startswith(f"{section}.") for section in switched_off):
+            continue
         origin: str = loaded.origins.get(name, "default")
         value = _value_at(shown, name)
-        if value is _ABSENT:  # a limit that is not given, or a key of a section that is left out
+        if value is _ABSENT:  # a limit that is not given
             value, origin = (None, "not given") if key.is_required else (key.default, origin)
         yield name, value, file if origin == "file" else origin
+    yield from ((section, None, "default") for section in switched_off)
 
 
 _ABSENT: Any = object()

@@ -43,7 +43,7 @@ class HFFactory:
     def devices_per_engine(self, settings: RunSettings) -> int:
         return 1
 
-    def reserved_share(self, settings: RunSettings) -> None:
+    def memory(self, settings: RunSettings, policy: Policy, device_bytes: int) -> None:
         return None
 
     def sleeps(self, settings: RunSettings) -> bool:

@@ -10,10 +10,14 @@ import torch
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import Sampling
+from rewardflow.generate.engine_memory import EngineMemory, key_value_bytes
 from rewardflow.generate.engines import EngineFactory, NamedTensors, OpenSender, Routing
+from rewardflow.generate.samplings import samplings_of_run
 from rewardflow.generate.vllm.direct_weights import open_direct_sender
 from rewardflow.generate.vllm.engine import VllmEngine
-from rewardflow.generate.vllm.starting import SHARED_SHARE
+from rewardflow.generate.vllm.saved_form import SavedForm
+from rewardflow.generate.vllm.senders import device_buffer_bytes
+from rewardflow.generate.vllm.starting import cache_bytes, longest_sequence, memory_share
 from rewardflow.policy.load_policy import Policy
 from rewardflow.settings.run_settings import GenerationSettings, RunSettings, VllmSettings
 
@@ -58,8 +62,24 @@ class VllmFactory:
     def devices_per_engine(self, settings: RunSettings) -> int:
         return settings.vllm.tensor_parallel
 
-    def reserved_share(self, settings: RunSettings) -> float | None:
-        return settings.vllm.memory_share or SHARED_SHARE
+    def memory(self, settings: RunSettings, policy: Policy, device_bytes: int) -> EngineMemory:
+        """vLLM refuses to start if the longest sequence does not fit into its cache."""
+        vllm, dtype = settings.vllm, getattr(torch, settings.engine_dtype)
+        size = SavedForm(policy.model, dtype).size
+        weights = size.num_bytes // vllm.tensor_parallel
+        is_colocated = settings.schedule.placement == "colocated"
+        reserved = int(memory_share(vllm, is_colocated=is_colocated) * device_bytes)
+        if vllm.kv_cache_gb is not None:  # then vLLM ignores the share
+            reserved = weights + cache_bytes(vllm.kv_cache_gb)
+        num_tokens = longest_sequence(settings.generation, samplings_of_run(settings))
+        config = policy.model.config.get_text_config()
+        return EngineMemory(
+            reserved=reserved,
+            weights=weights,
+            key_values=key_value_bytes(config, num_tokens, dtype.itemsize, num_parts=vllm.tensor_parallel),
+            buffers=device_buffer_bytes(vllm.transfer, size) if is_colocated else 0,
+            sleeps=vllm.sleep,
+        )
 
     def sleeps(self, settings: RunSettings) -> bool:
         return settings.vllm.sleep

@@ -231,6 +231,16 @@ def packed_buffer_bytes(size: SavedSize) -> int:
     return max(_PACKED_BYTES, size.largest_bytes)
 
 
+def device_buffer_bytes(transfer: WeightTransfer, size: SavedSize) -> int:
+    """Returns what a trainer holds on the device that it shares with the engine, beside the weight that it gathers.
+
+    vLLM's NCCL sender is for engines on other devices.
+    """
+    if transfer == "nccl":
+        return 0
+    return packed_buffer_bytes(size) if transfer == "ipc" else min(CHUNK_BYTES, size.num_bytes)
+
+
 def _init_info(settings: VllmSettings, weights: ModelWeights) -> Any:
     if settings.transfer == "ipc":
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WORKER_EXTENSION = "rewardflow.generate.vllm.worker.WorkerExtension"
 _GIGABYTE = 10**9
-ALONE_SHARE, SHARED_SHARE = 0.9, 0.45  # of a GPU's memory, without and with the trainer on it
+_ALONE_SHARE, _SHARED_SHARE = 0.9, 0.45  # of a GPU's memory, without and with the trainer on it
 
 _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a process that holds torch must not be forked
@@ -84,6 +84,20 @@ def write_outline(policy: Policy, folder: Path) -> None:
     policy.tokenizer.save_pretrained(folder / "tokenizer")
 
 
+def memory_share(vllm: VllmSettings, *, is_colocated: bool) -> float:
+    """Returns the share of each GPU's memory that vLLM may take."""
+    return vllm.memory_share or (_SHARED_SHARE if is_colocated else _ALONE_SHARE)
+
+
+def cache_bytes(kv_cache_gb: float) -> int:
+    return int(kv_cache_gb * _GIGABYTE)
+
+
+def longest_sequence(settings: GenerationSettings, samplings: Sequence[Sampling]) -> int:
+    """Returns the most tokens of a prompt with its response."""
+    return settings.max_prompt_tokens + max(one.max_response_tokens for one in samplings)
+
+
 def engine_arguments(
     settings: GenerationSettings,
     vllm: VllmSettings,
@@ -106,12 +120,12 @@ def engine_arguments(
         "load_format": "dummy",
         "generation_config": "vllm",  # no defaults from the model's files
         "dtype": str(dtype).removeprefix("torch."),
-        "max_model_len": settings.max_prompt_tokens + max(one.max_response_tokens for one in samplings),
+        "max_model_len": longest_sequence(settings, samplings),
         "max_num_seqs": settings.max_sequences,
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs" if samplings[0].temperature == 1.0 else "processed_logprobs",
         "tensor_parallel_size": vllm.tensor_parallel,
-        "gpu_memory_utilization": vllm.memory_share or (SHARED_SHARE if is_colocated else ALONE_SHARE),
+        "gpu_memory_utilization": memory_share(vllm, is_colocated=is_colocated),
         "enforce_eager": vllm.eager,
         # A CPU has nothing to give back, and vLLM refuses to try.
         "enable_sleep_mode": vllm.sleep and torch.accelerator.is_available(),
@@ -121,7 +135,7 @@ def engine_arguments(
     if (backend := backend_of(vllm.transfer)) is not None:
         own["weight_transfer_config"] = {"backend": backend}
     if vllm.kv_cache_gb is not None:
-        own["kv_cache_memory_bytes"] = int(vllm.kv_cache_gb * _GIGABYTE)
+        own["kv_cache_memory_bytes"] = cache_bytes(vllm.kv_cache_gb)
     if vllm.devices:
         own["device_ids"] = list(vllm.devices)
     if taken := sorted(own.keys() & vllm.arguments.keys()):

@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardflow.observe.private_file import write_private
 from rewardflow.observe.redact import REDACTED, redact
-from rewardflow.settings.run_keys import FREE, LIMITS
+from rewardflow.settings.run_keys import FREE, LIMITS, keys
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.settings.typed_values import may_be_secret
 
@@ -38,9 +38,15 @@ def _changes(name: str, then: Any, now: Any) -> Iterator[str]:
             yield f"{name} was {json.dumps(then)} and is {json.dumps(now)}"
         return
     # A setting that another version of rewardflow does not have is no change; what people name themselves is.
-    is_theirs = name.partition(".")[0] in (*FREE, LIMITS)
-    for key in {**then, **now} if is_theirs else [key for key in now if key in then]:
+    for key in {**then, **now} if _is_named_by_user(name) else [key for key in now if key in then]:
         yield from _changes(f"{name}.{key}" if name else key, then.get(key), now.get(key))
+
+
+def _is_named_by_user(name: str) -> bool:
+    """Whether the keys inside this mapping are the user's own: it is the value of a setting, not a section."""
+    parts = name.split(".")
+    outer = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return parts[0] in (*FREE, LIMITS) or any(one in keys() for one in outer)
 
 
 def shown_settings(settings: RunSettings) -> dict[str, Any]:
@@ -70,6 +76,8 @@ def _plain(value: Any) -> Any:
         return redact(str(value))
     if isinstance(value, str):
         return redact(value)
+    if isinstance(value, Mapping):
+        return {str(key): _shown(str(key), inside) for key, inside in value.items()}  # named by the user
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, int | float) else redact(repr(value))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.settings.run_settings import RunSettings
-from rewardflow.train.backends import TrainerBackend
+from rewardflow.train.backends import HeldBytes, TrainerBackend
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,7 @@ class Fsdp2Backend(TrainerBackend):
 
     trains_policy_model = True
     needs_process_group = False
+    keeps_gradients = False
 
     def check_one_process(self, settings: RunSettings) -> None:
         """Accepts all settings: one process is enough, and torch is checked for every run."""
@@ -42,8 +43,18 @@ class Fsdp2Backend(TrainerBackend):
 
         return rehearse_memory(settings, num_ranks=settings.runtime.ranks)
 
-    def num_parts(self, settings: RunSettings) -> int:
-        return settings.runtime.ranks
+    def held_by_rank(self, settings: RunSettings, policy: Policy, whole: HeldBytes) -> HeldBytes:
+        """Every rank has an equal part; with several, what does not train has the dtype that passes compute in."""
+        from rewardflow.train.device_trainer import compute_dtype_of
+
+        ranks, compute = settings.runtime.ranks, compute_dtype_of(settings.trainer)
+        if ranks > 1 and compute is not None:
+            frozen = compute.itemsize * sum(weight.numel() for weight in policy.model.parameters())
+            if settings.policy.lora is not None:  # whose adapters alone have gradients
+                whole = replace(whole, weights=whole.gradients + frozen)
+            if whole.reference:
+                whole = replace(whole, reference=frozen)
+        return HeldBytes(**{kind: size // ranks for kind, size in asdict(whole).items()})
 
     def describe_ranks(self, settings: RunSettings) -> str:
         return ""

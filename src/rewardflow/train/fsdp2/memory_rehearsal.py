@@ -1,7 +1,8 @@
 """Runs the trainer of one rank of many on weights without data, and measures each phase.
 
 Always true: the trainer, its loader and what it does in a step are those of a run; the group has ranks and no peers,
-so nothing is sent. Rows are as long as the settings allow, and fill a pass. What `offload` moves counts where it was.
+so nothing is sent. Rows are as long as the settings allow, and fill a pass. All phases after loading are of a step that
+has Adam's state. What `offload` moves counts where it was.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class _Rehearsal:
         await self._thread.run(self._watch.__enter__)
         try:
             trainer = await self._thread.run(self._load)
-            await self._look(trainer)
-            await self._update(trainer)
+            await self._first_step(trainer)
+            await self._later_step(trainer)
             await self._thread.run(lambda: _consume(trainer, getattr(torch, self._settings.engine_dtype)))
             self._ended("publish", trainer)
             taken = await trainer.take()
@@ -93,6 +94,31 @@ class _Rehearsal:
 
         return StartingWeights(policy, weight)
 
+    async def _first_step(self, trainer: TorchTrainer) -> None:
+        """Makes Adam's state, which all later phases have."""
+        async with trainer.step(0):
+            await self._pass(trainer, 0)
+            await trainer.optim_step()
+        self._name_kinds(trainer)
+        self._watch.peak()
+
+    async def _later_step(self, trainer: TorchTrainer) -> None:
+        """Measures what comes between two passes, then an update whose second pass adds to gradients.
+
+        Log-probs of the next step are computed there if its responses are complete before this step is.
+        """
+        async with trainer.step(1):
+            await self._pass(trainer, 1)
+            self._watch.peak()
+            await self._look(trainer)
+            await self._pass(trainer, 1)
+            await trainer.optim_step()
+        self._ended("update", trainer)
+
+    async def _pass(self, trainer: TorchTrainer, step: int) -> None:
+        await trainer.forward_backward(self._batch(step))
+        self._name_kinds(trainer)
+
     async def _look(self, trainer: TorchTrainer) -> None:
         rollouts = [sample.rollout for sample in self._samples()]
         await trainer.log_probs(rollouts, "policy")
@@ -103,19 +129,6 @@ class _Rehearsal:
         if trainer.critic is not None:
             await trainer.values(rollouts)
             self._ended("values", trainer)
-
-    async def _update(self, trainer: TorchTrainer) -> None:
-        """Measures the second step, which has Adam's state, and two passes, of which the second adds to gradients."""
-        for step in range(2):
-            async with trainer.step(step):
-                for _ in range(1 + step):
-                    await trainer.forward_backward(self._batch(step))
-                    self._name_kinds(trainer)
-                await trainer.optim_step()
-            self._name_kinds(trainer)
-            if step == 0:
-                self._watch.peak()
-        self._ended("update", trainer)
 
     def _batch(self, step: int) -> MicroBatch:
         return MicroBatch(step=step, mini_batch=0, samples=tuple(self._samples(advantage=float(step))), is_last=True)

@@ -16,7 +16,7 @@ from rewardflow.errors import InvalidInput
 from rewardflow.extras import install_command
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.settings.run_settings import MegatronSettings, RunSettings
-from rewardflow.train.backends import TrainerBackend
+from rewardflow.train.backends import HeldBytes, TrainerBackend
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,7 @@ class MegatronBackend(TrainerBackend):
 
     trains_policy_model = False
     needs_process_group = True
+    keeps_gradients = True
 
     def check_one_process(self, settings: RunSettings) -> None:
         if settings.trainer.megatron.num_ranks > 1:
@@ -55,8 +56,10 @@ class MegatronBackend(TrainerBackend):
         """Returns nothing: Megatron's kernels and communication do not run without data."""
         return ()
 
-    def num_parts(self, settings: RunSettings) -> int:
-        return settings.trainer.megatron.num_ranks
+    def held_by_rank(self, settings: RunSettings, policy: Policy, whole: HeldBytes) -> HeldBytes:
+        from rewardflow.train.megatron.held_memory import held_by_rank
+
+        return held_by_rank(settings, policy.model.config)
 
     def describe_ranks(self, settings: RunSettings) -> str:
         sizes, ranks = settings.trainer.megatron, settings.runtime.ranks
