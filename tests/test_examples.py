@@ -98,13 +98,40 @@ def test_smollm2_learns_trains_a_tiny_model_and_compares_its_runs(
     assert curves.read_text("utf-8").count("<polyline") == 2
 
 
-COMMANDS = re.compile(r"^rewardflow (?:[^#\n]*)", re.MULTILINE)
+COMMANDS = re.compile(r"^(?:rewardflow|tail) (?:[^#\n]*)", re.MULTILINE)
 PAGES = [ROOT / "AGENTS.md", *sorted(EXAMPLES.rglob("README.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_every_command_in_the_pages_parses(page: Path) -> None:
+    for program, *words in commands_of(page):
+        if program == "rewardflow" and not any("$(" in word for word in words):  # the shell makes words of it
+            assert callable(build_parser().parse_args(words).run), words
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The words of each command of ours in the shell blocks of a page."""
     blocks = "\n".join(re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL)).replace("\\\n", " ")
-    for line in COMMANDS.findall(blocks):
-        if "$(" not in line:  # the shell makes words of it
-            assert callable(build_parser().parse_args(line.split()[1:]).run), line
+    return [line.split() for line in COMMANDS.findall(blocks)]
+
+
+def test_the_commands_for_coding_assistants_work_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All but the server, which stays; the run of 120 steps is shortened to 2."""
+    monkeypatch.chdir(tmp_path)
+    Path("answers.jsonl").write_text('{"response": "12", "ground_truth": "13"}\n', "utf-8")
+    small = ["steps=2", "schedule.groups_per_step=4", "trainer.threads=1"]
+    for program, *words in commands_of(ROOT / "AGENTS.md"):
+        if words[0] == "watch":
+            continue
+        shortened = [*words, *small] if words[:2] == ["train", "my-run/run.yaml"] else words
+        capfd.readouterr()
+        if program == "tail":
+            assert subprocess.run([program, *words], check=False).returncode == 0, words
+        else:
+            assert main(shortened) == 0, (words, capfd.readouterr().err)
+        told = capfd.readouterr().out
+        if "--json" in words and "ls" not in words:  # no verdict of this run failed, so `ls --failed` lists none
+            assert json.loads(told)
+    assert Path("my-run/runs/first/report.html").is_file()

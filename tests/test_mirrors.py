@@ -122,7 +122,6 @@ COVERED_BY: Mapping[str, str] = {
     "runtime.records.validation_records": "runtime/records/test_run_records.py",
     "runtime.run_agent": "runtime/test_local.py",
     "runtime.run_state": "runtime/test_resume.py",
-    "services.forwarded_chat": "serve/test_chat_proxy.py",
     "services.batches.anthropic_batches": "services/batches/test_batch_client.py",
     "services.batches.batch_api": "services/batches/test_batch_sender.py",
     "services.batches.openai_batches": "services/batches/test_batch_client.py",

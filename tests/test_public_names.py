@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,8 @@ def test_importing_the_package_loads_no_module_of_it() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         rewardflow.nonsense  # noqa: B018
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert rewardflow.__version__ == version("rewardflow")
+    assert "__version__" in dir(rewardflow)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from rewardflow.reward.component import Weighted
     from rewardflow.reward.ticket import Ticket
     from rewardflow.types import FAILURE_KINDS, FailureKind, Reward, RewardList, Rollout, ScoredGroup
+
+    __version__: str
 else:  # hidden from type checkers: with a `__getattr__` they would accept any name
     # The imports above, once more, for the interpreter; tests/test_public_names.py compares the two.
     _MODULES = {
@@ -67,6 +69,10 @@ else:  # hidden from type checkers: with a `__getattr__` they would accept any n
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
     def __getattr__(name):
+        if name == "__version__":
+            from rewardflow.observe.run_directory import own_version
+
+            return own_version()
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
@@ -75,7 +81,7 @@ else:  # hidden from type checkers: with a `__getattr__` they would accept any n
         return value
 
     def __dir__():
-        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+        return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})
 
 
 __all__ = [

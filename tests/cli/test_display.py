@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
 import pytest
 
-from rewardflow.cli.display import bar, dollars, duration, sparkline
+from rewardflow.cli.display import bar, dollars, duration, logging_to_stderr, sparkline, stderr_console
+
+
+def test_a_library_that_writes_its_warnings_itself_is_not_written_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    talkative, quiet = logging.getLogger("talkative.part"), logging.getLogger("quiet.part")
+    own = logging.StreamHandler(sys.stderr)
+    logging.getLogger("talkative").addHandler(own)
+    stderr_console.cache_clear()
+    try:
+        with logging_to_stderr(0):
+            talkative.warning("a line of a library")
+            quiet.warning("a line of another")
+    finally:
+        logging.getLogger("talkative").removeHandler(own)
+        stderr_console.cache_clear()
+    told = capsys.readouterr().err
+    assert (told.count("a line of a library"), told.count("a line of another")) == (1, 1)
 
 
 @pytest.mark.parametrize(

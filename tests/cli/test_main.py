@@ -75,6 +75,42 @@ def test_a_mistyped_command_gets_the_nearest_one(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "command", "told"),
+    [
+        (["train", "--chekc"], "train", "there is no option '--chekc'; did you mean '--check'?"),
+        (
+            ["train", "run.yaml", "steps=3", "--memroy=80"],
+            "train",
+            "there is no option '--memroy'; did you mean '--mem",
+        ),
+        (["journal", "ls", "x", "--faild"], "journal ls", "there is no option '--faild'; did you mean '--failed'?"),
+        (["demo", "--zzzz"], "demo", "there is no option '--zzzz'; rewardflow demo --help lists them"),
+        (["watch", "runs", "more"], "watch", "there is no place for 'more'"),
+        (["bench", "lerning"], "bench", "there is no choice 'lerning'; did you mean 'learning'?"),
+        (["init", "--case", "jugde"], "init", "argument --case: there is no choice 'jugde'; did you mean 'judge'?"),
+        (["bench", "zzzz"], "bench", "there is no choice 'zzzz'; there are agent, judge, "),
+    ],
+)
+def test_a_mistyped_option_or_choice_gets_the_usage_of_its_command_and_the_nearest_one(
+    arguments: list[str], command: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: rewardflow {command} [")
+    assert told in said
+
+
+@pytest.mark.parametrize("arguments", [["journal"], ["judge"], ["agent"], ["convert"], ["journal", "-v"]], ids=" ".join)
+def test_a_command_of_commands_alone_shows_its_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0
+    assert f"usage: rewardflow {arguments[0]} [-h]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     "arguments", [["-v", "demo"], ["demo", "-v"], ["journal", "-v", "ls", "x"], ["journal", "ls", "x", "-v"]]
 )
 def test_common_options_stand_before_or_after_the_command(arguments: list[str]) -> None:

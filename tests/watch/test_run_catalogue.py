@@ -30,6 +30,13 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     assert find_runs(tmp_path / "runs") == []
 
 
-def test_what_is_no_folder_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"a folder of runs, or a run's directory, got .*missing"):
-        find_runs(tmp_path / "missing")
+def test_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InvalidInput, match=r"a folder of runs, or a run's directory, got .*notes.txt"):
+        find_runs(tmp_path / "notes.txt")
+
+
+def test_a_folder_that_its_first_run_has_yet_to_make_has_no_runs(tmp_path: Path) -> None:
+    assert find_runs(tmp_path / "runs") == []
+    write_run(tmp_path / "runs" / "a", steps=0)
+    assert [run.key for run in find_runs(tmp_path / "runs")] == ["a"]

@@ -161,13 +161,13 @@ def test_rollouts_are_searched_and_can_be_left_out(tmp_path: Path) -> None:
     with_server(tmp_path / "runs", without, rollouts=False)
 
 
-def test_a_port_in_use_and_a_missing_folder_are_named(runs: Path) -> None:
+def test_a_port_in_use_and_a_file_in_place_of_the_folder_are_named(runs: Path) -> None:
     async def script(server: WatchServer, ask: Ask) -> None:
         with pytest.raises(InvalidInput, match=f"must be free to listen on, got 127.0.0.1:{server.port}"):
             async with WatchServer(runs, port=server.port):
                 pass
         with pytest.raises(InvalidInput, match="a folder of runs"):
-            async with WatchServer(runs / "missing"):
+            async with WatchServer(runs / "first" / "metrics.jsonl"):
                 pass
 
     with_server(runs, script)

@@ -113,11 +113,11 @@ COMMANDS = (
         "mock-judge",
         "rewardflow.cli.mock_judge",
         "serve a made-up judge on this machine, as slow and faulty as asked; OpenAI-compatible",
-        "rewardflow mock-judge --latency uniform:1,40 --faults 429=0.05,hang=0.01 --scale 0.1",
+        "rewardflow mock-judge --scores graded --latency lognormal:1,0.5 --faults 500=0.03",
     ),
     Command(
         "convert",
-        "rewardflow.cli.convert",
+        "rewardflow.cli.setup.convert",
         "write a data set in verl's layout, for training",
         "rewardflow convert gsm8k train.jsonl train.parquet",
     ),

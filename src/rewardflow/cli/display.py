@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 120  # of lines in a file or in CI, which have no width
 PLAIN_EVERY_S = 3.0
 TICK_S = 0.125
+COLUMN_GAP = 2
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = ".:-=+*#@"
@@ -66,11 +67,13 @@ class _SafeFormatter(logging.Formatter):
 class _StderrHandler(logging.Handler):
     """Hands records to rich's handler, which it makes for the first record.
 
-    Drops what other libraries log below a warning: some set the level of their own loggers to DEBUG.
+    Drops what other libraries log below a warning, because some set the level of their own loggers to DEBUG, and what a
+    library writes to the terminal itself.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING or record.name.partition(".")[0] == "rewardflow":
+        is_ours = record.name.partition(".")[0] == "rewardflow"
+        if is_ours or (record.levelno >= logging.WARNING and not _writes_itself(record.name)):
             self._rich_handler.handle(record)
 
     @functools.cached_property
@@ -80,6 +83,16 @@ class _StderrHandler(logging.Handler):
         handler = RichHandler(console=stderr_console(), show_path=False, log_time_format="%H:%M:%S")
         handler.setFormatter(_SafeFormatter("%(message)s"))
         return handler
+
+
+def _writes_itself(name: str) -> bool:
+    """Whether the logger or one above it, except the root, writes to a terminal; huggingface_hub's does."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None and logger.parent is not None:
+        if any(getattr(handler, "stream", None) in (sys.stderr, sys.stdout) for handler in logger.handlers):
+            return True
+        logger = logger.parent
+    return False
 
 
 @contextlib.contextmanager
@@ -101,7 +114,7 @@ def three_columns(rows: Iterable[tuple[str, str, str]]) -> Table:
     """Lays out rows of a bold label, a figure aligned to the right and text that may wrap."""
     from rich.table import Table
 
-    grid = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, COLUMN_GAP))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -14,6 +14,8 @@ from typing import Any
 
 from rewardflow.cli.command_table import COMMANDS, Command
 
+_COMMON_WORDS = ("-v", "-vv", "--verbose", "--traceback")
+
 
 class _Parser(argparse.ArgumentParser):
     """Takes the common options before and after the command's name, and a command's own arguments when it is used.
@@ -39,10 +41,21 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Allows options between the words of a list; argparse alone would end the list at the first option."""
+        """Parses the words of a command. Its own parser says what is wrong with them, not that of `rewardflow`."""
+        if self._is_parsing:  # argparse parses the words of a list in two passes, of which the first knows no list
+            return super().parse_known_args(args, namespace)
         self._load_command()
-        has_list = any(action.nargs == "*" and not action.option_strings for action in self._actions)
-        if self._is_parsing or not has_list:
+        if args is not None and all(word in _COMMON_WORDS for word in args) and self._needs_subcommand():
+            self.print_help()
+            self.exit()
+        parsed, unknown = self._parse(args, namespace)
+        if unknown:
+            self.error(self._why_unknown(unknown[0]))
+        return parsed, unknown
+
+    def _parse(self, args: Any, namespace: Any) -> Any:
+        """Allows options between the words of a list; argparse alone would end the list at the first option."""
+        if not any(action.nargs == "*" and not action.option_strings for action in self._actions):
             return super().parse_known_args(args, namespace)
         self._is_parsing = True
         try:
@@ -50,15 +63,25 @@ class _Parser(argparse.ArgumentParser):
         finally:
             self._is_parsing = False
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Suggests the nearest command for one that does not exist."""
-        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            import difflib
+    def _needs_subcommand(self) -> bool:
+        return any(isinstance(action, argparse._SubParsersAction) and action.required for action in self._actions)
 
-            nearest = difflib.get_close_matches(str(value), list(action.choices), n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(action.choices)}"
-            raise argparse.ArgumentError(None, f"there is no command {value!r}; {hint}")
-        super()._check_value(action, value)
+    def _why_unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"there is no place for {word!r}"
+        name = word.partition("=")[0]
+        options = [option for action in self._actions for option in action.option_strings]
+        return f"there is no option {name!r}{_nearest(name, options, f'; {self.prog} --help lists them')}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Suggests the nearest command or choice for one that does not exist."""
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(choice) for choice in action.choices]
+        hint = _nearest(str(value), names, f"; there are {', '.join(names)}")
+        is_command = isinstance(action, argparse._SubParsersAction)
+        told = f"there is no command {value!r}" if is_command else f"there is no choice {value!r}"
+        raise argparse.ArgumentError(None if is_command else action, f"{told}{hint}")
 
     def _load_command(self) -> None:
         command, self._unloaded = self._unloaded, None
@@ -67,6 +90,14 @@ class _Parser(argparse.ArgumentParser):
             module.add_arguments(self)
             self.set_defaults(run=module.run)
             self.epilog = self.epilog or _examples(command.example)
+
+
+def _nearest(word: str, known: Sequence[str], otherwise: str) -> str:
+    """Returns a hint: the known word that was probably meant."""
+    import difflib
+
+    found = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else otherwise
 
 
 class _ShowVersion(argparse.Action):

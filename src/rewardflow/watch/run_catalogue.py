@@ -25,7 +25,9 @@ class FoundRun:
 
 
 def find_runs(folder: Path) -> list[FoundRun]:
-    """Returns the runs below the folder, in the order of their names."""
+    """Returns the runs below the folder, in the order of their names; none if the first run has yet to make it."""
+    if not folder.exists():
+        return []
     if not folder.is_dir():
         raise InvalidInput(f"watch takes a folder of runs, or a run's directory, got {folder}")
     root = folder.resolve()

@@ -75,7 +75,7 @@ class WatchServer:
         }
 
     async def __aenter__(self) -> Self:
-        find_runs(self._folder)  # so that a mistyped folder ends the command, not the first page
+        find_runs(self._folder)  # so that a file in its place ends the command, not the first page
         self._server = web.Server(self._handle, access_log=None)
         loop = asyncio.get_running_loop()
         try:

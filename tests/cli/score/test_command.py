@@ -43,6 +43,10 @@ async def judge(response, ground_truth=None):
     return {"score": score, "components": {"half": score / 2}, "explanation": "as it says", "seen": ground_truth}
 
 
+async def talkative(response):
+    raise ValueError("begins; " + "word " * 29 + "ends")
+
+
 async def down(response):
     raise rf.ServiceError("nobody at home")
 
@@ -101,6 +105,14 @@ def calls() -> list[str]:
 def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
+
+
+def words_of_the_table(columns: int) -> str:
+    """What the command prints on a screen of this width, which it reads when it starts, with single spaces."""
+    command = [sys.executable, "-m", "rewardflow", "score", "answers.jsonl", "--reward", "reward.py:talkative"]
+    env = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run([*command, "--out", "out.jsonl"], capture_output=True, text=True, env=env, timeout=60)
+    return " ".join(done.stdout.split())
 
 
 # -- verdicts and exit codes --
@@ -546,3 +558,12 @@ def test_a_verdict_nested_without_end_is_written_short(here: Path) -> None:
     assert column("score") == [1.0, 1.0, 1.0]
     assert run_score(reward="deep.py:judge") == 0
     assert column("cached") == [True, True, True]
+
+
+def test_a_reason_is_cut_only_where_the_screen_has_no_room_for_it(here: Path) -> None:
+    answers(1)
+    assert f"ValueError: begins; {'word ' * 29}ends" in words_of_the_table(200)
+    narrow = words_of_the_table(60)
+    assert "ValueError: begins; word" in narrow
+    assert "..." in narrow
+    assert "ends" not in narrow

@@ -128,3 +128,84 @@ def test_a_first_row_that_fails_by_itself_ends_nothing(here: Path) -> None:
     (here / "reward.py").write_text("def judge(response):\n    return 1 / int(response)\n")
     assert main(["score", "answers.jsonl", "--reward", "reward.py:judge", "--out", "out.jsonl"]) == 3
     assert scores().count(None) == 1
+
+
+DEAD_PORT = """
+import urllib.request
+
+def with_urllib(response):
+    urllib.request.urlopen("http://127.0.0.1:{port}/judge", timeout=5)
+
+async def with_aiohttp(response):
+    import aiohttp
+
+    async with aiohttp.ClientSession() as session:
+        await session.post("http://127.0.0.1:{port}/judge")
+
+def by_row(response):
+    if int(response) < 3:
+        with_urllib(response)
+    return 1.0
+"""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        yield free.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "max_attempts"), [("with_urllib", "3"), ("with_aiohttp", "1"), ("with_aiohttp", "50")]
+)
+def test_a_function_that_calls_a_port_with_nobody_there_ends_the_command_with_the_reason(
+    here: Path, port: int, name: str, max_attempts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "reward.py").write_text(DEAD_PORT.replace("{port}", str(port)))
+    flags = ["--out", "out.jsonl", "--max-attempts", max_attempts, "--backoff-s", "0.1", "--max-backoff-s", "0.2"]
+    assert main(["score", "answers.jsonl", "--reward", f"reward.py:{name}", *flags]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the reward's service must be reachable" in told
+    assert "refused" in told or "Cannot connect" in told
+    assert not Path("out.jsonl").exists()
+
+
+def test_a_few_rows_that_the_service_cannot_serve_end_nothing(here: Path, port: int) -> None:
+    (here / "reward.py").write_text(DEAD_PORT.replace("{port}", str(port)))
+    flags = ["--out", "out.jsonl", "--max-attempts", "1"]
+    assert main(["score", "answers.jsonl", "--reward", "reward.py:by_row", *flags]) == 3
+    assert scores().count(None) == 3
+
+
+def test_a_function_whose_key_is_refused_ends_the_command(
+    here: Path, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.refuses_with = 401
+    code = f"""
+import urllib.error
+import urllib.request
+
+def judge(response):
+    try:
+        urllib.request.urlopen("{service.url}", data=b"1", timeout=5)
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        raise
+"""
+    (here / "reward.py").write_text(code)
+    assert main(["score", "answers.jsonl", "--reward", "reward.py:judge", "--out", "out.jsonl"]) == 2
+    assert "the reward's service must accept its caller" in " ".join(capsys.readouterr().err.split())
+    assert service.num_calls == 1
+
+
+def test_a_cascade_whose_rule_decides_the_first_answers_ends_when_nobody_is_at_the_port_of_its_judge(
+    here: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": "", "response": str(n), "ground_truth": str(n if n < 5 else -1)} for n in range(NUM_ROWS)]
+    (here / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judge = f"{{reward: llm_judge, model: m, base_urls: ['http://127.0.0.1:{port}/v1'], criteria: [correctness]}}"
+    rule = "{reward: regex, answer: '[0-9]+'}"
+    (here / "judge.yaml").write_text(f"reward: cascade\nfirst: {rule}\nthen: {judge}\nask_below: 1.0\n")
+    assert main(["score", "answers.jsonl", "--reward", "judge.yaml", "--out", "out.jsonl"]) == 2
+    assert f"got no connection to 127.0.0.1:{port}" in " ".join(capsys.readouterr().err.split())

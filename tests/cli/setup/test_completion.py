@@ -1,66 +1,48 @@
-"""Completion in shells, tried in a real bash."""
+"""The words that completion knows: those of the parsers, each where it belongs."""
 
 from __future__ import annotations
-
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from rewardflow.cli.command_table import COMMANDS
 from rewardflow.cli.main import main
 from rewardflow.cli.setup.completion import command_words
+from rewardflow.cli.setup.completion_scripts import CommandWords
 
 
 @pytest.fixture(scope="module")
-def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("completion") / "rewardflow.bash"
-    from rewardflow.cli.setup import completion
-
-    path.write_text(completion.bash_script(completion.command_words()), "utf-8")
-    return path
+def words() -> dict[str, CommandWords]:
+    return {one.path: one for one in command_words()}
 
 
-def completed(script: Path, line: str) -> list[str]:
-    """What bash offers at the end of the line."""
-    words = line.split(" ")
-    listed = " ".join(f"'{word}'" for word in words)
-    code = (
-        f"source {script}; COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; COMP_LINE='{line}'; "
-        'COMP_POINT=${#COMP_LINE}; _rewardflow; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, cwd=script.parent)
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("rewardflow tr", ["train"]),
-        ("rewardflow train --res", ["--resume"]),
-        ("rewardflow train trainer.lr", ["trainer.lr=", "trainer.lr_schedule="]),
-        ("rewardflow journal vac", ["vacuum"]),
-        ("rewardflow score --max-cost", ["--max-cost-usd"]),
-        ("rewardflow completion f", ["fish"]),
-        ("rewardflow train rewardflow.b", ["rewardflow.bash"]),
-    ],
-)
-def test_bash_completes_commands_options_keys_and_files(line: str, offered: list[str], bash_script: Path) -> None:
-    assert completed(bash_script, line) == offered
-
-
-def test_every_command_and_option_is_there_in_every_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    words = command_words()
-    assert list(words) == [command.name for command in COMMANDS]
-    assert "--print-config" in words["train"].options
+def test_every_command_is_there_in_every_shell(
+    words: dict[str, CommandWords], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(words[""].subcommands) == [command.name for command in COMMANDS]
     for shell in ("bash", "zsh", "fish"):
         assert main(["completion", shell]) == 0
         script = capsys.readouterr().out
         assert all(command.name in script for command in COMMANDS)
-    assert "-n '__fish_seen_subcommand_from train' -l resume -d 'go on with the run in run_dir" in script
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_the_script_is_sound_bash(bash_script: Path) -> None:
-    assert subprocess.run(["bash", "-n", str(bash_script)], check=False).returncode == 0
+def test_the_options_of_a_subcommand_belong_to_it_alone(words: dict[str, CommandWords]) -> None:
+    names = {path: {option.name for option in one.options} for path, one in words.items()}
+    assert "--print-config" in names["/train"]
+    assert "--answers" in names["/demo/agent"]
+    assert "--answers" not in names["/demo"]
+    assert "--failed" in names["/journal/ls"]
+    assert "--failed" not in names["/journal/show"]
+    assert all({"--help", "--verbose", "--traceback"} <= one for one in names.values())
+
+
+def test_an_option_knows_its_choices_and_whether_it_takes_a_value(words: dict[str, CommandWords]) -> None:
+    (case,) = (option for option in words["/init"].options if option.name == "--case")
+    assert case.choices == ("function", "judge", "rule-and-judge")
+    takes = {option.name: option.takes_value for option in words["/train"].options}
+    assert (takes["--memory"], takes["--check"]) == (True, False)
+
+
+def test_only_commands_that_take_files_offer_them(words: dict[str, CommandWords]) -> None:
+    assert words["/train"].takes_files
+    assert not words["/journal"].takes_files
+    assert not words["/completion"].takes_files

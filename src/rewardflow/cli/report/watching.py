@@ -15,6 +15,7 @@ from typing import Final
 import orjson
 
 from rewardflow.cli.display import stderr_console
+from rewardflow.cli.safe_text import safe
 
 PORT: Final = 8079
 
@@ -36,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not Path(args.folder).exists():
+        told = f"there is no folder {safe(args.folder)} yet; its runs are shown when they start"
+        stderr_console().print(told, soft_wrap=True)
     asyncio.run(_serve(args))
     return 0
 

@@ -18,7 +18,7 @@ import orjson
 import rewardflow as rf
 from rewardflow.answers import BadRow, JudgedAnswer
 from rewardflow.cli.agent_view import num_retries
-from rewardflow.cli.display import bar, dollars, duration, sparkline, stdout_console, three_columns
+from rewardflow.cli.display import COLUMN_GAP, bar, dollars, duration, sparkline, stdout_console, three_columns
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.scoring import Scoring
 from rewardflow.observe.histogram import Histogram
@@ -31,7 +31,8 @@ MAX_BINS = 10
 MAX_DISTINCT = 11  # scores of 0 to 10 get one bar each
 BAR_WIDTH = 40
 REASONS_SHOWN = 2
-REASON_CHARS = 80
+REASON_LINES = 2  # of the screen
+MIN_REASON_COLUMNS = 20
 
 
 # ---- distribution of scores -----------------------------------------------------------------------------------------
@@ -213,8 +214,13 @@ def show(outcome: ScoreOutcome, console: Console) -> None:
         f"\n{outcome.rows:,} rows: {outcome.scored:,} scored{imputed}, {outcome.failed:,} failed, "
         f"in {duration(outcome.elapsed_s)}\n"
     )
-    scores = _score_rows(outcome, ascii_only=console.options.ascii_only)
-    console.print(three_columns([*scores, *_failure_rows(outcome), *_rest(outcome)]))
+    scores, rest = list(_score_rows(outcome, ascii_only=console.options.ascii_only)), list(_rest(outcome))
+    failures = list(_failure_rows(outcome))
+    everything = [*scores, *failures, *rest]
+    taken = sum(max(len(row[column]) for row in everything) + COLUMN_GAP for column in (0, 1))
+    columns = max(console.width - taken, MIN_REASON_COLUMNS)
+    clipped = [(label, figure, _clipped(reasons, columns)) for label, figure, reasons in failures]
+    console.print(three_columns([*scores, *clipped, *rest]))
     console.print(f"\nverdicts:  {safe(str(outcome.out))}", soft_wrap=True)
 
 
@@ -237,7 +243,7 @@ def _score_rows(outcome: ScoreOutcome, *, ascii_only: bool) -> Iterator[tuple[st
 
 def _failure_rows(outcome: ScoreOutcome) -> Iterator[tuple[str, str, str]]:
     for number, (kind, reasons) in enumerate(outcome.failures.items()):
-        examples = "\n".join(_first_clause(reason) for reason, _ in reasons.most_common(REASONS_SHOWN))
+        examples = "\n".join(" ".join(safe(reason).split()) for reason, _ in reasons.most_common(REASONS_SHOWN))
         yield "" if number else "failures", f"{kind} {reasons.total():,}", examples
 
 
@@ -259,6 +265,7 @@ def _rest(outcome: ScoreOutcome) -> Iterator[tuple[str, str, str]]:
         yield "saved", dollars(outcome.cache_saved_usd), f"{outcome.cached_tokens:,} {text}"
 
 
-def _first_clause(reason: str) -> str:
-    clause = safe(reason).partition("; ")[0].partition("\n")[0]
-    return clause if len(clause) <= REASON_CHARS else f"{clause[: REASON_CHARS - 3]}..."
+def _clipped(reasons: str, columns: int) -> str:
+    """Cuts each reason where it would take more than `REASON_LINES` lines of the screen."""
+    room = columns * REASON_LINES
+    return "\n".join(one if len(one) <= room else f"{one[: room - 3]}..." for one in reasons.split("\n"))

@@ -74,8 +74,8 @@ async def score_all(
             async with AgentView(agent, len(rollouts), console).shown():
                 tickets: list[rf.Ticket] = []
                 try:
-                    rest, slow = await ask_first(agent, rollouts, scoring.take) if probes else (rollouts, None)
-                    tickets += [agent.submit(rest)] if slow is None else [agent.submit(rest), slow]
+                    rest, slow = await ask_first(agent, rollouts, scoring.take) if probes else (rollouts, [])
+                    tickets += [agent.submit(rest), *slow]
                     for ticket in tickets:
                         async for group in ticket:
                             scoring.take([group])

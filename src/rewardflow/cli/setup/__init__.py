@@ -1,1 +1,1 @@
-"""Commands for the first minutes: files of a new run, and completion in the shell."""
+"""Commands for the first minutes: files of a new run, data in the layout for training, completion in the shell."""
