@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rewardflow.errors import InvalidInput
@@ -49,3 +51,8 @@ def test_a_message_keeps_its_text_reason_and_all_tokens_of_its_prompt() -> None:
         "completion_tokens": 5,
         "prompt_tokens_details": {"cached_tokens": 30},
     }
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"output_tokens": 5}, {"input_tokens": None, "output_tokens": 5}])
+def test_a_prompt_whose_tokens_were_not_told_is_not_free(usage: Any) -> None:
+    assert chat_completion_of({"content": [], "stop_reason": "end_turn", "usage": usage})["usage"] is None

@@ -80,9 +80,8 @@ def _usage(usage: Any) -> dict[str, Any] | None:
     """Returns the usage with all tokens of the prompt: this service counts cached ones beside `input_tokens`."""
     if not isinstance(usage, Mapping):
         return None
-    counts = [
-        usage.get(name) or 0 for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    ]
+    counts = [usage.get("input_tokens")]  # without it the prompt's tokens are unknown; the others may be left out
+    counts += [usage.get(name) or 0 for name in ("cache_read_input_tokens", "cache_creation_input_tokens")]
     if not all(isinstance(one, int) for one in counts):
         return None
     return {
