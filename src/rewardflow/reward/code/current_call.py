@@ -122,6 +122,8 @@ def request_of_unknown_cost(is_free: Callable[[Exception], bool]) -> Iterator[Ca
 
 def drop_odd_usage(call: Call) -> None:
     """Makes a cost or a count unknown that no call can have: reward code can set the fields of its call to anything."""
+    if call.tokens == call.cached_tokens == 0 and call.cost_usd == call.cache_saved_usd == 0.0:
+        return  # most calls that are not a judge's
     if not _is_number(call.cost_usd, MAX_CALL_USD):
         call.cost_usd, call.is_cost_known = 0.0, False
         call.num_unpriced += 1

@@ -158,7 +158,8 @@ class Pace:
         """Records an answered call. `tokens_used` is what the service reported; 0: no report, keep the reservation."""
         self._asked_waits.accepted(start.at)
         self._announced_rpm.accepted(1.0, now)
-        self._announced_tpm.accepted(tokens_used or start.tokens, now)
+        if tokens_used or start.tokens:
+            self._announced_tpm.accepted(tokens_used or start.tokens, now)
         if tokens_used <= 0:
             return
         if self._budget is not None:

@@ -40,7 +40,8 @@ class AnnouncedLimit:
         if now - self._window_at >= _WINDOW_S:
             self._window_at, self._in_window = now, 0.0
         self._in_window += amount
-        self._most_in_window = max(self._most_in_window, self._in_window)
+        if self._in_window > self._most_in_window:
+            self._most_in_window = self._in_window
         self._num_since_doubted += 1
 
     def believe(self, announced: float) -> float | None:
