@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hypothesis import settings
 
+from rewardflow.policy.cpu_instructions import avoid_undescribed_amx
+
 # Lets every test import the helpers that stand beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -27,6 +29,9 @@ os.environ.pop("COLUMNS", None)
 # Two processes share the cores; without this, torch would start a thread for every core in each of them.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tests multiply in bfloat16 without a policy too, also in processes that they start.
+avoid_undescribed_amx()
 
 # A shell starts a job in the background (`nohup make test &`) with Ctrl-C ignored, and every child inherits that; tests
 # that send SIGINT need the usual disposition. A handler becomes the default one in a child.

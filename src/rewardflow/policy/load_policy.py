@@ -27,6 +27,7 @@ from transformers import (
 
 from rewardflow.errors import InvalidInput
 from rewardflow.policy import tiny
+from rewardflow.policy.cpu_instructions import avoid_undescribed_amx
 from rewardflow.policy.hub_connection import require_hub
 from rewardflow.policy.model_place import TINY, ModelPlace, check_holds_tokenizer, find
 from rewardflow.policy.outline import outlined
@@ -78,6 +79,7 @@ def outline_policy(settings: PolicySettings) -> Policy:
 
 
 def _completed(policy: Policy, settings: PolicySettings) -> Policy:
+    avoid_undescribed_amx()
     _check(policy, settings)
     if settings.chat_template is not None:
         policy.tokenizer.chat_template = _template(settings.chat_template)
