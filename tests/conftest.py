@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from rewardflow.policy.cpu_instructions import avoid_undescribed_amx
@@ -38,6 +39,26 @@ avoid_undescribed_amx()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files that take longest, begun first: a process that begins one of them last would finish it alone.
+_SLOWEST_FIRST = (
+    "test_quick_start.py",
+    "cli/demo/test_command.py",
+    "cli/train/test_command.py",
+    "runtime/test_resume.py",
+    "bench/test_schedules.py",
+    "services/test_fault_mix.py",
+    "train/fsdp2/test_sharding.py",
+    "shared_agent/test_host.py",
+    "runtime/test_critic_run.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    order = {here / name: place for place, name in enumerate(_SLOWEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
 
 # Each needs a package that its make target installs into an environment of its own. No folder here has the name of a
 # package: this one is on the path, so it would be taken for the package.

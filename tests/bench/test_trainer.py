@@ -49,8 +49,16 @@ def figures(name: str, turns: Sequence[Turn], why_not: str = "") -> TrainerFigur
     return TrainerFigures(name=name, workload=TINY, turns=turns, why_not=why_not)
 
 
-def test_our_run_takes_turns_and_tells_what_they_took() -> None:
-    (ours,) = run_trainer_benchmarks(programs()[:1], workload=TINY)
+@pytest.fixture(scope="module")
+def measured() -> Sequence[TrainerFigures]:
+    """Ours, TRL in an environment without it, and verl with an interpreter that is not there."""
+    ours, trl, _ = programs()
+    return list(run_trainer_benchmarks([ours, trl, programs(verl_python="/nowhere/python")[2]], workload=TINY))
+
+
+@without_trl
+def test_our_run_takes_turns_and_tells_what_they_took(measured: Sequence[TrainerFigures]) -> None:
+    ours = measured[0]
     assert [turn.steps for turn in ours.turns] == [2, 2]
     assert 0 < ours.generate_s < ours.step_s
     assert 0 < ours.update_s <= ours.train_s < ours.step_s
@@ -59,20 +67,17 @@ def test_our_run_takes_turns_and_tells_what_they_took() -> None:
 
 
 @without_trl
-def test_what_is_not_installed_is_not_measured_and_told_how_to_install() -> None:
-    ours, trl = run_trainer_benchmarks(programs()[:2], workload=TINY)
-    assert ours.turns
+def test_what_is_not_installed_is_not_measured_and_told_how_to_install(measured: Sequence[TrainerFigures]) -> None:
+    ours, trl, _ = measured
     assert not trl.turns
     assert f"{sys.executable} has no trl" in trl.why_not
     assert "trl_requirements.txt" in trl.why_not
     assert report_of([ours, trl])["trainer"][1] == {"name": TRL, "is_measured": False, "why_not": trl.why_not}
 
 
-def test_an_interpreter_that_is_not_there_is_told() -> None:
-    _, verl = run_trainer_benchmarks(
-        [programs()[0], programs(verl_python="/nowhere/python")[2]], workload=replace(TINY, rounds=1)
-    )
-    assert verl.why_not == "/nowhere/python cannot be run: No such file or directory"
+@without_trl
+def test_an_interpreter_that_is_not_there_is_told(measured: Sequence[TrainerFigures]) -> None:
+    assert measured[2].why_not == "/nowhere/python cannot be run: No such file or directory"
 
 
 def test_a_contender_that_dies_is_explained_by_its_last_error(tmp_path: Path) -> None:

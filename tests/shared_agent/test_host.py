@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from killable_host import KillableHost, UnreliableHost
 
@@ -182,6 +182,7 @@ def test_runs_that_are_more_than_the_slots_take_turns_at_them() -> None:
     clock.run(main())
 
 
+@settings(max_examples=40)  # each is a host with its journal on disk, several times
 @given(
     kills=st.lists(st.floats(0.0, 3.0), max_size=4),
     group_size=st.integers(1, 4),

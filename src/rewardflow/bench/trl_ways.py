@@ -76,6 +76,7 @@ class TrlFigures:
 
 def run_trl_benchmark(*, python: str | None, quick: bool, seeds: Sequence[int]) -> TrlFigures:
     python = python or sys.executable
+    _require_trl(python)
     steps = _WARMUP_STEPS + (_QUICK_TIMED_STEPS if quick else _TIMED_STEPS)
     at_once = _trained(python, JudgedWorkload(way=FUNCTION, steps=steps, scale=0.0, seed=seeds[0]))
     compute_s = median(at_once.step_s[_WARMUP_STEPS:])
@@ -88,6 +89,19 @@ def run_trl_benchmark(*, python: str | None, quick: bool, seeds: Sequence[int]) 
         rewards=learnt,
         versions=timed[PLAIN].versions,
     )
+
+
+def _require_trl(python: str) -> None:
+    """Raises before a model is made for nothing."""
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('trl') is None)"
+    try:
+        has_trl = subprocess.run((python, "-c", look)).returncode == 0
+    except OSError as error:
+        raise ContenderFailed(f"{python} cannot be run: {error.strerror}") from error
+    if not has_trl:
+        raise ContenderFailed(
+            f"{python} has no trl; name an interpreter that has it with --trl-python, or run `make bench-trl`"
+        )
 
 
 def _learnt(python: str, way: str, seeds: Sequence[int]) -> dict[int, list[float]]:
@@ -107,15 +121,11 @@ def _trained(python: str, workload: JudgedWorkload) -> JudgedResult:
         (folder / "alone" / "rewardflow").symlink_to(Path(rewardflow.__file__).parent, target_is_directory=True)
         module = "rewardflow.bench.contenders.trl_judged"
         environment = {**os.environ, "PYTHONPATH": str(folder / "alone"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        try:
-            ended = subprocess.run((python, "-m", module, name), env=environment, capture_output=True, text=True)
-        except OSError as error:
-            raise ContenderFailed(f"{python} cannot be run: {error.strerror}") from error
+        ended = subprocess.run((python, "-m", module, name), env=environment, capture_output=True, text=True)
         if ended.returncode:
             lines = [line for line in ended.stderr.splitlines() if line.strip()]
             raise ContenderFailed(
-                f"training with TRL ended with {ended.returncode}: {lines[-1] if lines else 'it said nothing'}; name "
-                "an interpreter that has TRL with --trl-python, or run `make bench-trl`"
+                f"training with TRL ended with {ended.returncode}: {lines[-1] if lines else 'it said nothing'}"
             )
         return JudgedResult.read(folder)
 

@@ -28,6 +28,7 @@ def _hides_its_tiles(cpuinfo: Path) -> bool:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:  # another operating system
         return False
-    first_cpu = dict(map(str.strip, line.split(":", 1)) for line in text.split("\n\n")[0].splitlines() if ":" in line)
+    lines = [line.partition(":") for line in text.split("\n\n")[0].splitlines()]
+    first_cpu = {name.strip(): value.strip() for name, _, value in lines}
     level = first_cpu.get("cpuid level", "")
     return "amx_tile" in first_cpu.get("flags", "").split() and level.isdigit() and int(level) < _TILE_LEAF
