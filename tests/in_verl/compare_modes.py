@@ -29,6 +29,8 @@ import verl_job  # noqa: E402
 from verl_cpu_rewards import delay_s  # noqa: E402
 from verl_cpu_spans import FILE_VARIABLE, Span, read_spans  # noqa: E402
 
+from rewardflow.policy.cpu_instructions import avoid_undescribed_amx  # noqa: E402
+
 GROUPS, ROLLOUTS, MINI_BATCHES = 8, 4, 4
 SIGMA, CAP_S = 1.0, 30.0
 SAMPLER = Path(__file__).parent / "on_cpu" / "verl_cpu_sampler.py"
@@ -224,6 +226,7 @@ def main() -> None:
     parser.add_argument("--token-ms", type=float, default=0.0, help="generate at this pace, with no work for the CPU")
     parser.add_argument("--only", choices=[mode.name for mode in MODES], action="append")
     args = parser.parse_args()
+    avoid_undescribed_amx()
     os.environ[verl_cpu_pace.VARIABLE] = str(args.token_ms / 1000)
     delays = Delays(median_s=args.median_s, num_prompts=GROUPS * (args.steps + 1))
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
