@@ -20,6 +20,7 @@ from typing import IO, Any
 import rewardflow
 from rewardflow.bench.contenders.turns import GO, Turn
 from rewardflow.errors import RewardflowError
+from rewardflow.policy.cpu_instructions import avoid_undescribed_amx
 
 _END_S = 30.0  # to exit, once it has finished its work
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -95,6 +96,7 @@ def running(program: Program, folder: Path) -> Iterator[Contender]:
 
 
 def _process(command: Sequence[str], path: Path, errors: IO[str]) -> subprocess.Popen[str]:
+    avoid_undescribed_amx()
     inherited = os.environ.get("PYTHONPATH")
     environment = {
         **os.environ,
