@@ -73,6 +73,7 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
             "filter_groups.metric must name",
         ),
         ({"algorithm__adv_estimator": "remax"}, "no rewards of greedy rollouts"),
+        ({"algorithm__adv_estimator": "gdpo"}, "no numbers of the reward beside its score"),
         ({"actor_rollout_ref__actor__strategy": "automodel"}, "got actor_rollout_ref.actor.strategy=automodel"),
         ({"actor_rollout_ref__actor__strategy": "veomni"}, "got actor_rollout_ref.actor.strategy=veomni"),
         ({"algorithm__adv_estimator": "gae", "critic__ppo_mini_batch_size": 3}, "got 2 and 3"),

@@ -21,12 +21,12 @@ _ENGINES: Mapping[str, str] = {
     "torchtitan": "torchtitan",
 }
 
-
 # Estimators that need data which no mode of verl's v1 trainer computes, and these data.
 _WITHOUT_THEIR_DATA: Mapping[str, str] = {
     "remax": "rewards of greedy rollouts (reward_baselines)",
     "optimal_token_baseline": "sums of squared probabilities (sum_pi_squared)",
     "tir_optimal_token_baseline": "sums of squared probabilities (sum_pi_squared)",
+    "gdpo": "numbers of the reward beside its score (algorithm.gdpo_reward_keys)",
 }
 
 
@@ -85,15 +85,19 @@ def engine_of(actor: Mapping[str, Any]) -> Mapping[str, Any]:
     return engine
 
 
+def check_estimator(name: str) -> None:
+    """Refuses an estimator that would fail after the first step was generated and judged, in any mode."""
+    if name in _WITHOUT_THEIR_DATA:
+        raise InvalidInput(
+            f"verl's v1 trainer has no {_WITHOUT_THEIR_DATA[name]} for it, got algorithm.adv_estimator={name}"
+        )
+
+
 def check_mode(config: Mapping[str, Any]) -> None:
     """Refuses what trainer mode `rewardflow` cannot do."""
     settings = settings_of(config)
     engine_of(config["actor_rollout_ref"]["actor"])
-    estimator = config["algorithm"]["adv_estimator"]
-    if estimator in _WITHOUT_THEIR_DATA:
-        raise InvalidInput(
-            f"verl's v1 trainer has no {_WITHOUT_THEIR_DATA[estimator]} for it, got algorithm.adv_estimator={estimator}"
-        )
+    check_estimator(config["algorithm"]["adv_estimator"])
     manager = config["reward"]["reward_manager"]["name"]
     if manager != SECTION:
         raise InvalidInput(

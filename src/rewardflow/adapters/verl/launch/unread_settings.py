@@ -41,6 +41,7 @@ _WITHOUT_EFFECT: Mapping[str, str] = {
 
 # Settings that trainer mode `rewardflow` does not read, because it does these things in its own way.
 _UNREAD_BY_OUR_MODE: Mapping[str, str] = {
+    f"trainer.v1.{SECTION}": f"its settings are in the section {SECTION}",
     "trainer.v1.sampler": "it takes the groups of a step, and rewardflow.max_staleness is the bound",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "it uses its own agent loop",
     "skip.rollout_tq": "it cannot skip generation",

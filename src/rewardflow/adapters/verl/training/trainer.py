@@ -350,7 +350,7 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
         if self.use_critic:
             with marked_timer("update_critic", timing_raw):
                 self.train_critic(whole, metrics)
-        if self.config.trainer.critic_warmup <= self.global_steps:
+        if self._trains_actor:
             with marked_timer("update_actor", timing_raw):
                 whole.extra_info["disable_auto_offload"] = self._offloads
                 if self._weighs_tokens:
@@ -359,6 +359,11 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
         self._note_updates(parts, metrics)
         aggregator.add_step_metrics(metrics, sample_count=len(real_rows(whole)))
         return whole
+
+    @property
+    def _trains_actor(self) -> bool:
+        """Whether the steps that train the critic alone are over."""
+        return bool(self.config.trainer.critic_warmup <= self.global_steps)
 
     @property
     def _weighs_tokens(self) -> bool:
@@ -395,8 +400,8 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
         if self._offloads:
             self.actor_rollout_wg.to("device", **self._offloaded)
         yield
-        rates = self.actor_rollout_wg.advance_learning_rate()
-        self._learning_rate = _first_number(rates)
+        if self._trains_actor:
+            self._learning_rate = _first_number(self.actor_rollout_wg.advance_learning_rate())
         if self.use_critic:
             self.critic_wg.advance_learning_rate()
         if self._offloads:
@@ -418,7 +423,7 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
         self._step_metrics = {
             **self._own_numbers.metrics(self._record.rewards),
             **self._record.metrics(usage),
-            "actor/lr": self._learning_rate,
+            **({"actor/lr": self._learning_rate} if self._trains_actor else {}),
         }
         if self._files is not None:
             report = self._record.report(usage, ended_s=time.monotonic())
