@@ -112,6 +112,7 @@ def checked(words: list[str]) -> dict[str, Any]:
         ("critic.forward_micro_batch_size_per_gpu=4", "its place is critic.ppo_infer_micro_batch_size_per_gpu"),
         ("actor_rollout_ref.rollout.multi_stage_wake_up=True", "nothing reads it"),
         ("trainer.v1.colocate_async.num_warmup_batches=3", "trainer.v1.trainer_mode is rewardflow"),
+        ("algorithm.filter_groups.max_inflight_gen_batches=2", "this mode generates all that is missing at once"),
     ],
 )
 def test_what_changes_no_training_is_told_and_goes_on(word: str, why: str) -> None:

@@ -101,6 +101,7 @@ FINGERPRINTS: Mapping[str, str] = {
     "experimental/reward_loop/reward_manager/base.py:RewardManagerBase": "f2ff2d749dae",
     "workers/utils/losses.py:ppo_loss": "389564a0ec55",
     "workers/utils/padding.py:response_to_nested": "e66ec0bae46f",
+    "utils/reward_score/__init__.py:default_compute_score": "cac5bbf5e84d",
     "utils/tensordict_utils.py:list_of_dict_to_tensordict": "5493637e0b81",
 }
 
