@@ -28,7 +28,7 @@ from rewardflow.adapters.verl.accounting.board_actor import BOARD_KEY, BoardActo
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.adapters.verl.accounting.own_numbers import OwnNumbers
 from rewardflow.adapters.verl.accounting.run_files import RunFiles
-from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS, VerlStepRecord
+from rewardflow.adapters.verl.accounting.step_metrics import EQUAL_SCORES, TOO_FEW_VERDICTS, VerlStepRecord
 from rewardflow.adapters.verl.config_checks import check_mode, engine_of
 from rewardflow.adapters.verl.contact import TrainerContact, num_ranks
 from rewardflow.adapters.verl.job_agent import agent_for_job
@@ -44,7 +44,6 @@ from rewardflow.adapters.verl.stored_rows import (
     rows_of,
 )
 from rewardflow.adapters.verl.training.group_filter import (
-    EQUAL_SCORES,
     MAX_BATCHES,
     GroupFilter,
     is_restored,
