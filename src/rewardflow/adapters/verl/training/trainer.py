@@ -294,10 +294,12 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
             with marked_timer("old_log_prob", timing_raw):
                 batch.extra_info["disable_auto_offload"] = self._offloads
                 self.take_old_log_probs(batch, metrics)
-                batch.extra_info["disable_auto_offload"] = False
+            # With adapters the reference is the actor without them, and must stay loaded for the updates.
+            batch.extra_info["disable_auto_offload"] = self._offloads and self.ref_in_actor
             if self.use_reference_policy:
                 with marked_timer("ref", timing_raw):
                     self.take_ref_log_probs(batch, metrics)
+            batch.extra_info["disable_auto_offload"] = False
             if self.use_critic:
                 with marked_timer("values", timing_raw):
                     self.take_values(batch, metrics)
