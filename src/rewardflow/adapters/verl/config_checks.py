@@ -85,6 +85,14 @@ def engine_of(actor: Mapping[str, Any]) -> Mapping[str, Any]:
     return engine
 
 
+def offloaded(actor: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns what verl keeps in main memory while the actor does nothing, as arguments of the engine's `to`."""
+    engine = engine_of(actor)
+    moves_itself = actor["strategy"] == "fsdp2" and bool(engine.get("offload_policy"))  # verl ignores the rest then
+    model = bool(engine["param_offload"]) and not moves_itself
+    return {"model": model, "optimizer": bool(engine["optimizer_offload"]) and not moves_itself, "grad": model}
+
+
 def check_estimator(name: str) -> None:
     """Refuses an estimator that would fail after the first step was generated and judged, in any mode."""
     if name in _WITHOUT_THEIR_DATA:

@@ -29,7 +29,7 @@ from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.adapters.verl.accounting.own_numbers import OwnNumbers
 from rewardflow.adapters.verl.accounting.run_files import RunFiles
 from rewardflow.adapters.verl.accounting.step_metrics import EQUAL_SCORES, TOO_FEW_VERDICTS, VerlStepRecord
-from rewardflow.adapters.verl.config_checks import check_mode, engine_of
+from rewardflow.adapters.verl.config_checks import check_mode, offloaded
 from rewardflow.adapters.verl.contact import TrainerContact, num_ranks
 from rewardflow.adapters.verl.job_agent import agent_for_job
 from rewardflow.adapters.verl.settings import SECTION, settings_of
@@ -387,13 +387,7 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
 
     @property
     def _offloaded(self) -> dict[str, bool]:
-        """What the actor's engine keeps in main memory between steps, as arguments of its `to`."""
-        engine = engine_of(self.config.actor_rollout_ref.actor)
-        return {
-            "model": bool(engine["param_offload"]),
-            "optimizer": bool(engine["optimizer_offload"]),
-            "grad": bool(engine["param_offload"]),
-        }
+        return offloaded(self.config.actor_rollout_ref.actor)
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
