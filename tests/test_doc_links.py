@@ -21,6 +21,7 @@ LINK = re.compile(r"\]\(([^()\s]+)\)")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 FOR_PEOPLE = re.compile(r'[ \t]*(#(?! \w+\.\w+$).*|""".*""")$', re.MULTILINE)
+CODE = re.compile(r"`[^`\n]+`")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
@@ -60,6 +61,17 @@ def code(path: Path) -> list[tuple[str, str]]:
     ]
 
 
+def facts(text: str) -> list[list[str]]:
+    """Returns what no translation changes: indented commands, and the code and numbers of each row of a table."""
+    lines = [line for line in text.splitlines() if line.startswith(("|", "    "))]
+    return [[line] if line.startswith("    ") else facts_of_row(line) for line in lines]
+
+
+def facts_of_row(line: str) -> list[str]:
+    numbers = [number.rstrip(",") for number in NUMBER.findall(CODE.sub("", line))]
+    return sorted([*CODE.findall(line), *numbers])
+
+
 def figures_without_source(text: str, heading: str) -> list[str]:
     """Numbers of the section's table that benchmarks.md does not have."""
     section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
@@ -95,6 +107,12 @@ def test_both_languages_show_the_same_code_and_have_the_same_sections(english: s
     assert sections[0] == sections[1]
 
 
+def test_both_pages_about_verl_have_the_same_commands_tables_and_figures() -> None:
+    english, chinese = (facts((ROOT / "docs" / page).read_text("utf-8")) for page in ("verl.md", "verl_zh.md"))
+    assert chinese == english
+    assert len(english) > 80
+
+
 @pytest.mark.parametrize(("page", "heading"), [("README.md", "Measured"), ("README_zh.md", "测量结果")])
 def test_figures_of_the_front_page_are_those_of_the_benchmarks(page: str, heading: str) -> None:
     assert figures_without_source((ROOT / page).read_text("utf-8"), heading) == []
@@ -125,6 +143,12 @@ def test_comments_may_differ_between_languages_and_code_may_not(tmp_path: Path) 
     for name, text in {"a": "x = 1  # one\n", "b": "x = 1  # 一\n", "c": "x = 2  # one\n"}.items():
         (tmp_path / name).write_text(f"```python\n{text}```\n")
     assert code(tmp_path / "a") == code(tmp_path / "b") != code(tmp_path / "c")
+
+
+def test_words_of_a_table_may_differ_between_languages_and_figures_may_not() -> None:
+    english, chinese, wrong = "| `sync` | 9.8 s |\n", "| `sync` | 9.8 秒 |\n", "| `sync` | 8.9 秒 |\n"
+    assert facts(english) == facts(chinese) != facts(wrong)
+    assert facts("    make test\n") != facts("    make check\n")
 
 
 def test_a_figure_that_nobody_measured_is_found() -> None:

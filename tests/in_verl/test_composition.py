@@ -77,6 +77,9 @@ def test_a_key_that_verl_does_not_know_is_refused_by_name() -> None:
         (["data.train_batch_size=100"], "must be a multiple"),
         (["critic.ppo_mini_batch_size=100"], r"a multiple of critic.ppo_mini_batch_size, got 256 and 100"),
         (["critic.ppo_epochs=2"], "critic.ppo_epochs=2"),
+        (["algorithm.adv_estimator=gdpo", "reward.reward_manager.name=gdpo"], "no numbers of the reward beside"),
+        (["trainer.v1.trainer_mode=sync", "algorithm.adv_estimator=remax"], "no rewards of greedy rollouts"),
+        (["+trainer.v1.rewardflow.max_staleness=1"], "its settings are in the section rewardflow"),
         (["reward.reward_manager.name=gdpo"], "needs reward.reward_manager.name=rewardflow"),
         (
             ["trainer.v1.trainer_mode=sync", "reward.reward_manager.name=naive", "data.reward_fn_key=topic"],
@@ -109,6 +112,7 @@ def checked(words: list[str]) -> dict[str, Any]:
         ("critic.forward_micro_batch_size_per_gpu=4", "its place is critic.ppo_infer_micro_batch_size_per_gpu"),
         ("actor_rollout_ref.rollout.multi_stage_wake_up=True", "nothing reads it"),
         ("trainer.v1.colocate_async.num_warmup_batches=3", "trainer.v1.trainer_mode is rewardflow"),
+        ("algorithm.filter_groups.max_inflight_gen_batches=2", "this mode generates all that is missing at once"),
     ],
 )
 def test_what_changes_no_training_is_told_and_goes_on(word: str, why: str) -> None:

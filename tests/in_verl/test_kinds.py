@@ -58,10 +58,12 @@ def test_a_kind_trains_two_steps(materials: Materials, tmp_path: Path, words: li
     assert all(norm > 0 for norm in outcome.column("actor/grad_norm"))
 
 
-def test_a_critic_and_a_reference_on_fsdp2_have_their_part_in_every_update(
+def test_a_critic_and_a_reference_on_fsdp2_have_their_part_in_every_update_and_the_critic_may_start_alone(
     materials: Materials, tmp_path: Path
 ) -> None:
     words = [
+        "trainer.critic_warmup=2",  # the first step in which the actor trains
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=4",
         "algorithm.adv_estimator=gae",
         "critic.strategy=fsdp2",
         f"critic.model.path={materials.model}",
@@ -75,11 +77,12 @@ def test_a_critic_and_a_reference_on_fsdp2_have_their_part_in_every_update(
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
         "rewardflow.max_staleness=1",
     ]
-    outcome = ended_well(tmp_path, [*verl_job.small(materials), *judged_by("delayed", median_s=0.1), *words])
-    assert outcome.column("rewardflow/verdicts/scored") == [16, 16]
-    assert outcome.column("rewardflow/staleness/max") == [0, 1]
+    outcome = ended_well(tmp_path, [*verl_job.small(materials, steps=3), *judged_by("delayed", median_s=0.1), *words])
+    assert outcome.column("rewardflow/verdicts/scored") == [16, 16, 16]
+    assert outcome.column("rewardflow/staleness/max") == [0, 1, 1]
     assert all(norm > 0 for norm in (*outcome.column("actor/grad_norm"), *outcome.column("critic/grad_norm")))
-    assert len(outcome.column("critic/vf_loss")) == len(outcome.column("actor/kl_loss")) == 2
+    assert (len(outcome.column("critic/vf_loss")), len(outcome.column("actor/kl_loss"))) == (3, 2)
+    assert outcome.column("actor/lr") == pytest.approx([2.5e-4, 5e-4])  # it moves when the actor trains, as in verl
 
 
 def test_a_student_learns_from_a_teachers_log_probs_and_from_its_reward(materials: Materials, tmp_path: Path) -> None:

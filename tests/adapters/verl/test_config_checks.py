@@ -13,6 +13,7 @@ from rewardflow.adapters.verl.config_checks import (
     check_validation_of_groups,
     check_whole_groups,
     engine_of,
+    offloaded,
 )
 from rewardflow.errors import InvalidInput
 
@@ -73,6 +74,7 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
             "filter_groups.metric must name",
         ),
         ({"algorithm__adv_estimator": "remax"}, "no rewards of greedy rollouts"),
+        ({"algorithm__adv_estimator": "gdpo"}, "no numbers of the reward beside its score"),
         ({"actor_rollout_ref__actor__strategy": "automodel"}, "got actor_rollout_ref.actor.strategy=automodel"),
         ({"actor_rollout_ref__actor__strategy": "veomni"}, "got actor_rollout_ref.actor.strategy=veomni"),
         ({"algorithm__adv_estimator": "gae", "critic__ppo_mini_batch_size": 3}, "got 2 and 3"),
@@ -82,6 +84,24 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
 def test_what_the_mode_cannot_do_is_refused_with_its_value(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         check_mode(config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "engine", "moved"),
+    [
+        ("fsdp2", {"param_offload": True, "optimizer_offload": True}, {"model", "optimizer", "grad"}),
+        ("fsdp2", {"param_offload": False, "optimizer_offload": True}, {"optimizer"}),
+        ("fsdp2", {"param_offload": True, "optimizer_offload": True, "offload_policy": True}, set()),
+        ("fsdp", {"param_offload": True, "optimizer_offload": False, "offload_policy": True}, {"model", "grad"}),
+        ("megatron", {"param_offload": False, "optimizer_offload": False}, set()),
+    ],
+)
+def test_what_verl_offloads_is_moved_unless_fsdp2_moves_it_itself(
+    strategy: str, engine: dict[str, bool], moved: set[str]
+) -> None:
+    section = "megatron" if strategy == "megatron" else "fsdp_config"
+    found = offloaded({"strategy": strategy, section: engine})
+    assert {what for what, is_moved in found.items() if is_moved} == moved
 
 
 def test_several_epochs_are_accepted_over_a_whole_batch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rewardflow.adapters.verl.settings import VERL_RULES, settings_of
+from rewardflow.adapters.verl.settings import SANDBOX_RULES, VERL_RULES, settings_of
 from rewardflow.errors import InvalidInput
 
 
@@ -95,8 +95,12 @@ def test_a_reward_is_found_where_verl_would_find_it(path: str, reward: str) -> N
 def test_verls_rules_are_told_of_the_sandbox() -> None:
     made = config()
     made["reward"]["sandbox_fusion"] = {"url": "http://127.0.0.1:8080", "memory_limit_mb": 512, "max_concurrent": 4}
-    kwargs = settings_of(made).reward_kwargs
-    assert kwargs == {"sandbox_fusion_url": "http://127.0.0.1:8080", "memory_limit_mb": 512}
+    settings = settings_of(made)
+    assert settings.reward == SANDBOX_RULES
+    url = "http://127.0.0.1:8080"
+    assert settings.reward_kwargs == {"sandbox_fusion_url": url, "memory_limit_mb": 512, "max_concurrent": 4}
+    made["reward"]["sandbox_fusion"] = {"url": url, "max_concurrent": None}
+    assert settings_of(made).reward_kwargs == {"sandbox_fusion_url": url}
 
 
 def test_a_reward_that_is_no_name_is_refused() -> None:

@@ -21,12 +21,12 @@ _ENGINES: Mapping[str, str] = {
     "torchtitan": "torchtitan",
 }
 
-
 # Estimators that need data which no mode of verl's v1 trainer computes, and these data.
 _WITHOUT_THEIR_DATA: Mapping[str, str] = {
     "remax": "rewards of greedy rollouts (reward_baselines)",
     "optimal_token_baseline": "sums of squared probabilities (sum_pi_squared)",
     "tir_optimal_token_baseline": "sums of squared probabilities (sum_pi_squared)",
+    "gdpo": "numbers of the reward beside its score (algorithm.gdpo_reward_keys)",
 }
 
 
@@ -85,15 +85,27 @@ def engine_of(actor: Mapping[str, Any]) -> Mapping[str, Any]:
     return engine
 
 
+def offloaded(actor: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns what verl keeps in main memory while the actor does nothing, as arguments of the engine's `to`."""
+    engine = engine_of(actor)
+    moves_itself = actor["strategy"] == "fsdp2" and bool(engine.get("offload_policy"))  # verl ignores the rest then
+    model = bool(engine["param_offload"]) and not moves_itself
+    return {"model": model, "optimizer": bool(engine["optimizer_offload"]) and not moves_itself, "grad": model}
+
+
+def check_estimator(name: str) -> None:
+    """Refuses an estimator that would fail after the first step was generated and judged, in any mode."""
+    if name in _WITHOUT_THEIR_DATA:
+        raise InvalidInput(
+            f"verl's v1 trainer has no {_WITHOUT_THEIR_DATA[name]} for it, got algorithm.adv_estimator={name}"
+        )
+
+
 def check_mode(config: Mapping[str, Any]) -> None:
     """Refuses what trainer mode `rewardflow` cannot do."""
     settings = settings_of(config)
     engine_of(config["actor_rollout_ref"]["actor"])
-    estimator = config["algorithm"]["adv_estimator"]
-    if estimator in _WITHOUT_THEIR_DATA:
-        raise InvalidInput(
-            f"verl's v1 trainer has no {_WITHOUT_THEIR_DATA[estimator]} for it, got algorithm.adv_estimator={estimator}"
-        )
+    check_estimator(config["algorithm"]["adv_estimator"])
     manager = config["reward"]["reward_manager"]["name"]
     if manager != SECTION:
         raise InvalidInput(

@@ -26,6 +26,7 @@ Stream = Literal["batch", "mini_batch"]
 
 SECTION = "rewardflow"
 VERL_RULES = "verl.utils.reward_score:default_compute_score"  # verl's rules for known data sets: the default
+SANDBOX_RULES = "rewardflow.adapters.verl.sandbox_rules:SandboxRules"  # the same where verl has a sandbox for code
 DEFAULT_RUN_DIR = "default"
 _MIN_GROUP = 2  # the default of `min_group` where prompts have more than one rollout
 
@@ -109,7 +110,8 @@ def _reward(config: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, dic
         raise InvalidInput(f"rewardflow.reward must be the name of a file or of code, got {named!r}")
     if named is not None:
         return named, kwargs
-    return VERL_RULES, {**_sandbox(config["reward"].get("sandbox_fusion") or {}), **kwargs}
+    sandbox = _sandbox(config["reward"].get("sandbox_fusion") or {})
+    return SANDBOX_RULES if sandbox else VERL_RULES, {**sandbox, **kwargs}
 
 
 def _file_or_module(path: str) -> str:
@@ -120,10 +122,11 @@ def _file_or_module(path: str) -> str:
 
 
 def _sandbox(sandbox: Mapping[str, Any]) -> dict[str, Any]:
-    """Passes the address of the code sandbox to verl's rules. The agent limits how many calls use it at a time."""
+    """Returns the settings of the code sandbox that verl's rules use; nothing if there is none."""
     if not sandbox.get("url"):
         return {}
-    return {"sandbox_fusion_url": sandbox["url"], "memory_limit_mb": sandbox.get("memory_limit_mb", 1024)}
+    given = {name: sandbox.get(name) for name in ("memory_limit_mb", "max_concurrent")}
+    return {"sandbox_fusion_url": sandbox["url"]} | {name: value for name, value in given.items() if value is not None}
 
 
 def _min_group(value: Any, group_size: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport, JudgedSample
-from rewardflow.adapters.verl.accounting.step_metrics import VerlStepRecord
+from rewardflow.adapters.verl.accounting.step_metrics import EQUAL_SCORES, VerlStepRecord
 from rewardflow.flow.device_usage import UsageTotals
 from rewardflow.types import Reward
 
@@ -61,6 +61,16 @@ def test_a_step_that_trains_nothing_says_how_its_verdicts_failed() -> None:
     reason = record().why_nothing_trains(min_group=2)
     assert reason.startswith("a step needs a group with at least rewardflow.min_group=2 verdicts, got none in ")
     assert reason.endswith("1 timeout, 2 user_error failed, among them late")
+
+
+def test_a_step_whose_groups_all_agree_says_that_and_not_that_verdicts_are_missing() -> None:
+    made = VerlStepRecord.of(2, began_s=100.0)
+    for uid in "ab":
+        made.group_left(group(uid, Reward(value=1.0), Reward(value=1.0)), not_generated=0, dropped=EQUAL_SCORES)
+    assert made.why_nothing_trains(min_group=2) == (
+        "a step needs a group with at least rewardflow.min_group=2 verdicts that differ, for algorithm.filter_groups, "
+        "got none in 2 groups (2 equal_scores): 4 verdicts scored, none failed"
+    )
 
 
 def test_every_mini_batch_of_a_call_is_an_update_and_the_first_calls_end_counts() -> None:

@@ -20,7 +20,9 @@ from rewardflow.flow.step_record import TrainedSoFar
 from rewardflow.observe.histogram import Histogram
 from rewardflow.types import Reward
 
-TOO_FEW_VERDICTS = "too_few_verdicts"  # the reason for dropping a group with fewer than `min_group`
+# Why groups are dropped: they have fewer verdicts than `min_group`, or verdicts that do not differ.
+TOO_FEW_VERDICTS = "too_few_verdicts"
+EQUAL_SCORES = "equal_scores"
 
 
 @dataclass(slots=True)
@@ -49,15 +51,17 @@ class VerlStepRecord:
         return Counter(str(reward.kind) for reward in self.rewards if reward.value is None)
 
     def why_nothing_trains(self, min_group: int) -> str:
-        """Says how the verdicts failed, with one of the errors."""
+        """Says why groups were dropped and how verdicts failed, with one of the errors."""
         errors = [group.error for group in self.groups] + [reward.error for reward in self.rewards]
         error = next((error for error in errors if error), None)
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.failed.items())
         scored = sum(reward.value is not None for reward in self.rewards)
+        dropped = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
+        wanted = " that differ, for algorithm.filter_groups" if EQUAL_SCORES in self.dropped else ""
         return (
-            f"a step needs a group with at least rewardflow.min_group={min_group} verdicts, got none in "
-            f"{len(self.groups)} groups: {scored} verdicts scored, {kinds or 'none'} failed"
-            + (f", among them {error}" if error else "")
+            f"a step needs a group with at least rewardflow.min_group={min_group} verdicts{wanted}, got none in "
+            f"{len(self.groups)} groups ({dropped or 'none dropped'}): {scored} verdicts scored, "
+            f"{kinds or 'none'} failed" + (f", among them {error}" if error else "")
         )
 
     def group_left(self, group: GroupReport, *, not_generated: int, dropped: str | None = None) -> None:

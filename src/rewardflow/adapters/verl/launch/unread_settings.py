@@ -41,6 +41,7 @@ _WITHOUT_EFFECT: Mapping[str, str] = {
 
 # Settings that trainer mode `rewardflow` does not read, because it does these things in its own way.
 _UNREAD_BY_OUR_MODE: Mapping[str, str] = {
+    f"trainer.v1.{SECTION}": f"its settings are in the section {SECTION}",
     "trainer.v1.sampler": "it takes the groups of a step, and rewardflow.max_staleness is the bound",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "it uses its own agent loop",
     "skip.rollout_tq": "it cannot skip generation",
@@ -82,6 +83,8 @@ def without_effect(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> li
     """Returns the settings that the user changed and that change nothing in this run."""
     mode = config["trainer"]["v1"]["trainer_mode"]
     others = {f"trainer.v1.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _MODES if name != mode}
+    if mode == SECTION:
+        others["algorithm.filter_groups.max_inflight_gen_batches"] = "this mode generates all that is missing at once"
     return [
         TranslationNote(f"{name}={value}", NO_EFFECT, why)
         for name, value, why in _changed(config, defaults, {**_WITHOUT_EFFECT, **others})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.adapters.verl.accounting.own_numbers import OwnNumbers
 from rewardflow.adapters.verl.accounting.run_files import JudgingRecord
 from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS
-from rewardflow.adapters.verl.contact import trainer_of
+from rewardflow.adapters.verl.contact import BufferContact, EvictionReasons, TrainerOfSampler
 from rewardflow.adapters.verl.own_modes.sampled_step import SampledStep
 from rewardflow.adapters.verl.settings import settings_of
 from rewardflow.adapters.verl.stored_rows import TRAINING, batch_of, delete_rows, rows_of
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 EVICTED = "evicted_by_verl"
 
 
-class _MeasuringBuffer(ReplayBuffer):
+class _MeasuringBuffer(BufferContact, ReplayBuffer):
     """Adds measuring and `min_group` to one of verl's buffers."""
 
-    def __init__(self, *, trainer: Any, **kwargs: Any) -> None:
+    def __init__(self, *, trainer: TrainerOfSampler, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._trainer = trainer
         plain: Any = OmegaConf.to_container(trainer.config, resolve=True)
@@ -77,37 +77,37 @@ class _MeasuringBuffer(ReplayBuffer):
         self._step = None
         return batch, {**metrics, **self._metrics_of(step)}
 
-    def _sync_metadata_from_transfer_queue(self) -> None:
+    def look(self) -> None:
         self._board.ask("raise_if_halted")
-        super()._sync_metadata_from_transfer_queue()
+        super().look()
 
-    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+    def wait_before_next_look(self, partition_id: str, last_debug_time: float) -> float:
         under_way = [*self.pending_keys[partition_id], *self.running_keys[partition_id]]
         started_s = time.monotonic()
-        debug_time: float = super()._wait_for_next_poll(partition_id, last_debug_time)
+        debug_time = super().wait_before_next_look(partition_id, last_debug_time)
         if partition_id == TRAINING and self._step is not None:
             generated_for_s = self._board.ask("generated_for_s", under_way, self._group_size)
             self._step.waited(time.monotonic() - started_s, generated_for_s=generated_for_s)
         return debug_time
 
-    def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:
+    def evict(self, global_steps: int, partition_id: str, reasons: EvictionReasons) -> Any:
         if partition_id == TRAINING:
             self._step_of(global_steps)  # verl may look for groups to evict before it samples
-        return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
+        return super().evict(global_steps, partition_id, reasons)
 
-    def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
-        super()._clear_groups(partition_id, uids)
+    def clear(self, partition_id: str, uids: set[str]) -> None:
+        super().clear(partition_id, uids)
         if uids and self._step is not None:
             self._step.left(self._take(uids), dropped=EVICTED)
 
-    def _materialize_batch(
-        self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
+    def batch_of_prompts(
+        self, partition_id: str, uids: list[str], tags_by_key: dict[str, dict[str, Any]]
     ) -> KVBatchMeta:
-        batch = super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
+        batch = super().batch_of_prompts(partition_id, uids, tags_by_key)
         if partition_id != TRAINING or self._step is None:
             return batch
-        too_few = self._with_too_few(selected_prompt_uids, batch.keys)
-        kept = [uid for uid in selected_prompt_uids if uid not in too_few]
+        too_few = self._with_too_few(uids, batch.keys)
+        kept = [uid for uid in uids if uid not in too_few]
         self._step.left(self._take(kept))
         if not too_few:
             return batch
@@ -142,15 +142,10 @@ class _MeasuringBuffer(ReplayBuffer):
         }
         if self._record is not None:
             self._record.left(step.record.groups)
-        if step.record.step >= self._last_step:
+        if step.record.step >= self._trainer.last_step:
             validates = self._trainer.config.trainer.test_freq > 0
-            self._end_record(len(self._trainer.val_dataloader) if validates else 0)
+            self._end_record(self._trainer.num_validation_batches if validates else 0)
         return metrics
-
-    @property
-    def _last_step(self) -> int:
-        trainer = self._trainer
-        return int(min(trainer.total_training_steps, trainer.steps_per_epoch * trainer.config.trainer.total_epochs))
 
     def _end_record(self, num_to_validate: int) -> None:
         """Closes the record when no batch is left: verl does not tell a sampler that a run is over, but kills it."""
@@ -166,11 +161,9 @@ class _MeasuringBuffer(ReplayBuffer):
 class MeasuringReplayBuffer(_MeasuringBuffer):
     """For mode `sync`."""
 
-    def _terminal_eviction_reasons(
-        self, global_steps: int, partition_id: str
-    ) -> tuple[set[str], set[str], set[str], Counter[float]]:
+    def reasons_to_evict(self, global_steps: int, partition_id: str) -> EvictionReasons:
         """Adds groups with too few samples to the failed groups that verl replaces, which have none."""
-        stale, dapo, failed, counts = super()._terminal_eviction_reasons(global_steps, partition_id)
+        stale, dapo, failed, counts = super().reasons_to_evict(global_steps, partition_id)
         if partition_id == TRAINING and self.sync_refill_failed_groups:
             failed = failed | self._with_too_few(self.failure_keys[TRAINING], self.partitions[TRAINING])
         return stale, dapo, failed, counts
@@ -186,12 +179,12 @@ def replay_buffer(*, trainer_mode: str, refill_fn: Callable[[int], object], **kw
     verl passes a custom sampler fewer arguments than its own sampler. The others are taken from the trainer that
     `refill_fn` is a method of, by verl's rules.
     """
-    trainer = trainer_of(refill_fn)
+    trainer = TrainerOfSampler.found_by(refill_fn)
     config = trainer.config
     kwargs |= {
         "trainer_mode": trainer_mode,
         "refill_fn": refill_fn,
-        "filter_groups_metric": trainer._resolve_filter_groups_metric(),
+        "filter_groups_metric": trainer.filter_metric,
         "sync_refill_failed_groups": bool(config.trainer.v1.sampler.get("sync_refill_failed_groups", False)),
     }
     if trainer_mode != "sync":

@@ -22,6 +22,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rewardflow.adapters.verl.accounting.board_actor import BOARD_KEY
 from rewardflow.adapters.verl.accounting.group_report import GroupVerdicts
+from rewardflow.adapters.verl.contact import AgentLoopContact
 from rewardflow.adapters.verl.job_agent import judge_for_job
 from rewardflow.adapters.verl.training.open_group import GroupIncomplete, OpenGroup
 from rewardflow.adapters.verl.verl_rows import GROUP_SIZE_FIELD, row_key
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _LATER_FIELDS = ("reward_extra_info", "teacher_ids", "teacher_logprobs")
 
 
-class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an actor of it
+class _ReportingWorker(AgentLoopContact, AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an actor of it
     """Generates groups, sends their rollouts to the judge, and tells the board how far each group is."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -48,9 +49,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         """Never returns, so that Ray fails the call when this process dies, and its groups with it."""
         await asyncio.Event().wait()
 
-    async def _run_prompt(
-        self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: bool = False
-    ) -> None:
+    async def run_group(self, prompt: dict[str, Any], sampling_params: Any, trajectory: Any, trace: bool) -> None:
         uid, rollout = prompt["uid"], self.config.actor_rollout_ref.rollout
         validates = bool(trajectory["validate"])
         size = int(prompt.get("__rollout_n__", rollout.val_kwargs.n if validates else rollout.n))
@@ -58,7 +57,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         group = self._groups[uid] = OpenGroup(size, validates, self._judge.needs_groups, verdicts)
         prompt[GROUP_SIZE_FIELD] = size
         try:
-            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            await super().run_group(prompt, sampling_params, trajectory, trace)
         except Exception as error:  # verl catches errors of rollouts, but TransferQueue may fail too
             logger.exception("prompt %s was given up", uid)
             group.error = _reason(error)
@@ -69,10 +68,10 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
         report = verdicts.report(uid, size=size, judged_s=time.time(), error=group.error)
         await self._board.judged.remote(report)
 
-    async def _run_agent_loop(self, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
+    async def run_rollout(self, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
         group = self._groups[kwargs["uid"]]
         try:
-            return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
+            return await super().run_rollout(sampling_params, trajectory, **kwargs)
         except Exception as error:
             group.error = _reason(error)
             raise
@@ -83,17 +82,17 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             if group.is_over and group.scores:
                 await self._store(group)
 
-    async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
+    async def judge_and_store(self, output: Any, validate: bool, **kwargs: Any) -> None:
         """Lets verl store the trajectory, then gets the verdict. The score is stored with the group's others."""
         outputs = output if isinstance(output, list) else [output]
         if validate or not outputs or outputs[-1].reward_score is not None:
-            await super()._agent_loop_postprocess(output, validate, **kwargs)
+            await super().judge_and_store(output, validate, **kwargs)
             return
         uid, session, final = kwargs["uid"], int(kwargs["session_id"]), outputs[-1]
         group = self._groups[uid]
         final.reward_score = math.nan  # for now; verl asks for a verdict only where a score is missing
         final.extra_fields["reward_extra_info"] = {}
-        await super()._agent_loop_postprocess(outputs, validate, **kwargs)
+        await super().judge_and_store(outputs, validate, **kwargs)
         verdicts = group.verdicts
         is_first = not verdicts.asked_s
         verdicts.asked_s[session] = time.time()
@@ -126,7 +125,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             group.error = _reason(error)
             raise
 
-    async def _compute_score(self, outputs: Any, kwargs: dict[str, Any]) -> None:
+    async def score(self, outputs: Any, fields: dict[str, Any]) -> None:
         """Asks the agent for a missing score, in training and in validation.
 
         verl would send the sample to one of its reward workers, which would send it to the agent: this process has all
@@ -137,10 +136,10 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
             return
         started_s = time.monotonic()
         try:
-            async with self._groups[kwargs["uid"]].asking(int(kwargs["session_id"])):
+            async with self._groups[fields["uid"]].asking(int(fields["session_id"])):
                 rollout = await self._judge.rollout(
                     {
-                        **kwargs,
+                        **fields,
                         "__num_turns__": final.num_turns,
                         "tool_extra_fields": _without_later(final.extra_fields),
                     },
@@ -160,7 +159,7 @@ class _ReportingWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # verl made an a
     async def _verdict(self, outputs: Any, kwargs: dict[str, Any]) -> Reward:
         """Gets the agent's verdict. Any error becomes a failed verdict."""
         try:
-            await self._compute_score(outputs, kwargs=kwargs)
+            await self.score(outputs, kwargs)
         except GroupIncomplete as error:
             return Reward(kind="cancelled", error=str(error))
         except VerdictFailed as error:

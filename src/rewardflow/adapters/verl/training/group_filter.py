@@ -11,7 +11,6 @@ from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.errors import FlowError
 from rewardflow.types import Reward
 
-EQUAL_SCORES = "equal_scores"  # the reason for dropping a group without differences
 MAX_BATCHES = 10  # of generation per step where `max_num_gen_batches` is 0, so that no step costs without end
 
 _SCORES = ("score", "seq_reward", "seq_final_reward", "reward")  # verl's names for the score itself

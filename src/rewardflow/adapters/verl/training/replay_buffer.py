@@ -13,9 +13,10 @@ from typing import Any
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
 from rewardflow.adapters.verl.accounting.board_actor import BoardActor
+from rewardflow.adapters.verl.contact import BufferContact
 
 
-class BoardReplayBuffer(ReplayBufferAsync):
+class BoardReplayBuffer(BufferContact, ReplayBufferAsync):
     """Waits on `board`, which knows how far every group is."""
 
     def __init__(self, *, board: BoardActor, **kwargs: Any) -> None:
@@ -25,22 +26,22 @@ class BoardReplayBuffer(ReplayBufferAsync):
 
     def take(self, uids: Sequence[str]) -> Any:
         """Returns the trajectories of these prompts that were generated, scored or not. The prompts are done then."""
-        super()._sync_metadata_from_transfer_queue()
-        return self._materialize_batch("train", list(uids), dict(self.partitions["train"]))
+        super().look()
+        return self.batch_of_prompts("train", list(uids), dict(self.partitions["train"]))
 
     def prompts_by_age(self) -> list[str]:
         """Returns the stored training prompts, oldest first: those that a checkpoint restored."""
-        super()._sync_metadata_from_transfer_queue()
+        super().look()
         ages = self.prompt_global_steps["train"]
         return sorted(ages, key=lambda uid: ages[uid])
 
     def is_over(self, uid: str) -> bool:
         return uid in self.finished_keys["train"] | self.failure_keys["train"]
 
-    def _sync_metadata_from_transfer_queue(self) -> None:
+    def look(self) -> None:
         self._seen = self._board.ask("num_changes")  # before looking, so that no change is missed
-        super()._sync_metadata_from_transfer_queue()
+        super().look()
 
-    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+    def wait_before_next_look(self, partition_id: str, last_debug_time: float) -> float:
         self._board.ask("wait_for_change", self._seen)
         return last_debug_time

@@ -28,9 +28,9 @@ from rewardflow.adapters.verl.accounting.board_actor import BOARD_KEY, BoardActo
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.adapters.verl.accounting.own_numbers import OwnNumbers
 from rewardflow.adapters.verl.accounting.run_files import RunFiles
-from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS, VerlStepRecord
-from rewardflow.adapters.verl.config_checks import check_mode, engine_of
-from rewardflow.adapters.verl.contact import num_ranks
+from rewardflow.adapters.verl.accounting.step_metrics import EQUAL_SCORES, TOO_FEW_VERDICTS, VerlStepRecord
+from rewardflow.adapters.verl.config_checks import check_mode, offloaded
+from rewardflow.adapters.verl.contact import TrainerContact, num_ranks
 from rewardflow.adapters.verl.job_agent import agent_for_job
 from rewardflow.adapters.verl.settings import SECTION, settings_of
 from rewardflow.adapters.verl.stored_rows import (
@@ -44,7 +44,6 @@ from rewardflow.adapters.verl.stored_rows import (
     rows_of,
 )
 from rewardflow.adapters.verl.training.group_filter import (
-    EQUAL_SCORES,
     MAX_BATCHES,
     GroupFilter,
     is_restored,
@@ -72,7 +71,7 @@ AGENT_LOOP_MANAGER = "rewardflow.adapters.verl.training.agent_loop.RewardflowAge
 
 
 @register_trainer(SECTION)
-class RewardflowTrainer(PPOTrainer):
+class RewardflowTrainer(TrainerContact, PPOTrainer):
     """Generates and trains on the same devices, in turns."""
 
     def __init__(self, config: Any) -> None:
@@ -99,7 +98,7 @@ class RewardflowTrainer(PPOTrainer):
 
     # -- what verl builds -----------------------------------------------------------------------------------------
 
-    def _build_replay_buffer(self) -> BoardReplayBuffer:
+    def make_buffer(self) -> BoardReplayBuffer:
         return BoardReplayBuffer(
             board=self._board,
             trainer_mode=self.trainer_mode,
@@ -109,8 +108,8 @@ class RewardflowTrainer(PPOTrainer):
             sampler_kwargs={},
         )
 
-    def _init_resource_pool_mgr(self) -> None:
-        super()._init_resource_pool_mgr()
+    def choose_workers(self) -> None:
+        super().choose_workers()
         for role in self.role_worker_mapping:
             worker = StepwiseTrainingWorker if role == Role.Critic else StepwiseActorRolloutRefWorker
             self.role_worker_mapping[role] = ray.remote(worker)
@@ -144,7 +143,7 @@ class RewardflowTrainer(PPOTrainer):
         """Frees the devices for training."""
         self.checkpoint_manager.sleep_replicas()
         if self.curr_step_profile:
-            self._stop_rollout_profiling()
+            self.stop_profiling_rollouts()
 
     def on_step_end(self) -> None:
         with marked_timer("update_weights", self.timing_raw), self._usage.working("publish", step=self.global_steps):
@@ -159,17 +158,16 @@ class RewardflowTrainer(PPOTrainer):
         every = int(self.config.trainer.test_freq)
         return every > 0 and (self.global_steps >= self.total_training_steps or self.global_steps % every == 0)
 
-    def _validate(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         with self._usage.working("validate", step=self.global_steps):
-            found: dict[str, float] = super()._validate()
-        return found
+            return super().validate()
 
-    def _save_checkpoint(self) -> None:
+    def save(self) -> None:
         with self._usage.waiting_for("checkpoint"):
-            super()._save_checkpoint()
+            super().save()
 
-    def _consume_sync_metrics(self) -> dict[str, float]:
-        return {**super()._consume_sync_metrics(), **self._step_metrics}
+    def metrics_of_step(self) -> dict[str, float]:
+        return {**super().metrics_of_step(), **self._step_metrics}
 
     # -- admission ------------------------------------------------------------------------------------------------
 
@@ -197,11 +195,11 @@ class RewardflowTrainer(PPOTrainer):
 
     def _submit(self, step: int, num_prompts: int | None = None) -> list[str]:
         """Asks for the rollouts of new prompts, a whole step by default. Returns the prompts."""
-        batch = self._next_train_batch(num_prompts)
+        batch = self.next_prompts(num_prompts)
         tu.assign_non_tensor_data(batch, "global_steps", step)
         tu.assign_non_tensor_stack(batch, POSITION_FIELD, list(range(len(batch))))
         uids: list[str] = list(batch["uid"])
-        self._submit_batch_to_rollout(batch)
+        self.generate(batch)
         return uids
 
     def _reopen(self, first: int) -> None:
@@ -224,7 +222,10 @@ class RewardflowTrainer(PPOTrainer):
         self._start_generating(self.global_steps)
         return {}
 
-    def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, float], sample_batch_size: int) -> KVBatchMeta:
+    def take_through_stages(
+        self, metrics: dict[str, Any], timing_raw: dict[str, float], sample_batch_size: int
+    ) -> KVBatchMeta:
+        """Trains a whole step: verl's order of stages has no place for several updates between two waits."""
         step = self.global_steps
         aggregator = MetricsAggregator()
         with marked_timer("gen", timing_raw):
@@ -287,19 +288,21 @@ class RewardflowTrainer(PPOTrainer):
     ) -> KVBatchMeta:
         """Takes log-probs and values of the whole step under the weights that it starts from: they need no verdict."""
         metrics: dict[str, Any] = {}
-        batch = self._balance_batch(batch, metrics=metrics)
+        batch = self.balanced(batch, metrics)
         tags = dict(zip(batch.keys, batch.tags, strict=True))
         with self._usage.working("log_probs", step=self.global_steps):
             with marked_timer("old_log_prob", timing_raw):
                 batch.extra_info["disable_auto_offload"] = self._offloads
-                self._compute_old_log_prob(batch, metrics=metrics)
-                batch.extra_info["disable_auto_offload"] = False
+                self.take_old_log_probs(batch, metrics)
+            # With adapters the reference is the actor without them, and must stay loaded for the updates.
+            batch.extra_info["disable_auto_offload"] = self._offloads and self.ref_in_actor
             if self.use_reference_policy:
                 with marked_timer("ref", timing_raw):
-                    self._compute_ref_log_prob(batch, metrics=metrics)
+                    self.take_ref_log_probs(batch, metrics)
+            batch.extra_info["disable_auto_offload"] = False
             if self.use_critic:
                 with marked_timer("values", timing_raw):
-                    self._compute_values(batch, metrics=metrics)
+                    self.take_values(batch, metrics)
         aggregator.add_step_metrics(metrics, sample_count=len(tags))
         return batch_of(list(tags.items()))
 
@@ -341,22 +344,27 @@ class RewardflowTrainer(PPOTrainer):
         whole = batch_of(rows)
         whole.extra_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         with marked_timer("adv", timing_raw):
-            whole = self._compute_advantage(whole, metrics=metrics)
+            whole = self.with_advantages(whole, metrics)
             if self._is_decoupled and self.config.algorithm.rollout_correction.rollout_is is None:
                 metrics |= add_behaviour_weights(whole, cap=self._settings.behaviour_weight_cap)
         whole = batch_of(rows)
         if self.use_critic:
             with marked_timer("update_critic", timing_raw):
-                self._update_critic(whole, metrics=metrics)
-        if self.config.trainer.critic_warmup <= self.global_steps:
+                self.train_critic(whole, metrics)
+        if self._trains_actor:
             with marked_timer("update_actor", timing_raw):
                 whole.extra_info["disable_auto_offload"] = self._offloads
                 if self._weighs_tokens:
                     whole.extra_info[TOKEN_SHARES] = tuple(mini_batch.token_share for mini_batch in mini_batches)
-                self._update_actor(whole, metrics=metrics)
+                self.train_actor(whole, metrics)
         self._note_updates(parts, metrics)
         aggregator.add_step_metrics(metrics, sample_count=len(real_rows(whole)))
         return whole
+
+    @property
+    def _trains_actor(self) -> bool:
+        """Whether the steps that train the critic alone are over."""
+        return bool(self.config.trainer.critic_warmup <= self.global_steps)
 
     @property
     def _weighs_tokens(self) -> bool:
@@ -367,7 +375,7 @@ class RewardflowTrainer(PPOTrainer):
     def _padded(self, part: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Balances rows over the ranks, with padding rows where verl needs them."""
         first = part.keys[0]
-        part = self._balance_batch(part, metrics=metrics)
+        part = self.balanced(part, metrics)
         fill_padding([key for key, tag in rows_of(part) if tag.get("is_padding")], like=first)
         return part
 
@@ -379,13 +387,7 @@ class RewardflowTrainer(PPOTrainer):
 
     @property
     def _offloaded(self) -> dict[str, bool]:
-        """What the actor's engine keeps in main memory between steps, as arguments of its `to`."""
-        engine = engine_of(self.config.actor_rollout_ref.actor)
-        return {
-            "model": bool(engine["param_offload"]),
-            "optimizer": bool(engine["optimizer_offload"]),
-            "grad": bool(engine["param_offload"]),
-        }
+        return offloaded(self.config.actor_rollout_ref.actor)
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -393,8 +395,8 @@ class RewardflowTrainer(PPOTrainer):
         if self._offloads:
             self.actor_rollout_wg.to("device", **self._offloaded)
         yield
-        rates = self.actor_rollout_wg.advance_learning_rate()
-        self._learning_rate = _first_number(rates)
+        if self._trains_actor:
+            self._learning_rate = _first_number(self.actor_rollout_wg.advance_learning_rate())
         if self.use_critic:
             self.critic_wg.advance_learning_rate()
         if self._offloads:
@@ -416,7 +418,7 @@ class RewardflowTrainer(PPOTrainer):
         self._step_metrics = {
             **self._own_numbers.metrics(self._record.rewards),
             **self._record.metrics(usage),
-            "actor/lr": self._learning_rate,
+            **({"actor/lr": self._learning_rate} if self._trains_actor else {}),
         }
         if self._files is not None:
             report = self._record.report(usage, ended_s=time.monotonic())
