@@ -1,7 +1,8 @@
 """Loads the model to train and its tokenizer, as the settings name them.
 
 Always true: a mistake in the settings raises `InvalidInput`, which names the key; a path that exists is read from this
-machine, and only other names are looked up on the hub; a loaded policy can end a response and pad a batch.
+machine, and only other names are looked up on the hub; a loaded policy can end a response, pad a batch, and has no
+dropout.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from transformers import (
 from rewardflow.errors import InvalidInput
 from rewardflow.policy import tiny
 from rewardflow.policy.cpu_instructions import avoid_undescribed_amx
+from rewardflow.policy.dropout import switch_off_dropout
 from rewardflow.policy.hub_connection import require_hub
 from rewardflow.policy.model_place import TINY, ModelPlace, check_holds_tokenizer, find
 from rewardflow.policy.outline import outlined
@@ -85,6 +87,7 @@ def _completed(policy: Policy, settings: PolicySettings) -> Policy:
         policy.tokenizer.chat_template = _template(settings.chat_template)
     if settings.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    switch_off_dropout(policy.model)
     policy.model.train()
     return policy
 
