@@ -93,5 +93,15 @@ def test_weights_of_other_shapes_than_the_models_are_left_to_transformers_which_
     stored = load_file(folder / "model.safetensors")
     longer = {name: torch.cat([weight, weight]) for name, weight in stored.items() if name == "lm_head.weight"}
     save_file({**stored, **longer}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises((RuntimeError, InvalidInput), match=r"(?i)mismatch"):
+    with pytest.raises(InvalidInput, match=r"every weight .* lm_head.weight of \(144, 64\) for \(72, 64\)"):
         StartingWeights.read(PolicySettings(model=str(folder)), seed=3)
+
+
+def test_a_model_that_lacks_a_weight_is_refused_and_not_filled_with_random_numbers(tmp_path: Path) -> None:
+    folder = saved_in(tmp_path)
+    stored = load_file(folder / "model.safetensors")
+    del stored["model.layers.0.mlp.up_proj.weight"]
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    for read in (load_policy, StartingWeights.read):
+        with pytest.raises(InvalidInput, match=r"got .* with no model\.layers\.0\.mlp\.up_proj\.weight"):
+            read(PolicySettings(model=str(folder)), seed=3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,8 @@ from rewardflow.policy.outline import outlined
 from rewardflow.settings.run_settings import PolicySettings
 
 T = TypeVar("T")
+
+_MAX_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,29 @@ def _tiny_model(settings: PolicySettings, seed: int) -> PreTrainedModel:
 def _read_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedModel:
     attention = {} if settings.attention is None else {"attn_implementation": settings.attention}
     options = {**place.options(settings), **attention, "dtype": _dtype(settings)}
-    return _read("policy.model", place.name, lambda: AutoModelForCausalLM.from_pretrained(place.name, **options))
+
+    def load() -> PreTrainedModel:
+        model: PreTrainedModel
+        model, told = AutoModelForCausalLM.from_pretrained(
+            place.name, **options, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+        _check_is_whole(place, told)
+        return model
+
+    return _read("policy.model", place.name, load)
+
+
+def _check_is_whole(place: ModelPlace, told: Mapping[str, Any]) -> None:
+    """Raises if transformers has filled weights with random numbers: a policy would begin with noise in them."""
+    missing = [f"no {name}" for name in sorted(told["missing_keys"])]
+    odd = [f"{name} of {tuple(stored)} for {tuple(own)}" for name, stored, own in sorted(told["mismatched_keys"])]
+    if missing or odd:
+        named = [*missing, *odd]
+        more = f", and {len(named) - _MAX_TOLD} others" if len(named) > _MAX_TOLD else ""
+        raise InvalidInput(
+            f"policy.model must have every weight of its configuration, in its shape, got {place.name} with "
+            f"{', '.join(named[:_MAX_TOLD])}{more}"
+        )
 
 
 def _outline_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedModel:
