@@ -107,11 +107,11 @@ def _read_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedModel:
     options = {**place.options(settings), **attention, "dtype": _dtype(settings)}
 
     def load() -> PreTrainedModel:
-        model: PreTrainedModel
-        model, told = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             place.name, **options, output_loading_info=True, ignore_mismatched_sizes=True
         )
-        _check_is_whole(place, told)
+        model: PreTrainedModel = loaded[0]
+        _check_is_whole(place, loaded[1])
         return model
 
     return _read("policy.model", place.name, load)
