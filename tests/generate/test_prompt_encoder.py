@@ -65,6 +65,8 @@ def test_settings_of_chat_that_would_have_no_effect_or_break_the_template_are_re
         ChatSettings(system="s")
     with pytest.raises(InvalidInput, match="add_generation_prompt"):
         ChatSettings(arguments={"add_generation_prompt": False})
+    with pytest.raises(InvalidInput, match=r"got max_length, truncation"):  # `overlong_prompts` decides that
+        ChatSettings(arguments={"truncation": True, "max_length": 8, "thinks": True})
 
 
 def test_messages_without_a_chat_template_are_refused_by_the_key_that_gives_one() -> None:

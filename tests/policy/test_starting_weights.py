@@ -9,6 +9,7 @@ import torch
 from hub_cache import cached_on_hub
 from safetensors.torch import load_file, save_file
 
+from rewardflow.errors import InvalidInput
 from rewardflow.policy.hub_snapshot import snapshot_folder
 from rewardflow.policy.load_policy import load_policy
 from rewardflow.policy.starting_weights import StartingWeights
@@ -75,3 +76,32 @@ def test_weights_under_other_names_than_the_model_gives_them_are_left_to_transfo
     renamed = {name.removeprefix("model."): weight for name, weight in stored.items()}
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     assert_starts_like_a_loaded_policy(PolicySettings(model=str(folder)))
+
+
+def test_a_folder_in_shards_gives_what_a_loaded_policy_has_whatever_else_is_in_it(tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(), seed=3)
+    policy.model.save_pretrained(tmp_path, max_shard_size="50KB")
+    policy.tokenizer.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    averaged = {name: weight + 1 for name, weight in policy.model.state_dict().items()}
+    save_file(averaged, tmp_path / "model_ema.safetensors")
+    assert_starts_like_a_loaded_policy(PolicySettings(model=str(tmp_path)))
+
+
+def test_weights_of_other_shapes_than_the_models_are_left_to_transformers_which_names_them(tmp_path: Path) -> None:
+    folder = saved_in(tmp_path)
+    stored = load_file(folder / "model.safetensors")
+    longer = {name: torch.cat([weight, weight]) for name, weight in stored.items() if name == "lm_head.weight"}
+    save_file({**stored, **longer}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InvalidInput, match=r"every weight .* lm_head.weight of \(144, 64\) for \(72, 64\)"):
+        StartingWeights.read(PolicySettings(model=str(folder)), seed=3)
+
+
+def test_a_model_that_lacks_a_weight_is_refused_and_not_filled_with_random_numbers(tmp_path: Path) -> None:
+    folder = saved_in(tmp_path)
+    stored = load_file(folder / "model.safetensors")
+    del stored["model.layers.0.mlp.up_proj.weight"]
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    for read in (load_policy, StartingWeights.read):
+        with pytest.raises(InvalidInput, match=r"got .* with no model\.layers\.0\.mlp\.up_proj\.weight"):
+            read(PolicySettings(model=str(folder)), seed=3)

@@ -69,7 +69,7 @@ def test_a_phase_that_is_too_large_is_told_what_is_short_and_what_would_help(pla
     told = advice_for(plain, {"update": UPDATE}, 53)
     assert told == [
         "update needs 0.0 GiB of 0.0 GiB: 0.0 GiB are short",
-        "trainer.micro_batch_tokens below 24, now 32",
+        "trainer.micro_batch_tokens below 19, now 32",
         "trainer.offload: true takes 0.0 GiB off the device in this phase",
         "runtime.ranks: 5 in place of 2, which spreads 0.0 GiB further",
     ]
@@ -77,6 +77,16 @@ def test_a_phase_that_is_too_large_is_told_what_is_short_and_what_would_help(pla
     told = advice_for(wasteful, {"update": UPDATE}, 53)
     assert told[1].startswith("trainer.autocast: bfloat16 halves activations")
     assert told[2].startswith("policy.gradient_checkpointing: true")
+
+
+def test_where_a_pass_cannot_be_smaller_shorter_rollouts_are_proposed(plain: RunSettings) -> None:
+    """A pass holds a rollout of 13 tokens, even if it is said to hold fewer."""
+    told = advice_for(plain, {"update": UPDATE}, 30)
+    assert told[1] == (
+        "generation.max_prompt_tokens and max_response_tokens of at most 4 together, now 13, "
+        "with trainer.micro_batch_tokens no larger"
+    )
+    assert not any(line.startswith("trainer.micro_batch_tokens") for line in told)
 
 
 def test_every_phase_that_is_short_is_named_the_largest_first_and_no_change_twice(plain: RunSettings) -> None:

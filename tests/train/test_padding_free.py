@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 import torch
 from tiny_training import batch, critic_part, random_samples, rollout, tiny_model, tiny_trainer, valued
 from torch import Tensor
+from transformers import GptOssConfig, GptOssForCausalLM, OPTConfig, OPTForCausalLM, PreTrainedModel
 
 from rewardflow.errors import InvalidInput
 from rewardflow.settings.run_settings import AlgorithmSettings, CriticSettings, TrainerSettings
-from rewardflow.train.packing import TokenRow, pack
-from rewardflow.train.padding_free import check_keeps_rows_apart
+from rewardflow.train.packing import PackedRows, TokenRow, pack
+from rewardflow.train.padding_free import check_keeps_rows_apart, check_rows_stay_apart
 from rewardflow.train.token_log_probs import token_log_probs
 
 PADDED = TrainerSettings(lr=1e-2, eps=1e-3, micro_batch_tokens=32)
@@ -91,3 +93,47 @@ def test_a_model_with_layers_that_carry_a_state_is_refused() -> None:
     model.config.layer_types = ["full_attention", "linear_attention"]
     with pytest.raises(InvalidInput, match="with linear_attention"):
         tiny_trainer(model, trainer=replace(PADDED, padding_free=True)).__enter__()
+
+
+def masked_without_positions() -> PreTrainedModel:
+    """Of the newer models that make their mask without positions, so that a row sees those before it."""
+    sizes = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
+    return GptOssForCausalLM(GptOssConfig(**sizes, **heads, initializer_range=0.3))
+
+
+def masked_without_positions_for_long() -> PreTrainedModel:
+    sizes = {"vocab_size": 32, "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return OPTForCausalLM(OPTConfig(**sizes, word_embed_proj_dim=32, init_std=0.3))
+
+
+@pytest.mark.parametrize("build", [masked_without_positions, masked_without_positions_for_long])
+def test_a_loaded_model_that_lets_rows_see_each_other_is_refused(build: Callable[[], PreTrainedModel]) -> None:
+    torch.manual_seed(0)
+    model = build()
+    check_keeps_rows_apart(model)  # nothing in its name or configuration tells
+    with (
+        tiny_trainer(model, trainer=replace(PADDED, padding_free=True)) as trainer,
+        pytest.raises(InvalidInput, match=r"gives a row other log-probs after another row"),
+    ):
+        trainer.check_passes()
+    with tiny_trainer(model, trainer=PADDED) as trainer:
+        trainer.check_passes()
+
+
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+def test_a_loaded_model_that_keeps_rows_apart_is_accepted(autocast: Any) -> None:
+    settings = replace(PADDED, padding_free=True, autocast=autocast)
+    with tiny_trainer(tiny_model(), trainer=settings) as trainer:
+        trainer.check_passes()
+
+
+def test_a_row_whose_positions_go_on_from_the_row_before_is_found_out() -> None:
+    model = tiny_model()
+
+    def log_probs(packed: PackedRows) -> Tensor:
+        counted_on = torch.arange(packed.input_ids_BL.shape[1])[None]
+        return token_log_probs(model.eval(), replace(packed, position_ids_BL=counted_on), temperature=1.0).log_probs_N
+
+    with pytest.raises(InvalidInput, match="keeps rows apart by their positions"):
+        check_rows_stay_apart(log_probs, CPU, is_rounded=False)

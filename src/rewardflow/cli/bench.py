@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "scale (several processes on Ray), serve (verdicts over HTTP), "
         "report (the page of a run of 5 million calls), schedules (a training step under each, 10 minutes), "
         "plan (`rewardflow plan` against three real runs, 2 minutes), "
-        "learning (whether overlapping makes it worse, hours; --quick: without corrections, 12 minutes), "
+        "learning (whether overlapping makes it worse, hours; --quick: without corrections, 14 minutes), "
         "algorithms (whether each learns, 25 minutes), "
         "trainer (tokens a second beside TRL and verl, 2 minutes), "
         "trl (TRL with a slow judge in three ways, 10 minutes; --quick: step times alone)",

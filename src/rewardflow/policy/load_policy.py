@@ -1,7 +1,8 @@
 """Loads the model to train and its tokenizer, as the settings name them.
 
 Always true: a mistake in the settings raises `InvalidInput`, which names the key; a path that exists is read from this
-machine, and only other names are looked up on the hub; a loaded policy can end a response and pad a batch.
+machine, and only other names are looked up on the hub; a loaded policy can end a response, pad a batch, and has no
+dropout.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,12 +29,15 @@ from transformers import (
 from rewardflow.errors import InvalidInput
 from rewardflow.policy import tiny
 from rewardflow.policy.cpu_instructions import avoid_undescribed_amx
+from rewardflow.policy.dropout import switch_off_dropout
 from rewardflow.policy.hub_connection import require_hub
 from rewardflow.policy.model_place import TINY, ModelPlace, check_holds_tokenizer, find
 from rewardflow.policy.outline import outlined
 from rewardflow.settings.run_settings import PolicySettings
 
 T = TypeVar("T")
+
+_MAX_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ def _completed(policy: Policy, settings: PolicySettings) -> Policy:
         policy.tokenizer.chat_template = _template(settings.chat_template)
     if settings.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    switch_off_dropout(policy.model)
     policy.model.train()
     return policy
 
@@ -100,7 +105,29 @@ def _tiny_model(settings: PolicySettings, seed: int) -> PreTrainedModel:
 def _read_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedModel:
     attention = {} if settings.attention is None else {"attn_implementation": settings.attention}
     options = {**place.options(settings), **attention, "dtype": _dtype(settings)}
-    return _read("policy.model", place.name, lambda: AutoModelForCausalLM.from_pretrained(place.name, **options))
+
+    def load() -> PreTrainedModel:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place.name, **options, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+        model: PreTrainedModel = loaded[0]
+        _check_is_whole(place, loaded[1])
+        return model
+
+    return _read("policy.model", place.name, load)
+
+
+def _check_is_whole(place: ModelPlace, told: Mapping[str, Any]) -> None:
+    """Raises if transformers has filled weights with random numbers: a policy would begin with noise in them."""
+    missing = [f"no {name}" for name in sorted(told["missing_keys"])]
+    odd = [f"{name} of {tuple(stored)} for {tuple(own)}" for name, stored, own in sorted(told["mismatched_keys"])]
+    if missing or odd:
+        named = [*missing, *odd]
+        more = f", and {len(named) - _MAX_TOLD} others" if len(named) > _MAX_TOLD else ""
+        raise InvalidInput(
+            f"policy.model must have every weight of its configuration, in its shape, got {place.name} with "
+            f"{', '.join(named[:_MAX_TOLD])}{more}"
+        )
 
 
 def _outline_model(settings: PolicySettings, place: ModelPlace) -> PreTrainedModel:

@@ -16,7 +16,7 @@ from torch import Tensor
 from rewardflow.policy.hub_snapshot import snapshot_folder
 from rewardflow.policy.load_policy import Policy, load_policy, outline_policy
 from rewardflow.policy.model_place import TINY, ModelPlace
-from rewardflow.policy.weights_by_name import ALL_ROWS, WeightSource, files_of_weights, weights_in, weights_of
+from rewardflow.policy.weights_by_name import ALL_ROWS, WeightSource, shapes_in, weights_in, weights_of
 from rewardflow.settings.run_settings import PolicySettings
 
 
@@ -60,11 +60,11 @@ def _folder(settings: PolicySettings) -> Path | None:
 
 
 def _holds_weights_of(policy: Policy, folder: Path) -> bool:
-    """Whether the folder has every weight itself, not such as transformers would rename, unpack or combine."""
+    """Whether the folder has every weight itself, not such as transformers would rename, unpack, combine or refuse."""
     model = policy.model
     is_packed = getattr(model.config, "quantization_config", None) is not None
     if is_packed or (folder / "adapter_config.json").exists() or not any(folder.glob("model*.safetensors")):
         return False
-    saved = model.state_dict().keys()
-    needed = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name in saved]
-    return files_of_weights(folder).keys() >= set(needed)
+    saved, stored = model.state_dict().keys(), shapes_in(folder)
+    needed = (one for one in (*model.named_parameters(), *model.named_buffers()) if one[0] in saved)
+    return all(stored.get(name) == tuple(weight.shape) for name, weight in needed)

@@ -5,7 +5,8 @@ Always true: a weight is read when it is asked for, and of a folder no more than
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 ALL_ROWS = slice(None)
+
+_ONE_FILE, _INDEX_FILE = "model.safetensors", "model.safetensors.index.json"  # of transformers, in its order
 
 
 class WeightSource(Protocol):
@@ -38,14 +41,45 @@ def named(weights: Mapping[str, Tensor]) -> WeightSource:
 
 
 def files_of_weights(folder: Path) -> Mapping[str, Path]:
-    """Returns the name of every weight in a folder with safetensors, with its file."""
+    """Returns the name of every weight in a folder with safetensors, with its file.
+
+    Reads the files that transformers would: `model.safetensors`, or those that the index names. Others, such as shards
+    of an earlier save or averaged weights, may have weights of the same names. Without either, all files are read.
+    """
     from safetensors import safe_open
 
     files: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in _files(folder):
         with safe_open(path, "pt") as file:
             files |= dict.fromkeys(file.keys(), path)
     return files
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    one, index = folder / _ONE_FILE, folder / _INDEX_FILE
+    if one.is_file():
+        return [one]
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    try:
+        named = {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{index} must be an index as save_pretrained writes it, got {error!r}") from error
+    missing = sorted(name for name in named if not (folder / name).is_file())
+    if missing:
+        raise InvalidInput(f"every file that {index} names must be there, got no {', '.join(missing[:3])}")
+    return sorted(folder / name for name in named)
+
+
+def shapes_in(folder: Path) -> Mapping[str, tuple[int, ...]]:
+    """Returns the shape of every weight in a folder with safetensors, without reading any."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(set(files_of_weights(folder).values())):
+        with safe_open(path, "pt") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  no mapping
+    return shapes
 
 
 def weights_in(folder: Path) -> WeightSource:

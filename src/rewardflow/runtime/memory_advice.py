@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rewardflow.generate.engine_memory import EngineMemory
+from rewardflow.settings.device_defaults import longest_row
 from rewardflow.settings.run_settings import RunSettings
 from rewardflow.train.backends import backend_of
 from rewardflow.train.memory_phase import MemoryPhase
@@ -55,8 +56,16 @@ def _for_passes(settings: RunSettings, phase: MemoryPhase, short: int) -> Iterat
     if not settings.policy.gradient_checkpointing and phase.by_kind.get("activations"):
         yield "policy.gradient_checkpointing: true keeps the input of each layer instead of all activations"
     elif per_pass > short:
-        tokens = settings.trainer.pass_tokens
-        yield f"trainer.micro_batch_tokens below {int(tokens * (1 - short / per_pass)):,}, now {tokens:,}"
+        tokens, longest = settings.trainer.pass_tokens, longest_row(settings)
+        held = max(tokens // longest, 1) * longest  # what the phase was planned with
+        most = int(held * (1 - short / per_pass))
+        if most >= longest:
+            yield f"trainer.micro_batch_tokens below {most:,}, now {tokens:,}"
+        else:  # a pass holds a rollout of the longest kind, however small it is said to be
+            yield (
+                f"generation.max_prompt_tokens and max_response_tokens of at most {most:,} together, now {longest:,}, "
+                "with trainer.micro_batch_tokens no larger"
+            )
 
 
 def _for_state(settings: RunSettings, phase: MemoryPhase) -> Iterator[str]:

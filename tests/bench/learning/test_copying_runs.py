@@ -17,7 +17,9 @@ from rewardflow.bench.learning.copying_runs import (
     copying_settings,
     measure,
     report_of,
+    rows_of,
     run_learning_benchmarks,
+    schedules_of,
     step_seconds,
     variants,
 )
@@ -126,6 +128,13 @@ def test_a_quick_run_measures_both_tasks_with_all_seeds(monkeypatch: pytest.Monk
     assert len(asked) == len(set(asked)) == 2 * 2 * 25
 
 
+def test_runs_without_a_correction_are_reported_under_every_schedule_of_their_staleness() -> None:
+    assert schedules_of(LearningVariant(schedule="synchronous")) == ("synchronous", "pipeline", "stream_0")
+    assert schedules_of(LearningVariant(schedule=ONE_STEP)) == (ONE_STEP, "one_step", "stream_1")
+    assert schedules_of(LearningVariant(schedule=ONE_STEP, correction=CORRECTIONS[1])) == (ONE_STEP,)
+    assert schedules_of(LearningVariant(schedule="synchronous", engine="bfloat16")) == ("synchronous",)
+
+
 def test_a_step_is_timed_with_the_delays_of_the_judge() -> None:
     slow = LearningTask(name="slow", task="copy_digits", num_digits=1, steps=1, delay_a_character_s=0.2)
     assert step_seconds(slow, "synchronous", groups_per_step=4) > 0.2  # every first answer has a character
@@ -137,6 +146,8 @@ def test_the_report_has_the_runs_and_the_rows() -> None:
     report = report_of(iter(figures))
     assert report["learning"][0]["reached_step"] is None
     assert "copy, synchronous, ppo, seed 0: final reward, 0.9 never reached" in report["rows"][0]["name"]
+    again = [*figures, *(one.under("pipeline", 0.25) for one in figures)]
+    assert [row.name for row in rows_of(again) if "seed 0" in row.name] == [report["rows"][0]["name"]]
 
 
 def test_no_seeds_are_refused() -> None:

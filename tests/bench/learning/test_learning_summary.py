@@ -52,6 +52,21 @@ def test_steps_are_compared_by_pairs_and_a_run_that_never_got_there_took_for_eve
     assert row(figures, "copy, one_step, ppo: seconds to it against synchronous, worst").value == math.inf
 
 
+def test_seconds_and_final_rewards_have_a_median_and_a_worst_case() -> None:
+    figures = [replace(one, final_reward=0.9 + one.seed / 100) for one in runs("synchronous", 100, 150, 50)]
+    assert row(figures, "seconds to it, median").value == 20.0
+    assert row(figures, "seconds to it, worst").value == 30.0
+    assert row(figures, "final reward, median").value == 0.91
+    assert row(figures, "final reward, worst").value == 0.9
+    assert row([*figures, *runs("synchronous", None)], "seconds to it, worst").value == math.inf
+
+
+def test_a_run_under_another_schedule_takes_as_many_steps_and_its_own_seconds() -> None:
+    (reached,), (missed,) = runs("synchronous", 100), runs("synchronous", None)
+    assert reached.under("pipeline", 0.1) == replace(reached, schedule="pipeline", reached_s=10.0)
+    assert missed.under("pipeline", 0.1) == replace(missed, schedule="pipeline")
+
+
 def test_without_the_synchronous_runs_nothing_is_compared() -> None:
     names = [row.name for row in summary_rows(runs("one_step", 100), baseline="synchronous")]
     assert not any("against" in name for name in names)

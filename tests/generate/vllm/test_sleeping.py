@@ -60,32 +60,53 @@ def test_an_engine_sleeps_when_the_last_of_several_has_generated() -> None:
     assert engine.done == ["sleep 2", *WOKEN, *["begin"] * 3, *["end"] * 3, "sleep 2"]
 
 
-def test_weights_that_were_published_meanwhile_are_not_sent_again() -> None:
+def test_a_new_version_wakes_nobody_and_is_sent_to_whoever_generates_next() -> None:
     engine = Engine()
     sleep = sleep_of(engine)
 
     async def scenario() -> None:
         await sleep.start_asleep()
-        async with sleep.receiving():
-            engine.done.append("publish")
-        for _ in range(2):  # the second time without a new version, so its weights are gone
-            async with sleep.awake():
-                pass
+        async with sleep.awake():
+            pass
+        engine.done.append("publish")
+        await sleep.renew()
+        engine.done.append("train")
+        async with sleep.awake():
+            pass
 
     run(scenario())
-    published = ["give back", "wake weights", "publish", "give back", "wake kv_cache"]
-    assert engine.done == ["sleep 2", *published, "sleep 2", *WOKEN, "sleep 2"]
+    assert engine.done == ["sleep 2", *WOKEN, "sleep 2", "publish", "train", *WOKEN, "sleep 2"]
+
+
+def test_an_engine_that_is_awake_gets_a_new_version_at_once() -> None:
+    engine = Engine()
+    sleep = sleep_of(engine)
+
+    async def scenario() -> None:
+        await sleep.start_asleep()
+        async with sleep.awake():
+            await sleep.renew()
+            async with sleep.awake():  # has them, so they are not sent again
+                engine.done.append("begin")
+
+    run(scenario())
+    assert engine.done == ["sleep 2", *WOKEN, "send", "begin", "sleep 2"]
 
 
 def test_a_version_that_was_not_sent_whole_is_sent_before_anybody_generates() -> None:
     engine = Engine()
-    sleep = sleep_of(engine)
+
+    async def no_room_at_first() -> None:
+        await engine.send_again()
+        if engine.done.count("send") == 1:
+            raise OSError("no room")
+
+    sleep = Sleep(engine, give_back=engine.give_back, send_again=no_room_at_first)
 
     async def scenario() -> None:
         await sleep.start_asleep()
         with pytest.raises(OSError, match="no room"):
-            async with sleep.receiving():
-                raise OSError("no room")
+            await sleep.begin_use()
         async with sleep.awake():
             engine.done.append("begin")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 from tiny_training import run_settings
 
+from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.policy.load_policy import load_policy, outline_policy
 from rewardflow.settings.run_settings import (
@@ -36,6 +39,21 @@ def test_a_trainer_in_one_process_trains_the_module_it_is_given_and_sends_all_we
     expected = dict((*policy.model.named_parameters(), *policy.model.named_buffers()))
     assert sent.keys() == expected.keys()
     assert all(torch.equal(sent[name], expected[name]) for name in expected)
+
+
+def test_a_model_that_cannot_do_without_padding_is_refused_when_it_is_loaded() -> None:
+    settings = run_settings(trainer=TrainerSettings(padding_free=True))
+    policy, thread = load_policy(settings.policy, seed=0), DeviceThread("trainer")
+    with BACKEND.open_alone(settings, policy, thread, torch.device("cpu")):
+        pass
+    policy.model.register_forward_pre_hook(_without_positions, with_kwargs=True)
+    opened = BACKEND.open_alone(settings, policy, thread, torch.device("cpu"))
+    with pytest.raises(InvalidInput, match="keeps rows apart by their positions"):
+        opened.__enter__()
+
+
+def _without_positions(model: object, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return args, {**given, "position_ids": None}
 
 
 def test_a_rehearsal_needs_no_weights() -> None:

@@ -8,7 +8,8 @@ with an engine that computes differently from the trainer, as vLLM does:
 
 Schedules of the same staleness have bit-equal weights, whatever the delays (tests/runtime/test_exact.py). So the steps
 to the target are counted once for each staleness, without delays, many seeds together (`stacked_runs`), and a
-schedule's seconds are these steps times the seconds of its step, which are measured with delays.
+schedule's seconds are these steps times the seconds of its step, which are measured with delays. Runs without a
+correction are reported under every schedule of their staleness, those with one under the first alone.
 
 Always true: runs of a task have the same settings except staleness, correction, engine and seed; a run that never
 reaches the target counts as slower than all others, not as missing; scores are those of samples at temperature 1, not
@@ -140,11 +141,22 @@ def run_learning_benchmarks(*, quick: bool = False, seeds: Sequence[int] = SEEDS
     for task in TASKS:
         step_s: dict[str, float] = {}
         for variant in variants(quick=quick):
-            if variant.schedule not in step_s:
-                step_s[variant.schedule] = step_seconds(task, variant.schedule)
+            schedules = schedules_of(variant)
+            step_s |= {name: step_seconds(task, name) for name in schedules if name not in step_s}
             for start in range(0, len(seeds), _TOGETHER):
                 together = seeds[start : start + _TOGETHER]
-                yield from measure(task, variant, seeds=together, step_s=step_s[variant.schedule])
+                learnt = measure(task, variant, seeds=together, step_s=step_s[variant.schedule])
+                yield from learnt
+                yield from (one.under(name, step_s[name]) for name in schedules[1:] for one in learnt)
+
+
+def schedules_of(variant: LearningVariant) -> tuple[str, ...]:
+    """Returns the schedules under which the runs of a variant are reported, its own first."""
+    if variant != LearningVariant(schedule=variant.schedule):
+        return (variant.schedule,)
+    _, staleness = SCHEDULES[variant.schedule]
+    alike = (name for name, (_, own) in SCHEDULES.items() if own == staleness and name != variant.schedule)
+    return variant.schedule, *alike
 
 
 def measure(
@@ -226,6 +238,8 @@ def rows_of(figures: Iterable[LearningFigures]) -> Iterator[BenchmarkRow]:
     every: list[LearningFigures] = []
     for one in figures:
         every.append(one)
+        if one.schedule not in _ONE_OF_EACH_STALENESS:
+            continue  # the same run, under another schedule
         steps = "never reached" if one.reached_step is None else f"reached in {one.reached_step} steps"
         name = f"{one.task}, {one.label}, seed {one.seed}: final reward, {TARGET} {steps}"
         yield BenchmarkRow(name=name, value=one.final_reward, unit="")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from rewardflow.bench.benchmark_row import BenchmarkRow
@@ -38,6 +38,11 @@ class LearningFigures:
         """Names what the run differs in from others of its task, besides the seed."""
         rounded = "" if self.engine == "float32" else f", engine in {self.engine}"
         return f"{self.schedule}, {self.correction}{rounded}"
+
+    def under(self, schedule: str, step_s: float) -> LearningFigures:
+        """Returns the same run under another schedule of the same staleness, a step of which takes `step_s`."""
+        reached_s = None if self.reached_step is None else self.reached_step * step_s
+        return replace(self, schedule=schedule, reached_s=reached_s)
 
 
 def summary_rows(figures: Sequence[LearningFigures], *, baseline: str) -> Iterator[BenchmarkRow]:
@@ -73,6 +78,8 @@ def _rows_of_kind(
     yield row("steps to it, median", median(steps))
     yield row("steps to it, worst", max(steps))
     yield row("seconds to it, median", median(seconds), unit="s")
+    yield row("seconds to it, worst", max(seconds), unit="s")
+    yield row("final reward, median", median(one.final_reward for one in runs))
     yield row("final reward, worst", min(one.final_reward for one in runs))
 
 

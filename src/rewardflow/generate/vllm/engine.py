@@ -169,12 +169,12 @@ class VllmEngine:
             await self._open().sleep.end_use()
 
     async def publish(self, version: int) -> None:
-        """Pauses requests in flight, which then go on under the new weights."""
+        """Pauses requests in flight, which then go on under the new weights. An engine that sleeps gets them later."""
         running = self._open()
         async with self._updating:
-            if self._vllm.sleep:  # nothing is in flight, and `generate` wakes the rest
-                async with running.sleep.receiving():
-                    await self._send(version)
+            if self._vllm.sleep:  # nothing is in flight, and `generate` wakes the engine
+                running.client.version = version
+                await running.sleep.renew()
             else:
                 await self._pause()
                 await self._send(version)

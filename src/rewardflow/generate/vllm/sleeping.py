@@ -1,7 +1,8 @@
 """Lets an engine's GPU memory be the trainer's while nobody generates.
 
 Always true: the engine sleeps only when nobody generates, and then at once; the trainer's cached memory is given back
-before the engine wakes; weights are not kept while it sleeps: the trainer has them, and sends them when it wakes.
+before the engine wakes; weights are not kept while it sleeps: the trainer has them, and sends them when it wakes. A new
+version does not wake it: after the last steps were generated, training would go on beside weights that nobody uses.
 """
 
 from __future__ import annotations
@@ -62,14 +63,13 @@ class Sleep:
         async with self._changing:
             await self._fall_asleep()
 
-    @asynccontextmanager
-    async def receiving(self) -> AsyncIterator[None]:
-        """Has room for weights in the block, in which a whole version is sent."""
+    async def renew(self) -> None:
+        """Says that the trainer's weights are a new version: they are sent when the engine wakes, or now if it is."""
         async with self._changing:
-            await self._wake("weights")
             self._has_weights = False
-            yield
-            self._has_weights = True
+            if "weights" not in self._asleep:
+                await self._send_again()
+                self._has_weights = True
 
     async def _fall_asleep(self) -> None:
         await self._llm.sleep(level=_DISCARD)

@@ -34,6 +34,16 @@ ENGINES: Mapping[EngineName, EngineTraits] = {
 WeightTransfer = Literal["shared_memory", "ipc", "nccl", "reload"]
 
 
+# Arguments of `apply_chat_template` that are not the template's: they say what it returns, or cut it.
+_TEMPLATE_CALL = frozenset(
+    (
+        *("conversation", "messages", "tokenize", "add_generation_prompt", "continue_final_message"),
+        *("padding", "truncation", "max_length", "tokenizer_kwargs"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
+    )
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
     """How prompts go through the chat template. The reward sees prompts as the data has them."""
@@ -47,7 +57,7 @@ class ChatSettings:
         given = [name for name in ("system", "instruction") if getattr(self, name) is not None]
         if given and not self.wrap_text:
             raise InvalidInput(f"{' and '.join(given)} are for wrap_text=true, got wrap_text=false")
-        taken = {"conversation", "messages", "tokenize", "add_generation_prompt", "return_dict"} & self.arguments.keys()
+        taken = _TEMPLATE_CALL & self.arguments.keys()
         if taken:
             raise InvalidInput(f"arguments must not set what rewardflow sets itself, got {', '.join(sorted(taken))}")
 

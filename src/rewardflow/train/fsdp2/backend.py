@@ -63,7 +63,9 @@ class Fsdp2Backend(TrainerBackend):
     def open_alone(
         self, settings: RunSettings, policy: Policy, thread: DeviceThread, device: torch.device
     ) -> Iterator[DeviceTrainer]:
-        yield _make_trainer(settings, policy, thread)
+        trainer = _make_trainer(settings, policy, thread)
+        trainer.check_passes()
+        yield trainer
 
     def prepare_rank(self) -> None:
         """Does nothing: torch is all that a rank needs."""
@@ -83,10 +85,12 @@ class Fsdp2Backend(TrainerBackend):
         from rewardflow.train.fsdp2.sharding import Ranks
 
         if policy is not None:
-            yield _make_trainer(settings, policy, thread, group=group)
+            trainer = _make_trainer(settings, policy, thread, group=group)
         else:
             read = partial(StartingWeights.read, seed=settings.seed)
-            yield make_sharded_trainer(settings, thread, Ranks(device, group), read=read)
+            trainer = make_sharded_trainer(settings, thread, Ranks(device, group), read=read)
+        trainer.check_passes()
+        yield trainer
 
 
 def _make_trainer(

@@ -31,7 +31,7 @@ from rewardflow.train.fsdp2.sharding import Ranks, is_sharded, shard, whole
 from rewardflow.train.learning_rate import share
 from rewardflow.train.loss_terms import TrainingRow
 from rewardflow.train.packing import IDLE_ROW, PackedRows, TokenRow, pack
-from rewardflow.train.padding_free import check_keeps_rows_apart
+from rewardflow.train.padding_free import check_keeps_rows_apart, check_rows_stay_apart
 from rewardflow.train.passes import by_row, even_passes
 from rewardflow.train.token_log_probs import TokenScores, hidden_states, token_log_probs
 from rewardflow.types import Rollout
@@ -104,6 +104,15 @@ class TorchTrainer(DeviceTrainer):
     def weights_to_send(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """Yields all weights on every rank; the first rank sends them."""
         return self.weights(dtype)
+
+    def check_passes(self) -> None:
+        """Raises if the loaded model cannot make passes as the settings say. On the thread; all ranks together."""
+        if self._settings.padding_free:
+            model = self.model.eval()
+            is_exact = self._device == CPU and self._autocast is None and model.dtype == torch.float32
+            check_rows_stay_apart(
+                lambda packed: self._score(model, packed).log_probs_N, self._device, is_rounded=not is_exact
+            )
 
     # -- on the thread: a step ---------------------------------------------------------------------------------------
 
