@@ -31,6 +31,7 @@ from rewardflow.services.http.endpoint import (
     check_addresses,
     check_flag,
     check_headers,
+    check_one_key,
     check_variable,
     endpoint_of_call,
     headers_to_send,
@@ -115,6 +116,7 @@ class ChatClient:
             raise InvalidInput("keep_alive must not be set with a client: the client keeps its own connections")
         check_variable("api_key_env", api_key_env)
         check_headers(headers)
+        check_one_key("base_urls", base_urls, headers, None if _is_anthropic(batch) else api_key_env)
         self.endpoints: tuple[str, ...] = tuple(base_urls)
         self._urls = {base_url: chat_url(base_url) for base_url in base_urls}
         self._model = model
@@ -262,7 +264,7 @@ class ChatClient:
 
     @property
     def _is_anthropic(self) -> bool:
-        return self._batch is not None and self._batch.api == "anthropic"
+        return _is_anthropic(self._batch)
 
     def _batch_api(self, endpoint: str) -> BatchApi:
         assert self._http is not None  # batches are refused with a client that was passed in
@@ -322,6 +324,10 @@ def models_url(base_url: str) -> str:
 
 
 # -- settings --
+
+
+def _is_anthropic(batch: BatchSettings | None) -> bool:
+    return batch is not None and batch.api == "anthropic"
 
 
 def _check_settings(base_urls: Sequence[str], model: str, sampling: Mapping[str, Any], client: Any) -> None:
