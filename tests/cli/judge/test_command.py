@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import rewardflow as rf
+from rewardflow.cli.judge.paid_costs import with_paid_costs
 from rewardflow.cli.main import main
 from rewardflow.judging.probes import ATTACKS
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
@@ -95,6 +97,14 @@ def test_what_a_later_judge_has_spent_before_counts_for_an_earlier_one(
     _, told = judged(capsys, "rewards.py:right", "rewards.py:also_right", probes=0, options=options)
     assert [one["scored"] for one in told["judges"]] == [5, 15]
     assert len((folder / "calls.txt").read_text()) == 20
+
+
+def test_costs_are_those_of_the_session_if_the_journal_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(REWARDS, "utf-8")
+    (tmp_path / "journal.db").write_bytes(b"not a journal " * 100)
+    rewards = {(0, "q", 0): rf.Reward(value=1.0, cost_usd=0.5)}
+    found = with_paid_costs(rewards, f"{tmp_path}/rewards.py:right", journal=tmp_path / "journal.db", run="r")
+    assert found == rewards
 
 
 def test_the_same_command_pays_for_nothing_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,16 +6,20 @@ agent gives a verdict from the journal at no cost, because it pays for none; fig
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rewardflow.cli.score.command import reward_of
+from rewardflow.errors import JournalError
 from rewardflow.reward.code.contract import LoadedReward, load_reward
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.component import as_parts
 from rewardflow.reward.journal.reader import JournalReader
 from rewardflow.types import Reward
+
+logger = logging.getLogger(__name__)
 
 Place = tuple[int, str, int]
 
@@ -29,11 +33,15 @@ def loaded_parts(judge: str) -> list[LoadedReward]:
 def with_paid_costs(
     rewards: Mapping[Place, Reward], judge: str, *, journal: Path | None, run: str
 ) -> dict[Place, Reward]:
-    """Returns the verdicts with their costs in the journal; as they are, if there is none."""
+    """Returns the verdicts with their costs in the journal; as they are, if there is none that can be read."""
     if journal is None or not journal.exists():
         return dict(rewards)
-    with JournalReader(journal) as reader:
-        paid_usd = reader.paid_usd(run, [part.identity for part in loaded_parts(judge)])
+    try:
+        with JournalReader(journal) as reader:
+            paid_usd = reader.paid_usd(run, [part.identity for part in loaded_parts(judge)])
+    except JournalError as error:  # a full or broken disk must not cost the figures too
+        logger.warning("the costs are those of this session alone: %s", error)
+        return dict(rewards)
     return {
         place: replace(reward, cost_usd=max(reward.cost_usd, paid_usd.get(place, 0.0)))
         for place, reward in rewards.items()

@@ -23,7 +23,7 @@ class SharedCap:
         self.cap_usd = cap_usd
         self._used_usd: dict[str, float] = {}
         for name, path in journals.items() if cap_usd is not None else ():
-            if path is not None and path.exists():
+            if path is not None and path.exists() and path.stat().st_size:
                 with JournalReader(path) as journal:
                     self._used_usd[name] = journal.used_usd(name)
 
