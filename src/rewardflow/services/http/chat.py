@@ -141,7 +141,7 @@ class ChatClient:
         headers = self._headers_to_send()
         if self._http is not None:
             await check_reachability(
-                self._http, {one: models_url(one) for one in self.endpoints}, headers, model=self._model
+                self._http, {one: route_url(one, "/models") for one in self.endpoints}, headers, model=self._model
             )
 
     def price_problem(self) -> str | None:
@@ -269,7 +269,7 @@ class ChatClient:
     def _batch_api(self, endpoint: str) -> BatchApi:
         assert self._http is not None  # batches are refused with a client that was passed in
         make = AnthropicBatches if self._is_anthropic else OpenAIBatches
-        return make(self._http, chat_url(endpoint).removesuffix(_ROUTE), self._headers_to_send)
+        return make(self._http, route_url(endpoint, ""), self._headers_to_send)
 
     # -- usage and cost --
 
@@ -317,10 +317,10 @@ def chat_url(base_url: str) -> str:
     return parts._replace(path=path if path.endswith(_ROUTE) else path + _ROUTE).geturl()
 
 
-def models_url(base_url: str) -> str:
-    """Returns the URL where a server lists its models, next to its chat completions."""
+def route_url(base_url: str, route: str) -> str:
+    """Returns the URL of another route of the server, as `/models`, next to its chat completions."""
     parts = urllib.parse.urlsplit(chat_url(base_url))
-    return parts._replace(path=f"{parts.path.removesuffix(_ROUTE)}/models").geturl()
+    return parts._replace(path=parts.path.removesuffix(_ROUTE) + route).geturl()
 
 
 # -- settings --
