@@ -63,6 +63,8 @@ COVERED_BY: Mapping[str, str] = {
     "checkpoint.random_state": "checkpoint/test_snapshot.py",
     "cli.command_table": "cli/test_main.py",
     "cli.demo.closing_report": "cli/demo/test_command.py",
+    "cli.judge.paid_costs": "cli/judge/test_command.py",
+    "cli.judge.shared_cap": "cli/judge/test_command.py",
     "cli.score.closing_report": "cli/score/test_command.py",
     "cli.setup.starter_files": "cli/setup/test_init.py",
     "cli.score.scoring": "cli/score/test_command.py",

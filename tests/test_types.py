@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import rewardflow as rf
-from rewardflow.types import EMPTY
+from rewardflow.types import EMPTY, scored_reward
 
 
 def test_status_follows_from_the_value() -> None:
@@ -70,3 +70,15 @@ def test_a_step_that_the_journal_cannot_hold_is_refused_before_anything_is_paid(
     with pytest.raises(rf.InvalidInput, match="group_size of a rollout must fit 64 bits, got 0x"):
         rf.Rollout(group_id="q", response="r", group_size=abs(step))
     assert rf.Rollout(group_id="q", response="r", step=2**63 - 1).step == 2**63 - 1
+
+
+def test_a_reward_that_the_agent_makes_quickly_is_like_any_other() -> None:
+    made, usual = scored_reward(0.25), rf.Reward(value=0.25)
+    assert type(made) is rf.Reward
+    assert made == usual
+    assert repr(made) == repr(usual)
+    assert dataclasses.asdict(made) == dataclasses.asdict(usual)
+    assert pickle.loads(pickle.dumps(made)) == usual
+    assert dataclasses.replace(made, value=0.5) == rf.Reward(value=0.5)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.value = 1.0  # type: ignore[misc]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from rewardflow.errors import InvalidInput
@@ -178,11 +178,37 @@ class Reward:
 
     def _fill_measures(self, attempts: int, latency_s: float, cost_usd: float, tokens: int) -> None:
         """Sets fields of a frozen record that nobody has seen yet. For the dispatcher: a copy would cost twice."""
-        put = object.__setattr__
-        put(self, "attempts", attempts)
-        put(self, "latency_s", latency_s)
-        put(self, "cost_usd", cost_usd)
-        put(self, "tokens", tokens)
+        put_attempts, put_latency_s, put_cost_usd, put_tokens = _PUT_MEASURES
+        put_attempts(self, attempts)
+        put_latency_s(self, latency_s)
+        put_cost_usd(self, cost_usd)
+        put_tokens(self, tokens)
+
+
+_PUT_MEASURES = tuple([vars(Reward)[name].__set__ for name in ("attempts", "latency_s", "cost_usd", "tokens")])
+
+
+class _RewardDraft:
+    """Has the slots of a reward, but is not frozen."""
+
+    __slots__ = tuple(one.name for one in fields(Reward))
+
+
+def scored_reward(value: float) -> Reward:
+    """Returns `Reward(value=value)` for a finite number that the caller has checked.
+
+    The agent makes one for nearly every call. The constructor of a frozen record sets each field through a function,
+    which takes five times as long as to fill a draft and to turn it into the record.
+    """
+    draft: Any = _RewardDraft()
+    draft.value, draft.status, draft.kind, draft.error = value, "scored", None, None
+    draft.imputed, draft.components, draft.extras = False, EMPTY, EMPTY
+    draft.query = draft.explanation = draft.traceback = None
+    draft.attempts, draft.latency_s, draft.cost_usd, draft.tokens = 0, 0.0, 0.0, 0
+    draft.cached = False
+    draft.__class__ = Reward
+    reward: Reward = draft
+    return reward
 
 
 class RewardList(list[Reward]):

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import pickle
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +203,9 @@ def test_a_rule_that_never_ends_is_timed_out_and_holds_nothing_up() -> None:
     assert (reward.value, reward.kind) == (None, "timeout")
 
 
+@pytest.mark.parametrize("messages", [(), ({"role": "user", "content": "2 + 2?"},)], ids=["text", "chat"])
 @pytest.mark.parametrize("first", [GSM8K(), Regex(must="four", unanswered=0.0)])
-def test_the_rule_is_asked_once_also_when_the_judge_is_asked_again(first: Any) -> None:
+def test_the_rule_is_asked_once_also_when_the_judge_is_asked_again(first: Any, messages: Any) -> None:
     @dataclass
     class Counted:
         is_quick: bool
@@ -215,7 +216,8 @@ def test_the_rule_is_asked_once_also_when_the_judge_is_asked_again(first: Any) -
             return first.decide(rollout)
 
     rule = Counted(first.is_quick)
-    reward = score(Cascade(first=rule, then=Judge(fails=1), ask_above=-1.0), rollouts(UNMARKED), backoff_s=0.01)[0]
+    asked = [replace(one, messages=messages) for one in rollouts(UNMARKED)]
+    reward = score(Cascade(first=rule, then=Judge(fails=1), ask_above=-1.0), asked, backoff_s=0.01)[0]
     assert (reward.attempts, reward.extras["decided_by"], rule.num_asked) == (2, "judge", 1)
 
 

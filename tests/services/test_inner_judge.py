@@ -51,3 +51,19 @@ def test_endpoints_are_passed_on_if_all_judges_share_them() -> None:
     elsewhere = InnerJudge.of("j", LLMJudge(model="m", base_urls=["http://c"]))
     assert shared_endpoints([one, other]) == ("http://a", "http://b")
     assert shared_endpoints([one, elsewhere]) == ()
+
+
+def test_a_cost_that_a_judge_returns_counts_for_the_outer_call_also_if_the_verdict_failed() -> None:
+    async def told(response: str) -> dict[str, object]:
+        return {"score": None if response == "bad" else 0.5, "cost_usd": 0.25, "tokens": 7}
+
+    async def outer(rollout: rf.Rollout) -> float | None:
+        return (await InnerJudge.of("judges", told).score(rollout)).value
+
+    async def run() -> tuple[float, int, list[float]]:
+        async with rf.RewardAgent(outer, max_attempts=1) as agent:
+            groups = await agent.submit(singles("good", "bad")).all()
+            money = agent.statistics().ledger
+            return money.spent_usd, money.tokens, [group.rewards[0].cost_usd for group in groups]
+
+    assert clock.run(run()) == (0.5, 14, [0.25, 0.25])

@@ -88,7 +88,7 @@ class Cascade:
     identities: tuple[str, str] = field(init=False, repr=False)  # of both stages: an edit means judging again
 
     # Carries opinions from `decide_locally` to the call. It is a class variable, because a module's variable would be
-    # copied to worker processes, where rollouts are copies too and would not be recognised.
+    # copied to worker processes, where the cascade is a copy too and would not be recognised.
     _opinions: ClassVar[contextvars.ContextVar[tuple[_Opinion, ...]]] = contextvars.ContextVar("opinions", default=())
 
     def __post_init__(self) -> None:
@@ -197,7 +197,7 @@ class Cascade:
     def _earlier_opinion(self, rollout: Rollout) -> _Opinion | None:
         """Returns the opinion from `decide_locally` before this call; None if it was not called, as in direct use."""
         opinions = self._opinions.get()
-        return next((one for one in opinions if one.cascade is self and one.rollout is rollout), None)
+        return next((one for one in opinions if one.cascade is self and _are_same(one.rollout, rollout)), None)
 
     def _compute_plain(self, rollout: Rollout) -> Reward:
         opinion = self._earlier_opinion(rollout) or self._consider(rollout)
@@ -240,3 +240,8 @@ class Cascade:
         with self._counts.lock:
             self._counts.decided_by_rule += decided_by_rule
             self._counts.judge_asked += judge_asked
+
+
+def _are_same(one: Rollout, other: Rollout) -> bool:
+    """Whether two records are the same rollout: each call may get a copy of its own, with its own nested values."""
+    return one is other or (one.place, one.prompt, one.response) == (other.place, other.prompt, other.response)

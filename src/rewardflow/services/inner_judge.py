@@ -1,7 +1,8 @@
 """Calls judges from inside another reward: for rewards that combine the verdicts of several.
 
 Always true: an inner verdict is scored, or its failure is raised as the error of its kind, so that the agent treats the
-outer call as it would have treated the inner one.
+outer call as it would have treated the inner one. What an inner verdict cost counts for the outer call, also if the
+verdict failed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rewardflow import clock
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.code.abandonment import wait_for_thread
 from rewardflow.reward.code.contract import LoadedReward, load_reward
+from rewardflow.reward.code.current_call import report_usage
 from rewardflow.reward.code.late_answers import LateAnswers, SeveralLateAnswers
 from rewardflow.reward.code.reward_forms import RewardLike
 from rewardflow.reward.code.source import RewardSource
@@ -49,6 +51,8 @@ class InnerJudge:
             else:
                 decided = await self._run(functools.partial(loaded.function, **arguments))
         reward = loaded.parse(decided, 1)[0]
+        if reward.cost_usd or reward.tokens:  # told in the result; the outer verdict would not have it
+            report_usage(cost_usd=reward.cost_usd or None, tokens=reward.tokens)
         if reward.value is None:
             raise _error_of(reward)
         return reward

@@ -17,6 +17,7 @@ from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.http.endpoint import (
     UNPRICED,
     check_cost,
+    check_one_key,
     check_variable,
     endpoint_of_call,
     headers_to_send,
@@ -62,6 +63,7 @@ class JsonScorer(HttpServiceRecord):
         put = functools.partial(object.__setattr__, self)
         put("urls", read_addresses("urls", self.urls))
         check_variable("api_key_env", self.api_key_env)
+        check_one_key("urls", self.urls, EMPTY, self.api_key_env, self.api_key_header)
         check_cost("call_cost_usd", self.call_cost_usd)
         put("request", dict((_OPENRLHF if self.batch else _ONE) if self.request is None else self.request))
         put("score_path", ("rewards" if self.batch else "score") if self.score_path is None else self.score_path)

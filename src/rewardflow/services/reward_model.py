@@ -17,6 +17,7 @@ from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.http.endpoint import (
     UNPRICED,
     check_cost,
+    check_one_key,
     check_variable,
     endpoint_of_call,
     headers_to_send,
@@ -68,6 +69,7 @@ class RewardModel(HttpServiceRecord):
         check_choice("send", self.send, get_args(SentAs))
         object.__setattr__(self, "base_urls", read_addresses("base_urls", self.base_urls))
         check_variable("api_key_env", self.api_key_env)
+        check_one_key("base_urls", self.base_urls, EMPTY, self.api_key_env)
         check_cost("call_cost_usd", self.call_cost_usd)
         check_template(self.template)
         if self.api == "sglang" and self.send == "messages":

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import rewardflow as rf
+from rewardflow.cli.judge.paid_costs import with_paid_costs
 from rewardflow.cli.main import main
 from rewardflow.judging.probes import ATTACKS
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
@@ -24,6 +26,10 @@ async def right(response, ground_truth):
         file.write("x")
     rf.report_usage(cost_usd=0.01)
     return float(response.startswith(ground_truth))
+
+
+async def also_right(response, ground_truth):
+    return await right(response, ground_truth)
 
 
 def long(response):
@@ -50,8 +56,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def judged(capsys: pytest.CaptureFixture[str], *judges: str, probes: int) -> tuple[int, dict[str, Any]]:
-    code = main(["judge", "test", *judges, "labels.jsonl", "--json", "--probes", str(probes)])
+def judged(
+    capsys: pytest.CaptureFixture[str], *judges: str, probes: int, options: tuple[str, ...] = ()
+) -> tuple[int, dict[str, Any]]:
+    code = main(["judge", "test", *judges, "labels.jsonl", "--json", "--probes", str(probes), *options])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -69,6 +77,36 @@ def test_judges_are_compared_side_by_side(folder: Path, capsys: pytest.CaptureFi
     assert "Worst disagreements of rewards.py:long" in page
 
 
+def test_a_cap_holds_for_all_judges_of_the_command_together_and_when_it_starts_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judges = ("rewards.py:right", "rewards.py:also_right", "rewards.py:long")
+    options = ("--max-cost-usd", "0.2", "--call-cost-usd", "0.01")
+    for _ in range(2):
+        code, told = judged(capsys, *judges, probes=0, options=options)
+        assert code == 3
+        assert [one["scored"] for one in told["judges"]][:2] == [15, 5]
+        assert len((folder / "calls.txt").read_text()) == 20
+
+
+def test_what_a_later_judge_has_spent_before_counts_for_an_earlier_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--max-cost-usd", "0.2", "--call-cost-usd", "0.01")
+    judged(capsys, "rewards.py:also_right", probes=0, options=options)
+    _, told = judged(capsys, "rewards.py:right", "rewards.py:also_right", probes=0, options=options)
+    assert [one["scored"] for one in told["judges"]] == [5, 15]
+    assert len((folder / "calls.txt").read_text()) == 20
+
+
+def test_costs_are_those_of_the_session_if_the_journal_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(REWARDS, "utf-8")
+    (tmp_path / "journal.db").write_bytes(b"not a journal " * 100)
+    rewards = {(0, "q", 0): rf.Reward(value=1.0, cost_usd=0.5)}
+    found = with_paid_costs(rewards, f"{tmp_path}/rewards.py:right", journal=tmp_path / "journal.db", run="r")
+    assert found == rewards
+
+
 def test_the_same_command_pays_for_nothing_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, first = judged(capsys, "rewards.py:right", probes=1)
     num_calls = len((folder / "calls.txt").read_text())
@@ -76,6 +114,8 @@ def test_the_same_command_pays_for_nothing_twice(folder: Path, capsys: pytest.Ca
     _, again = judged(capsys, "rewards.py:right", probes=1)
     assert len((folder / "calls.txt").read_text()) == num_calls
     assert again["judges"][0]["kappa"] == first["judges"][0]["kappa"]
+    assert again["judges"][0]["cost_usd"] == pytest.approx(first["judges"][0]["cost_usd"]) == 0.01 * num_calls
+    assert again["judges"][0]["cost_of_answers_usd"] == pytest.approx(0.15)
 
 
 def test_an_llm_judge_of_a_file_is_tested_over_http(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

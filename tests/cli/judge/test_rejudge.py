@@ -13,6 +13,7 @@ from rewardflow.cli.main import main
 
 REWARD = """
 import pathlib
+import rewardflow as rf
 
 CALLS = pathlib.Path(__file__).with_name("calls.txt")
 
@@ -20,6 +21,7 @@ CALLS = pathlib.Path(__file__).with_name("calls.txt")
 async def other(response):
     with CALLS.open("a") as file:
         file.write("x")
+    rf.report_usage(cost_usd=0.25)
     return 1.0 - float(response)
 """
 
@@ -70,6 +72,10 @@ def test_the_same_command_pays_for_nothing_twice(folder: Path, capsys: pytest.Ca
     assert main(["rejudge", "run", "--reward", "rewards.py:other", "--groups", "2"]) == 0
     assert num_calls(folder) == 4
     assert main(["rejudge", "run", "--reward", "rewards.py:other"]) == 0
+    assert num_calls(folder) == 12
+    capsys.readouterr()
+    assert main(["rejudge", "run", "--reward", "rewards.py:other", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cost_usd"] == 12 * 0.25  # in all sessions
     assert num_calls(folder) == 12
     assert main(["rejudge", "run", "--reward", "rewards.py:other", "--steps", "1:1"]) == 0
     assert num_calls(folder) == 12

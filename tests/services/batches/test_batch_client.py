@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.observe.redact import register_secret
 from rewardflow.reward.code.current_call import Call, enter_call
 from rewardflow.services import Cascade, Jury, ListwiseJudge, LLMJudge
-from rewardflow.services.batches.batch_api import BatchProgress, Outcome, SentBatch, not_processed
+from rewardflow.services.batches.batch_api import BatchProgress, Outcome, SentBatch, not_processed, url_under
 from rewardflow.services.batches.batch_client import BatchClient
 from rewardflow.services.batches.settings import BatchSettings
 from rewardflow.services.rules import GSM8K
@@ -101,6 +102,20 @@ def test_a_batch_whose_creation_was_not_answered_is_found_and_not_created_again(
         assert all(one.is_scored for one in rewards)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_an_address_with_a_query_has_batches_too_and_keeps_its_query(api: str) -> None:
+    async def run() -> None:
+        async with MockJudge(MockJudgeSettings(lost_creations=1)) as mock:  # so that every route is asked
+            judge = replace(judge_of(mock, api), base_urls=[f"{mock.base_url}?api-version=2"])
+            rewards, _ = await score(judge)
+            assert (mock.statistics().batches, mock.statistics().admitted_again) == (1, {0: 12})
+        assert all(one.is_scored for one in rewards)
+
+    asyncio.run(run())
+    assert url_under("http://h/v1?a=1", "/batches", "limit=2") == "http://h/v1/batches?a=1&limit=2"
+    assert url_under("http://h/v1", "/files") == "http://h/v1/files"
 
 
 def test_a_batch_is_sent_when_it_is_full_by_count_or_by_bytes() -> None:

@@ -14,7 +14,7 @@ from scripted_server import Request, ScriptedServer, completion
 from rewardflow import clock
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.code.current_call import Call, enter_call
-from rewardflow.services.http.chat import ChatAnswer, ChatClient, chat_url, models_url
+from rewardflow.services.http.chat import ChatAnswer, ChatClient, chat_url, route_url
 from rewardflow.services.prices import Prices
 
 KEY = "correct-horse-battery-9"
@@ -382,7 +382,7 @@ def test_a_price_is_known_if_it_is_given_and_otherwise_what_to_set_is_said() -> 
     ],
 )
 def test_models_are_listed_beside_the_chat_completions(base_url: str, url: str) -> None:
-    assert models_url(base_url) == url
+    assert route_url(base_url, "/models") == url
 
 
 def test_checking_asks_every_address_what_it_serves_and_sends_no_question(

@@ -60,6 +60,26 @@ def test_no_service_takes_or_shows_a_key_in_place_of_its_variable(service: Any, 
     assert KEY not in refused(service, **settings, api_key_env=KEY)
 
 
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        (LLMJudge, {"model": "m", "base_urls": ["http://h", "https://u:horse-battery@h"], "api_key_env": "K"}),
+        (LLMJudge, {"model": "m", "base_urls": ["http://u:horse-battery@h"], "headers": {"authorization": "$K"}}),
+        (RewardModel, {"model": "m", "base_urls": "http://u:horse-battery@h", "api_key_env": "K"}),
+        (JsonScorer, {"urls": "http://u:horse-battery@h", "api_key_env": "K"}),
+    ],
+)
+def test_a_password_in_an_address_and_a_key_are_not_sent_together(service: Any, settings: dict[str, Any]) -> None:
+    told = refused(service, **settings)
+    assert "must have no user and password when a key is sent" in told
+    assert "battery" not in told
+
+
+def test_a_password_in_an_address_and_a_key_in_another_header_are_fine() -> None:
+    JsonScorer(urls="http://u:horse-battery@h", api_key_env="K", api_key_header="x-api-key")
+    LLMJudge(model="m", base_urls=["http://u:horse-battery@h"], headers={"x-org": "$K"})
+
+
 @pytest.mark.parametrize("name", ["Authorization", "api-key", "X-Anything", "Cookie"])
 @pytest.mark.parametrize("value", [KEY, f"Bearer {KEY}", f"${KEY}", 7])
 def test_a_header_that_may_hold_a_key_names_a_variable(name: str, value: Any) -> None:

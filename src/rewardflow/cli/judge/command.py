@@ -17,7 +17,9 @@ import orjson
 
 import rewardflow as rf
 from rewardflow.cli.display import stderr_console, stdout_console
-from rewardflow.cli.options import add_agent_flags
+from rewardflow.cli.judge.paid_costs import loaded_parts, with_paid_costs
+from rewardflow.cli.judge.shared_cap import SharedCap
+from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.command import make_agent, reward_of
 from rewardflow.cli.score.scoring import ALL_SCORED, SOME_FAILED, score_all
@@ -28,9 +30,6 @@ from rewardflow.judging.probes import Probe, make_probes
 from rewardflow.observe.private_file import write_private
 from rewardflow.report.judges.judge_figures import figure_rows
 from rewardflow.report.judges.judge_test_page import judge_test_page
-from rewardflow.reward.code.contract import load_reward
-from rewardflow.reward.code.source import RewardSource
-from rewardflow.reward.component import as_parts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
     names = _names(args.judges)
     answers = read_labelled_answers(args.labels, column=args.label, low=low, high=high)
     console = stderr_console()
-    tests = [_test(judge, name, answers, args, console) for judge, name in zip(args.judges, names, strict=True)]
+    journals = {name: _journal_of(judge, args) for judge, name in zip(args.judges, names, strict=True)}
+    cap = SharedCap(options_of(args).get("max_cost_usd"), journals)
+    tests = [_test(judge, name, answers, args, cap, console) for judge, name in zip(args.judges, names, strict=True)]
     write_private(out, judge_test_page(tests, source=Path(args.labels).name, threshold=args.threshold).encode())
     if args.json:
         report = {"labels": args.labels, "threshold": args.threshold, "judges": [test.to_json() for test in tests]}
@@ -90,17 +91,37 @@ def run(args: argparse.Namespace) -> int:
     return ALL_SCORED if all(test.scored == test.answers for test in tests) else SOME_FAILED
 
 
+def _journal_of(judge: str, args: argparse.Namespace) -> Path | None:
+    _, from_file = reward_of(judge)
+    path = {"journal": _default_journal(args), **from_file, **options_of(args)}["journal"]
+    return None if path is None else Path(path)
+
+
+def _default_journal(args: argparse.Namespace) -> str:
+    return f"{args.out}.journal.db"
+
+
 def _test(
-    judge: str, name: str, answers: Sequence[LabelledAnswer], args: argparse.Namespace, console: Console
+    judge: str,
+    name: str,
+    answers: Sequence[LabelledAnswer],
+    args: argparse.Namespace,
+    cap: SharedCap,
+    console: Console,
 ) -> JudgeTest:
     probes = make_probes(answers, num_probes=args.probes, threshold=args.threshold, sees_groups=_sees_groups(judge))
     # A repeat must be asked for, so verdicts on equal texts are not shared.
-    agent, _ = make_agent(judge, args, journal=f"{args.out}.journal.db", run=name, reuse="sample")
+    options = cap.options_for(name)
+    agent, journal = make_agent(judge, args, journal=_default_journal(args), run=name, reuse="sample", **options)
     rollouts = _rollouts(probes)
     console.print(f"{safe(name)}: {len(answers):,} answers, {len(rollouts) - len(answers):,} in probes", soft_wrap=True)
+    if told := cap.used_by_others(name):
+        console.print(told, soft_wrap=True)
     scoring = asyncio.run(score_all(agent, rollouts, console))
+    cap.count(name, scoring.statistics.ledger)
     halted = None if scoring.halted is None else str(scoring.halted)
-    return judge_test_of(name, probes, scoring.rewards, threshold=args.threshold, halted=halted)
+    rewards = with_paid_costs(scoring.rewards, judge, journal=journal, run=name)
+    return judge_test_of(name, probes, rewards, threshold=args.threshold, halted=halted)
 
 
 def _rollouts(probes: Sequence[Probe]) -> list[rf.Rollout]:
@@ -109,10 +130,7 @@ def _rollouts(probes: Sequence[Probe]) -> list[rf.Rollout]:
 
 
 def _sees_groups(judge: str) -> bool:
-    reward, _ = reward_of(judge)
-    return any(
-        load_reward(RewardSource.of(part.reward, part.reward_kwargs)).unit == "group" for part in as_parts(reward, {})
-    )
+    return any(part.unit == "group" for part in loaded_parts(judge))
 
 
 def _names(judges: Sequence[str]) -> list[str]:

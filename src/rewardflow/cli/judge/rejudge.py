@@ -15,6 +15,7 @@ from pathlib import Path
 import orjson
 
 from rewardflow.cli.display import dollars, stderr_console, stdout_console, three_columns
+from rewardflow.cli.judge.paid_costs import with_paid_costs
 from rewardflow.cli.options import add_agent_flags
 from rewardflow.cli.report.command import parse_steps
 from rewardflow.cli.safe_text import safe
@@ -27,6 +28,8 @@ from rewardflow.observe.run_directory import JOURNAL_FILE, REJUDGED_FOLDER
 from rewardflow.report.judges.judge_figures import estimate_text
 from rewardflow.report.judges.rejudged_section import ROWS
 from rewardflow.report.run_data import read_run
+
+_RUN = "rejudge"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
     if args.groups is not None:
         before = sampled_groups(before, args.groups)
     folder.mkdir(mode=0o700, exist_ok=True)
-    agent, _ = make_agent(args.reward, args, journal=str(folder / f"{file_name}.journal.db"), run="rejudge")
+    agent, journal = make_agent(args.reward, args, journal=str(folder / f"{file_name}.journal.db"), run=_RUN)
     console = stderr_console()
     console.print(f"judging {len(before):,} rollouts again with {safe(args.reward)}", soft_wrap=True)
     scoring = asyncio.run(score_all(agent, [one.rollout for one in before], console))
     if scoring.halted is not None:
         console.print(f"stopped early: {safe(str(scoring.halted))}", soft_wrap=True)
-    found = rejudging_of(name, before, scoring.rewards)
+    found = rejudging_of(name, before, with_paid_costs(scoring.rewards, args.reward, journal=journal, run=_RUN))
     write_private(folder / f"{file_name}.json", orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2))
     if args.json:
         sys.stdout.write(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")

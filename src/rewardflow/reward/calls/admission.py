@@ -26,6 +26,7 @@ class Admission:
         self, parts: AccountParts, giving_up: GivingUp, *, add: Callable[[Job], None], woken: Callable[[], None]
     ) -> None:
         self.is_open = True  # False once the dispatcher stops or drains
+        self.needs_bounds = parts.ledger.needs_bounds or parts.run_ledgers is not None
         self._account = parts.account
         self._limits = parts.limits
         self._governors = parts.governors
@@ -73,8 +74,6 @@ class Admission:
 
     def tokens_of(self, job: Job) -> int:
         """Estimates the tokens of the call; fails the job if the reward's own estimate raises."""
-        if not self._governors.counts_tokens:
-            return 0
         try:
             return job.scorer.estimate_tokens(job.rollouts, self._governors.usual_tokens())
         except BaseException as error:
@@ -83,8 +82,6 @@ class Admission:
 
     def cost_bound_of(self, job: Job) -> float | None:
         """Returns the most that the call can cost, or None if that is not known; fails the job if its hook raises."""
-        if not self._ledger.needs_bounds and self._run_ledgers is None:
-            return None
         if job.cost_bound_usd is None:
             try:
                 bound_usd = job.scorer.cost_bound_usd(job.rollouts)

@@ -77,7 +77,8 @@ class AttemptLife:
             job.started_s = now
         elif not is_hedge:
             self.num_retries += 1
-        job.stop_timer()
+        if job.timer is not None:
+            job.stop_timer()
         job.num_calls += 1
         job.num_running += 1
         job.scorer.num_busy += 1

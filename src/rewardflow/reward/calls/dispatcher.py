@@ -211,12 +211,16 @@ class Dispatcher:
             if job.is_done:
                 queue.drop()
                 continue
-            now = self._loop.time()
-            admission.reclaim(job)
-            tokens, bound_usd = admission.tokens_of(job), admission.cost_bound_of(job)
+            now, tokens, bound_usd = self._loop.time(), 0, None
+            if self._ledger.follows_others:
+                admission.reclaim(job)
+            if self._governors.counts_tokens:
+                tokens = admission.tokens_of(job)
+            if admission.needs_bounds:
+                bound_usd = admission.cost_bound_of(job)
             if job.is_done:  # because one of its hooks raised
                 continue
-            if not admission.fits_run(entry, bound_usd):
+            if admission.needs_bounds and not admission.fits_run(entry, bound_usd):
                 continue
             if not admission.may_start(job, now, tokens, bound_usd):
                 return None

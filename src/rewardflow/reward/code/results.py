@@ -18,7 +18,7 @@ import orjson
 
 from rewardflow.observe.redact import hide_in_reward, hide_secrets, redact
 from rewardflow.reward.code.current_call import MAX_CALL_TOKENS, MAX_CALL_USD
-from rewardflow.types import EMPTY, FAILURE_KINDS, UNDECIDED_KINDS, FailureKind, Reward
+from rewardflow.types import EMPTY, FAILURE_KINDS, UNDECIDED_KINDS, FailureKind, Reward, scored_reward
 
 ALLOWED = "a finite number, (score, query, explanation), a mapping with 'score', or a Reward"
 _MAX_REPR_CHARS = 200
@@ -39,7 +39,7 @@ _short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 160
 def parse_result(result: Any) -> Reward:
     """Returns the verdict on one rollout."""
     if type(result) is float and math.isfinite(result):  # by far the most frequent case, so it skips all other checks
-        return Reward(value=result, status="scored")
+        return scored_reward(result)
     try:
         return hide_in_reward(_parse(result))
     except Exception as error:  # raised by the user's own mapping or sequence class

@@ -107,10 +107,12 @@ class Job:
         if self.is_done:
             return
         self.is_done = True
-        self.stop_timer()
-        for attempt in (self.attempt_out, self.hedge_out):
-            if attempt is not None:
-                attempt.expire()
+        if self.timer is not None:
+            self.stop_timer()
+        if self.attempt_out is not None:
+            self.attempt_out.expire()
+        if self.hedge_out is not None:
+            self.hedge_out.expire()
         self.resolved(self, rewards)
 
     def succeed(self, rewards: tuple[Reward, ...], now: float) -> None:
@@ -136,6 +138,8 @@ class Job:
     def _share_of_cost(self) -> tuple[float, int]:
         """Returns the cost and tokens of each rollout of the call so far, with attempts still in flight."""
         cost_usd, tokens, num_rollouts = self.cost_usd, self.tokens, len(self.rollouts)
+        if self.attempt_out is None and self.hedge_out is None:
+            return cost_usd / num_rollouts, tokens // num_rollouts
         for attempt in (self.attempt_out, self.hedge_out):
             if attempt is not None:
                 drop_odd_usage(attempt.call)

@@ -25,9 +25,11 @@ from rewardflow.reward.journal.database import (
     open_for_reading,
     open_for_writing,
     require_file,
+    text_of,
     translated_errors,
 )
-from rewardflow.reward.journal.reservations import create_reservations
+from rewardflow.reward.journal.reservations import create_reservations, has_reservations, read_reservations
+from rewardflow.reward.journal.saved_costs import read_saved_costs
 from rewardflow.reward.journal.verdict_rows import COLUMNS, SCORED, as_text
 from rewardflow.types import FailureKind
 
@@ -72,6 +74,27 @@ class JournalReader:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+    def used_usd(self, run: str) -> float:
+        """Returns what a run has spent or may have spent; raises `JournalError` if that changed on disk."""
+        with translated_errors(self.path):
+            saved = read_saved_costs(self._connection, run)
+            saved.require_known(self.path)
+            if not has_reservations(self._connection):
+                return saved.usd
+            money = read_reservations(self._connection, run, all_runs=False)
+        money.require_sound(self.path)
+        return saved.usd + money.spent_usd + money.uncertain_usd
+
+    def paid_usd(self, run: str, identities: Sequence[str]) -> dict[tuple[int, str, int], float]:
+        """Returns what the verdicts of these rewards in a run have cost, by step, group and index."""
+        query = (
+            "SELECT step, group_id, sample_index, total(cost_usd) FROM verdicts WHERE run = ? AND identity IN "
+            f"({', '.join('?' * len(identities))}) GROUP BY step, group_id, sample_index"
+        )
+        with translated_errors(self.path):
+            rows = self._connection.execute(query, (as_text(run), *map(as_text, identities))).fetchall()
+        return {(step, text_of(group_id), index): usd for step, group_id, index, usd in rows}
 
     def row(self, row_id: int) -> JournalRow | None:
         return next(iter(self._select("id = ?", (row_id,), "LIMIT 1")), None)

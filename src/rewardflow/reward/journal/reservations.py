@@ -101,9 +101,14 @@ def read_reservations(connection: sqlite3.Connection, run: str, *, all_runs: boo
     )
 
 
+def has_reservations(connection: sqlite3.Connection) -> bool:
+    """Whether the journal has the table; those of earlier versions may lack it."""
+    return bool(connection.execute("SELECT 1 FROM pragma_table_info('reservations')").fetchall())
+
+
 def reservation_problems(connection: sqlite3.Connection) -> Iterator[str]:
     """Says which rows are broken. A journal without the table has none."""
-    if not connection.execute("SELECT 1 FROM pragma_table_info('reservations')").fetchall():
+    if not has_reservations(connection):
         return
     checksum = "crc32" if _has_checksums(connection) else "NULL"
     try:

@@ -105,6 +105,7 @@ class Ledger:
         self.needs_bounds = cap_usd is not None and call_cost_usd is None
         self._fixed_usd = call_cost_usd
         self._before = {one.account: one for one in before}
+        self.follows_others = bool(before)  # earlier sessions left something
         self._reserve = reserve if cap_usd is not None else None
         self._on_change = on_change
         self._accounts: dict[str, _Account] = {name: self._new_account(name) for name in self._before}
@@ -134,6 +135,7 @@ class Ledger:
         for row in rows:
             if row.account not in self._accounts:
                 self._before[row.account] = row
+                self.follows_others = True
                 self._accounts[row.account] = self._new_account(row.account)
                 self._spent_usd += row.spent_usd
                 self._uncertain_usd += row.uncertain_usd

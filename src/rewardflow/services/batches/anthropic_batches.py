@@ -25,6 +25,7 @@ from rewardflow.services.batches.batch_api import (
     not_processed,
     shown,
     text_of,
+    url_under,
 )
 from rewardflow.services.http.http_client import HttpClient, encode_json
 
@@ -50,7 +51,7 @@ class AnthropicBatches:
 
     def __init__(self, http: HttpClient, base_url: str, headers: Callable[[], Mapping[str, str]]) -> None:
         self._http = http
-        self._url = f"{base_url}/messages/batches"
+        self._url = url_under(base_url, "/messages/batches")
         self._headers = headers
 
     def encode(self, key: str, payload: Mapping[str, Any]) -> bytes:
@@ -64,7 +65,8 @@ class AnthropicBatches:
     async def find(self, sent: SentBatch) -> str | None:
         after, may_be_running = "", False
         for _ in range(_MAX_PAGES):
-            page = await self._http.get_json(f"{self._url}?limit={_PAGE}{after}", headers=self._headers())
+            url = url_under(self._url, "", f"limit={_PAGE}{after}")
+            page = await self._http.get_json(url, headers=self._headers())
             batches = list(entries_of(page))
             for batch in batches:
                 if not _may_be(batch, sent):
@@ -97,18 +99,18 @@ class AnthropicBatches:
                     yield key, _outcome(result)
 
     async def cancel(self, batch_id: str) -> None:
-        await self._http.post_json(f"{self._place(batch_id)}/cancel", {}, headers=self._headers())
+        await self._http.post_json(self._place(batch_id, "/cancel"), {}, headers=self._headers())
 
     async def _results_of(self, batch_id: str) -> AsyncGenerator[tuple[str, Any], None]:
         # Not the batch's own results_url: a key goes only to the address that the settings name.
-        url = f"{self._place(batch_id)}/results"
+        url = self._place(batch_id, "/results")
         async with contextlib.aclosing(self._http.get_lines(url, headers=self._headers())) as lines:
             async for line in lines:
                 if (key := key_of(line)) is not None:
                     yield key, line.get("result")
 
-    def _place(self, batch_id: str) -> str:
-        return f"{self._url}/{urllib.parse.quote(batch_id, safe='')}"
+    def _place(self, batch_id: str, route: str = "") -> str:
+        return url_under(self._url, f"/{urllib.parse.quote(batch_id, safe='')}{route}")
 
 
 def _may_be(batch: Mapping[str, Any], sent: SentBatch) -> bool:

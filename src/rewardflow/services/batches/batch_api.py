@@ -6,6 +6,7 @@ says so (`faults.is_free_of_charge`).
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,6 +77,13 @@ def not_processed(why: str) -> ServiceError:
 def shown(value: Any) -> str:
     text = redact(value if isinstance(value, str) else repr(value))
     return text if len(text) <= _MAX_EXCERPT_CHARS else f"{text[: _MAX_EXCERPT_CHARS - 3]}..."
+
+
+def url_under(base_url: str, route: str, query: str = "") -> str:
+    """Returns the URL of a route under the base, whose own query stays: some gateways ask for one in each request."""
+    parts = urllib.parse.urlsplit(base_url)
+    queries = [one for one in (parts.query, query) if one]
+    return parts._replace(path=parts.path + route, query="&".join(queries)).geturl()
 
 
 def text_of(answer: Any, name: str) -> str:

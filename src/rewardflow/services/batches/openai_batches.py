@@ -21,6 +21,7 @@ from rewardflow.services.batches.batch_api import (
     not_processed,
     shown,
     text_of,
+    url_under,
 )
 from rewardflow.services.http.http_client import HttpClient, encode_json
 
@@ -49,7 +50,7 @@ class OpenAIBatches:
 
     async def create(self, key: str, parts: Sequence[bytes]) -> str:
         uploaded = await self._http.post_body(
-            f"{self._base_url}/files",
+            url_under(self._base_url, "/files"),
             _form(b"\n".join((*parts, b""))),
             content_type=f"multipart/form-data; boundary={_BOUNDARY}",
             headers=self._headers(),
@@ -60,14 +61,15 @@ class OpenAIBatches:
             "completion_window": "24h",
             "metadata": {_METADATA: key},
         }
-        created = await self._http.post_json(f"{self._base_url}/batches", order, headers=self._headers())
+        created = await self._http.post_json(url_under(self._base_url, "/batches"), order, headers=self._headers())
         return text_of(created, "id")
 
     async def find(self, sent: SentBatch) -> str | None:
         """Looks through the list, newest first, back to the time before the batch was sent."""
         after = ""
         for _ in range(_MAX_PAGES):
-            page = await self._http.get_json(f"{self._base_url}/batches?limit={_PAGE}{after}", headers=self._headers())
+            url = url_under(self._base_url, "/batches", f"limit={_PAGE}{after}")
+            page = await self._http.get_json(url, headers=self._headers())
             batches = list(entries_of(page))
             for batch in batches:
                 metadata = batch.get("metadata")
@@ -91,17 +93,17 @@ class OpenAIBatches:
 
     async def results(self, progress: BatchProgress) -> AsyncGenerator[tuple[str, Outcome], None]:
         for file_id in progress.places:
-            url = f"{self._base_url}/files/{urllib.parse.quote(file_id, safe='')}/content"
+            url = url_under(self._base_url, f"/files/{urllib.parse.quote(file_id, safe='')}/content")
             async with contextlib.aclosing(self._http.get_lines(url, headers=self._headers())) as lines:
                 async for line in lines:
                     if (key := key_of(line)) is not None:
                         yield key, _outcome(line)
 
     async def cancel(self, batch_id: str) -> None:
-        await self._http.post_json(f"{self._place(batch_id)}/cancel", {}, headers=self._headers())
+        await self._http.post_json(self._place(batch_id, "/cancel"), {}, headers=self._headers())
 
-    def _place(self, batch_id: str) -> str:
-        return f"{self._base_url}/batches/{urllib.parse.quote(batch_id, safe='')}"
+    def _place(self, batch_id: str, route: str = "") -> str:
+        return url_under(self._base_url, f"/batches/{urllib.parse.quote(batch_id, safe='')}{route}")
 
 
 def _form(lines: bytes) -> bytes:

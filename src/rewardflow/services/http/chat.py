@@ -31,6 +31,7 @@ from rewardflow.services.http.endpoint import (
     check_addresses,
     check_flag,
     check_headers,
+    check_one_key,
     check_variable,
     endpoint_of_call,
     headers_to_send,
@@ -115,6 +116,7 @@ class ChatClient:
             raise InvalidInput("keep_alive must not be set with a client: the client keeps its own connections")
         check_variable("api_key_env", api_key_env)
         check_headers(headers)
+        check_one_key("base_urls", base_urls, headers, None if _is_anthropic(batch) else api_key_env)
         self.endpoints: tuple[str, ...] = tuple(base_urls)
         self._urls = {base_url: chat_url(base_url) for base_url in base_urls}
         self._model = model
@@ -139,7 +141,7 @@ class ChatClient:
         headers = self._headers_to_send()
         if self._http is not None:
             await check_reachability(
-                self._http, {one: models_url(one) for one in self.endpoints}, headers, model=self._model
+                self._http, {one: route_url(one, "/models") for one in self.endpoints}, headers, model=self._model
             )
 
     def price_problem(self) -> str | None:
@@ -262,12 +264,12 @@ class ChatClient:
 
     @property
     def _is_anthropic(self) -> bool:
-        return self._batch is not None and self._batch.api == "anthropic"
+        return _is_anthropic(self._batch)
 
     def _batch_api(self, endpoint: str) -> BatchApi:
         assert self._http is not None  # batches are refused with a client that was passed in
         make = AnthropicBatches if self._is_anthropic else OpenAIBatches
-        return make(self._http, chat_url(endpoint).removesuffix(_ROUTE), self._headers_to_send)
+        return make(self._http, route_url(endpoint, ""), self._headers_to_send)
 
     # -- usage and cost --
 
@@ -315,13 +317,17 @@ def chat_url(base_url: str) -> str:
     return parts._replace(path=path if path.endswith(_ROUTE) else path + _ROUTE).geturl()
 
 
-def models_url(base_url: str) -> str:
-    """Returns the URL where a server lists its models, next to its chat completions."""
+def route_url(base_url: str, route: str) -> str:
+    """Returns the URL of another route of the server, as `/models`, next to its chat completions."""
     parts = urllib.parse.urlsplit(chat_url(base_url))
-    return parts._replace(path=f"{parts.path.removesuffix(_ROUTE)}/models").geturl()
+    return parts._replace(path=parts.path.removesuffix(_ROUTE) + route).geturl()
 
 
 # -- settings --
+
+
+def _is_anthropic(batch: BatchSettings | None) -> bool:
+    return batch is not None and batch.api == "anthropic"
 
 
 def _check_settings(base_urls: Sequence[str], model: str, sampling: Mapping[str, Any], client: Any) -> None:

@@ -25,6 +25,7 @@ UNPRICED = "no price is known: set its own call_cost_usd (0 for a server of your
 logger = logging.getLogger(__name__)
 
 _warned_of: set[str] = set()  # hosts
+_KEY = "Authorization"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Headers that identify the sender and never hold a secret.
 _PLAIN_HEADERS = frozenset(
@@ -107,9 +108,16 @@ def check_headers(headers: Mapping[str, str]) -> None:
             )
 
 
-def headers_to_send(
-    headers: Mapping[str, str], api_key_env: str | None, key_header: str = "Authorization"
-) -> dict[str, str]:
+def check_one_key(
+    name: str, addresses: Sequence[str], headers: Mapping[str, str], api_key_env: str | None, key_header: str = _KEY
+) -> None:
+    """Refuses addresses with a password beside a key: both would be the header `Authorization` of a request."""
+    sent = {one.lower() for one in headers} | ({key_header.lower()} if api_key_env is not None else set())
+    if _KEY.lower() in sent and any("@" in urllib.parse.urlsplit(address).netloc for address in addresses):
+        raise InvalidInput(f"{name} must have no user and password when a key is sent as the header {_KEY}; give one")
+
+
+def headers_to_send(headers: Mapping[str, str], api_key_env: str | None, key_header: str = _KEY) -> dict[str, str]:
     """Returns the headers with values from the current environment. Raises `InvalidInput` for a missing variable."""
     sent = {name: _from_environment(value[1:]) if value[:1] == "$" else value for name, value in headers.items()}
     if api_key_env is not None:
