@@ -31,7 +31,7 @@ OWN := $(call stale_unless,.venv,.core)
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
 .PHONY: help demo test check bench chaos fix lock clean stale chromium
-.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-serve test-megatron test-vllm test-real-size bench-trainer bench-trl bench-verl
+.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-serve test-megatron test-vllm test-torch test-real-size bench-trainer bench-trl bench-verl
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -80,6 +80,13 @@ test-megatron: .venv-megatron/.ready ## test the trainer on megatron-core, on CP
 
 test-vllm: .venv-vllm/.ready ## test the vLLM engine on a CPU: its numbers, updates, and a whole run
 	@.venv-vllm/bin/python -m pytest -W default -o faulthandler_timeout=1500 tests/on_vllm $(ARGS)
+
+# By default the oldest torch that pyproject.toml takes. Builds with the CUDA libraries have 6 GB unpacked.
+TORCH ?= $(shell sed -n 's/^ *"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+WITH_TORCH = tests/algo tests/checkpoint tests/generate tests/policy tests/train tests/runtime
+
+test-torch: .venv-torch-$(TORCH)/.ready ## test training with the oldest torch that is taken, or TORCH=2.15.0; 6 GB
+	@.venv-torch-$(TORCH)/bin/python -m pytest -n 2 --dist loadfile -o faulthandler_timeout=600 $(WITH_TORCH) $(ARGS)
 
 test-real-size: .venv/.dev ## plan the memory of 7B and 32B models on eight ranks, from their configurations; no GPU needed
 	@REAL_SIZE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=1800 tests/real_size $(ARGS)
@@ -204,6 +211,13 @@ chromium:
 	@$(pip) install -r tests/on_vllm/requirements.txt
 	@$(pip) uninstall -y torchvision torchaudio torchcodec
 	@$(pip) install --no-deps -e .
+	@$(stamp)
+
+.venv-torch-$(TORCH)/.ready: pyproject.toml constraints.txt $(call stale_unless,.venv-torch-$(TORCH),.ready) | $(BIN)/python
+	@echo "installing rewardflow and torch $(TORCH) into $(@D)"
+	@$(fresh)
+	@sed '/^torch==/d; /^triton==/d' constraints.txt > $(@D)/constraints.txt
+	@$(pip) install -c $(@D)/constraints.txt -e '.[dev]' torch==$(TORCH)
 	@$(stamp)
 
 # Made only when missing; --clear also replaces one whose python is gone.

@@ -77,6 +77,25 @@ def test_a_host_that_takes_the_connection_and_says_nothing_is_an_error_in_the_en
             compute_score("x", "y", None)
 
 
+def test_a_server_that_ends_in_the_middle_of_its_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n0.", b"HTTP/1.", b"HTTP/1.1 200 OK\r\n\r\n0.5"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length"))
+        await reader.readexactly(int(length.split(b":")[1]))
+        writer.write(answers.pop(0))
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            monkeypatch.setenv("REWARDFLOW_URL", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            assert await asyncio.to_thread(compute_score, "x", "abc", None) == 0.5
+            assert not answers
+
+    asyncio.run(main())
+
+
 def test_references_may_hold_arrays_inside_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     class Array:
         def tolist(self) -> list[int]:

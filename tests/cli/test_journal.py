@@ -178,6 +178,15 @@ def test_vacuum_says_what_it_deleted_and_freed(path: Path, capsys: pytest.Captur
         call("vacuum", path, "--older-than", -1)
 
 
+def test_the_directory_of_a_run_stands_for_its_journal(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("ls", path)
+    of_file = capsys.readouterr().out
+    call("ls", path.parent)
+    assert capsys.readouterr().out == of_file
+    with pytest.raises(JournalError, match="must be an existing file"):
+        call("ls", path.parent.parent)
+
+
 @pytest.mark.parametrize("command", [("ls",), ("show", 1), ("export", "--out", "-"), ("vacuum",)], ids=lambda c: c[0])
 def test_a_missing_journal_is_an_error_and_is_not_created(tmp_path: Path, command: tuple[object, ...]) -> None:
     name, *options = command

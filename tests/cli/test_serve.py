@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+
+import pytest
+
+from rewardflow.cli.serve import run
+from rewardflow.errors import InvalidInput
 
 JUDGE = """
 async def judge(solution_str):
@@ -52,3 +58,11 @@ def test_a_reward_file_with_a_section_serve_still_scores(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-m", "rewardflow", *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "4.0" in out.read_text()
+
+
+def test_a_reward_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"absent\.yaml: the file must exist"):
+        run(argparse.Namespace(reward=str(tmp_path / "absent.yaml")))
+    (tmp_path / "list.yaml").write_text("[1]")
+    with pytest.raises(InvalidInput, match=r"list\.yaml: a reward file must be a mapping, got \[1\]"):
+        run(argparse.Namespace(reward=str(tmp_path / "list.yaml")))

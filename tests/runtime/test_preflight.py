@@ -57,6 +57,12 @@ def test_a_run_that_is_well_is_told_what_it_costs_and_nothing_is_started(tmp_pat
     assert json.loads(json.dumps(check.to_json()))["ok"] is True
 
 
+def test_a_cap_that_is_too_small_for_the_run_is_told_with_the_step_that_reaches_it(tmp_path: Path) -> None:
+    a_step_usd = 0.01 * 4 * 4  # of three steps
+    costs = {cap: found(settings_in(tmp_path, limits={"max_cost_usd": cap * a_step_usd})).cost for cap in (2.5, 3.1)}
+    assert [None if cost is None else cost.capped_at_step for cost in costs.values()] == [2, None]
+
+
 def test_a_sample_that_failed_is_reported_with_its_reason(tmp_path: Path) -> None:
     check = found(settings_in(tmp_path, "broken"))
     assert check.problem is not None

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from served import CALLS, GATE, served
+
+from rewardflow.clock import run
+from rewardflow.serve.own_protocol import ScoreBody, score_events
+from rewardflow.serve.settings import ServedJob
+from rewardflow.types import Reward, Rollout
 
 
 def body(*rollouts: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -42,6 +48,55 @@ def test_a_stream_gives_each_verdict_as_it_is_ready_and_says_when_it_ends() -> N
             assert (status, events) == (200, ["verdict", "verdict", "end"])
 
     asyncio.run(main())
+
+
+class _Watched(asyncio.Future[Reward]):
+    """A verdict to come that counts who waits for it."""
+
+    num_asked = 0
+
+    def add_done_callback(self, *args: Any, **kwargs: Any) -> None:
+        self.num_asked += 1
+        super().add_done_callback(*args, **kwargs)
+
+
+class _Requests:
+    """Gives each rollout a verdict that the test sets."""
+
+    def __init__(self) -> None:
+        self.futures: list[_Watched] = []
+
+    async def ask(self, job: ServedJob, rollouts: Sequence[Rollout], **_: Any) -> list[_Watched]:
+        self.futures = [_Watched() for _ in rollouts]
+        return self.futures
+
+
+def test_a_stream_looks_at_each_verdict_once_however_many_are_still_out() -> None:
+    async def main() -> None:
+        requests: Any = _Requests()
+        asked = ScoreBody([{"group_id": str(i), "response": "a"} for i in range(50)])
+        events = score_events(asked, ServedJob(run="run"), requests)
+        first = asyncio.create_task(anext(events))
+        await asyncio.sleep(0)
+        for i, future in enumerate(requests.futures):
+            future.set_result(Reward(value=float(i)))
+            event = await (first if i == 0 else anext(events))
+            assert f'"value":{float(i)}'.encode() in event
+        assert [event async for event in events] == [b"event: end\ndata: {}\n\n"]
+        assert {future.num_asked for future in requests.futures} == {1}
+
+    run(main())
+
+
+def test_a_stream_without_news_shows_that_it_is_alive_and_one_that_is_left_asks_for_nothing_more() -> None:
+    async def main() -> None:
+        requests: Any = _Requests()
+        events = score_events(ScoreBody([{"group_id": "g", "response": "a"}]), ServedJob(run="run"), requests)
+        assert await anext(events) == b": waiting\n\n"
+        await events.aclose()  # type: ignore[attr-defined]
+        requests.futures[0].set_result(Reward(value=1.0))
+
+    run(main())
 
 
 def test_a_failed_verdict_has_no_value_and_shows_where_the_rewards_code_failed() -> None:

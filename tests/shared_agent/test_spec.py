@@ -46,6 +46,18 @@ def test_a_yaml_file_travels_by_its_contents(tmp_path: Path) -> None:
     assert value_of(spec) == 2.0
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [(None, "the file must exist"), ("a: [", "must be valid YAML"), ("[1]", "a reward file must be a mapping")],
+)
+def test_a_yaml_file_that_cannot_be_read_is_named(tmp_path: Path, text: str | None, problem: str) -> None:
+    path = tmp_path / "judge.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InvalidInput, match=rf"judge\.yaml: .*{problem}"):
+        AgentSpec.of(path)
+
+
 def test_what_cannot_travel_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"got the object .*score_one"):
         AgentSpec.of(score_one)  # type: ignore[arg-type]

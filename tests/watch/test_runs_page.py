@@ -31,5 +31,10 @@ def test_an_empty_folder_says_that_runs_appear_when_they_start() -> None:
     assert "A run appears when it starts" in runs_page("runs", [], LIVE)
 
 
+def test_one_run_is_told_as_one() -> None:
+    assert "1 run, 0 running" in runs_page("runs", [RunRow("a", problem="broken")], LIVE)
+    assert "2 runs, 0 running" in runs_page("runs", [RunRow("a", problem="x"), RunRow("b", problem="x")], LIVE)
+
+
 def test_a_name_is_one_value_of_its_url() -> None:
     assert url_of("a b/c&d=e") == "run?name=a%20b%2Fc%26d%3De"

@@ -10,6 +10,7 @@ This file imports nothing but the standard library, so that it also works where 
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -20,6 +21,7 @@ from typing import Any
 URL_ENV, TOKEN_ENV, RUN_ENV = "REWARDFLOW_URL", "REWARDFLOW_TOKEN", "REWARDFLOW_RUN"
 _BUSY = (429, 503)  # the queue is full, or the server restarts: both pass
 _TRY_FOR_S, _PAUSE_S = 600.0, 1.0
+_LOST = (OSError, http.client.HTTPException)  # the second: a server that ended in the middle of its answer
 _SILENT_S = 120.0  # after so long without an answer the server must show that it is alive
 
 
@@ -36,7 +38,7 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_
             reason = error.read(2000).decode("utf-8", "replace")
             if error.code not in _BUSY or time.monotonic() > give_up_s:
                 raise RuntimeError(f"rewardflow serve answered {error.code}: {reason}") from None
-        except OSError as error:  # no connection, a broken or a silent one: asking again joins the call
+        except _LOST as error:  # no connection, a broken or a silent one: asking again joins the call
             if isinstance(error, TimeoutError) and _is_alive():
                 give_up_s = time.monotonic() + _TRY_FOR_S  # the verdict takes long, and the server sets its limit
             elif time.monotonic() > give_up_s:
@@ -48,7 +50,7 @@ def _is_alive() -> bool:
     try:
         with urllib.request.urlopen(_request("/healthz"), timeout=_SILENT_S / 10) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except _LOST:
         return False
 
 

@@ -20,6 +20,7 @@ from rewardflow.answers.plain_json import json_text
 from rewardflow.cli.safe_text import printable
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.private_file import replacing
+from rewardflow.observe.run_directory import JOURNAL_FILE
 from rewardflow.reward.journal.integrity import JournalCheck, check_journal
 from rewardflow.reward.journal.repair import RepairResult, repair_journal
 from rewardflow.reward.journal.verdict_journal import JournalReader, JournalRow, vacuum
@@ -29,41 +30,48 @@ MAX_CELL = 40
 MAX_ERROR = 400
 MAX_PROBLEMS = 20
 BROKEN = 1
+_PATH_HELP = "the journal, or the directory of a run that keeps its own"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="journal_command", required=True, metavar="COMMAND")
 
     ls = commands.add_parser("ls", help="list verdicts, one line each, the newest last")
-    ls.add_argument("path", metavar="PATH")
+    ls.add_argument("path", metavar="PATH", type=_journal, help=_PATH_HELP)
     ls.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
     ls.add_argument("--failed", action="store_true", help="only failed verdicts, with their errors")
     ls.add_argument("--limit", type=int, default=50, metavar="N", help="at most the newest N (50)")
     ls.add_argument("--json", action="store_true", help="one JSON object per line")
 
     show = commands.add_parser("show", help="show everything about one verdict")
-    show.add_argument("path", metavar="PATH")
+    show.add_argument("path", metavar="PATH", type=_journal, help=_PATH_HELP)
     show.add_argument("id", type=int, metavar="ID", help="as `ls` shows it")
 
     export = commands.add_parser(
         "export", help="write verdicts with their inputs as JSON lines, to train or evaluate on"
     )
-    export.add_argument("path", metavar="PATH")
+    export.add_argument("path", metavar="PATH", type=_journal, help=_PATH_HELP)
     export.add_argument("--out", required=True, metavar="FILE.jsonl", help="the file to replace; - for standard output")
     export.add_argument("--run", dest="only_run", metavar="R", help="only this run's verdicts")
     export.add_argument("--scored-only", action="store_true", help="leave failed verdicts out")
 
     check = commands.add_parser("check", help="say what is broken in the file; exit code 1 if anything is")
-    check.add_argument("path", metavar="PATH")
+    check.add_argument("path", metavar="PATH", type=_journal, help=_PATH_HELP)
     check.add_argument(
         "--repair", action="store_true", help="keep what is sound in a new file, and the old file beside it"
     )
     check.add_argument("--json", action="store_true", help="print what was found as one JSON object")
 
     shrink = commands.add_parser("vacuum", help="delete the verdicts that the options name, and shrink the file")
-    shrink.add_argument("path", metavar="PATH")
+    shrink.add_argument("path", metavar="PATH", type=_journal, help=_PATH_HELP)
     shrink.add_argument("--keep-runs", nargs="+", default=[], metavar="R", help="delete no verdict of these runs")
     shrink.add_argument("--older-than", type=float, metavar="DAYS", help="delete only verdicts older than this")
+
+
+def _journal(path: str) -> str:
+    """Returns the journal of a run's directory; any other path as it is."""
+    inside = Path(path) / JOURNAL_FILE
+    return str(inside) if inside.is_file() else path
 
 
 def run(args: argparse.Namespace) -> int:

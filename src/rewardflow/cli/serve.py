@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ import orjson
 from rewardflow.cli.display import stderr_console
 from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.safe_text import safe
-from rewardflow.errors import InvalidInput
 from rewardflow.serve.agent_server import AgentServer
 from rewardflow.serve.settings import HOST, PORT, ServeSettings
-from rewardflow.settings.strict_yaml import read_yaml
+from rewardflow.settings.loading import read_mapping
 from rewardflow.shared_agent.spec import AgentSpec
 
 _GIVEN = ("host", "port", "token_env", "tls_certificate", "tls_key")
@@ -56,10 +54,7 @@ def _contents(reward: str) -> tuple[str | dict[str, Any], Path | None]:
     if not reward.endswith((".yaml", ".yml")):
         return reward, None
     path = Path(reward).absolute()
-    contents = read_yaml(path)
-    if not isinstance(contents, Mapping):
-        raise InvalidInput(f"{path}: the file must be a mapping with either `reward` or `rewards`")
-    return dict(contents), path.parent
+    return dict(read_mapping(path, what="a reward file")), path.parent
 
 
 async def _serve(server: AgentServer, *, as_json: bool) -> None:

@@ -188,9 +188,10 @@ def device_of(settings: RunSettings) -> Any:
     """Returns the device of the settings, or an accelerator if there is one and they say `auto`."""
     import torch
 
+    from rewardflow.policy.accelerator import accelerator
+
     if settings.trainer.device == "auto":
-        # A build for an accelerator names it also on a machine that has none, unless asked to check.
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        return accelerator() or torch.device("cpu")
     try:
         device = torch.device(settings.trainer.device)
         torch.empty(0, device=device)

@@ -187,11 +187,8 @@ def _num_bytes(dtype: str) -> int:
 
 def device_memory(device: Any) -> int | None:
     """Returns the bytes that a device has; None: unknown."""
-    import torch
+    from rewardflow.policy.accelerator import memory_bytes
 
     if device.type == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
-    try:
-        return int(torch.accelerator.get_memory_info(device)[1])
-    except (RuntimeError, NotImplementedError, ValueError):  # of devices that do not tell
-        return None
+    return memory_bytes(device)

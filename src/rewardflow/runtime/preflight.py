@@ -64,6 +64,14 @@ class CostPlan:
     a_verdict_usd: float
     a_step_usd: float
     a_run_usd: float
+    cap_usd: float | None = None  # limits.max_cost_usd of the run's settings
+
+    @property
+    def capped_at_step(self) -> int | None:
+        """The step in which the run reaches its cap and ends; None if the cap is enough."""
+        if self.cap_usd is None or self.a_run_usd <= self.cap_usd:
+            return None
+        return int(self.cap_usd / self.a_step_usd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +197,8 @@ def plan_cost(settings: RunSettings, sample: SampleVerdict, num_validated: int =
     a_step_usd = a_verdict_usd * settings.schedule.groups_per_step * settings.rollouts_per_group
     of_prompt = 0 if settings.validation is None else settings.validation.rollouts
     a_run_usd = a_step_usd * settings.steps + a_verdict_usd * num_validated * of_prompt
-    return CostPlan(a_verdict_usd=a_verdict_usd, a_step_usd=a_step_usd, a_run_usd=a_run_usd)
+    cap_usd = settings.limits.get("max_cost_usd")
+    return CostPlan(a_verdict_usd=a_verdict_usd, a_step_usd=a_step_usd, a_run_usd=a_run_usd, cap_usd=cap_usd)
 
 
 def _check_prompts(settings: RunSettings, prompt_set: PromptSet, policy: Policy) -> PromptCheck:

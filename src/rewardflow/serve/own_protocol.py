@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MAX_WAIT_S: Final = 60.0
 MAX_ROLLOUTS: Final = 10_000
 _MIN_SECRET: Final = 32
+_SIGN_OF_LIFE_S: Final = 15.0
 _OPS: Final[Mapping[str, type[Op]]] = {
     kind.__name__: kind for kind in (Submit, ScoreRequest, Seal, Cancel, CancelStarted, StillWanted)
 }
@@ -134,14 +135,23 @@ async def score_events(body: ScoreBody, job: ServedJob, requests: RepeatableRequ
     waiting: dict[asyncio.Future[Reward], list[Rollout]] = {}
     for rollout, future in zip(rollouts, futures, strict=True):
         waiting.setdefault(future, []).append(rollout)
-    while waiting:
-        done, _ = await asyncio.wait(waiting, timeout=15.0, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
-            yield b": waiting\n\n"
-        for future in done:
+    ready: asyncio.Queue[asyncio.Future[Reward]] = asyncio.Queue()
+    for future in waiting:  # once each: asyncio.wait would go through all that are left for each that is done
+        future.add_done_callback(ready.put_nowait)
+    try:
+        while waiting:
+            try:
+                async with asyncio.timeout(_SIGN_OF_LIFE_S):
+                    future = await ready.get()
+            except TimeoutError:
+                yield b": waiting\n\n"
+                continue
             for rollout in waiting.pop(future):
                 yield b"event: verdict\ndata: " + to_json(verdict_json(rollout, future.result())) + b"\n\n"
-    yield b"event: end\ndata: {}\n\n"
+        yield b"event: end\ndata: {}\n\n"
+    finally:
+        for future in waiting:
+            future.remove_done_callback(ready.put_nowait)
 
 
 async def _ask(

@@ -26,7 +26,7 @@ from rewardflow.reward.component import Weighted
 from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.reward.settings import AgentSettings, LimitSettings, split_options
 from rewardflow.services.reward_file import load_reward_contents
-from rewardflow.settings.strict_yaml import read_yaml
+from rewardflow.settings.loading import read_mapping
 from rewardflow.types import EMPTY
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class AgentSpec:
         place = Path.cwd() if folder is None else Path(folder)
         if isinstance(reward, str | os.PathLike) and os.fspath(reward).endswith((".yaml", ".yml")):
             path = Path(reward).absolute()
-            reward, place = _contents_of(path), path.parent if folder is None else place
+            reward, place = read_mapping(path, what="a reward file"), path.parent if folder is None else place
         if isinstance(reward, Mapping):
             if reward_kwargs:
                 raise InvalidInput("reward_kwargs of a reward from YAML must be in the YAML file")
@@ -141,15 +141,6 @@ def _refuse_what_runs_own(options: Mapping[str, Any]) -> None:
     for name, why in _REFUSED.items():
         if name in options:
             raise InvalidInput(f"a shared agent takes no {name!r}: {why}")
-
-
-def _contents_of(path: Path) -> Mapping[str, Any]:
-    contents = read_yaml(path)
-    if not isinstance(contents, Mapping):
-        raise InvalidInput(
-            f"{path}: the file must be a mapping with either `reward` or `rewards`, got {contents!r:.80}"
-        )
-    return contents
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from rewardflow.checkpoint.snapshot import STATE_FOLDER, TakenWeights, put_back_
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import MicroBatch, UpdateReport
+from rewardflow.policy.accelerator import on_device
 from rewardflow.settings.run_settings import AlgorithmSettings, RunSettings, TrainerSettings
 from rewardflow.train.accumulated import UpdateSums
 from rewardflow.train.loss_terms import LossTerms
@@ -162,7 +163,7 @@ class DeviceTrainer(ABC):
 
     async def _run(self, compute: Callable[[], T]) -> T:
         def on_own_device() -> T:
-            with torch.accelerator.device_index(self._device.index):  # which device is current is per thread
+            with on_device(self._device):
                 return compute()
 
         return await self._thread.run(on_own_device)

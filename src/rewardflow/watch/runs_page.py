@@ -51,7 +51,7 @@ def runs_page(folder: str, rows: Sequence[RunRow], live: Live) -> str:
         content = section("runs", "Runs", table(_HEADINGS, [_cells(row) for row in rows]), _compare_button(len(rows)))
     else:
         content = section("runs", "Runs", lead="There is no run here yet. A run appears when it starts.")
-    subtitle = tag("p", f"{len(rows)} runs, {running} running", class_="subtitle")
+    subtitle = tag("p", f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}, {running} running", class_="subtitle")
     return framed_page(folder, subtitle, None, [content], made_by="rewardflow watch", live=live)
 
 

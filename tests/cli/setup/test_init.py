@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from rewardflow.cli.main import main
 from rewardflow.cli.setup import init
 from rewardflow.cli.setup.starter_files import CASES
+from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.services.reward_file import load_reward_file
 from rewardflow.settings.run_file import load_run
 
@@ -35,6 +37,19 @@ def test_the_function_of_a_new_run_passes_the_check(tmp_path: Path, capsys: pyte
     assert main(["init", str(tmp_path), "--case", "function"]) == 0
     assert main(["train", str(tmp_path / "run.yaml"), "--check"]) == 0
     assert "\nsample " in f"\n{capsys.readouterr().out}"
+
+
+def test_the_cap_of_a_new_run_is_enough_for_all_of_its_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockJudge(MockJudgeSettings(scores="graded")) as judge:
+        assert main(["init", str(tmp_path), "--case", "judge", "--url", judge.url]) == 0
+        capsys.readouterr()
+        assert main(["train", str(tmp_path / "run.yaml"), "--check", "--json"]) == 0
+        cost = json.loads(capsys.readouterr().out)["cost"]
+        assert cost["a_run_usd"] < 0.8 * cost["cap_usd"]  # the cap also counts what calls in flight could cost
+        assert main(["train", str(tmp_path / "run.yaml"), "--check", "limits.max_cost_usd=1"]) == 0
+        assert "$1.00  at most (limits.max_cost_usd): the run would end in step 2" in capsys.readouterr().out
 
 
 def test_a_real_judge_is_named_by_flags(tmp_path: Path) -> None:

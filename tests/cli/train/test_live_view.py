@@ -86,7 +86,7 @@ def test_a_line_says_all_about_the_last_step() -> None:
         "reward 0.3 s exposed, 3.0 s hidden; staleness 0.5 (at most 1); "
         "4 verdicts failed (1 service, 3 timeout), 2 groups dropped (too few verdicts); "
         "device waits for verdicts; 1,234 verdicts out; 0 in flight; 0 waiting; "
-        "5 at once, no rate limit met so far; $0.00; about 36 s left"
+        "$0.00; 5 at once, no rate limit met so far; about 36 s left"
     )
 
 
@@ -104,6 +104,28 @@ def test_the_picture_has_the_curve_the_wait_and_what_was_lost() -> None:
     assert "waits for verdicts   1,234 verdicts out   3 of 8 groups ready" in picture
     assert "12 verdicts failed (3 service, 9 timeout), 6 groups dropped" in picture
     assert "0.3 s exposed   3.0 s hidden" in picture
+
+
+def test_eighty_columns_cut_the_limits_and_the_curve_but_no_figure() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    view = TrainView(200, console)
+    for index in range(100):
+        view.add(report(index, score_mean=index / 1000))
+    with console.capture() as captured:
+        console.print(view.picture(UPDATING, agent_statistics()))
+    rows = dict(line.split(maxsplit=1) for line in captured.get().splitlines()[1:])
+    assert rows["score"].rstrip().endswith("█ 0 -> 0.099")
+    assert rows["agent"].startswith("0 in flight   0 waiting   $0.00   5 at once, no rate limit")
+
+
+def test_the_last_row_leaves_room_for_what_a_terminal_echoes_of_ctrl_c() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    view = TrainView(200, console)
+    with console.capture() as captured:
+        console.print(view.picture(UPDATING, agent_statistics()))
+    last = captured.get().splitlines()[-1].rstrip()
+    assert last.endswith("…")
+    assert len(last) == 58
 
 
 def test_a_warning_is_shown_from_its_step_on_and_cannot_steer_the_terminal() -> None:

@@ -57,7 +57,7 @@ schedule: {{groups_per_step: 16, mini_batches: 4, stream: mini_batch, max_stalen
 generation: {{group_size: 16, max_prompt_tokens: 16, max_response_tokens: 4}}
 algorithm: {{entropy_coef: 0.1}}
 trainer: {{lr: 1e-3, lr_schedule: cosine}}
-limits: {{max_concurrency: 64, max_cost_usd: 5}}
+limits: {{max_concurrency: 64, max_cost_usd: 10}}
 steps: 120
 run_dir: runs/first
 """
@@ -76,4 +76,4 @@ def starter_files(case: Case, *, model: str, url: str, key_env: str | None) -> d
 
 def _run(reward: str, *, is_paid: bool = True) -> str:
     text = _RUN.format(reward=reward)
-    return text if is_paid else text.replace(", max_cost_usd: 5", "")
+    return text if is_paid else text.replace(", max_cost_usd: 10", "")

@@ -194,6 +194,9 @@ def _sample_rows(preflight: Preflight) -> Iterator[Row]:
     else:
         yield "cost", dollars(preflight.cost.a_step_usd), "a step, if each verdict costs what the sample did"
         yield "", dollars(preflight.cost.a_run_usd), "for the run"
+        if (step := preflight.cost.capped_at_step) is not None and preflight.cost.cap_usd is not None:
+            ends = f"at most (limits.max_cost_usd): the run would end in step {step:,}"
+            yield "", dollars(preflight.cost.cap_usd), ends
 
 
 def _device_rows(preflight: Preflight) -> Iterator[Row]:

@@ -143,7 +143,9 @@ def train(start: RunStart, *, probes: bool, as_json: bool) -> int:
     settings, console = start.settings, stderr_console()
     view = TrainView(settings.steps, console)
     signals = StopSignals(
-        tell=lambda text: console.print(text, soft_wrap=True), leave=lambda: _leave(settings, console)
+        # A terminal shows whole words, a file a whole line.
+        tell=lambda text: console.print(text, soft_wrap=not console.is_terminal),
+        leave=lambda: _leave(settings, console),
     )
     try:
         outcome = asyncio.run(_train(start, view, console, signals, probes=probes))

@@ -1,7 +1,9 @@
 """Shows a training run: a live picture on a terminal, elsewhere a line for each step.
 
 Always true: progress goes to stderr; every figure comes from `statistics()` or from a step's report; lines come at most
-every few seconds and, if steps are long, at least every half minute.
+every few seconds and, if steps are long, at least every half minute. A narrow terminal cuts the limits and the curve,
+never a figure, and the last row leaves room for the `^C` that a terminal echoes: on a full row it would move the
+picture, and the next one would not cover it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 30.0
 CURVE_WIDTH = 60
+LEAST_CURVE_WIDTH = 8
+LABEL_WIDTH = 13  # of the longest label that every run has, and the gap after it
+ECHO_WIDTH = 2  # of the ^C that a terminal echoes
 WARNINGS_SHOWN = 2  # the latest ones; the log and metrics.jsonl have all
 SHOWN_FROM_S = 0.0005  # less would be shown as 0 ms
 WORK_SHOWN = {
@@ -135,6 +140,7 @@ class TrainView:
 
     def picture(self, flow: FlowStatistics, agent: AgentStatistics | ClientStatistics) -> RenderableType:
         from rich.console import Group
+        from rich.constrain import Constrain
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -150,7 +156,7 @@ class TrainView:
         body.add_column(style="dim", no_wrap=True)
         for label, text in self._rows(flow, agent):
             body.add_row(label, text)
-        return Group(head, body)
+        return Group(head, Constrain(body, self._console.width - ECHO_WIDTH))
 
     def _rows(
         self, flow: FlowStatistics, agent: AgentStatistics | ClientStatistics
@@ -160,8 +166,10 @@ class TrainView:
         last = self.totals.last
         scores = self.totals.scores
         if scores:
-            curve = reward_curve(scores, CURVE_WIDTH, ascii_only=self._console.options.ascii_only)
             ends = f" {number(scores[0])} -> {number(scores[-1])}"
+            room = self._console.width - ECHO_WIDTH - LABEL_WIDTH - len(ends)
+            width = max(LEAST_CURVE_WIDTH, min(CURVE_WIDTH, room))
+            curve = reward_curve(scores, width, ascii_only=self._console.options.ascii_only)
             yield "score", Text.assemble((curve, "green"), ends, no_wrap=True, overflow="crop")
         ready = f"{flow.num_ready:,} of {flow.num_untrained:,} groups ready"
         yield "device", Text(f"{_doing(flow)}   {flow.verdicts_out:,} verdicts out   {ready}", _style(flow))
@@ -234,6 +242,6 @@ def _agent_parts(agent: AgentStatistics | ClientStatistics) -> list[str]:
     return [
         f"{agent.in_flight:,} in flight",
         f"{agent.waiting:,} waiting",
-        *limits,
         dollars(agent.ledger.spent_usd),
+        *limits,
     ]
