@@ -38,7 +38,7 @@ def test_a_resource_that_no_node_can_have_is_refused(resource: str, capsys: pyte
 def test_an_empty_reward_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "judge.yaml").write_text("")
     assert main(["agent", "start", str(tmp_path / "judge.yaml")]) == 2
-    assert f"{tmp_path / 'judge.yaml'}: the file must be a mapping" in capsys.readouterr().err
+    assert f"{tmp_path / 'judge.yaml'}: a reward file must be a mapping, got None" in capsys.readouterr().err
 
 
 def test_status_shows_runs_and_clients_and_no_control_characters() -> None:
