@@ -39,8 +39,9 @@ help: ## list the targets
 demo: .venv/.core ## train a tiny model with a slow judge, with and without waiting; no account or GPU needed
 	@$(BIN)/rewardflow demo $(ARGS)
 
-test: .venv/.dev ## run the tests, in two processes; ARGS="-k journal" picks some, ARGS="-n 0 --pdb" uses one process
-	@$(BIN)/python -m pytest -o faulthandler_timeout=300 -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+# Three processes suit two cores, because many tests wait: for other processes, for signals, for a slow judge.
+test: .venv/.dev ## run the tests, in three processes; ARGS="-k journal" picks some, ARGS="-n 0 --pdb" uses one process
+	@$(BIN)/python -m pytest -o faulthandler_timeout=300 -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 test-local-judge: .venv-local-judge/.ready ## test the LLM judge with a real, small model on this machine
 	@.venv-local-judge/bin/python -m pytest -o faulthandler_timeout=600 tests/local_judge $(ARGS)

@@ -27,7 +27,7 @@ os.environ.pop("PYTHONASYNCIODEBUG", None)
 # Worker processes get a width of 80, which commands under test would take for that of a terminal.
 os.environ.pop("COLUMNS", None)
 
-# Two processes share the cores; without this, torch would start a thread for every core in each of them.
+# Several processes share the cores; without this, torch would start a thread for every core in each of them.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
