@@ -27,6 +27,7 @@ async def judge(solution_str):
         calls.write((solution_str if solution_str == "plain" else "trl").encode() + b"\\n")
     while not os.path.exists(os.environ["CALLS_FILE"] + ".open"):
         await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)  # slots are shared by time: of calls that take none, a busy machine's pauses would decide
     return float(len(solution_str))
 """
 
