@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import gloo_rank
 from torch import Tensor, nn
 
 from rewardflow.checkpoint.model_state import read_state, state_of, write_state
@@ -51,10 +52,7 @@ def weights(model: nn.Module) -> Tensor:
 
 def run_rank(rank: int, port: int, directory: str) -> None:
     """Go on from what one process saved, save that, and take one more step."""
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    try:
+    with gloo_rank(rank, port, num_ranks=2):
         model = model_of(seed=rank)  # FSDP2 wants equal ones; loading makes them so
         shard(model, Ranks(torch.device("cpu"), dist.group.WORLD), compute=None)
         optimizer = adam(model)
@@ -63,5 +61,3 @@ def run_rank(rank: int, port: int, directory: str) -> None:
         write_state(state_of(model, optimizer), Path(directory) / "two")
         step(model, optimizer, seed=3)
         torch.save(weights(model), Path(directory) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 import torch
+from gloo_ranks import spawn_ranks
 from state_ranks import Model, adam, model_of, run_rank, step, weights
 from torch import nn
 
@@ -100,10 +100,7 @@ def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
 def test_another_number_of_ranks_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     """One process saves, two go on and save, one goes on."""
     model, optimizer = saved(tmp_path / "one", num_steps=2)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(run_rank, args=(port, str(tmp_path)), nprocs=2)
+    spawn_ranks(run_rank, 2, str(tmp_path))
     again = model_of(seed=9)
     other = adam(again)
     read_state(tmp_path / "two", again, other)

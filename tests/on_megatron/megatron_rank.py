@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from cpu_shim import CudaIsCpu, pretend_cuda
+from gloo_ranks import gloo_rank, spawn_ranks
 from layouts import (
     ALGORITHM,
     FAMILIES,
@@ -277,28 +277,19 @@ def run_rank(rank: int, port: int, name: str, directory: str) -> None:
 
 @contextmanager
 def _entered(rank: int, port: int, case: Case) -> Iterator[Rank]:
-    torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="Transformer Engine and Apex")
     pretend_cuda()
     from rewardflow.train.megatron.layout import entered_layout
 
-    store = dist.TCPStore("127.0.0.1", port, case.num_ranks, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=case.num_ranks)
-    try:
-        with DeviceThread("trainer") as thread:
-            asyncio.run(thread.run(CudaIsCpu().__enter__))  # until the thread ends
-            layout = entered_layout(case.megatron, torch.device("cpu"))
-            entered = asyncio.run(thread.run(layout.__enter__))
-            yield Rank(case, entered, thread)
-            asyncio.run(thread.run(lambda: layout.__exit__(None, None, None)))
-    finally:
-        dist.destroy_process_group()
+    with gloo_rank(rank, port, case.num_ranks), DeviceThread("trainer") as thread:
+        asyncio.run(thread.run(CudaIsCpu().__enter__))  # until the thread ends
+        layout = entered_layout(case.megatron, torch.device("cpu"))
+        entered = asyncio.run(thread.run(layout.__enter__))
+        yield Rank(case, entered, thread)
+        asyncio.run(thread.run(lambda: layout.__exit__(None, None, None)))
 
 
 def spawn(name: str, directory: Path) -> list[dict[str, Any]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     num_ranks = LAYOUTS[name].num_ranks
-    torch.multiprocessing.spawn(run_rank, args=(port, name, str(directory)), nprocs=num_ranks)
+    spawn_ranks(run_rank, num_ranks, name, str(directory))
     return [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(num_ranks)]

@@ -6,6 +6,7 @@ Arguments: the model's folder, and a folder for files. Tries our function in TRL
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,3 +88,4 @@ def tried(model: str, folder: Path, what: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]))
+    os._exit(0)  # gloo's threads may abort a process whose interpreter shuts down (see gloo_ranks.py)

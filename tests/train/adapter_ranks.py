@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import gloo_rank
 from tiny_training import batch, random_samples, run_settings
 from torch import Tensor
 
@@ -95,11 +96,8 @@ def alone(settings: RunSettings, folder: Path) -> dict[str, Any]:
 
 
 def run_rank(rank: int, port: int, directory: str) -> None:
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     found = {}
-    try:
+    with gloo_rank(rank, port, num_ranks=2):
         for name, settings in cases().items():
             with (
                 DeviceThread("trainer") as thread,
@@ -112,5 +110,3 @@ def run_rank(rank: int, port: int, directory: str) -> None:
                 dist.barrier()
                 found[name] = asyncio.run(found_in(trainer, folder, rank))
         torch.save(found, Path(directory) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()

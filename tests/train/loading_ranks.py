@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import gloo_rank
 from tiny_training import random_samples, run_settings
 from torch import Tensor, nn
 
@@ -60,11 +61,8 @@ def model_is_tied(model: nn.Module) -> bool:
 
 
 def run_rank(rank: int, port: int, directory: str) -> None:
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     found = {}
-    try:
+    with gloo_rank(rank, port, num_ranks=2):
         for name, settings in cases(Path(directory)).items():
             with (
                 DeviceThread("trainer") as thread,
@@ -73,5 +71,3 @@ def run_rank(rank: int, port: int, directory: str) -> None:
                 assert isinstance(trainer, TorchTrainer)
                 found[name] = found_in(trainer)
         torch.save(found, Path(directory) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import gloo_rank, spawn_ranks
 from tiny_training import batch, critic_part, random_samples, tiny_model, tiny_trainer, valued
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -112,21 +112,13 @@ def cases() -> dict[str, tuple[Any, ...]]:
 
 
 def run_rank(rank: int, port: int, directory: str) -> None:
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    try:
+    with gloo_rank(rank, port, num_ranks=2):
         found = {name: trained(rank, *case, group=dist.group.WORLD) for name, case in cases().items()}
         torch.save(found, Path(directory) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
 
 
 def spawn_two(main: Callable[[int, int, str], None], directory: Path) -> list[dict[str, dict[str, Any]]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(main, args=(port, str(directory)), nprocs=2)
+    spawn_ranks(main, 2, str(directory))
     return [torch.load(directory / f"{rank}.pt") for rank in range(2)]
 
 
