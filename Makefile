@@ -59,7 +59,7 @@ test-ray: .venv-ray/.ready ## test the shared agent and training on Ray clusters
 	@.venv-ray/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
 
 # Six runs, and everything that needs none.
-VERL_PART = http_reward or composition or contact or loss or stages or registration or recipes_line or recipes_run or go_wrong or last_token or lone_verdict or one_limit
+VERL_PART = http_reward or composition or contact or loss or trainer_stages or registration or recipes_line or recipes_run or go_wrong or last_token or lone_verdict or one_limit
 
 test-verl: .venv-oracle/.ready ## run rewardflow inside verl's own trainer, on CPU: a part of a few minutes
 	@.venv-oracle/bin/python -m pytest -o faulthandler_timeout=1800 tests/in_verl -k '$(VERL_PART)' $(ARGS)
