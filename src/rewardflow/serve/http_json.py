@@ -18,6 +18,7 @@ import orjson
 from aiohttp import web
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.nesting import is_too_deep
 from rewardflow.observe.redact import redact
 from rewardflow.types import FailureKind, Reward
 
@@ -65,6 +66,14 @@ def read_json(text: bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body must be JSON, got {len(text):,} bytes: {error}") from None
+
+
+def read_body(text: bytes) -> Any:
+    """Reads the JSON of a request, and refuses what is nested so deeply that it could not be passed on."""
+    value = read_json(text)
+    if text.count(b"[") + text.count(b"{") > _MAX_DEPTH and is_too_deep(value, _MAX_DEPTH):
+        raise InvalidInput(f"the body must be nested at most {_MAX_DEPTH} deep")
+    return value
 
 
 def from_plain(kind: type[T], value: Any, where: str = "the body") -> T:
