@@ -127,6 +127,8 @@ def test_a_failed_verdict_has_no_value_and_shows_where_the_rewards_code_failed()
         (body({"group_id": "g", "response": "", "messages": False}), "messages must be a list of objects"),
         (body({"group_id": "g", "response": ""}, wait_s="1"), "wait_s must be float"),
         (b"[" * 900 + b"]" * 900, "nested at most 200 deep"),
+        (body({"group_id": "g", "response": "", "ground_truth": 2**64}), "must fit 64 bits"),
+        (b'{"rollouts": [' + b"9" * 300 + b"]}", "must fit 64 bits"),
     ],
 )
 def test_a_mistake_is_400_with_the_rule_and_costs_nothing(asked: Any, rule: str) -> None:

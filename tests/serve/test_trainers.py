@@ -124,6 +124,24 @@ def test_the_reward_sees_prompt_response_and_reference() -> None:
     assert seen == [("r", "x", None), ("<chat>p r", "x", None), ("r", {"a": [1]}, None), ("r", "y", 3)]
 
 
+def test_a_reference_is_the_one_that_was_sent_however_many_digits_it_has() -> None:
+    seen: list[Any] = []
+
+    async def compute_score(solution_str: str, ground_truth: Any) -> float:
+        seen.append(ground_truth)
+        return 1.0
+
+    async def main() -> None:
+        async with served(compute_score) as asker:
+            for label in (2**64 - 1, -(2**63), str(10**40), 0.12345678901234568, [1e300]):
+                await slime_client(f"{asker.url}/slime", "q", "r", label)
+            with pytest.raises(aiohttp.ClientResponseError, match="400"):
+                await slime_client(f"{asker.url}/slime", "q", "r", 10**40, tries=1)
+
+    asyncio.run(main())
+    assert seen == [2**64 - 1, -(2**63), str(10**40), 0.12345678901234568, [1e300]]
+
+
 def test_a_failure_is_an_error_status_for_every_client_and_costs_one_call_however_often_they_try() -> None:
     async def main() -> None:
         async with served(max_attempts=1) as asker:
