@@ -165,6 +165,8 @@ class AgentServer:
             return error_answer(503, str(error), "unavailable", {"Retry-After": str(RETRY_AFTER_S)})
         except web.HTTPException as error:
             return error_answer(error.status, error.text or error.reason, "http")
+        except ConnectionResetError:  # the caller has gone in the middle of its request, and reads no answer
+            return error_answer(400, "the connection was lost", "http")
         except RewardflowError as error:
             logger.exception("a request could not be answered")
             return error_answer(500, str(error), type(error).__name__)
