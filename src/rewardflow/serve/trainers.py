@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 _TRUTHS: Final = ("expected_answer", "ground_truth", "label", "answer")  # where data for NeMo Gym has the reference
 _TASK: Final = "_ng_task_index"
 _FAILED: Final = "_ng_failure_class"
+_FAILED_WHY: Final = "_ng_failure_judge_error"
 _MASKED: Final = "mask_sample"
+_FAILURE_WORDS: Final = (_FAILED, _FAILED_WHY, _MASKED, "failure_kind", "failure_reason")
 _OWN_PREFIX: Final = "_ng_"  # NeMo Gym's own bookkeeping, which differs from one rollout to the next
 
 
@@ -99,6 +101,7 @@ class Trainers:
             raise InvalidInput(
                 f"the body must be an object with `responses_create_params` and `response`, got {body!r:.100}"
             )
+        body = {name: value for name, value in body.items() if name not in _FAILURE_WORDS}  # of an earlier verification
         params = body.get("responses_create_params")
         asked_for = params.get("input") if isinstance(params, Mapping) else None
         extras = {
@@ -257,7 +260,7 @@ def _words_for_failure(reward: Reward, instance_config: Any) -> dict[str, Any]:
         "failure_reason": error,
         "instance_config": {**config, _MASKED: True},
         _FAILED: "judge_failed",
-        "_ng_failure_judge_error": error,
+        _FAILED_WHY: error,
     }
 
 
