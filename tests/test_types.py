@@ -38,6 +38,12 @@ def test_an_index_lies_in_its_group(index: int, size: int) -> None:
         rf.Rollout(group_id="g", response="", index=index, group_size=size)
 
 
+def test_the_messages_of_a_rollout_are_several() -> None:
+    with pytest.raises(rf.InvalidInput, match="messages of a rollout must be Iterable, got 5"):
+        rf.Rollout(group_id="g", response="", messages=5)  # type: ignore[arg-type]
+    assert rf.Rollout(group_id="g", response="", messages=None).messages == ()  # type: ignore[arg-type]
+
+
 def test_records_are_frozen_and_travel() -> None:
     rollout = rf.Rollout(group_id="g", response="x")
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -7,7 +7,7 @@ number; `group.rollouts[i]` was judged by `group.rewards[i]`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -62,6 +62,7 @@ _ROLLOUT_TYPES: tuple[tuple[str, type], ...] = (
     ("step", int),
     ("position", int),
     ("prompt", str),
+    ("messages", Iterable),  # in some datasets an array
     ("extra_info", Mapping),
 )
 

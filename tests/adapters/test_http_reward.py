@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -42,6 +45,23 @@ def test_a_failure_raises_with_the_reason_and_is_no_number(monkeypatch: pytest.M
             monkeypatch.setenv("REWARDFLOW_URL", asker.url)
             with pytest.raises(RuntimeError, match=r"answered 500.*cannot be judged"):
                 await asyncio.to_thread(compute_score, "x", "bad", None)
+
+    asyncio.run(main())
+
+
+def test_a_proxy_for_the_internet_is_not_asked_and_does_not_get_the_token() -> None:
+    """In a process of its own: urllib reads the environment once."""
+
+    async def main() -> None:
+        async with served() as asker:
+            call = f"import runpy; print(runpy.run_path({http_reward.__file__!r})['compute_score']('x', 'abc', None))"
+            nobody = {name: "http://127.0.0.1:9" for name in ("http_proxy", "HTTP_PROXY", "all_proxy")}
+            env = {**os.environ, **nobody, "no_proxy": "", "NO_PROXY": "", "REWARDFLOW_URL": asker.url}
+            run = subprocess.run
+            asked = await asyncio.to_thread(
+                run, [sys.executable, "-c", call], env=env, capture_output=True, text=True, timeout=60
+            )
+            assert asked.stdout.strip() == "3.0", asked.stderr
 
     asyncio.run(main())
 

@@ -99,6 +99,24 @@ def test_a_body_above_the_limit_is_refused() -> None:
     asyncio.run(main())
 
 
+def test_a_caller_that_goes_in_the_middle_of_its_request_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with served() as asker:
+            host, _, port = asker.url.removeprefix("http://").partition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            head = f"POST /v1/score HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000\r\n\r\nabc"
+            writer.write(head.encode())
+            await writer.drain()
+            assert (await asker.get("/healthz"))[0] == 200  # by then the server reads the first request, too
+            writer.transport.abort()
+            await writer.wait_closed()
+            assert (await asker.post("/v1/score", one()))[0] == 200
+
+    with caplog.at_level("ERROR"):
+        asyncio.run(main())
+    assert not caplog.records
+
+
 def test_a_full_queue_is_429_with_a_time_to_come_back_and_room_again_when_verdicts_are_in() -> None:
     async def main() -> None:
         async with served(serve={"max_waiting": 2}) as asker:

@@ -25,6 +25,13 @@ def chat(text: str = "judge this", **more: Any) -> dict[str, Any]:
     return {"model": "mock-judge", "messages": [{"role": "user", "content": text}], "max_tokens": 64, **more}
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @contextlib.asynccontextmanager
 async def proxied(
     *, limits: dict[str, Any] | None = None, jobs: dict[str, Any] | None = None, prices: bool = True, **judge: Any
@@ -140,6 +147,8 @@ def test_a_job_keeps_its_cap_and_the_other_goes_on(
     [
         ({"model": "m"}, "an object with `messages`"),
         ({"messages": [{}]}, "model must be a name"),
+        ({"model": "m", "messages": ["hi"]}, "messages must be objects"),
+        (chat(tools=nested(250)), "nested at most 200 deep"),
         (chat(stream=True), "does not stream"),
     ],
 )

@@ -22,6 +22,8 @@ def test_without_tokens_a_request_names_its_run() -> None:
     assert [jobs.of(None, None).run, jobs.of(None, "mine").run] == ["default", "mine"]
     with pytest.raises(InvalidInput, match="run must be a name of 1 to 200"):
         jobs.of(None, "x" * 201)
+    with pytest.raises(InvalidInput, match="run must be text in UTF-8"):
+        jobs.of(None, b"\xff".decode("utf-8", "surrogateescape"))  # as the server reads such a header
 
 
 def test_a_token_stands_for_its_job_as_bearer_and_as_password() -> None:
@@ -34,7 +36,9 @@ def test_a_token_stands_for_its_job_as_bearer_and_as_password() -> None:
         jobs.of(f"Bearer {'a' * 16}", "b")
 
 
-@pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer x", "Basic ???", "Basic YWJj", "Digest x"])
+@pytest.mark.parametrize(
+    "authorization", [None, "", "Bearer", "Bearer x", "Basic ???", "Basic YWJj", "Digest x", "Bearer \udcff"]
+)
 def test_any_other_token_is_refused(authorization: str | None) -> None:
     with pytest.raises(Unauthorized):
         jobs_of(jobs={"a": {"token_env": "A"}}).of(authorization, None)

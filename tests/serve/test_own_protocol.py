@@ -126,6 +126,9 @@ def test_a_failed_verdict_has_no_value_and_shows_where_the_rewards_code_failed()
         (body({"group_id": "g", "response": "", "messages": ["hi"]}), "messages must be a list of objects"),
         (body({"group_id": "g", "response": "", "messages": False}), "messages must be a list of objects"),
         (body({"group_id": "g", "response": ""}, wait_s="1"), "wait_s must be float"),
+        (b"[" * 900 + b"]" * 900, "nested at most 200 deep"),
+        (body({"group_id": "g", "response": "", "ground_truth": 2**64}), "must fit 64 bits"),
+        (b'{"rollouts": [' + b"9" * 300 + b"]}", "must fit 64 bits"),
     ],
 )
 def test_a_mistake_is_400_with_the_rule_and_costs_nothing(asked: Any, rule: str) -> None:
@@ -135,6 +138,26 @@ def test_a_mistake_is_400_with_the_rule_and_costs_nothing(asked: Any, rule: str)
             assert status == 400
             assert rule in answer["error"]["message"]
             assert not CALLS
+
+    asyncio.run(main())
+
+
+def test_a_rollout_that_is_none_has_failed_and_the_others_of_its_message_are_judged() -> None:
+    async def main() -> None:
+        async with served() as asker:
+            secret = "s" * 64
+            await asker.post("/v1/hello", {"secret": secret, "run": "r"})
+            odd = [[i, [f"g{i}", "abc", 0, 1, "", messages]] for i, messages in enumerate((5, True, [], 1.5), 1)]
+            submit = {"op": "Submit", "about": {"ticket": 1, "rollouts": odd}}
+            assert (await asker.post("/v1/post", {"secret": secret, "ops": [submit]}))[0] == 200
+            verdicts: dict[int, list[Any]] = {}
+            confirmed = 0
+            while len(verdicts) < len(odd):
+                _, delivery = await asker.post("/v1/take", {"secret": secret, "confirmed": confirmed})
+                confirmed = delivery["number"]
+                verdicts |= {serial: packed[:2] for serial, packed, _ in delivery["verdicts"]}
+            failed = [None, "user_error"]
+            assert verdicts == {1: failed, 2: failed, 3: [3.0, None], 4: failed}
 
     asyncio.run(main())
 

@@ -176,10 +176,17 @@ def test_requests_of_no_step_are_batches_of_their_own_for_log() -> None:
     clock.run(main())
 
 
-def test_settled_verdicts_are_kept_up_to_a_number_of_bytes() -> None:
+@pytest.mark.parametrize(
+    "reward",
+    [
+        rf.Reward(value=1.0, explanation="x" * 400),
+        rf.Reward(kind="user_error", error="x" * 100, traceback="x" * 300),
+    ],
+)
+def test_settled_verdicts_are_kept_up_to_a_number_of_bytes(reward: rf.Reward) -> None:
     settled = SettledVerdicts(10_000)
     for number in range(100):
-        settled.put(bytes([number]), rf.Reward(value=1.0, explanation="x" * 400))
+        settled.put(bytes([number]), reward)
     assert len(settled) == 10
     assert settled.get(bytes([0])) is None
     assert settled.get(bytes([99])) is not None

@@ -32,7 +32,7 @@ async def openrlhf_client(
                 return answer
         except (aiohttp.ClientError, TimeoutError):
             await asyncio.sleep(0.01)
-    raise RuntimeError("no reward")  # its trainer then goes on without a reward for this sample
+    raise RuntimeError("no reward")  # logged; the sample then has no reward, and its trainer raises
 
 
 async def slime_client(
@@ -124,6 +124,24 @@ def test_the_reward_sees_prompt_response_and_reference() -> None:
     assert seen == [("r", "x", None), ("<chat>p r", "x", None), ("r", {"a": [1]}, None), ("r", "y", 3)]
 
 
+def test_a_reference_is_the_one_that_was_sent_however_many_digits_it_has() -> None:
+    seen: list[Any] = []
+
+    async def compute_score(solution_str: str, ground_truth: Any) -> float:
+        seen.append(ground_truth)
+        return 1.0
+
+    async def main() -> None:
+        async with served(compute_score) as asker:
+            for label in (2**64 - 1, -(2**63), str(10**40), 0.12345678901234568, [1e300]):
+                await slime_client(f"{asker.url}/slime", "q", "r", label)
+            with pytest.raises(aiohttp.ClientResponseError, match="400"):
+                await slime_client(f"{asker.url}/slime", "q", "r", 10**40, tries=1)
+
+    asyncio.run(main())
+    assert seen == [2**64 - 1, -(2**63), str(10**40), 0.12345678901234568, [1e300]]
+
+
 def test_a_failure_is_an_error_status_for_every_client_and_costs_one_call_however_often_they_try() -> None:
     async def main() -> None:
         async with served(max_attempts=1) as asker:
@@ -147,6 +165,23 @@ def test_nemo_gym_gets_its_own_word_for_a_failure_if_it_asks_for_it() -> None:
             row = await nemo_gym_agent(asker.url, "q", "bad", as_row=True)
             assert row["_ng_failure_class"] == "judge_failed"
             assert "cannot be judged" in row["_ng_failure_judge_error"]
+
+    asyncio.run(main())
+
+
+def test_a_failed_row_of_nemo_gym_is_masked_where_nemo_rl_looks_for_it() -> None:
+    async def main() -> None:
+        async with served(max_attempts=1) as asker:
+            row = await nemo_gym_agent(asker.url, "q", "bad", as_row=True, instance_config={"seed": 1})
+            assert (row["mask_sample"], row["failure_kind"]) == (True, "judge_failed")
+            assert "cannot be judged" in row["failure_reason"]
+            assert row["instance_config"] == {"seed": 1, "mask_sample": True}
+            earlier = {
+                name: row[name] for name in ("mask_sample", "failure_kind", "failure_reason", "_ng_failure_class")
+            }
+            row = await nemo_gym_agent(asker.url, "q", "good", **earlier)
+            assert row["reward"] == 4.0
+            assert not earlier.keys() & row.keys()
 
     asyncio.run(main())
 
@@ -181,7 +216,7 @@ def test_a_verdict_later_than_the_clients_timeout_is_got_by_its_next_try_without
 
 
 def test_a_verdict_later_than_the_last_try_is_lost_to_that_sample_and_free_for_the_next_request() -> None:
-    """OpenRLHF goes on without the sample after five tries, slime raises after ten, miles after its only one."""
+    """OpenRLHF has no reward for the sample after five tries, slime raises after ten, miles after its only one."""
 
     async def main() -> None:
         async with served() as asker:
@@ -235,6 +270,15 @@ def test_several_queries_are_answered_whole_or_not_at_all() -> None:
     asyncio.run(main())
 
 
+def test_openrlhf_with_two_addresses_sends_the_second_one_an_empty_part_and_gets_an_empty_answer() -> None:
+    async def main() -> None:
+        async with served() as asker:
+            status, answer = await asker.post("/openrlhf", {"query": [], "prompts": [], "labels": []})
+            assert (status, answer) == (200, {"rewards": [], "scores": [], "extra_logs": {}})
+
+    asyncio.run(main())
+
+
 def test_a_reward_that_judges_whole_groups_refuses_requests_that_have_none() -> None:
     class Relative:
         async def score_group(self, rollouts: Any) -> list[float]:
@@ -257,7 +301,8 @@ def test_nemo_gym_gets_the_figures_it_asks_for_at_the_end() -> None:
             assert [one["mean/reward"] for one in figures["group_level_metrics"]] == [1.0, 2.0]
             assert figures["key_metrics"] == {"mean/reward": 1.5}
             failed = {"_ng_task_index": 0, "reward": 0.0, "_ng_failure_class": "judge_failed"}
-            assert (await asker.post("/aggregate_metrics", {"verify_responses": [*rows, failed]}))[1] == figures
+            masked = {"_ng_task_index": 0, "reward": 0.0, "mask_sample": True}
+            assert (await asker.post("/aggregate_metrics", {"verify_responses": [*rows, failed, masked]}))[1] == figures
             assert await asker.get("/reverify_mode") == (200, "stateless")
 
     asyncio.run(main())

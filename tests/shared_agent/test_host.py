@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import cProfile
 import math
+import pstats
 import random
 import threading
 from collections import Counter
@@ -712,3 +714,37 @@ def test_single_requests_of_a_step_are_logged_as_one_batch_also_from_several_wor
 
     clock.run(main())
     assert sorted(Logged.batches) == [[f"s{step}-{i}" for i in range(4)] for step in (1, 2, 3)]
+
+
+def test_closing_ends_all_calls_at_once_however_many_wait() -> None:
+    """Going through the whole queue for each that waits would take minutes for a hundred thousand."""
+
+    async def main() -> None:
+        ended: list[rf.Reward] = []
+        looks = cProfile.Profile()
+        async with agent_of(echo, max_concurrency=1) as agent:
+            host = Host(agent, incarnation="first")
+            host.ask("run", [(one, ended.append) for one in rollouts(50)])
+            await asyncio.sleep(0.01)
+            looks.runcall(host.dismiss)
+        assert [reward.kind for reward in ended] == ["cancelled"] * 50
+        assert "prune" not in pstats.Stats(looks).get_stats_profile().func_profiles
+
+    clock.run(main())
+
+
+def test_requests_that_are_cancelled_one_by_one_and_told_together_cost_one_look_at_the_queue() -> None:
+    async def main() -> None:
+        looks = cProfile.Profile()
+        async with agent_of(echo, max_concurrency=1) as agent:
+            host = Host(agent, incarnation="first")
+            host.hello("secret", "run", 1.0)
+            numbered = [(i, pack_rollout(one, with_tokens=False)) for i, one in enumerate(rollouts(50), 1)]
+            host.post("secret", [ScoreRequest(numbered)])
+            await asyncio.sleep(0.01)
+            looks.runcall(host.post, "secret", [Cancel([serial]) for serial, _ in numbered])
+            assert agent.statistics().waiting == 0
+            host.dismiss()
+        assert pstats.Stats(looks).get_stats_profile().func_profiles["prune"].ncalls == "1"
+
+    clock.run(main())

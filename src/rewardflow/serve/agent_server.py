@@ -27,7 +27,7 @@ from rewardflow.reward.gc_tuning import fewer_collections
 from rewardflow.reward.limits.ledger import LedgerStatistics
 from rewardflow.reward.limits.run_ledgers import RunLedgers
 from rewardflow.serve.chat_proxy import ChatProxy
-from rewardflow.serve.http_json import RETRY_AFTER_S, error_answer, from_plain, json_answer, read_json
+from rewardflow.serve.http_json import RETRY_AFTER_S, error_answer, from_plain, json_answer, read_body
 from rewardflow.serve.openapi import describe
 from rewardflow.serve.own_protocol import MESSAGES, ScoreBody, hello_of_job, message_of, score, score_events
 from rewardflow.serve.prometheus import CONTENT_TYPE, prometheus_text
@@ -165,6 +165,8 @@ class AgentServer:
             return error_answer(503, str(error), "unavailable", {"Retry-After": str(RETRY_AFTER_S)})
         except web.HTTPException as error:
             return error_answer(error.status, error.text or error.reason, "http")
+        except ConnectionResetError:  # the caller has gone in the middle of its request, and reads no answer
+            return error_answer(400, "the connection was lost", "http")
         except RewardflowError as error:
             logger.exception("a request could not be answered")
             return error_answer(500, str(error), type(error).__name__)
@@ -177,7 +179,7 @@ class AgentServer:
         return self._jobs.of(request.headers.get("Authorization"), named)
 
     async def _body(self, request: web.Request, kind: type[T]) -> T:
-        return from_plain(kind, read_json(await request.read()))
+        return from_plain(kind, read_body(await request.read()))
 
     # -- small handlers ----------------------------------------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class AgentServer:
     async def _message(self, verb: str, request: web.Request) -> web.StreamResponse:
         """Answers a message of the Python client: the way in over HTTP."""
         self._jobs.of(request.headers.get("Authorization"), None)  # no body is read for a stranger
-        message = message_of(verb, read_json(await request.read()))
+        message = message_of(verb, read_body(await request.read()))
         if isinstance(message, Hello):
             message = hello_of_job(message, self._job(request, message.run))
         return json_answer(await self._service.answer(message))
@@ -263,16 +265,16 @@ class AgentServer:
 
     async def _openrlhf(self, request: web.Request) -> web.StreamResponse:
         asked = self._asked(request)
-        return await self._trainers.openrlhf(read_json(await request.read()), asked)
+        return await self._trainers.openrlhf(read_body(await request.read()), asked)
 
     async def _slime(self, request: web.Request) -> web.StreamResponse:
         asked = self._asked(request)
-        return await self._trainers.slime(read_json(await request.read()), asked, request.query.get("key"))
+        return await self._trainers.slime(read_body(await request.read()), asked, request.query.get("key"))
 
     async def _verify(self, request: web.Request) -> web.StreamResponse:
         asked = self._asked(request)
         fails_as_row = request.query.get("failed") == "row"
-        return await self._trainers.verify(read_json(await request.read()), asked, fails_as_row=fails_as_row)
+        return await self._trainers.verify(read_body(await request.read()), asked, fails_as_row=fails_as_row)
 
     async def _seed_session(self, request: web.Request) -> web.Response:
         self._job(request)
@@ -280,7 +282,7 @@ class AgentServer:
 
     async def _aggregate_metrics(self, request: web.Request) -> web.Response:
         self._job(request)
-        return self._trainers.aggregate_metrics(read_json(await request.read()))
+        return self._trainers.aggregate_metrics(read_body(await request.read()))
 
     async def _reverify_mode(self, request: web.Request) -> web.Response:
         self._job(request)
@@ -290,7 +292,7 @@ class AgentServer:
         asked = self._asked(request)
         if self._proxy is None:
             return error_answer(404, "this server has no proxy: set serve.proxy.base_url", "not_found")
-        body, key = read_json(await request.read()), request.headers.get("Idempotency-Key")
+        body, key = read_body(await request.read()), request.headers.get("Idempotency-Key")
         return await self._proxy.complete(body, asked, key, self._chat_requests)
 
 

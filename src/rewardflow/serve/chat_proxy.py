@@ -77,6 +77,8 @@ def _rollout_of(body: Any, key: str | None) -> Rollout:
     """Makes the rollout that stands for a request. Its response is the request's text, which the journal shows."""
     if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise InvalidInput(f"the body must be an object with `messages`, got {body!r:.100}")
+    if not all(isinstance(message, Mapping) for message in body["messages"]):
+        raise InvalidInput(f"messages must be objects, got {body['messages']!r:.100}")
     if not isinstance(body.get("model"), str):
         raise InvalidInput(f"model must be a name, got {body.get('model')!r:.100}")
     if body.get("stream"):

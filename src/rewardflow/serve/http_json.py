@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ import orjson
 from aiohttp import web
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.nesting import is_too_deep
 from rewardflow.observe.redact import redact
 from rewardflow.types import FailureKind, Reward
 
@@ -25,6 +27,9 @@ T = TypeVar("T")
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _MAX_DEPTH = 200  # orjson refuses what is nested deeper than 254
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER: Final = b"0" * 19  # fewer digits fit 64 bits
+_MAX_DIGITS: Final = 20
 _NUMBERS: Mapping[type, Any] = {int: int, float: (int, float), str: str, bool: bool}
 
 
@@ -65,6 +70,22 @@ def read_json(text: bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body must be JSON, got {len(text):,} bytes: {error}") from None
+
+
+def read_body(text: bytes) -> Any:
+    """Reads the JSON of a request, and refuses what could not be passed on as it came."""
+    value = read_json(text)
+    if text.count(b"[") + text.count(b"{") > _MAX_DEPTH and is_too_deep(value, _MAX_DEPTH):
+        raise InvalidInput(f"the body must be nested at most {_MAX_DEPTH} deep")
+    if _LONG_NUMBER in text.translate(_ONE_DIGIT):  # many times as fast as a regular expression
+        json.loads(text, parse_int=_check_whole_number)
+    return value
+
+
+def _check_whole_number(digits: str) -> None:
+    """Refuses a number that orjson has rounded: a reference that differs would be judged in its place."""
+    if len(digits) > _MAX_DIGITS or not -(2**63) <= int(digits) < 2**64:
+        raise InvalidInput(f"a whole number must fit 64 bits, and a longer one be sent as a text, got {digits:.100}")
 
 
 def from_plain(kind: type[T], value: Any, where: str = "the body") -> T:

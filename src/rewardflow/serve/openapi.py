@@ -160,9 +160,10 @@ def _client_paths() -> dict[str, Any]:
 
 
 def _trainer_paths() -> dict[str, Any]:
-    texts = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}
+    texts = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
     openrlhf = {"type": "object", "required": ["query"], "properties": {"query": texts}}
-    slime = {"type": "object", "required": ["response"], "properties": {"response": _TEXT, "prompt": _TEXT}}
+    prompt = {"oneOf": [_TEXT_OR_NULL, {"type": "array", "items": _OBJECT}]}
+    slime = {"type": "object", "required": ["response"], "properties": {"response": _TEXT, "prompt": prompt}}
     verify = {
         "type": "object",
         "required": ["responses_create_params", "response"],

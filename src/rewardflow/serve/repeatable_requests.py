@@ -1,10 +1,9 @@
-"""RepeatableRequests of callers that keep no session: whoever lost an answer asks again, and pays nothing.
+"""Requests of callers that keep no session: whoever lost an answer asks again, and pays nothing.
 
 Always true: a rollout of a run is judged once, whoever asks for it how often: a repeat joins the call in flight or gets
 the settled verdict, a failure too. A call goes on when its caller has gone. Verdicts of the kinds `cancelled`, `budget`
 and `outage` settle nothing, nor do failures without an attempt (another rollout of the run was at this place): nobody
-has judged, so a repeat asks again. Settled verdicts are kept up to a limit of
-bytes; the journal knows the older ones.
+has judged, so a repeat asks again. Settled verdicts are kept up to a limit of bytes; the journal knows the older ones.
 """
 
 from __future__ import annotations
@@ -128,7 +127,8 @@ class SettledVerdicts:
     def put(self, key: _Key, reward: Reward) -> None:
         if key in self._verdicts:
             return
-        size = _BYTES_A_VERDICT + len(reward.query or "") + len(reward.explanation or "") + len(reward.error or "")
+        texts = (reward.query, reward.explanation, reward.error, reward.traceback)
+        size = _BYTES_A_VERDICT + sum(len(text) for text in texts if text)
         if reward.extras:
             size += len(canonical(reward.extras))
         self._verdicts[key] = reward, size

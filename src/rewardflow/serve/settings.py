@@ -168,6 +168,8 @@ class Jobs:
         name = "default" if run is None else run
         if not 0 < len(name) <= _MAX_RUN:
             raise InvalidInput(f"run must be a name of 1 to {_MAX_RUN} characters, got {len(name)}")
+        if not _is_unicode(name):
+            raise InvalidInput(f"run must be text in UTF-8, got {name!a:.100}")
         known = self._by_name.get(name)
         return ServedJob(run=name, share=None if known is None else known.share, sees_all=True)
 
@@ -196,4 +198,13 @@ def _token_in(authorization: str | None) -> str | None:
 
 
 def _digest(token: str) -> bytes:
-    return hashlib.blake2b(token.encode(), digest_size=32).digest()
+    return hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a header's text was UTF-8: other bytes arrive as halves of characters, which no answer can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _TRUTHS: Final = ("expected_answer", "ground_truth", "label", "answer")  # where data for NeMo Gym has the reference
 _TASK: Final = "_ng_task_index"
 _FAILED: Final = "_ng_failure_class"
+_FAILED_WHY: Final = "_ng_failure_judge_error"
+_MASKED: Final = "mask_sample"
+_FAILURE_WORDS: Final = (_FAILED, _FAILED_WHY, _MASKED, "failure_kind", "failure_reason")
 _OWN_PREFIX: Final = "_ng_"  # NeMo Gym's own bookkeeping, which differs from one rollout to the next
 
 
@@ -49,7 +52,10 @@ class Trainers:
     # -- OpenRLHF ----------------------------------------------------------------------------------------------------
 
     async def openrlhf(self, body: Any, asked: TrainerRequest) -> web.Response:
-        """Takes {query: [...], prompts: [...], labels: [...]}; a query is its prompt and response in one text."""
+        """Takes {query: [...], prompts: [...], labels: [...]}; a query is its prompt and response in one text.
+
+        With several addresses OpenRLHF sends each one its part of the queries, and the later ones often an empty one.
+        """
         queries = _texts(body, "query")
         prompts = _column(body, "prompts", len(queries))
         labels = _column(body, "labels", len(queries))
@@ -57,7 +63,7 @@ class Trainers:
             content_rollout(prompt=prompt or "", response=_without_prompt(query, prompt), ground_truth=label)
             for query, prompt, label in zip(queries, prompts, labels, strict=True)
         ]
-        rewards = await self._judge(rollouts, asked)
+        rewards = await self._judge(rollouts, asked) if rollouts else []
         if (failure := _failure(rewards)) is not None:
             return failure
         values = [reward.value for reward in rewards]
@@ -89,12 +95,13 @@ class Trainers:
         """Takes what NeMo Gym's agents send after a rollout, and answers the same with `reward`.
 
         `fails_as_row` answers a failure as NeMo Gym's own servers do: a row with reward 0 that says `judge_failed`.
-        Its rollout collection leaves such rows out; a trainer that does not know them would train on the 0.
+        Its rollout collection leaves such rows out, and NeMo RL masks them; another trainer would train on the 0.
         """
         if not isinstance(body, Mapping) or not isinstance(body.get("response"), Mapping):
             raise InvalidInput(
                 f"the body must be an object with `responses_create_params` and `response`, got {body!r:.100}"
             )
+        body = {name: value for name, value in body.items() if name not in _FAILURE_WORDS}  # of an earlier verification
         params = body.get("responses_create_params")
         asked_for = params.get("input") if isinstance(params, Mapping) else None
         extras = {
@@ -116,8 +123,7 @@ class Trainers:
             )
         if not fails_as_row:
             return failure_answer(reward)
-        failed = {_FAILED: "judge_failed", "_ng_failure_judge_error": f"{reward.kind}: {reward.error}"}
-        return json_answer({**body, "reward": 0.0, **failed})
+        return json_answer({**body, "reward": 0.0, **_words_for_failure(reward, body.get("instance_config"))})
 
     def aggregate_metrics(self, body: Any) -> web.Response:
         """Answers what NeMo Gym asks for at the end: the mean, spread and extremes of rewards, by task and in all.
@@ -129,7 +135,8 @@ class Trainers:
             raise InvalidInput("verify_responses must be a list of objects")
         by_task: defaultdict[Any, list[float]] = defaultdict(list)
         for row in rows:
-            is_judged = _FAILED not in row and isinstance(row.get("reward"), int | float)
+            was_judged = _FAILED not in row and not row.get(_MASKED)
+            is_judged = was_judged and isinstance(row.get("reward"), int | float)
             if is_judged and isinstance(row.get(_TASK, 0), int):
                 by_task[row.get(_TASK, 0)].append(float(row["reward"]))
         overall = _figures([value for values in by_task.values() for value in values])
@@ -172,7 +179,7 @@ def content_rollout(
 def _texts(body: Any, name: str) -> list[str]:
     value = body.get(name) if isinstance(body, Mapping) else None
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InvalidInput(f"{name} must be a text or a list of texts, got {value!r:.100}")
     if len(texts) > MAX_ROLLOUTS:
         raise InvalidInput(f"{name} must hold at most {MAX_ROLLOUTS:,} texts, got {len(texts):,}")
@@ -210,6 +217,8 @@ def _failure(rewards: Sequence[Reward]) -> web.Response | None:
 
 def _logs(rewards: Sequence[Reward]) -> dict[str, list[float | None]]:
     """Returns the components that every verdict has, for OpenRLHF's logs."""
+    if not rewards:
+        return {}
     names = set.intersection(*({*reward.components} for reward in rewards))
     return {name: [reward.components[name] for reward in rewards] for name in sorted(names)}
 
@@ -236,6 +245,23 @@ def _final_text(response: Mapping[str, Any]) -> str:
         if is_message and item.get("role", "assistant") == "assistant":
             return _text_of(item.get("content"))
     return ""
+
+
+def _words_for_failure(reward: Reward, instance_config: Any) -> dict[str, Any]:
+    """Returns what NeMo Gym's own servers write into the row of a failure: for its collection, and for NeMo RL.
+
+    Its collection reads the class; NeMo RL the mask, which earlier releases look for in `instance_config`.
+    """
+    error = f"{reward.kind}: {reward.error}"
+    config = instance_config if isinstance(instance_config, Mapping) else {}
+    return {
+        _MASKED: True,
+        "failure_kind": "judge_failed",
+        "failure_reason": error,
+        "instance_config": {**config, _MASKED: True},
+        _FAILED: "judge_failed",
+        _FAILED_WHY: error,
+    }
 
 
 def _figures(values: Sequence[float]) -> dict[str, float]:

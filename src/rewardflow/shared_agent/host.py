@@ -12,6 +12,7 @@ This module does not import Ray. Everything runs on the agent's loop, and a mess
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -150,8 +151,8 @@ class Host:
         """Drops all clients before the agent closes: calls that closing cuts short must not give verdicts."""
         for run in {run for run, _, _ in self._steps}:
             self._seal_steps(run)
+        self._samples.clear()  # first: the agent ends all calls at once, and for each client it would look through all
         self._clients.clear()
-        self._samples.clear()
         self._listeners.clear()
         self._incomplete_groups.close()
 
@@ -163,8 +164,12 @@ class Host:
         if client.waiter is None:
             self._clients.renew(client)
         self._waiting_room.add(client, ops)
-        for op in ops:
-            self._do(client, op)
+        for kind, same in itertools.groupby(ops, key=type):
+            if kind is Cancel:  # at once: each goes through the whole queue
+                self._settle(client, [serial for op in same for serial in cast("Cancel", op).serials])
+            else:
+                for op in same:
+                    self._do(client, op)
 
     def ask(
         self,
@@ -216,8 +221,6 @@ class Host:
                 self._begin_alone(client, self._samples.take_in(client, op.rollouts), op.due_step)
             case Seal() if op.ticket in client.tickets:
                 self._seal(client.tickets.pop(op.ticket))
-            case Cancel():
-                self._settle(client, op.serials)
             case StillWanted():
                 self._withdraw(client, [one for one in client.serials.keys() - op.serials if one <= op.last])
                 client.settled.add_all_but(op.serials, last=op.last)

@@ -29,30 +29,39 @@ SampleKey = tuple[str, int, str, int]  # run, step, group, index
 class SettledSerials:
     """Serial numbers of a client that are done, so that a message that comes late has no second effect.
 
-    Always true: an added number stays in it for ever; memory grows with how far numbers are settled out of order, not
-    with how many there were. It holds every number up to a floor, and some above it.
+    Always true: an added number stays in it for ever; time and memory grow with how many numbers a message names and
+    are settled out of order, not with how large they are. It holds every number up to `_upto` that is not in `_open`,
+    and some above it.
     """
 
-    __slots__ = ("_above", "_floor")
+    __slots__ = ("_above", "_open", "_upto")
 
     def __init__(self) -> None:
-        self._floor = 0
+        self._upto = 0
+        self._open: set[int] = set()
         self._above: set[int] = set()
 
     def __contains__(self, number: int) -> bool:
-        return number <= self._floor or number in self._above
+        return number not in self._open if number <= self._upto else number in self._above
 
     def add(self, numbers: Iterable[int]) -> None:
-        self._above.update(number for number in numbers if number > self._floor)
-        while self._floor + 1 in self._above:
-            self._floor += 1
-            self._above.remove(self._floor)
+        for number in numbers:
+            if number > self._upto:
+                self._above.add(number)
+            else:
+                self._open.discard(number)
+        while self._upto + 1 in self._above:
+            self._upto += 1
+            self._above.remove(self._upto)
 
     def add_all_but(self, numbers: Collection[int], *, last: int) -> None:
         """Adds every number up to `last` except these."""
-        self._floor = max(self._floor, min([*numbers, last + 1]) - 1)
-        self._above = {number for number in self._above if number > self._floor}
-        self.add(set(range(self._floor + 1, last + 1)).difference(numbers))
+        still_open = {number for number in numbers if number <= last and number not in self}
+        self._open = still_open.union(number for number in self._open if number > last)
+        if last > self._upto:
+            self._upto = last
+            self._above = {number for number in self._above if number > last}
+            self.add(())
 
 
 @dataclass(slots=True, eq=False)
