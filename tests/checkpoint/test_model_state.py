@@ -10,7 +10,7 @@ from gloo_ranks import spawn_ranks
 from state_ranks import Model, adam, model_of, run_rank, step, weights
 from torch import nn
 
-from rewardflow.checkpoint.model_state import copied, read_state, state_of, write_state
+from rewardflow.checkpoint.model_state import copied, give_state, read_state, state_of, write_state
 from rewardflow.errors import CheckpointError, InvalidInput
 
 torch.set_num_threads(1)
@@ -41,6 +41,16 @@ def test_what_goes_on_is_bit_for_bit_what_would_have_gone_on(tmp_path: Path) -> 
         step(model, optimizer, seed=number)
         step(again, other, seed=number)
     assert torch.equal(weights(again), weights(model))
+
+
+@pytest.mark.parametrize(("counts_there", "place"), [(True, "meta"), (False, "cpu")])
+def test_counters_are_put_where_the_update_reads_them(counts_there: bool, place: str) -> None:
+    weight = nn.Parameter(torch.zeros(3, device="meta"))  # stands for a GPU, where a fused update counts
+    optimizer = torch.optim.AdamW([weight], capturable=counts_there)
+    moment = torch.zeros(3, device="meta")
+    give_state(optimizer, {weight: {"step": torch.tensor(5.0), "exp_avg": moment, "exp_avg_sq": moment}})
+    assert optimizer.state[weight]["step"].device.type == place
+    assert optimizer.state[weight]["exp_avg"] is moment
 
 
 def test_saving_changes_nothing_also_of_an_optimizer_that_has_not_stepped(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from rewardflow.policy.accelerator import (
     accelerator,
+    holds_float64,
     memory_bytes,
     on_device,
     release_cached_memory,
@@ -49,3 +50,9 @@ def test_an_accelerator_is_asked_only_for_what_older_releases_of_torch_have_too(
 def test_the_modules_of_devices_have_what_is_asked_of_them() -> None:
     for name in ("device", "empty_cache", "mem_get_info"):
         assert callable(getattr(torch.get_device_module("cuda"), name))
+
+
+def test_a_device_that_cannot_take_sums_in_float64_is_known() -> None:
+    assert holds_float64(torch.device("cpu"))
+    assert holds_float64(torch.device("meta"))
+    assert not holds_float64(torch.device("mps"))  # not here, and on a Mac it has none

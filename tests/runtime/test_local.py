@@ -230,3 +230,13 @@ def test_a_build_for_gpus_on_a_machine_without_one_computes_on_the_cpu(
     settings = settings_in(tmp_path)
     settings = dataclasses.replace(settings, trainer=dataclasses.replace(settings.trainer, device="auto"))
     assert device_of(settings) == torch.device("cpu")
+
+
+def test_an_accelerator_without_numbers_of_64_bits_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    settings = settings_in(tmp_path)
+    settings = dataclasses.replace(settings, trainer=dataclasses.replace(settings.trainer, device="auto"))
+    assert device_of(settings) == torch.device("cpu")

@@ -6,12 +6,13 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 from tiny_run import settings_in
 
 from rewardflow.flow.schedule import Schedule
 from rewardflow.generate.engines import engine_factory
 from rewardflow.policy.load_policy import outline_policy
-from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_rank_memory
+from rewardflow.runtime.memory_estimate import MemoryEstimate, estimate_memory, estimate_rank_memory
 from rewardflow.runtime.memory_plan import CompletedSettings, MemoryPlan, complete_for, plan_memory, planned
 from rewardflow.settings.device_defaults import PASS_TOKENS_KEY
 from rewardflow.settings.run_settings import (
@@ -99,6 +100,21 @@ def test_offload_keeps_the_reference_off_the_device_in_an_update_and_more_betwee
 
 
 # -- an engine on the same device --
+
+
+def test_a_copy_that_generates_in_the_same_process_counts_beside_training(plain: RunSettings) -> None:
+    one_process = dataclasses.replace(plain, runtime=RuntimeSettings())
+    estimate = estimate_memory(one_process, outline_policy(one_process.policy), torch.device("cpu"))
+    plan = planned(one_process, estimate, PHASES, GIB, engine=None)
+    for name in ("update", "publish"):
+        assert kinds(plan, name)["engine"] == 4 * plan.num_parameters
+    assert kinds(plan, "update")["key_values"] == estimate.key_values > 0
+    assert "key_values" not in kinds(plan, "publish")  # which waits for generation to end
+    assert kinds(plan, "load") == dict(PHASES[0].by_kind)
+    assert "engine" not in kinds(plan_of(plain, GIB), "update")  # a rank of a cluster: the copy is elsewhere
+    short = planned(one_process, estimate, PHASES, estimate.generator_copy + 100, engine=None)
+    assert any(line.startswith("generation.max_sequences below") for line in short.advice)
+    assert any(line.startswith("schedule.placement: colocated takes") for line in short.advice)
 
 
 @pytest.mark.parametrize("sleeps", [False, True])

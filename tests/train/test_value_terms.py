@@ -3,8 +3,10 @@
 import pytest
 import torch
 from tiny_training import rollout, sample
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rewardflow.algo.estimator import TokenTargets
+from rewardflow.train.loss_terms import TrainingRow
 from rewardflow.train.packing import TokenRow, pack
 from rewardflow.train.value_terms import NUM_SUMS, ValueTerms, value_metrics
 
@@ -13,13 +15,18 @@ RETURNS = [torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, -1.0])]
 VALUES = [torch.tensor([0.9, 2.5, 3.0]), torch.tensor([0.0, -0.5])]
 
 
-def sums_of(which: list[int]) -> torch.Tensor:
+def rows_of(which: list[int]) -> list[TrainingRow]:
     rows = []
     for number in which:
         one = sample(rollout([1], [2] * len(RETURNS[number])), TokenTargets(RETURNS[number], RETURNS[number]))
         row = TokenRow.of(one.rollout)
         column = {"returns": RETURNS[number], "values": VALUES[number]}
-        rows.append(type(TERMS.idle_row())(row=row, columns=column))
+        rows.append(TrainingRow(row=row, columns=column))
+    return rows
+
+
+def sums_of(which: list[int]) -> torch.Tensor:
+    rows = rows_of(which)
     packed = pack([row.row for row in rows], torch.device("cpu"))
     return TERMS.numerator(rows, packed, torch.cat([VALUES[number] for number in which])).sums_S
 
@@ -47,3 +54,10 @@ def test_an_idle_row_adds_nothing() -> None:
     assert values_N.grad.tolist() == [0.0]
     assert numerator.sums_S.tolist() == [0.0] * NUM_SUMS
     assert value_metrics(numerator.sums_S, 1.0) == {}
+
+
+def test_a_pass_does_not_wait_to_learn_a_number_from_the_device() -> None:
+    rows = rows_of([0, 1])
+    packed = pack([row.row for row in rows], torch.device("cpu"))
+    with FakeTensorMode(allow_non_fake_inputs=True):  # which knows shapes, and would have to be asked for the number
+        assert TERMS.numerator(rows, packed, torch.empty(5)).sums_S.shape == (NUM_SUMS,)

@@ -115,8 +115,17 @@ def read_state(
         wanted |= {f"{_OPTIMIZER}{_names(model)[weight]}.{field}": value for field, value in remembered.items()}
     saved.fill(wanted)
     if optimizer is not None:
-        optimizer.state.clear()
-        optimizer.state.update(places)
+        give_state(optimizer, places)
+
+
+def give_state(optimizer: Optimizer, remembered: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
+    """Replaces what an optimizer remembers of its weights.
+
+    torch puts each tensor where its update reads it: a fused update reads its counters on the device of the weights.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    numbered = {number: dict(remembered[weight]) for number, weight in enumerate(weights) if weight in remembered}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": numbered})
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

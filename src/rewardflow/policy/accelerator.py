@@ -18,6 +18,15 @@ def accelerator() -> torch.device | None:
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
+def holds_float64(device: torch.device) -> bool:
+    """Whether a device has numbers of 64 bits, in which sums are taken. Apple's GPUs have none."""
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError, AssertionError, NotImplementedError):  # torch says it in all these ways
+        return False
+    return True
+
+
 def use_device(device: torch.device) -> None:
     """Makes a device the current one of this thread: libraries that are named no device take that one."""
     if device.type != "cpu" and device.index is not None:

@@ -185,13 +185,14 @@ def for_device_here(settings: RunSettings) -> RunSettings:
 
 
 def device_of(settings: RunSettings) -> Any:
-    """Returns the device of the settings, or an accelerator if there is one and they say `auto`."""
+    """Returns the device of the settings; for `auto` an accelerator, if there is one that can train, else the CPU."""
     import torch
 
-    from rewardflow.policy.accelerator import accelerator
+    from rewardflow.policy.accelerator import accelerator, holds_float64
 
     if settings.trainer.device == "auto":
-        return accelerator() or torch.device("cpu")
+        found = accelerator()
+        return torch.device("cpu") if found is None or not holds_float64(found) else found
     try:
         device = torch.device(settings.trainer.device)
         torch.empty(0, device=device)
@@ -200,6 +201,11 @@ def device_of(settings: RunSettings) -> Any:
         raise InvalidInput(
             f"trainer.device must be a device of this machine, got {settings.trainer.device}: {told}"
         ) from error
+    if not holds_float64(device):
+        raise InvalidInput(
+            "trainer.device must have numbers of 64 bits, in which sums are taken; Apple's GPUs have none, so train "
+            f"there on the CPU, got {settings.trainer.device}"
+        )
     return device
 
 

@@ -204,12 +204,22 @@ def _offloaded(settings: RunSettings, phase: MemoryPhase) -> MemoryPhase:
     return phase.changed(without=("reference",))
 
 
+def _beside_copy(
+    settings: RunSettings, estimate: MemoryEstimate, engine: EngineMemory | None, phase: MemoryPhase
+) -> MemoryPhase:
+    """Adds a copy of the model that generates on the trainer's device, at any time but in publishing."""
+    if settings.runtime.kind != "embedded" or engine is not None or phase.name == "load":
+        return phase
+    key_values = 0 if phase.name == "publish" else estimate.key_values
+    return phase.changed(engine=estimate.generator_copy, key_values=key_values)
+
+
 def _with_engine(
     settings: RunSettings, estimate: MemoryEstimate, phases: tuple[MemoryPhase, ...], engine: EngineMemory | None
 ) -> Iterator[MemoryPhase]:
     """Adds what generation takes on the same device, and a phase in which it generates."""
     if settings.schedule.placement != "colocated":
-        yield from phases
+        yield from (_beside_copy(settings, estimate, engine, phase) for phase in phases)
         return
     lasting = {"weights": estimate.weights, "optimizer": estimate.optimizer}
     lasting |= {"reference": estimate.reference, "critic": estimate.critic}

@@ -65,9 +65,10 @@ class ValueTerms:
         loss = value_loss(packed.by_row(values_N), old_BT, returns_BT, mask_BT, self.clip)
         weights_BT = aggregation.token_weights(self.aggregation, mask_BT)
         total = aggregation.numerator(loss.loss_BT, weights_BT)
-        returns_N, old_N = returns_BT[mask_BT].double(), old_BT[mask_BT].double()
-        errors_N = returns_N - old_N
-        counted = (mask_BT, loss.clipped_BT, old_N, returns_N, returns_N.square(), errors_N, errors_N.square())
+        # Not by picking the masked entries: the host would wait for the device, to learn how many there are.
+        returns_BT, old_BT = (torch.where(mask_BT, one_BT, 0.0).double() for one_BT in (returns_BT, old_BT))
+        errors_BT = returns_BT - old_BT
+        counted = (mask_BT, loss.clipped_BT, old_BT, returns_BT, returns_BT.square(), errors_BT, errors_BT.square())
         sums = [total.detach().double(), *(values.sum(dtype=torch.float64) for values in counted)]
         return ValueNumerator(value=total, sums_S=torch.stack(sums))
 

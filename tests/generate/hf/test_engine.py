@@ -18,7 +18,10 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Pretrai
 from rewardflow.errors import FlowError, InvalidInput
 from rewardflow.flow.device_thread import DeviceThread
 from rewardflow.flow.records import GroupRequest, Prompt, Sampling
+from rewardflow.generate.hf.decoding import Decoder, DecodingRow
 from rewardflow.generate.hf.engine import HFEngine
+from rewardflow.generate.hf.grouped_attention import grouped_attention
+from rewardflow.generate.hf.stopping import StopRule
 from rewardflow.generate.responses import EngineStatistics
 from rewardflow.policy.load_policy import Policy
 from rewardflow.settings.run_settings import GenerationSettings
@@ -365,6 +368,20 @@ def test_it_computes_in_the_precision_of_the_trainer(policy: Policy) -> None:
 
     assert len(asyncio.run(run())) == 3
     assert dtypes == {torch.bfloat16}
+
+
+def test_the_past_is_kept_in_what_attention_computes_in_and_changes_nothing(policy: Policy) -> None:
+    rule = StopRule(policy, (), policy.model.config.vocab_size)
+    rows = [DecodingRow(request, 0, (5, 6, 7)) for request in requests(*TEXTS, group_size=1)]
+
+    def decoded(kept_in: torch.dtype | None) -> dict[str, list[float]]:
+        decoder = Decoder(policy, rule, max_rows=4, autocast=kept_in)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), grouped_attention(policy.model):
+            ended = [one for some in decoder.decode(rows, SAMPLING, lambda: False) for one in some]
+        return {one.row.request.group_id: one.log_probs for one in ended}
+
+    assert len(decoded(None)) == len(TEXTS)
+    assert decoded(torch.bfloat16) == decoded(None)
 
 
 def test_statistics_count_what_was_generated(policy: Policy) -> None:

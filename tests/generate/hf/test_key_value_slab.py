@@ -102,6 +102,16 @@ def test_short_responses_take_little_memory() -> None:
     assert many.slab.layers[0].keys.shape[2] == 5 + 64
 
 
+def test_keys_and_values_take_the_room_of_what_attention_computes_in() -> None:
+    slab, cache = KeyValueSlab(MAX_ROWS, dtype=torch.bfloat16), DynamicCache()
+    cache.update(as_states(torch.ones(1, 3)), as_states(torch.ones(1, 3)), 0)
+    slab.append(cache, torch.tensor([0, 0]))
+    slab.open_column(4)
+    past = slab.update(as_states(torch.ones(2, 1)), as_states(torch.ones(2, 1)), 0)
+    assert [one.dtype for one in past] == [torch.bfloat16] * 2
+    assert all(bool((one == 1).all()) for one in past)
+
+
 def test_a_model_whose_past_is_no_keys_and_values_is_refused() -> None:
     with pytest.raises(InvalidInput, match="mamba has 2 layers with another kind of state"):
         check_cache_fits(MambaConfig(num_hidden_layers=2))

@@ -86,6 +86,15 @@ def test_state_leaves_the_device_whole_but_for_its_counters_and_comes_back_as_it
     }
 
 
+def test_counters_come_to_the_weights_where_a_fused_update_reads_them() -> None:
+    weight = nn.Parameter(torch.zeros(3, device="meta"))  # stands for a GPU
+    optimizer = torch.optim.AdamW([weight], capturable=True)
+    moments = {name: torch.zeros(3) for name in ("exp_avg", "exp_avg_sq")}  # read while all of it was on the host
+    optimizer.state[weight] = {"step": torch.tensor(5.0), **moments}
+    move_state(optimizer, None)
+    assert {value.device.type for value in optimizer.state[weight].values()} == {"meta"}
+
+
 def test_frozen_weights_may_have_any_dtype_and_trainable_ones_must_be_float32() -> None:
     model = nn.Sequential(nn.Linear(2, 2).bfloat16(), nn.Linear(2, 1))
     with pytest.raises(InvalidInput, match=r"got torch\.bfloat16 in 0\.weight"):

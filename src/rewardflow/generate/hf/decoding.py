@@ -77,11 +77,12 @@ class _Batch:
 
 @dataclass(slots=True)
 class Decoder:
-    """Decodes at most `max_rows` responses at a time."""
+    """Decodes at most `max_rows` responses at a time. `autocast` is what the caller lets the model compute in."""
 
     policy: Policy
     rule: StopRule
     max_rows: int
+    autocast: torch.dtype | None = None
     _accepted: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ class Decoder:
             tokens=torch.zeros(max_rows, limit, dtype=torch.int64, device=device),
             log_probs=torch.zeros(max_rows, limit, device=device),
             logits=torch.empty(0, 0, device=device),
-            slab=KeyValueSlab(max_rows, limit),
+            slab=KeyValueSlab(max_rows, limit, dtype=self.autocast),
         )
 
     # -- rows that start --

@@ -58,7 +58,7 @@ class HFEngine:
         self.encoder = PromptEncoder(policy.tokenizer, settings)
         self._policy = policy
         self._rule = StopRule(policy, settings.stop, config.vocab_size)
-        self._decoder = Decoder(policy, self._rule, settings.max_sequences)
+        self._decoder = Decoder(policy, self._rule, settings.max_sequences, autocast)
         self._thread = thread
         self._autocast = autocast
         self._weights = weights

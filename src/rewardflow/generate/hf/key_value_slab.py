@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 from rewardflow.errors import InvalidInput
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 _LEAST_GROWTH = 64
@@ -26,10 +27,14 @@ class KeyValueSlab(Cache):
     The caller calls `open_column` before it calls the model.
     """
 
-    def __init__(self, max_rows: int, max_new_tokens: int = _LEAST_GROWTH) -> None:
-        """`max_new_tokens` is what one row may add: for short responses the block needs no more, and stays small."""
+    def __init__(self, max_rows: int, max_new_tokens: int = _LEAST_GROWTH, *, dtype: torch.dtype | None = None) -> None:
+        """`max_new_tokens` is what one row may add: for short responses the block needs no more, and stays small.
+
+        `dtype` is what attention computes in, if the model casts what it is given: nothing then needs more.
+        """
         super().__init__(layers=[])
         self.max_rows = max_rows
+        self.dtype = dtype
         self._least_growth = min(_LEAST_GROWTH, max_new_tokens)
         self.num_rows = 0
         self.start = 0
@@ -104,8 +109,8 @@ class _SlabLayer(CacheLayerMixin):
             self.keys = self._zeros(layer.keys, num_columns)
             self.values = self._zeros(layer.values, num_columns)
             self.is_initialized = True
-        self.keys[rows, :, columns] = layer.keys[sources]
-        self.values[rows, :, columns] = layer.values[sources]
+        self.keys[rows, :, columns] = layer.keys[sources].to(self.keys.dtype)
+        self.values[rows, :, columns] = layer.values[sources].to(self.values.dtype)
 
     def move(self, sources: Tensor, targets: Tensor, columns: slice) -> None:
         for block in (self.keys[:, :, columns], self.values[:, :, columns]):
@@ -140,7 +145,8 @@ class _SlabLayer(CacheLayerMixin):
 
     def _zeros(self, like: Tensor, num_columns: int) -> Tensor:
         _, num_heads, _, num_channels = like.shape
-        return like.new_zeros(self._slab.max_rows, num_heads, num_columns, num_channels)
+        dtype = self._slab.dtype or like.dtype
+        return like.new_zeros(self._slab.max_rows, num_heads, num_columns, num_channels, dtype=dtype)
 
     def _grown(self, block: Tensor, columns: slice, offset: int, num_columns: int) -> Tensor:
         grown = self._zeros(block, num_columns)

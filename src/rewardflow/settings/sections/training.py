@@ -93,7 +93,7 @@ class TrainerSettings(OptimizerSettings):
     # rollout, and fewer where its memory is too little
     micro_batch_tokens: int | None = None
     padding_free: bool = False  # the rows of a pass follow one another instead of being padded to the longest
-    device: str = "auto"  # torch's name of the device; `auto`: a GPU if there is one
+    device: str = "auto"  # torch's name of the device; `auto`: a GPU if there is one that has float64
     # what passes compute in; null: the dtype of the weights, or on an accelerator bfloat16
     autocast: Dtype | None = None
     tf32: bool = True  # on a GPU, round the factors of float32 products to TensorFloat-32, which is much faster

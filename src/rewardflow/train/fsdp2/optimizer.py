@@ -70,11 +70,17 @@ def fill_with_zeros(optimizer: Optimizer) -> None:
 
 
 def move_state(optimizer: Optimizer, device: torch.device | None) -> None:
-    """Moves the optimizer's state to a device, or with None to the device of each weight."""
-    for weight, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, Tensor) and value.ndim:  # counters are numbers on the CPU anyway
-                state[name] = value.to(device or weight.device)
+    """Moves the optimizer's state to a device, or with None to the device of each weight.
+
+    Counters are single numbers, and leave no device. They come to that of their weight if the update reads them there.
+    """
+    for group in optimizer.param_groups:
+        counts_there = device is None and (group.get("fused") or group.get("capturable"))
+        for weight in group["params"]:
+            state = optimizer.state.get(weight, {})
+            for name, value in state.items():
+                if isinstance(value, Tensor) and (value.ndim or counts_there):
+                    state[name] = value.to(device or weight.device)
 
 
 def _weights(optimizer: Optimizer) -> Iterable[Tensor]:

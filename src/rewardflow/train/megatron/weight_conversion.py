@@ -79,7 +79,9 @@ def all_weights(part: ModelPart) -> Iterator[tuple[str, Tensor]]:
     dtype = next(part.gpt.parameters()).dtype
     for stage, names in enumerate(_names_by_stage(part)):
         for name, shape in names:
-            weight = next(own)[1] if stage == layout.pipeline.rank else torch.empty(shape, dtype=dtype)
+            weight = (
+                next(own)[1] if stage == layout.pipeline.rank else torch.empty(shape, dtype=dtype, device=layout.device)
+            )
             weight = weight.to(layout.device).contiguous()
             if layout.pipeline.size > 1:
                 dist.broadcast(weight, dist.get_global_rank(layout.pipeline.group, stage), layout.pipeline.group)
