@@ -133,6 +133,7 @@ def test_no_call_of_a_judge_can_cost_more_than_its_bound(make: Any, responses: l
         {"sampling": {"max_tokens": 100, "best_of": 4}},
         {"sampling": {"max_tokens": 100, "web_search_options": {"search_context_size": "high"}}},
         {"sampling": {"max_tokens": 100, "plugins": [{"id": "web"}]}},
+        {"sampling": {"max_tokens": 100, "prediction": {"type": "content", "content": "a long text"}}},
         {"prices": None},
     ],
 )

@@ -60,10 +60,11 @@ _MAX_MODEL_CHARS = 200
 _FIRST_GUESS_TOKENS = 256
 _CHARS_PER_TOKEN = 4.0
 _TEMPLATE_TOKENS = 512  # more than a chat template adds to two messages
-# With these a server may charge for several answers, or for more than the tokens of a text: a search, a sound.
+# With these a server may charge for several answers, or for more than the tokens of a text: a search, a sound, or the
+# tokens of a predicted answer that it did not use.
 _BEYOND_ONE_TEXT = (
     *("best_of", "use_beam_search", "extra_body"),
-    *("modalities", "audio", "web_search_options", "plugins"),
+    *("modalities", "audio", "web_search_options", "plugins", "prediction"),
 )
 _SHARE_OF_NEWEST = 0.05
 _ROOM_TOKENS = 131_072
