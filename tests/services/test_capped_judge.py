@@ -127,7 +127,15 @@ def test_no_call_of_a_judge_can_cost_more_than_its_bound(make: Any, responses: l
 
 
 @pytest.mark.parametrize(
-    "settings", [{"sampling": {}}, {"sampling": {"max_tokens": 100, "best_of": 4}}, {"prices": None}]
+    "settings",
+    [
+        {"sampling": {}},
+        {"sampling": {"max_tokens": 100, "best_of": 4}},
+        {"sampling": {"max_tokens": 100, "web_search_options": {"search_context_size": "high"}}},
+        {"sampling": {"max_tokens": 100, "plugins": [{"id": "web"}]}},
+        {"sampling": {"max_tokens": 100, "prediction": {"type": "content", "content": "a long text"}}},
+        {"prices": None},
+    ],
 )
 def test_a_judge_whose_cost_nothing_limits_tells_no_bound(settings: dict[str, Any]) -> None:
     assert judge_with(**settings).cost_bound_usd(group("a")[0]) is None

@@ -15,18 +15,25 @@ from typing import Any
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.option_help import option_meanings
 from rewardflow.reward.settings import AGENT_NAMES, LIMIT_NAMES, AgentSettings, LimitSettings, check_names
+from rewardflow.types import EMPTY
 
 _DEST = "agent_"  # a prefix, because `args.run` is the command's function and `run` is also a setting
 _HINTS: Mapping[str, Any] = {**typing.get_type_hints(LimitSettings), **typing.get_type_hints(AgentSettings)}
 
 
-def add_agent_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...] = ()) -> None:
-    """Adds a flag for every setting, except those that the command explains itself."""
+def add_agent_flags(
+    parser: argparse.ArgumentParser, *, without: tuple[str, ...] = (), defaults: Mapping[str, Any] = EMPTY
+) -> None:
+    """Adds a flag for every setting, except those that the command explains itself.
+
+    `defaults` are those of the command, where they differ from the agent's.
+    """
     group = parser.add_argument_group("agent settings", "docs/settings.md says when to change each setting")
     for record in (LimitSettings, AgentSettings):
         for field in dataclasses.fields(record):
             if field.name not in without:
-                default = "none" if field.default in (None, ()) else field.default
+                default = defaults.get(field.name, field.default)
+                default = "none" if default in (None, ()) else default
                 flag = f"--{field.name.replace('_', '-')}"
                 told = f"{option_meanings().get(field.name, '')} ({default})".replace("%", "%%")
                 group.add_argument(flag, dest=_DEST + field.name, metavar="X", help=told)

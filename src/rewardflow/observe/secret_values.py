@@ -223,7 +223,8 @@ def _after_backslash(part: bytes) -> bytes:
     if part[:1] in b"nrtbf":  # also an empty part
         return _quickly_decoded(part[1:])
     if part[:1] == b"u" and (match := _QUICK_UNICODE.match(part)) is not None:
-        return _as_bytes(chr(int(match[1], 16))) + _quickly_decoded(part[match.end() :])
+        char = chr(int(match[1], 16))
+        return (b"" if _ODD_BLANKS.match(char) else _as_bytes(char)) + _quickly_decoded(part[match.end() :])
     return _quickly_decoded(part)
 
 

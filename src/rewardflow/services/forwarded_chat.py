@@ -26,7 +26,6 @@ from rewardflow.types import EMPTY, Rollout
 _MAX_REFUSALS: Final = 10_000
 _TEMPLATE_TOKENS: Final = 512
 _TEXT_PARTS: Final = ("text", "refusal")
-_BEYOND_TEXT: Final = ("modalities", "audio", "web_search_options", "plugins")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -119,8 +118,6 @@ class ForwardedChat(HttpServiceRecord):
 
 def _is_only_text(body: Mapping[str, Any]) -> bool:
     """Whether the bytes of a request bound the tokens of its prompt."""
-    if any(body.get(name) for name in _BEYOND_TEXT):
-        return False
     messages = body.get("messages")
     return isinstance(messages, list) and all(
         isinstance(message, Mapping) and _is_text(message.get("content")) and not message.get("audio")

@@ -281,6 +281,7 @@ def test_the_same_command_asks_again_for_what_failed_and_pays_for_no_score_twice
         main(["score", "--help"])
     told = " ".join(capsys.readouterr().out.split())
     assert "asks for rows that it had not reached and for rows that failed" in told
+    assert "whether a failure that was delivered before is used again (False)" in told
 
 
 def test_a_second_command_on_the_same_output_is_refused_while_the_first_runs(

@@ -1,4 +1,4 @@
-"""A journal's file that is deleted or replaced is noticed."""
+"""A journal's file that is deleted, replaced or cut short is noticed."""
 
 from __future__ import annotations
 
@@ -31,3 +31,16 @@ def test_a_journal_without_a_wal_is_in_place(tmp_path: Path) -> None:
     files = FilesInPlace(path)
     files.remember()
     assert files.problem() is None
+
+
+def test_a_journal_may_grow_and_its_wal_may_shrink_but_a_shorter_journal_was_overwritten(tmp_path: Path) -> None:
+    path, wal = tmp_path / "j.db", tmp_path / "j.db-wal"
+    path.write_bytes(b"journal")
+    wal.write_bytes(b"log")
+    files = FilesInPlace(path)
+    path.write_bytes(b"longer journal")
+    files.remember()
+    wal.write_bytes(b"")
+    assert files.problem() is None
+    path.write_bytes(b"journal")
+    assert files.problem() == f"{path} was overwritten or cut short while this run used it"

@@ -95,3 +95,15 @@ def test_an_agent_of_many_runs_has_its_journal_alone(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_made_is_an_error_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"cannot lock the journal .*j\.db: No such file"):
         lock_run(tmp_path / "no folder" / "j.db", "a")
+
+
+def test_a_journal_with_a_second_name_is_refused_because_the_lock_of_the_first_would_not_hold(tmp_path: Path) -> None:
+    path, second = tmp_path / "j.db", tmp_path / "copy.db"
+    rollouts = [rf.Rollout(group_id="q", response="x")]
+    rf.score(rollouts, one, journal=path)
+    os.link(path, second)
+    for name in (path, second):
+        with pytest.raises(JournalError, match=rf"must have one name, .* got .*{name.name} with 2 hard links; make a"):
+            rf.score(rollouts, one, journal=name)
+    second.unlink()
+    assert rf.score(rollouts, one, journal=path)[0].cached

@@ -321,6 +321,22 @@ def test_a_journal_that_is_deleted_or_replaced_under_a_run_is_noticed_at_the_nex
     clock.run(main())
 
 
+def test_a_journal_that_is_overwritten_by_a_shorter_one_under_a_run_is_noticed_at_the_next_commit(path: Path) -> None:
+    told: list[JournalWriteFailed] = []
+
+    async def main() -> None:
+        journal = Journal(path, run="run")
+        journal.start(asyncio.get_running_loop(), failed=told.append)
+        await save(journal, an_entry(1))
+        os.truncate(path, 100)  # as `cp short.db run.db` does
+        await save(journal, an_entry(2))
+        assert "was overwritten or cut short" in str(told[0])
+        with pytest.raises(JournalWriteFailed, match="1 verdicts were delivered but could not be saved"):
+            await journal.aclose()
+
+    clock.run(main())
+
+
 def test_closing_tells_that_all_verdicts_are_in_a_file_that_is_gone(path: Path) -> None:
     async def main() -> None:
         journal = Journal(path, run="run")

@@ -286,15 +286,29 @@ def test_a_connection_carries_a_bounded_number_of_requests_and_is_watched_after_
     server = EchoServer()
 
     async def body(url: str, client: HttpClient) -> None:
-        for number in range(6):
+        for number in range(3):
             await post(url, client, number)
-        assert server.num_connections == 2
+        assert server.num_connections == 1
         pool = await pool_of(url, client)
         assert pool.keeps_alive
         server.repeat()
         await until(lambda: not pool.keeps_alive)
+        assert await post(url, client, 3) == {"score": 3}
+        assert server.num_connections == 2
 
     run_with(server, body, WatchSettings(num_first=0, max_requests=3))
+
+
+def test_connections_that_are_busy_together_are_not_all_used_for_equally_long() -> None:
+    # If all were, a gateway that begins to answer twice while they are busy would be believed until all are watched.
+    server = EchoServer(delay_s=0.01)
+
+    async def body(url: str, client: HttpClient) -> None:
+        for _ in range(12):
+            await asyncio.gather(*(post(url, client, number) for number in range(8)))
+
+    run_with(server, body, WatchSettings(num_first=0, max_requests=64))
+    assert 8 < server.num_connections < 32
 
 
 def test_at_most_so_many_connections_are_watched_at_a_time() -> None:

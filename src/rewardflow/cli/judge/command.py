@@ -21,7 +21,7 @@ from rewardflow.cli.judge.paid_costs import loaded_parts, with_paid_costs
 from rewardflow.cli.judge.shared_cap import SharedCap
 from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.safe_text import safe
-from rewardflow.cli.score.command import make_agent, reward_of
+from rewardflow.cli.score.command import DEFAULTS, make_agent, reward_of
 from rewardflow.cli.score.scoring import ALL_SCORED, SOME_FAILED, score_all
 from rewardflow.errors import InvalidInput
 from rewardflow.judging.judge_test import JudgeTest, judge_test_of
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--journal", dest="agent_journal", metavar="PATH", help="keeps what was paid for (OUT.journal.db)"
     )
     test.add_argument("--json", action="store_true", help="print the figures as one JSON object")
-    add_agent_flags(test, without=("journal", "run", "reuse"))
+    add_agent_flags(test, without=("journal", "run", "reuse"), defaults=DEFAULTS)
 
 
 def run(args: argparse.Namespace) -> int:

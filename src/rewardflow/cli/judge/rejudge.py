@@ -19,7 +19,7 @@ from rewardflow.cli.judge.paid_costs import with_paid_costs
 from rewardflow.cli.options import add_agent_flags
 from rewardflow.cli.report.command import parse_steps
 from rewardflow.cli.safe_text import safe
-from rewardflow.cli.score.command import make_agent
+from rewardflow.cli.score.command import DEFAULTS, make_agent
 from rewardflow.cli.score.scoring import ALL_SCORED, SOME_FAILED, score_all
 from rewardflow.judging.rejudging import Rejudging, rejudging_of
 from rewardflow.judging.run_rollouts import read_judged_rollouts, sampled_groups
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--groups", type=int, metavar="N", help="only N groups, drawn at random and always the same")
     parser.add_argument("--component", metavar="NAME", help="compare with this reward of the run, if it sums several")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
-    add_agent_flags(parser, without=("journal", "run", "run_dir"))
+    add_agent_flags(parser, without=("journal", "run", "run_dir"), defaults=DEFAULTS)
 
 
 def run(args: argparse.Namespace) -> int:

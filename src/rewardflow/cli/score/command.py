@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 NOT_SAVED = 1
 BAD_ROWS_NAMED = 20
+
+# People run a command again to repair failures, such as a wrong key or a judge that was down.
+DEFAULTS: Mapping[str, Any] = {"replay_failures": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="stop before the first call if there are bad rows")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     parser.add_argument("--no-probe", action="store_true", help="start without asking about one answer first")
-    add_agent_flags(parser, without=("journal", "run"))
+    add_agent_flags(parser, without=("journal", "run"), defaults=DEFAULTS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -96,8 +99,7 @@ def make_agent(
     `journal` is the path if neither the file nor a flag gives one.
     """
     reward, from_file = reward_of(name)
-    # People run the command again to repair failures, such as a wrong key or a judge that was down.
-    options = {"journal": journal, "replay_failures": False, **from_file, **options_of(args), **fixed}
+    options = {"journal": journal, **DEFAULTS, **from_file, **options_of(args), **fixed}
     agent = rf.RewardAgent(reward, **cast("Any", options))
     return agent, None if options["journal"] is None else Path(options["journal"])
 

@@ -7,6 +7,7 @@ taken before the journal is opened.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def lock_run(path: Path, run: str | None) -> ProcessLock:
     """
     try:
         real = path.resolve()  # a link to the journal must not be a way round its locks
+        _require_one_name(path, real)
         lock = ProcessLock.acquire(_lock_path(real, run))
     except LockHeld as held:
         raise _refusal(path, run, held) from held
@@ -34,6 +36,15 @@ def lock_run(path: Path, run: str | None) -> ProcessLock:
         lock.release()
         raise _refusal(path, None, held) from held
     return lock
+
+
+def _require_one_name(path: Path, real: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if real.is_file() and (num_names := real.stat().st_nlink) > 1:
+            raise JournalError(
+                f"a journal must have one name, because two names have two locks, got {path} with {num_names} hard "
+                "links; make a copy of its own (`cp`), or remove the other names"
+            )
 
 
 def _lock_path(path: Path, run: str | None) -> Path:

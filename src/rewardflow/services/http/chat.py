@@ -60,7 +60,12 @@ _MAX_MODEL_CHARS = 200
 _FIRST_GUESS_TOKENS = 256
 _CHARS_PER_TOKEN = 4.0
 _TEMPLATE_TOKENS = 512  # more than a chat template adds to two messages
-_SEVERAL_ANSWERS = ("best_of", "use_beam_search", "extra_body")  # may make a server charge for more than one answer
+# With these a server may charge for several answers, or for more than the tokens of a text: a search, a sound, or the
+# tokens of a predicted answer that it did not use.
+_BEYOND_ONE_TEXT = (
+    *("best_of", "use_beam_search", "extra_body"),
+    *("modalities", "audio", "web_search_options", "plugins", "prediction"),
+)
 _SHARE_OF_NEWEST = 0.05
 _ROOM_TOKENS = 131_072
 
@@ -359,10 +364,10 @@ def _completion_limit(sampling: Mapping[str, Any]) -> int:
 
 
 def most_completion_tokens(sampling: Mapping[str, Any]) -> int | None:
-    """Returns the largest number of tokens that can be charged for an answer; None if nothing limits it."""
+    """Returns the largest number of tokens that can be charged for an answer; None if more can be charged for."""
     limits = [sampling[name] for name in ("max_tokens", "max_completion_tokens") if sampling.get(name) is not None]
     is_limited = limits and all(isinstance(one, int) and one > 0 for one in limits)
-    return max(limits) if is_limited and not any(sampling.get(name) for name in _SEVERAL_ANSWERS) else None
+    return max(limits) if is_limited and not any(sampling.get(name) for name in _BEYOND_ONE_TEXT) else None
 
 
 # -- reading the answer --

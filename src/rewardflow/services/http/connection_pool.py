@@ -9,7 +9,8 @@ request. After the first such byte, each request to this server has a connection
 
 To see such bytes in time, the pool watches connections: it keeps one open after its last request, without using it, and
 waits for bytes. The first connections to a server carry one request each and are watched. If they stay silent, later
-connections carry up to `max_requests` requests, and are watched after the last one.
+connections carry up to `max_requests` requests, and are watched after the last one. How many differs from connection to
+connection: if a gateway begins to answer twice while all of them are busy, the first of them is soon watched.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import contextvars
 import functools
 import logging
+import math
 import select
 import urllib.parse
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from rewardflow.services.http.request_ids import REQUEST_IDS
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 4.0  # vLLM and others close idle connections after 5 s; closing earlier avoids using a closed one
+_GOLDEN = (math.sqrt(5) - 1) / 2  # the fractions of its multiples are spread evenly, however many there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class WatchSettings:
 
     num_first: int = 16  # connections that must stay silent before others are reused
     first_s: float = 0.25
-    max_requests: int = 64  # of a connection; bounds how many answers a connection out of step can mix up
+    max_requests: int = 64  # of a connection, or fewer; bounds how many answers one out of step can mix up
     last_s: float = KEEP_ALIVE_S  # longer than most calls: the answers of such a connection come one call late
     max_watched: int = 32  # at a time
 
@@ -66,6 +69,7 @@ class ConnectionPool:
         self._settings = watch or WatchSettings()
         self._loop = asyncio.get_running_loop()
         self._num_silent = 0
+        self._num_made = 0
         self._watched: dict[WatchedConnection, asyncio.TimerHandle] = {}
         self._is_closed = False
         self.keeps_alive = keep_alive
@@ -94,6 +98,12 @@ class ConnectionPool:
         if not self.keeps_alive or self._num_silent < self._settings.num_first:
             return 1
         return self._settings.max_requests
+
+    def next_share(self) -> float:
+        """Returns which share of `max_requests` the next connection may carry: above 0, and 1 for the first."""
+        share = 1.0 - self._num_made * _GOLDEN % 1.0
+        self._num_made += 1
+        return share
 
     def distrust(self, reason: str) -> None:
         """Ends the reuse of connections, and says so once."""
@@ -154,6 +164,7 @@ class WatchedConnection(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop, pool: ConnectionPool) -> None:
         super().__init__(loop=loop)
         self._pool = pool
+        self._share = pool.next_share()
         self._num_requests = 0
         self._has_response = False
         self._has_unread_bytes = False
@@ -162,6 +173,10 @@ class WatchedConnection(ResponseHandler):
     def _is_idle(self) -> bool:
         """Whether no request waits for a response or for the rest of one."""
         return self._num_requests == 0 or (self._has_response and (self._payload is None or self._payload.is_eof()))
+
+    @property
+    def _has_carried_all(self) -> bool:
+        return self._num_requests >= self._share * self._pool.max_requests
 
     def set_response_params(self, **options: Any) -> None:
         """Called by aiohttp before each request, by the code that sends it."""
@@ -203,11 +218,11 @@ class WatchedConnection(ResponseHandler):
 
     @property
     def should_close(self) -> bool:
-        return super().should_close or self._num_requests >= self._pool.max_requests
+        return super().should_close or self._has_carried_all
 
     def close(self) -> None:
         """Called by aiohttp. Watches the connection first if it carried its last request and nothing is wrong."""
-        is_done = self._has_unread_bytes or self._num_requests >= self._pool.max_requests
+        is_done = self._has_unread_bytes or self._has_carried_all
         if is_done and self._is_idle and super().is_connected() and not super().should_close and self._pool.watch(self):
             return
         self.end()
