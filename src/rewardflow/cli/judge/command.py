@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "twice. Exit code 0 if every answer was scored by every judge, 3 if not, 2 for bad usage, 130 if\n"
             "interrupted."
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     test.add_argument("judges", nargs="+", metavar="JUDGE", help="judge.yaml, file.py:name or package.module:name")
     test.add_argument("labels", metavar="LABELS", help="the labelled answers, .jsonl or .parquet")
