@@ -96,6 +96,15 @@ def test_ls_failed_has_an_error_column(path: Path, capsys: pytest.CaptureFixture
     assert line.endswith("no answer within 60 s")
 
 
+def test_ls_failed_shows_the_place_of_a_user_error_whose_text_is_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = "(reward.py, line 12, in compute_score)"
+    failed = Reward(kind="user_error", error=f"ValueError: {'x' * 1_000} {place}", attempts=1)
+    assert call("ls", written(tmp_path / "journal.db", an_entry(1, failed)), "--failed") == 0
+    assert capsys.readouterr().out.rstrip().endswith(place)
+
+
 def test_show_gives_every_field_of_one_verdict(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("show", path, 1) == 0
     lines = capsys.readouterr().out.splitlines()

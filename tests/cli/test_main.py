@@ -28,6 +28,18 @@ def test_help_has_an_example_that_parses(command: list[str], capsys: pytest.Capt
         assert callable(build_parser().parse_args(arguments).run)
 
 
+@pytest.mark.parametrize("command", [["judge", "test"], *([command.name] for command in COMMANDS)], ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    commands = ("  rewardflow ", "  bash ", "  zsh ", "  fish ")  # lines to copy stay whole
+    assert [line for line in lines if len(line) > 80 and not line.startswith(commands)] == []
+
+
 @pytest.mark.parametrize("command", ["ls", "show", "export", "vacuum"])
 def test_commands_of_commands_have_help_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

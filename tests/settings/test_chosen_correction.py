@@ -37,11 +37,18 @@ def test_a_correction_that_is_set_is_named(algorithm: dict[str, Any], name: str)
 
 
 def test_stale_rollouts_without_a_correction_are_explained_with_where_it_was_measured() -> None:
-    found = chosen_correction(settings(max_staleness=2))
+    found = chosen_correction(settings())
     assert found.name == "none"
-    assert found.reason.startswith("rollouts are up to 2 steps old; every correction tried learnt later")
+    assert found.reason.startswith("rollouts are up to 1 step old; every correction tried learnt later")
     assert "docs/benchmarks.md" in found.reason
-    assert "up to 1 step old" in chosen_correction(settings()).reason
+
+
+@pytest.mark.parametrize("staleness", [2, 4])
+def test_with_more_staleness_check_claims_no_more_than_was_measured_and_says_what_it_costs(staleness: int) -> None:
+    reason = chosen_correction(settings(max_staleness=staleness)).reason
+    assert reason.startswith(f"rollouts are up to {staleness} steps old; no correction tried was better, and")
+    assert "learning slower" in reason
+    assert "docs/benchmarks.md" in reason
 
 
 def test_on_policy_rollouts_need_none_but_an_engine_may_compute_differently() -> None:

@@ -43,6 +43,25 @@ def stdout_console() -> Console:
     return _console(is_stderr=False)
 
 
+@contextlib.contextmanager
+def prints_to_stderr(*, applies: bool) -> Iterator[None]:
+    """Sends to stderr what a reward prints here and in its processes, so that stdout can hold one JSON object alone."""
+    if not applies:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ValueError):  # streams that are no files: nothing else prints to them
+            own, other = sys.stdout.fileno(), sys.stderr.fileno()
+            sys.stdout.flush()
+            kept = os.dup(own)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, own)
+            stack.callback(sys.stdout.flush)  # of code that kept the stream
+            os.dup2(other, own)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
 def _console(*, is_stderr: bool) -> Console:
     from rich.console import Console
 

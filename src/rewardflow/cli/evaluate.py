@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardflow.cli.display import dollars, duration, stderr_console, stdout_console
+from rewardflow.cli.display import dollars, duration, prints_to_stderr, stderr_console, stdout_console
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import write_json
 from rewardflow.cli.train.validation_text import number, share, under_way_text
@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load_run(args.run_file, args.overrides)
     start = check_evaluation(settings, args.checkpoint, out=None if args.out is None else Path(args.out))
     model, out = start.model, start.out
-    validated, agent = asyncio.run(_measure(start, probes=not args.no_probe))
+    with prints_to_stderr(applies=args.json):
+        validated, agent = asyncio.run(_measure(start, probes=not args.no_probe))
     if args.json:
         write_json(_to_json(validated.report, model, agent, out))
     else:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rewardflow.answers.plain_json import json_text
-from rewardflow.cli.safe_text import printable
+from rewardflow.cli.safe_text import printable, shortened
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.private_file import replacing
 from rewardflow.observe.run_directory import JOURNAL_FILE
@@ -135,7 +135,7 @@ def _failures(rows: Sequence[JournalRow]) -> Iterator[str]:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else left + 2 + MAX_ERROR
     room = max(width - left - 2, MAX_CELL // 2)
     for line, error in zip(lines, ("error", *map(_error_of, rows)), strict=True):
-        yield f"{line.ljust(left)}  {_clipped(printable(error), room)}".rstrip() + "\n"
+        yield f"{line.ljust(left)}  {shortened(printable(error), room)}".rstrip() + "\n"
 
 
 def _error_of(row: JournalRow) -> str:
@@ -144,14 +144,10 @@ def _error_of(row: JournalRow) -> str:
 
 
 def _table(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    cells = [[_clipped(printable(cell)) for cell in line] for line in lines]
+    cells = [[shortened(printable(cell), MAX_CELL) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
-
-
-def _clipped(text: str, room: int = MAX_CELL) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def _local_time(at_s: float) -> str:

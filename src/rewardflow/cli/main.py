@@ -6,6 +6,7 @@ Always true: `rewardflow --help` loads no command's module; a command loads its 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,17 @@ from rewardflow.cli.command_table import COMMANDS, Command
 _COMMON_WORDS = ("-v", "-vv", "--verbose", "--traceback")
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Fits prose to the width of the terminal; leaves indented lines, which are examples, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled = []
+        for is_prose, group in itertools.groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
+            lines = list(group)
+            filled += [super()._fill_text(" ".join(lines), width, indent)] if is_prose else lines
+        return "\n".join(filled)
+
+
 class _Parser(argparse.ArgumentParser):
     """Takes the common options before and after the command's name, and a command's own arguments when it is used.
 
@@ -24,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *, command: Command | None = None, **options: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+        super().__init__(**{"formatter_class": _HelpFormatter, **options})
         self._unloaded = command
         self._is_parsing = False
         # SUPPRESS: a subparser's default would undo what was given before the command's name.

@@ -6,8 +6,11 @@ Always true: the text that `safe` returns holds no secret and no control charact
 from __future__ import annotations
 
 import unicodedata
+from typing import Final
 
 from rewardflow.observe.redact import redact
+
+_END_CHARS: Final = 120  # of a shortened text: the place of a `user_error` is its end
 
 
 def safe(text: str) -> str:
@@ -25,3 +28,11 @@ def printable(text: str, keep: str = "") -> str:
         else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def shortened(text: str, room: int) -> str:
+    """Leaves the middle out of a text that is longer than `room`, or its end, where there is little room for both."""
+    if len(text) <= room:
+        return text
+    end = _END_CHARS if room >= 2 * _END_CHARS else 0
+    return f"{text[: room - 1 - end]}…{text[len(text) - end :]}"

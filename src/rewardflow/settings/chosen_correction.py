@@ -27,7 +27,10 @@ def chosen_correction(settings: RunSettings) -> ChosenCorrection:
         return ChosenCorrection(name=", ".join(names), reason="set in algorithm")
     if staleness:
         age = f"rollouts are up to {staleness} step{'s' * (staleness > 1)} old"
-        return ChosenCorrection(name="none", reason=f"{age}; every correction tried learnt later ({_SHOWN_IN})")
+        found = "every correction tried learnt later"
+        if staleness > 1:
+            found = "no correction tried was better, and more than 1 step makes learning slower"
+        return ChosenCorrection(name="none", reason=f"{age}; {found} ({_SHOWN_IN})")
     if not ENGINES[settings.generation.engine].computes_as_trainer:
         return ChosenCorrection(
             name="none", reason="rollouts are of the weights that train; engine_diff_mean says how the engine's differ"

@@ -23,7 +23,7 @@ from rewardflow.cli.score.closing_report import Distribution
 from rewardflow.mock_judge import MockJudge, MockJudgeSettings
 from rewardflow.reward.journal.journal_lock import lock_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 REWARD = '''
 import pathlib
@@ -49,6 +49,11 @@ async def talkative(response):
 
 async def down(response):
     raise rf.ServiceError("nobody at home")
+
+
+def prints(response):
+    print("what", response, "is worth")
+    return 0.5
 
 
 class Ranking:
@@ -116,6 +121,18 @@ def words_of_the_table(columns: int) -> str:
 
 
 # -- verdicts and exit codes --
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_what_a_reward_prints_goes_to_stderr_so_that_stdout_is_one_json_object(here: Path, workers: str) -> None:
+    answers({"response": "1"})
+    scoring = start(
+        *("score", "answers.jsonl", "--reward", "reward.py:prints", "--out", "out.jsonl"),
+        *("--json", "--workers", workers),
+    )
+    said, told = scoring.communicate(timeout=60)
+    assert json.loads(said)["scored"] == 1
+    assert "what 1 is worth" in told
 
 
 def test_all_scored_is_exit_code_0_and_a_row_for_each_row_in_order(here: Path) -> None:

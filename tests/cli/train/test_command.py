@@ -19,7 +19,7 @@ from rewardflow.extras import install_command
 from rewardflow.observe.run_directory import read_events
 from rewardflow.reward.journal.reader import JournalReader
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -58,6 +58,15 @@ def test_a_run_ends_with_a_table_of_what_it_was_like(here: Path, capsys: pytest.
     assert "$0.4800  for 48 calls" in said.out
     assert "metrics.jsonl" in said.out  # the table cuts a long path
     assert len(metrics()) == 3
+
+
+def test_a_reward_that_prints_leaves_the_json_of_a_run_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("loud.py").write_text("def score(response):\n    print('scoring', response)\n    return 0.5\n")
+    for arguments in (["--check"], ["--no-probe"]):
+        assert main(["train", "run.yaml", "reward=loud.py:score", "steps=1", "--json", *arguments]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)
+        assert "scoring" in said.err
 
 
 def test_a_program_gets_one_json_object_and_overrides_count(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

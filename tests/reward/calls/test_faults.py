@@ -110,3 +110,12 @@ def test_an_exception_that_cannot_be_looked_at_is_an_error_of_the_reward(error: 
     fault = fault_of(error)
     assert (fault.kind, fault.is_retryable) == ("user_error", False)
     assert "odd" in fault.message
+
+
+def test_a_group_of_exceptions_is_what_its_first_one_is() -> None:
+    """`asyncio.TaskGroup` raises a group, also around a single error."""
+    limited = HTTPStatusError(429, {"Retry-After": "7"})
+    inner = ExceptionGroup("unhandled errors in a TaskGroup", [limited, ValueError("then this")])
+    fault = fault_of(ExceptionGroup("around it", [inner]))
+    assert (fault.kind, fault.is_retryable, fault.retry_after_s) == ("rate_limited", True, 7.0)
+    assert fault.message == "HTTPStatusError: status 429"

@@ -59,6 +59,18 @@ class Decides:
 
     def decide_locally(self, rollout):
         return rollout.nothing
+
+
+async def reads_in_a_task(solution_str):
+    async def read_later():
+        return read(solution_str)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(read_later())
+
+
+def in_a_task(solution_str):
+    asyncio.run(reads_in_a_task(solution_str))
 """
 
 
@@ -84,12 +96,22 @@ def verdict(reward: Path, name: str, **options: Any) -> rf.Reward:
         ("stops_the_loop", {}, "reward.py, line 29, in stops_the_loop"),
         ("Hooks", {}, "reward.py, line 38, in post_process_scores"),
         ("Decides", {}, "reward.py, line 46, in decide_locally"),
+        ("reads_in_a_task", {}, "reward.py, line 6, in read"),
+        ("in_a_task", {}, "reward.py, line 6, in read"),
+        ("in_a_task", {"workers": "process"}, "reward.py, line 6, in read"),
     ],
 )
 def test_a_user_error_names_its_place(reward: Path, name: str, options: dict[str, Any], place: str) -> None:
     failed = verdict(reward, name, **options)
     assert failed.kind == "user_error"
     assert str(failed.error).endswith(f"({place})")
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": "process"}])
+def test_an_error_of_a_task_group_is_told_as_the_error_of_its_task(reward: Path, options: dict[str, Any]) -> None:
+    failed = verdict(reward, "in_a_task", **options)
+    assert str(failed.error).startswith("JSONDecodeError: Expecting value")
+    assert "in read_later" in str(failed.traceback)
 
 
 @pytest.mark.parametrize("workers", ["thread", "process"])

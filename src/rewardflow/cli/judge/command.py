@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 import rewardflow as rf
-from rewardflow.cli.display import stderr_console, stdout_console
+from rewardflow.cli.display import prints_to_stderr, stderr_console, stdout_console
 from rewardflow.cli.judge.paid_costs import loaded_parts, with_paid_costs
 from rewardflow.cli.judge.shared_cap import SharedCap
 from rewardflow.cli.options import add_agent_flags, options_of
@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "twice. Exit code 0 if every answer was scored by every judge, 3 if not, 2 for bad usage, 130 if\n"
             "interrupted."
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     test.add_argument("judges", nargs="+", metavar="JUDGE", help="judge.yaml, file.py:name or package.module:name")
     test.add_argument("labels", metavar="LABELS", help="the labelled answers, .jsonl or .parquet")
@@ -81,7 +80,10 @@ def run(args: argparse.Namespace) -> int:
     console = stderr_console()
     journals = {name: _journal_of(judge, args) for judge, name in zip(args.judges, names, strict=True)}
     cap = SharedCap(options_of(args).get("max_cost_usd"), journals)
-    tests = [_test(judge, name, answers, args, cap, console) for judge, name in zip(args.judges, names, strict=True)]
+    with prints_to_stderr(applies=args.json):
+        tests = [
+            _test(judge, name, answers, args, cap, console) for judge, name in zip(args.judges, names, strict=True)
+        ]
     write_private(out, judge_test_page(tests, source=Path(args.labels).name, threshold=args.threshold).encode())
     if args.json:
         report = {"labels": args.labels, "threshold": args.threshold, "judges": [test.to_json() for test in tests]}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from rewardflow.cli.display import dollars, stderr_console, stdout_console, three_columns
+from rewardflow.cli.display import dollars, prints_to_stderr, stderr_console, stdout_console, three_columns
 from rewardflow.cli.judge.paid_costs import with_paid_costs
 from rewardflow.cli.options import add_agent_flags
 from rewardflow.cli.report.command import parse_steps
@@ -64,10 +64,11 @@ def run(args: argparse.Namespace) -> int:
     if args.groups is not None:
         before = sampled_groups(before, args.groups)
     folder.mkdir(mode=0o700, exist_ok=True)
-    agent, journal = make_agent(args.reward, args, journal=str(folder / f"{file_name}.journal.db"), run=_RUN)
     console = stderr_console()
-    console.print(f"judging {len(before):,} rollouts again with {safe(args.reward)}", soft_wrap=True)
-    scoring = asyncio.run(score_all(agent, [one.rollout for one in before], console))
+    with prints_to_stderr(applies=args.json):
+        agent, journal = make_agent(args.reward, args, journal=str(folder / f"{file_name}.journal.db"), run=_RUN)
+        console.print(f"judging {len(before):,} rollouts again with {safe(args.reward)}", soft_wrap=True)
+        scoring = asyncio.run(score_all(agent, [one.rollout for one in before], console))
     if scoring.halted is not None:
         console.print(f"stopped early: {safe(str(scoring.halted))}", soft_wrap=True)
     found = rejudging_of(name, before, with_paid_costs(scoring.rewards, args.reward, journal=journal, run=_RUN))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import rewardflow as rf
 from rewardflow.answers import Answer, BadRow, JudgedAnswer, check_format, first_rows, read_answers, write_verdicts
-from rewardflow.cli.display import stderr_console
+from rewardflow.cli.display import prints_to_stderr, stderr_console
 from rewardflow.cli.options import add_agent_flags, options_of
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.score.closing_report import report, summarise
@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     answers_path, out = Path(args.answers), Path(args.out)
-    agent, journal = make_agent(args.reward, args, journal=f"{out}.journal.db")
+    with prints_to_stderr(applies=args.json):
+        agent, journal = make_agent(args.reward, args, journal=f"{out}.journal.db")
     _check_paths(answers_path, out)
     rows = _read(answers_path, limit=args.limit)
     _name_bad_rows(rows, answers_path, strict=args.strict)
@@ -74,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"scoring {what} with {safe(args.reward)}{kept}", soft_wrap=True)
     try:
         rollouts = [answer.rollout for answer in answers]
-        scoring = asyncio.run(score_all(agent, rollouts, console, probes=not args.no_probe))
+        with prints_to_stderr(applies=args.json):
+            scoring = asyncio.run(score_all(agent, rollouts, console, probes=not args.no_probe))
     except KeyboardInterrupt:
         console.print(_how_to_resume(journal), soft_wrap=True)
         raise

@@ -17,7 +17,7 @@ import orjson
 
 from rewardflow.checkpoint.store import CheckpointStore
 from rewardflow.cli.display import dollars, duration, stdout_console, three_columns
-from rewardflow.cli.safe_text import printable, safe
+from rewardflow.cli.safe_text import printable, safe, shortened
 from rewardflow.cli.train.live_view import CURVE_WIDTH, SHOWN_FROM_S, reward_curve
 from rewardflow.cli.train.totals import TrainTotals
 from rewardflow.cli.train.validation_text import number, validation_text
@@ -153,7 +153,7 @@ def _failure_rows(outcome: TrainOutcome) -> Iterator[Row]:
     """Yields each kind of failure with its first error, and the command that shows everything about that verdict."""
     first = outcome.first_failures()
     for kind, count in outcome.totals.failed.most_common():
-        error = printable(outcome.totals.first_errors.get(kind, ""))[:MAX_ERROR_CHARS]
+        error = shortened(printable(outcome.totals.first_errors.get(kind, "")), MAX_ERROR_CHARS)
         yield "", f"{count:,}", safe(f"failed: {kind}{error and ': '}{error}")
         if kind in first:
             journal = shlex.quote(str(Path(str(outcome.run_dir)) / JOURNAL_FILE))

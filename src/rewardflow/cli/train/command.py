@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rewardflow.checkpoint.manifest import Checkpoint
 from rewardflow.cli.command_run import INTERRUPTED, MANY_FAILED
-from rewardflow.cli.display import stderr_console
+from rewardflow.cli.display import prints_to_stderr, stderr_console
 from rewardflow.cli.safe_text import safe
 from rewardflow.cli.train.closing_report import TrainOutcome, report_outcome, report_plan, report_preflight, write_json
 from rewardflow.cli.train.live_view import TrainView
@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(start: RunStart, *, as_json: bool) -> int:
-    found = asyncio.run(preflight(start))
+    with prints_to_stderr(applies=as_json):
+        found = asyncio.run(preflight(start))
     report_preflight(found, as_json=as_json)
     if found.problem is None:
         return WELL
@@ -148,7 +149,8 @@ def train(start: RunStart, *, probes: bool, as_json: bool) -> int:
         leave=lambda: _leave(settings, console),
     )
     try:
-        outcome = asyncio.run(_train(start, view, console, signals, probes=probes))
+        with prints_to_stderr(applies=as_json):
+            outcome = asyncio.run(_train(start, view, console, signals, probes=probes))
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say_what_is_kept(view, settings, console)
         raise KeyboardInterrupt(_interrupted(settings)) from None

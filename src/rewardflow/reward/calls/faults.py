@@ -1,7 +1,8 @@
 """Classifies the exception of a failed attempt, and says whether a retry can help.
 
-Always true: every exception maps to exactly one failure kind. The module recognises HTTP clients by the shape of their
-exceptions (a status, a response, a class name), so that no client has to be installed.
+Always true: every exception maps to exactly one failure kind, and a group of exceptions to that of its first one. The
+module recognises HTTP clients by the shape of their exceptions (a status, a response, a class name), so that no client
+has to be installed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from rewardflow.errors import RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import redact
 from rewardflow.reward.code.error_bodies import body_of_error
-from rewardflow.reward.code.user_frames import origin_of
+from rewardflow.reward.code.user_frames import first_cause, origin_of
 from rewardflow.reward.limits.plausible_numbers import WAIT_S
 from rewardflow.reward.limits.rate_limit_headers import read_retry_after_s
 from rewardflow.types import EMPTY, FailureKind
@@ -69,6 +70,7 @@ class Fault:
 
 def fault_of(error: BaseException) -> Fault:
     """Classifies an exception that a reward raised."""
+    error = first_cause(error)
     try:
         return _classified(error)
     except Exception:  # raised by a property of the exception, or by an attribute of an odd type
@@ -118,6 +120,7 @@ def _classified(error: BaseException) -> Fault:
 
 def user_fault(error: BaseException, message: str | None = None, *, defined_at: str = "") -> Fault:
     """Returns the fault of the user's code, with its place; `defined_at` is the place if no frame tells one."""
+    error = first_cause(error)
     origin = origin_of(error)
     place = redact(origin.place) or defined_at
     told = describe(error) if message is None else message

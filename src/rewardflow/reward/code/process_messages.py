@@ -27,7 +27,7 @@ from rewardflow import errors
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.error_bodies import body_of_response
 from rewardflow.reward.code.plain_data import check_size, decode, encode, to_plain
-from rewardflow.reward.code.user_frames import NOWHERE, Origin, give_origin, origin_of
+from rewardflow.reward.code.user_frames import NOWHERE, Origin, first_cause, give_origin, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -253,8 +253,12 @@ def open_reply(reply: Reply, call: Call) -> Any:
 # -- exceptions --
 
 
-def pack_exception(error: Exception) -> Failure:
-    """Packs an exception so that as much of it as possible arrives: above all a status, headers, a time to wait."""
+def pack_exception(raised: Exception) -> Failure:
+    """Packs an exception so that as much of it as possible arrives: above all a status, headers, a time to wait.
+
+    Of a group, which cannot be sent, the first exception is packed; the text of its traceback has all of them.
+    """
+    error = first_cause(raised)
     told = {name: value for name in _TOLD_BY_CLIENTS if (value := _attribute(error, name)) is not None}
     attributes = {name: _sendable(value) for name, value in {**told, **vars(error)}.items()}
     return Failure(
@@ -262,7 +266,7 @@ def pack_exception(error: Exception) -> Failure:
         arguments=tuple(_text(one) if (sent := _sendable(one)) is _UNSENDABLE else sent for one in error.args),
         attributes={name: value for name, value in attributes.items() if value is not _UNSENDABLE},
         summary=f"{type_name(error)}: {_text(error)}",
-        traceback_text="".join(traceback.format_exception(error)),
+        traceback_text="".join(traceback.format_exception(raised)),
         origin=origin_of(error),
     )
 
@@ -272,7 +276,7 @@ def _classes_of(error: BaseException) -> tuple[tuple[str, str], ...]:
     return tuple((cls.__module__, cls.__qualname__) for cls in kinds)
 
 
-def _attribute(error: Exception, name: str) -> Any:
+def _attribute(error: BaseException, name: str) -> Any:
     try:
         return getattr(error, name, None)
     except Exception:  # raised by a property of the client

@@ -3,6 +3,8 @@
 Always true: a place names the deepest frame of the user's own code: no frame of rewardflow, of the standard library or
 of an installed package, unless the reward itself is in one. Nothing here raises, and no text is longer than its bound.
 
+`asyncio.TaskGroup` wraps the errors of its tasks in a group, which stands for the first of them (`first_cause`).
+
 An exception of a reward process has no frames here. It carries the place and the trace that were found there
 (`Origin`). This module imports little, because every new process loads it.
 """
@@ -40,6 +42,13 @@ class Origin:
 
 
 NOWHERE: Final = Origin()
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Returns the first exception of a group, which ended the other tasks; any other exception as it is."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def origin_of(error: BaseException) -> Origin:

@@ -2,7 +2,7 @@
 
 Always true: a warning names the figure, the bound and what to change; it offers no remedy that the settings do not
 allow or have already; a cause is reported once in a run. For stale rollouts and for an engine that computes differently
-it offers no correction, because those that were tried made learning slower (docs/benchmarks.md, "Learning"). `SANE` is
+it offers no correction, because none that was tried made learning faster (docs/benchmarks.md, "Learning"). `SANE` is
 the one place for the bounds.
 
 Figures of an off-policy step are heavy-tailed: one token can move them past any bound, and the next step is well again.
