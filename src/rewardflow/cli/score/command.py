@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"scoring {what} with {safe(args.reward)}{kept}", soft_wrap=True)
     try:
         rollouts = [answer.rollout for answer in answers]
-        scoring = asyncio.run(score_all(agent, rollouts, console, probes=not args.no_probe))
+        way_out = " (--no-probe starts without asking)"
+        scoring = asyncio.run(score_all(agent, rollouts, console, probes=not args.no_probe, way_out=way_out))
     except KeyboardInterrupt:
         console.print(_how_to_resume(journal), soft_wrap=True)
         raise
