@@ -172,6 +172,17 @@ def test_an_audit_that_fails_on_some_rollouts_counts_them(folder: Path) -> None:
     assert (line["rollouts"], line["failed"]) == (3, 2)
 
 
+def test_an_audit_that_always_fails_says_so_once_with_the_reason_and_on_the_page(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        audited(folder, [step_of(step, "down", 0.5, size=4) for step in range(3)])
+    assert caplog.text.count("step 0 has no score of the audit: all of its 4 verdicts failed") == 1
+    assert caplog.text.count("has no score of the audit") == 1
+    assert "gone" in caplog.text
+    assert "12 of 12 verdicts of the audit failed." in str(audit_section(read_audit(folder)))
+
+
 def test_a_judge_whose_answers_name_another_model_is_noticed(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         audited(folder, [step_of(0, "x", 0.5), step_of(1, "x", 0.5), step_of(2, "x", 0.5, model="m-2")])

@@ -66,6 +66,7 @@ class AuditMonitor:
         self._on_alarm = on_alarm
         self._probes = probes
         self._has_ended = False
+        self._has_told_of_failures = False
         self._tasks = asyncio.TaskGroup()
         path = run_dir / AUDIT_FILE
         lines = [line for line in audit_lines(path) if line["step"] < next_step]
@@ -132,6 +133,8 @@ class AuditMonitor:
             return
         found = {group.rollouts[0].place: group.rewards[0].value for group in groups}
         pairs = [(one.score, value) for one in audited if (value := found.get(one.place)) is not None]
+        if not pairs:
+            self._tell_of_failures(step, [group.rewards[0] for group in groups])
         line = AuditedStep(step, Moments.of(score for score, _ in pairs), Moments.of(value for _, value in pairs))
         alarm = self._test.add(line)
         self._file.append(_line_of(line, alarm, answered_by, len(audited) - len(pairs)))
@@ -149,6 +152,15 @@ class AuditMonitor:
         if not self._has_ended:
             logger.warning("the audit ends %s: %s", when, why)
         self._has_ended = True
+
+    def _tell_of_failures(self, step: int, rewards: Sequence[Reward]) -> None:
+        """Says once that a step has no score of the audit: a run whose audit always fails is not audited."""
+        if not self._has_told_of_failures:
+            self._has_told_of_failures = True
+            why = next((reward.error for reward in rewards if reward.error), "no reason is known")
+            logger.warning(
+                "AUDIT: step %d has no score of the audit: all of its %d verdicts failed: %s", step, len(rewards), why
+            )
 
     def alarm(self, what: str) -> None:
         """Logs what happened, and does what `on_alarm` of the settings says."""
