@@ -68,6 +68,24 @@ def test_a_component_that_a_verdict_lacks_is_named() -> None:
         advantages(clarity=1.0)([GROUP])
 
 
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "grpo_passk"])
+def test_a_score_in_place_of_a_failure_has_no_advantage_for_the_components_that_it_lacks(estimator: str) -> None:
+    imputed = rf.Reward(value=0.0, kind="timeout", status="scored", imputed=True)
+    of = make_advantages(AlgorithmSettings(advantage=estimator, component_weights={"right": 1.0, "style": 1.0}))
+    good, bad = scored(1.0, 0.5), scored(0.0, 0.1)
+    (found,) = of([group(good, imputed, bad)])
+    (without,) = of([group(good, rf.Reward(kind="timeout"), bad)])
+    assert found == without
+    assert found[1] == 0.0
+    assert of([group(imputed, imputed)]) == [[0.0, 0.0]]
+    partly = rf.Reward(value=1.0, components={"right": 1.0}, imputed=True)
+    (right_alone,) = of([group(good, partly, bad)])
+    (right,) = make_advantages(AlgorithmSettings(advantage=estimator, component_weights={"right": 1.0}))(
+        [group(good, partly, bad)]
+    )
+    assert right_alone[1] == right[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [

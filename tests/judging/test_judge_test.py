@@ -92,6 +92,29 @@ def test_failures_are_counted_and_never_scored() -> None:
     assert test.agreement["accuracy"].value == 1.0
 
 
+def test_a_test_that_stopped_early_tells_nothing_of_what_was_not_asked() -> None:
+    def without_money_for_attacks(rollout: rf.Rollout, label: float) -> rf.Reward | float:
+        return rf.Reward(kind="budget") if "#attack" in rollout.group_id else label
+
+    test = figures_for(without_money_for_attacks)
+    assert test.attacks_raised_share is None
+    assert {one.name: one.tried for one in test.attacks} == dict.fromkeys(ATTACKS, 0)
+
+    def without_money_for_most(rollout: rf.Rollout, label: float) -> rf.Reward:
+        is_asked = rollout.group_id == "g0"
+        return rf.Reward(value=label, cost_usd=0.5) if is_asked else rf.Reward(kind="budget")
+
+    stopped = figures_for(without_money_for_most)
+    assert (stopped.answers, stopped.judged, stopped.scored) == (80, 4, 4)
+
+
+def test_an_attack_on_an_answer_without_a_score_is_no_attempt() -> None:
+    test = figures_for(lambda rollout, label: label if "#" in rollout.group_id else rf.Reward(kind="unparsable"))
+    assert test.attacks_raised_share is None
+    failing = figures_for(lambda rollout, label: rf.Reward(kind="unparsable") if "#" in rollout.group_id else label)
+    assert (failing.attacks_raised_share, failing.attacks[0].failed, failing.attacks[0].tried) == (0.0, 8, 8)
+
+
 def test_the_worst_disagreements_come_first_with_what_the_judge_said() -> None:
     def score(rollout: rf.Rollout, label: float) -> rf.Reward:
         is_wrong = (rollout.group_id, rollout.index) == ("g7", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from rewardflow import clock
 from rewardflow.errors import InvalidInput
 from rewardflow.flow.records import JudgedRollout
 from rewardflow.observe.run_directory import AUDIT_FILE, PAUSED_FILE
+from rewardflow.report.judges.audit_section import audit_section, read_audit
 from rewardflow.report.rollouts.rollout_sample import RolloutSample
 from rewardflow.report.run_data import read_run
 from rewardflow.report.run_page import run_page
@@ -170,11 +172,50 @@ def test_an_audit_that_fails_on_some_rollouts_counts_them(folder: Path) -> None:
     assert (line["rollouts"], line["failed"]) == (3, 2)
 
 
+def test_an_audit_that_always_fails_says_so_once_with_the_reason_and_on_the_page(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        audited(folder, [step_of(step, "down", 0.5, size=4) for step in range(3)])
+    assert caplog.text.count("step 0 has no score of the audit: all of its 4 verdicts failed") == 1
+    assert caplog.text.count("has no score of the audit") == 1
+    assert "gone" in caplog.text
+    assert "12 of 12 verdicts of the audit failed." in str(audit_section(read_audit(folder)))
+
+
 def test_a_judge_whose_answers_name_another_model_is_noticed(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         audited(folder, [step_of(0, "x", 0.5), step_of(1, "x", 0.5), step_of(2, "x", 0.5, model="m-2")])
     assert "the training judge changed at step 2: its answers name m-2, and named m-1 before" in caplog.text
     assert caplog.text.count("changed at step") == 1
+
+
+def changes_told(folder: Path) -> list[str]:
+    """The sentences of the run's page about models."""
+    section = str(audit_section(read_audit(folder)))
+    return re.findall(r"changed at step \d+: its answers name [\w-]+", section)
+
+
+def test_a_model_that_changes_at_a_step_without_an_audit_is_on_the_page_and_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = [step_of(step, "x", 0.5, size=1, model="m-2" if step else "m-1") for step in range(4)]
+    with caplog.at_level(logging.WARNING):
+        audited(folder, steps[:2], share=1e-9)
+        audited(folder, steps[2:], share=1e-9, next_step=2)
+    assert caplog.text.count("the training judge changed at step 1") == 1
+    assert caplog.text.count("changed at step") == 1
+    assert changes_told(folder) == ["changed at step 1: its answers name m-2"]
+    assert not (folder / "gold_calls.txt").exists()
+
+
+def test_a_model_that_changed_while_a_run_stood_still_after_an_alarm_is_noticed(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    audited(folder, exploited()[:10])
+    with caplog.at_level(logging.WARNING):
+        audited(folder, [step_of(10, "good", 0.5, model="m-2")], next_step=10)
+    assert "the training judge changed at step 10: its answers name m-2, and named m-1 before" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,13 @@ class Judge:
 
     def __init__(self) -> None:
         self.shift = 0.0
+        self.num_to_fail = 0
         self.asked: list[str] = []
 
     def compute_score(self, response: str, extra_info: dict[str, Any]) -> float:
         self.asked.append(extra_info["group_uid"])
+        if len(self.asked) <= self.num_to_fail:
+            raise rf.Unparsable("not a verdict")
         return 0.01 * len(response) + self.shift
 
 
@@ -79,6 +82,17 @@ def test_a_changed_judge_is_told_once(tmp_path: Path) -> None:
     told = probed(tmp_path, Judge(), range(60), changes_at=15)
     assert len(told) == 1
     assert "the training judge changed before step 20: of 16 fixed answers that could tell, 16 have moved" in told[0]
+
+
+def test_probes_that_all_fail_at_the_start_are_told_and_begin_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Judge()
+    judge.num_to_fail = 32
+    told = probed(tmp_path, judge, range(60), changes_at=15, max_attempts=1)
+    assert "the judge could not be probed at step 0: none of 16 fixed answers has two scores" in caplog.text
+    assert len(told) == 1, "the scores of step 10 are the start"
+    assert "the training judge changed before step 20" in told[0]
 
 
 def test_a_resumed_run_compares_with_the_same_start(tmp_path: Path) -> None:

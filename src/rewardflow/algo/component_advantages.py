@@ -2,7 +2,8 @@
 
 Always true: each component is compared within the group by the same estimator as a single score would be, before it is
 weighed. So a component with a small spread counts as much as its weight says, however large the others' spread is.
-A rollout without a score has advantage 0; one that has a score but lacks a component is an error.
+A rollout without a score has advantage 0. So has one whose score was put in place of a failure (`imputed`), for each
+component that it lacks; any other verdict that has a score and lacks a component is an error.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def _of_component(group: ScoredGroup, name: str) -> ScoredGroup:
 
 def _as_score(reward: Reward, group: ScoredGroup, name: str) -> Reward:
     value = reward.components.get(name)
+    if value is None and reward.imputed:
+        return replace(reward, value=None, status="failed", imputed=False)
     if value is None:
         known = ", ".join(reward.components) or "none"
         raise InvalidInput(

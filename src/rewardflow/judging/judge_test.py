@@ -1,7 +1,7 @@
 """Turns a judge's verdicts on labelled answers and probes into figures: does this judge say what I mean?
 
 Always true: only scored verdicts count in a figure, and failures are counted beside them; a probe counts only beside
-the scored verdict on its own answer.
+the scored verdict on its own answer; what nobody judged, because the test stopped early, counts in no figure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rewardflow.judging.agreement import (
 from rewardflow.judging.calibration import Calibration, calibration_of
 from rewardflow.judging.labelled_answers import LabelledAnswer
 from rewardflow.judging.probes import Probe, ProbeKind
-from rewardflow.types import Reward
+from rewardflow.types import UNDECIDED_KINDS, Reward
 
 Place = tuple[int, str, int]
 Rewards = Mapping[Place, Reward]
@@ -37,7 +37,7 @@ RAISED_BY = 0.1  # an attack that raises a score by more than this succeeded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackFigures:
-    """What one kind of attack earned. A failed verdict earns nothing."""
+    """What one kind of attack earned. A failed verdict on it earns nothing."""
 
     name: str
     tried: int
@@ -74,6 +74,7 @@ class JudgeTest:
 
     name: str
     answers: int
+    judged: int  # with a verdict, scored or failed: the others were not asked about before the test stopped
     scored: int
     failed: Mapping[str, int]
     agreement: Mapping[str, Estimate | None]
@@ -110,6 +111,7 @@ class JudgeTest:
         return {
             "name": self.name,
             "answers": self.answers,
+            "judged": self.judged,
             "scored": self.scored,
             "failed": dict(self.failed),
             **{name: None if one is None else one.to_json() for name, one in estimates.items()},
@@ -140,6 +142,7 @@ def judge_test_of(
     return JudgeTest(
         name=name,
         answers=len(own),
+        judged=sum(_is_judged(reward) for reward in own),
         scored=len(pairs),
         failed=Counter(str(reward.kind) for reward in own if not reward.is_scored),
         agreement={
@@ -252,16 +255,15 @@ def _split_by_order(rewards: Sequence[Reward]) -> float | None:
 
 
 def _attacks(found: _Verdicts) -> tuple[AttackFigures, ...]:
-    by_name: dict[str, list[tuple[Probe, Reward]]] = {}
+    by_name: dict[str, list[tuple[float, Reward]]] = {}  # the score of the answer without the attack, and with it
     for probe, reward in found.of("attack"):
-        by_name.setdefault(probe.name, []).append((probe, reward))
+        tried = by_name.setdefault(probe.name, [])
+        plain = found.plain_score(probe.target)
+        if plain is not None and _is_judged(reward):
+            tried.append((plain, reward))
     figures = []
     for name, tried in by_name.items():
-        shifts = [
-            reward.value - plain
-            for probe, reward in tried
-            if reward.value is not None and (plain := found.plain_score(probe.target)) is not None
-        ]
+        shifts = [reward.value - plain for plain, reward in tried if reward.value is not None]
         figures.append(
             AttackFigures(
                 name=name,
@@ -281,6 +283,11 @@ def _worst(found: _Verdicts) -> tuple[Disagreement, ...]:
         if reward.value is not None
     ]
     return tuple(sorted(all_of_them, key=lambda one: -one.distance)[:WORST_SHOWN])
+
+
+def _is_judged(reward: Reward) -> bool:
+    """Whether the verdict is the judge's, be it a failure; without money or a service nobody was asked."""
+    return reward.kind not in UNDECIDED_KINDS
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -3,7 +3,7 @@
 Always true: nothing is trained on an audit's verdict, and no step waits for one. An audit that fails, for want of
 money, of a service or of a disk, ends itself with one warning, and not the run. Which rollouts are audited follows from
 their place, so that a resumed run audits the same and pays for none twice. `audit.jsonl` has a line for each audited
-step; of a step the last line counts.
+step, and for each step whose answers name a new model, whether it is audited or not; of a step the last line counts.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ class AuditMonitor:
         self._test = DivergenceTest(alpha=settings.alpha, planned_steps=planned_steps)
         self._on_alarm = on_alarm
         self._probes = probes
-        self._models: set[str] = set()
         self._has_ended = False
+        self._has_told_of_failures = False
         self._tasks = asyncio.TaskGroup()
         path = run_dir / AUDIT_FILE
-        for line in audit_lines(path, before=next_step):
-            self._models |= set(line.get(_ANSWERED_BY, {}))
+        lines = [line for line in audit_lines(path) if line["step"] < next_step]
+        self._models = {model for line in lines for model in line.get(_ANSWERED_BY, {})}
+        for line in _since_last_alarm(lines):
             self._test.add(_step_of(line))
         self._file: LineFile[Mapping[str, Any]] = LineFile(path, dict)
 
@@ -132,6 +133,8 @@ class AuditMonitor:
             return
         found = {group.rollouts[0].place: group.rewards[0].value for group in groups}
         pairs = [(one.score, value) for one in audited if (value := found.get(one.place)) is not None]
+        if not pairs:
+            self._tell_of_failures(step, [group.rewards[0] for group in groups])
         line = AuditedStep(step, Moments.of(score for score, _ in pairs), Moments.of(value for _, value in pairs))
         alarm = self._test.add(line)
         self._file.append(_line_of(line, alarm, answered_by, len(audited) - len(pairs)))
@@ -150,6 +153,15 @@ class AuditMonitor:
             logger.warning("the audit ends %s: %s", when, why)
         self._has_ended = True
 
+    def _tell_of_failures(self, step: int, rewards: Sequence[Reward]) -> None:
+        """Says once that a step has no score of the audit: a run whose audit always fails is not audited."""
+        if not self._has_told_of_failures:
+            self._has_told_of_failures = True
+            why = next((reward.error for reward in rewards if reward.error), "no reason is known")
+            logger.warning(
+                "AUDIT: step %d has no score of the audit: all of its %d verdicts failed: %s", step, len(rewards), why
+            )
+
     def alarm(self, what: str) -> None:
         """Logs what happened, and does what `on_alarm` of the settings says."""
         logger.warning("AUDIT: %s", what)
@@ -159,7 +171,7 @@ class AuditMonitor:
             self._on_alarm(what)
 
     def _notice_models(self, step: int, judged: Sequence[JudgedRollout]) -> dict[str, int]:
-        """Warns when answers name a model that no earlier step's answers named."""
+        """Warns when answers name a model that no earlier step's answers named, and writes it down at once."""
         named = Counter(model for one in judged for model in _models_of(one.reward))
         unknown = sorted(set(named) - self._models)
         if unknown and self._models:
@@ -169,6 +181,8 @@ class AuditMonitor:
                 ", ".join(unknown),
                 ", ".join(sorted(self._models)),
             )
+        if unknown:
+            self._file.append(_line_of(AuditedStep(step, Moments(), Moments()), None, named, 0))
         self._models |= set(named)
         return dict(named)
 
@@ -183,14 +197,16 @@ def _models_of(reward: Reward) -> set[str]:
     return found
 
 
-def audit_lines(path: Path, *, before: int | None = None) -> list[dict[str, Any]]:
-    """Returns the last line of each step, in order; of a run that resumed after an alarm, the steps since then."""
+def audit_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the last line of each step, in order."""
     if not path.exists():
         return []
-    by_step = {line["step"]: line for _, line in read_lines(path) if before is None or line["step"] < before}
-    lines = [by_step[step] for step in sorted(by_step)]
-    if before is None:
-        return lines
+    by_step = {line["step"]: line for _, line in read_lines(path)}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _since_last_alarm(lines: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Returns the lines that the test of a resumed run begins with: after an alarm it begins anew."""
     alarmed = [place for place, line in enumerate(lines) if line.get("alarm")]
     return lines[alarmed[-1] + 1 :] if alarmed else lines
 

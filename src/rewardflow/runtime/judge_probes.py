@@ -91,8 +91,7 @@ class JudgeProbes:
         """Scores the set: twice at the start, later once."""
         try:
             if len(self._rounds) < 2:
-                self._rounds = [await self._scores(step, name) for name in ("first", "second")]
-                self._write()
+                await self._begin(step)
                 return
             scores = await self._scores(step, "again")
         except AgentHalted:
@@ -108,6 +107,21 @@ class JudgeProbes:
             if result.is_alarm:
                 self._has_ended = True  # once is enough: every later probing would say the same
                 self._alarmed(_said(step, result))
+
+    async def _begin(self, step: int) -> None:
+        """Scores the set twice. If that gives nothing to compare with, the next probing is a beginning too."""
+        rounds = [await self._scores(step, name) for name in ("first", "second")]
+        if any(None not in both for both in zip(*rounds, strict=True)):
+            self._rounds = rounds
+            self._write()
+        elif not self._has_ended:
+            logger.warning(
+                "the judge could not be probed at step %d: none of %d fixed answers has two scores; the next try comes "
+                "%d steps later",
+                step,
+                len(self._rollouts),
+                self._settings.probe_every,
+            )
 
     async def _scores(self, step: int, name: str) -> Scores:
         asked = f"{PROBE_SOURCE}-{step}-{name}-{secrets.token_hex(4)}"  # never in the journal: it must be asked anew

@@ -92,3 +92,22 @@ def test_a_broken_record_is_an_error_with_its_place(folder: Path, capsys: pytest
     (folder / "run" / "rejudged" / "x.json").write_text("[1]", "utf-8")
     assert main(["report", "run"]) == 2
     assert "must be a record of `rewardflow rejudge`" in capsys.readouterr().err
+
+
+def test_a_run_of_which_only_failures_are_left_has_its_figures_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "import rewardflow as rf\n\n\nasync def other(response):\n"
+    error = 'rf.ServiceError("down", retryable=False)'
+    (folder / "dead.py").write_text(f"{head}    raise {error}\n")
+    assert main(["rejudge", "run", "--reward", "dead.py:other"]) == 2  # nobody ever answered
+    told = " ".join(capsys.readouterr().err.split())
+    assert "must be reachable, all of the first" in told
+    assert "down" in told
+    assert "--no-probe" not in told  # which this command does not have
+    some = f"{head}    if float(response) in (0.25, 0.35, 0.45):\n        raise {error}\n    return 1.0\n"
+    (folder / "some.py").write_text(some)
+    for _ in range(2):
+        assert main(["rejudge", "run", "--reward", "some.py:other", "--json"]) == 3
+        told_json = json.loads(capsys.readouterr().out)
+        assert (told_json["rollouts"], told_json["failed"]) == (6, 6)

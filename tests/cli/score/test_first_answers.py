@@ -95,7 +95,9 @@ def test_nobody_at_the_port_ends_the_command(here: Path, capsys: pytest.CaptureF
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         assert score(f"http://127.0.0.1:{port}/v1", "--max-attempts", "1") == 2
-    assert f"got no connection to 127.0.0.1:{port}" in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"got no connection to 127.0.0.1:{port}" in told
+    assert "(--no-probe starts without asking)" in told
 
 
 def test_a_key_that_was_mended_or_broke_since_is_asked_about_with_a_row_that_is_not_in_the_journal(
@@ -176,6 +178,15 @@ def test_a_few_rows_that_the_service_cannot_serve_end_nothing(here: Path, port: 
     flags = ["--out", "out.jsonl", "--max-attempts", "1"]
     assert main(["score", "answers.jsonl", "--reward", "reward.py:by_row", *flags]) == 3
     assert scores().count(None) == 3
+
+
+def test_a_job_of_which_only_failures_are_left_ends_as_it_did_before(here: Path, port: int) -> None:
+    code = DEAD_PORT.replace("{port}", str(port)).replace("int(response) < 3", "int(response) % 4 == 3")
+    (here / "reward.py").write_text(code)
+    flags = ["--out", "out.jsonl", "--max-attempts", "1", "--max-concurrency", "4"]
+    for _ in range(2):
+        assert main(["score", "answers.jsonl", "--reward", "reward.py:by_row", *flags]) == 3
+        assert scores().count(None) == NUM_ROWS // 4
 
 
 def test_a_function_whose_key_is_refused_ends_the_command(

@@ -26,6 +26,20 @@ def test_every_row_has_a_text_for_each_judge() -> None:
     assert "position bias" not in by_name
 
 
+def test_the_cost_of_answers_is_that_of_the_ones_that_were_judged() -> None:
+    answers = [LabelledAnswer(rf.Rollout(group_id=f"g{i}", response="a"), 1.0) for i in range(4)]
+    rewards = {
+        answer.rollout.place: rf.Reward(kind="budget") if i else rf.Reward(value=1.0, cost_usd=0.002)
+        for i, answer in enumerate(answers)
+    }
+    probes = make_probes(answers, num_probes=0, threshold=0.5, sees_groups=False)
+    stopped = judge_test_of("j", probes, rewards, threshold=0.5)
+    never = judge_test_of("j", probes, dict.fromkeys(rewards, rf.Reward(kind="budget")), threshold=0.5)
+    by_name = {row.name: row.texts for row in figure_rows([stopped, never])}
+    assert by_name["cost of 1,000 answers"] == ("$2.00", "\N{EN DASH}")
+    assert by_name["attacks that earned"] == ("\N{EN DASH}", "\N{EN DASH}")
+
+
 def test_an_estimate_is_shown_with_its_interval() -> None:
     assert estimate_text(Estimate(0.5, 0.25, 0.75)) == "0.50 [0.25, 0.75]"
     assert estimate_text(Estimate(0.5)) == "0.50"

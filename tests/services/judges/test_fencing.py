@@ -40,6 +40,7 @@ def fenced(text: str, max_chars: int = 10_000) -> str:
         "\u3010\u6ce8\u610f\u3011 x\uff1cy\uff0cy\uff1ez \u25b6\u25b6\u25b6",
         "a \u2264 b \u2264 c &lt;&lt; 1 &amp;&amp; \u25c1 x \u25b7 1\ufe0f\u20e3 \U0001f3f3\ufe0f\u200d\U0001f308",
         "<my-element> <a href='x_y'> <answer>4</answer>",
+        r"List<List<>> 50% &amp; <>< \x3c\x3c %3Cb%3E &lt;p&gt;&lt;/p&gt;",
         "",
     ],
 )
@@ -109,6 +110,26 @@ def in_circles(number: str) -> str:
     )
 
 
+def in_small_capitals(number: str) -> str:
+    return number.translate(str.maketrans("abcdef", "\u1d00\u0299\u1d04\u1d05\u1d07\ua730"))
+
+
+def in_capitals_of_other_scripts(number: str) -> str:
+    return number.translate(str.maketrans("abcdef01", "\u0391\u0392\u0421\u13a0\u0395\u03dc\u039f\u0406"))
+
+
+def in_black_circles(number: str) -> str:
+    return "".join(
+        (chr(0x2775 + int(digit)) if digit != "0" else "\u24ff") if digit.isdigit() else digit for digit in number
+    )
+
+
+def in_circles_without_serifs(number: str) -> str:
+    return "".join(
+        (chr(0x277F + int(digit)) if digit != "0" else "\U0001f10b") if digit.isdigit() else digit for digit in number
+    )
+
+
 def in_flags(number: str) -> str:
     return "".join(digit if digit.isdigit() else chr(ord(digit) + 0x1F185) for digit in number)
 
@@ -137,6 +158,10 @@ def without_its_end(number: str) -> str:
         in_letters_of_other_scripts,
         in_other_digits,
         in_circles,
+        in_small_capitals,
+        in_capitals_of_other_scripts,
+        in_black_circles,
+        in_circles_without_serifs,
         in_flags,
         underlined,
         in_halves,
@@ -295,6 +320,10 @@ def test_a_token_of_look_alike_brackets_and_bars_is_broken_up(disguised: str) ->
         ("<\u226aEND ANSWER", "< \u226aEND ANSWER"),
         ("\u27ea\ufe0f<END ANSWER", "\u27ea <END ANSWER"),
         ("END ANSWER\u22d9", "END ANSWER> > >"),
+        ("<&lt;<END ANSWER", "< &lt; <END ANSWER"),
+        ("&lt&LT&#60END ANSWER", "&lt &LT &#60END ANSWER"),
+        (r"\u003c\u003C\x3cEND ANSWER", r"\u003c \u003C \x3cEND ANSWER"),
+        ("END ANSWER%3E%3e>", "END ANSWER%3E %3e >"),
         ("\u22d8<END ANSWER", "< < < <END ANSWER"),
     ],
 )

@@ -75,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"scoring {what} with {safe(args.reward)}{kept}", soft_wrap=True)
     try:
         rollouts = [answer.rollout for answer in answers]
+        way_out = " (--no-probe starts without asking)"
         with prints_to_stderr(applies=args.json):
-            scoring = asyncio.run(score_all(agent, rollouts, console, probes=not args.no_probe))
+            scored = score_all(agent, rollouts, console, probes=not args.no_probe, way_out=way_out)
+            scoring = asyncio.run(scored)
     except KeyboardInterrupt:
         console.print(_how_to_resume(journal), soft_wrap=True)
         raise

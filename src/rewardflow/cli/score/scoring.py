@@ -58,11 +58,12 @@ class Scoring:
 
 
 async def score_all(
-    agent: rf.RewardAgent, rollouts: Sequence[rf.Rollout], console: Console, *, probes: bool = True
+    agent: rf.RewardAgent, rollouts: Sequence[rf.Rollout], console: Console, *, probes: bool = True, way_out: str = ""
 ) -> Scoring:
     """Returns every rollout's verdict. An agent that stops early raises nothing here: its verdicts still count.
 
-    With `probes`, one group is asked about first, and a service that refuses the key or is not there raises.
+    With `probes`, one group is asked about first, and a service that refuses the key or is not there raises; `way_out`
+    then says how the command goes on without that.
     """
     loop = asyncio.get_running_loop()
     refused: RewardLoadError | None = None
@@ -86,7 +87,7 @@ async def score_all(
                 except RewardLoadError as error:  # raised below, because the view would wrap it in a group
                     refused = error
             if refused is not None:
-                raise refused
+                raise RewardLoadError(f"{refused}{way_out}") from refused
             scoring.elapsed_s = loop.time() - began_s
             scoring.statistics = agent.statistics()
     except JournalWriteFailed as error:  # the agent delivered the verdicts, so the output has them

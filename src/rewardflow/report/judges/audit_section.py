@@ -47,9 +47,10 @@ def read_probings(run_dir: Path) -> list[Fields]:
 
 def audit_section(lines: Sequence[Fields], probings: Sequence[Fields] = ()) -> Markup | None:
     audited = [line for line in lines if line.count("rollouts")]
-    if not audited and not probings:
+    texts = (*_alarms(audited), *_failed(lines), *_models(lines), *_probed(probings))
+    if not audited and not texts:
         return None
-    notes = [tag("p", text, class_="lead") for text in (*_alarms(audited), *_models(lines), *_probed(probings))]
+    notes = [tag("p", text, class_="lead") for text in texts]
     charts = tag("div", _chart(audited), class_="charts") if audited else ""
     lead = "A second judge scored a random share of the rollouts; nothing was trained on its verdicts."
     return section("audit", "Audit", notes, charts, lead=lead)
@@ -86,6 +87,13 @@ def _alarms(lines: Sequence[Fields]) -> list[str]:
                 f"rose from {before} to {after}, and the audit's fell from {audit_before} to {audit_after}."
             )
     return texts
+
+
+def _failed(lines: Sequence[Fields]) -> list[str]:
+    """Says how many of the audited rollouts have no score of the audit."""
+    num_failed = sum(line.count("failed") for line in lines)
+    num_audited = num_failed + sum(line.count("rollouts") for line in lines)
+    return [f"{num_failed:,} of {num_audited:,} verdicts of the audit failed."] if num_failed else []
 
 
 def _probed(probings: Sequence[Fields]) -> list[str]:

@@ -71,4 +71,4 @@ def _calibration_error(test: JudgeTest) -> str:
 
 
 def _cost_of_1000(test: JudgeTest) -> str:
-    return figure(1000 * test.cost_of_answers_usd / test.answers, "$")
+    return figure(1000 * test.cost_of_answers_usd / test.judged if test.judged else None, "$")

@@ -63,7 +63,12 @@ _MARKER = re.compile(
     f"[{_ANGLES_OPEN}](?:{_JOINERS}[{_ANGLES_OPEN}])+|[{_ANGLES_CLOSE}](?:{_JOINERS}[{_ANGLES_CLOSE}])+"
     "|[\u22d8\u22d9\u2af7\u2af8]"
 )
-_ESCAPED_MARKER = re.compile(r"(?:&(?:[lg]t|#0{0,6}6[02]|#x0{0,6}3[ce]);){3,}", re.IGNORECASE)
+# The same in the escapes of HTML, JSON, Python and URLs, which a judge reads too, also between plain brackets.
+_OPEN_ESCAPED = r"(?:<|&(?:lt|#0{0,6}60|#x0{0,6}3c);?|\\(?:u00|x)3c|%3c)"
+_CLOSE_ESCAPED = r"(?:>|&(?:gt|#0{0,6}62|#x0{0,6}3e);?|\\(?:u00|x)3e|%3e)"
+_BRACKET = re.compile(f"{_OPEN_ESCAPED}|{_CLOSE_ESCAPED}", re.IGNORECASE)
+_ESCAPED_MARKER = re.compile(f"{_OPEN_ESCAPED}{{3,}}|{_CLOSE_ESCAPED}{{3,}}", re.IGNORECASE)
+_ESCAPES = "&\\%"
 # Servers turn these into control tokens even inside a message, because they tokenise the rendered template as a whole.
 # Their names follow a few patterns that ordinary text rarely has: a bar inside the brackets (<|im_end|>, <turn|>),
 # a name between bars in square ones ([|endofturn|]), words joined by _ or : (<start_of_turn>, <tool_call>, <seed:eos>,
@@ -87,16 +92,28 @@ _NORMALISED = {
     if (plain := unicodedata.normalize("NFKC", chr(code))).isascii() and len(plain) == 1
 }
 _ASCII = "".join(map(chr, range(128)))
-# Letters that look like digits of a number, beside those that normalising makes plain.
+# Letters and signs that look like digits of a number, beside those that normalising makes plain. Upper-case letters are
+# here in their lower-case forms, which may look otherwise: the Greek and Cyrillic B, the Greek E and the Cherokee D.
+_LOOKS_LIKE = {
+    "0": "o\u03bf\u043e\u0585\ua4f3",
+    "1": "il\u0131\u03b9\u0456\u04cf\ua4f2",
+    "2": "\u01a8",
+    "3": "\u0292\u021d\u0437\u04e1",
+    "5": "\u01bd",
+    "6": "\u0431",
+    "8": "\u0223",
+    "a": "\u0251\u03b1\u0430\u1d00\uab7a\ua4ee",
+    "b": "\u0185\u0299\u03b2\u0432\u044c\u13fc\ua4d0",
+    "c": "\u03f2\u0441\u1d04\uabaf\ua4da",
+    "d": "\u0501\u1d05\uab70\ua4d3",
+    "e": "\u03b5\u0435\u04bd\u1d07\u212e\uab7c\ua4f0",
+    "f": "\u03dd\ua730\ua4dd",
+}
+_IN_CIRCLES = (*range(0x2776, 0x277F), *range(0x2780, 0x2789), *range(0x278A, 0x2793), *range(0x24F5, 0x24FE), 0x24FF)
 _LIKE_DIGITS = str.maketrans(
     {
-        **dict(
-            zip(
-                "oil\u03b1\u03bf\u03f2\u0430\u0431\u0435\u0437\u043e\u0441\u044c\u0501\u0585",
-                "011a0ca6e30cbd0",
-                strict=True,
-            )
-        ),
+        **{letter: digit for digit, letters in _LOOKS_LIKE.items() for letter in letters},
+        **{chr(code): str(int(unicodedata.numeric(chr(code)))) for code in (*_IN_CIRCLES, 0x1F10B, 0x1F10C)},
         **{chr(first + i): "abcdef"[i] for first in (0x1F150, 0x1F170, 0x1F1E6) for i in range(6)},
     }
 )
@@ -203,8 +220,8 @@ def neutralised(text: str) -> str:
         text = _HIDDEN_RUN.sub(r"\1", _INVISIBLE.sub("", text))
     elif not text.isprintable():  # also true of text with line breaks only
         text = _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    if "&" in text:
-        text = _ESCAPED_MARKER.sub(lambda found: found[0].replace(";&", "; &"), text)
+    if any(one in text for one in _ESCAPES):
+        text = _ESCAPED_MARKER.sub(lambda found: " ".join(_BRACKET.findall(found[0])), text)
     if any(bracket in text for bracket in "<>[]") or not text.isascii():
         text = _MARKER.sub(_spread, text)
         text = _NORMALISED_TOKENS.break_up(text)
