@@ -109,7 +109,12 @@ def families() -> Iterator[tuple[str, list[Setting]]]:
         "135 of 30, 60 and 3000 a minute",
         [replace(setting, rpm=rpm) for rpm in (30.0, 60.0, 3000.0) for setting in grid(rpm=rpm)],
     )
-    yield "45 with `Retry-After: 30`", grid(retry_after=always(30.0))
+    stopping = grid(retry_after=always(30.0))
+    yield "45 with `Retry-After: 30`", stopping
+    yield (
+        "45 with `Retry-After: 30`; share of minutes 1 to 10",
+        [replace(setting, since_s=MINUTE_S, until_s=10 * MINUTE_S) for setting in stopping],
+    )
     yield "20 whose limit triples; share of the next five minutes", list(tripled())
     yield "12 without a limit that refuse 2 to 20 % at random; share of the first two minutes", list(unlimited())
 
