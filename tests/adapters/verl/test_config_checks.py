@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rewardflow.adapters.verl.config_checks import (
+    check_decoupled,
     check_manager,
     check_mode,
     check_validation_of_groups,
@@ -61,6 +62,28 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
     check_validation_of_groups(config())
 
 
+def decoupled(mode: str, *, rollout_is: str | None, bypass: bool = False, cap: float | None = None) -> dict[str, Any]:
+    return config(
+        actor_rollout_ref__actor__policy_loss__loss_mode="decoupled",
+        actor_rollout_ref__rollout__calculate_log_probs=True,
+        algorithm__rollout_correction={"rollout_is": rollout_is, "bypass_mode": bypass},
+        trainer__v1__trainer_mode=mode,
+        rewardflow={"behaviour_weight_cap": cap},
+    )
+
+
+def test_the_decoupled_loss_has_its_weights_in_every_mode() -> None:
+    check_decoupled(decoupled("rewardflow", rollout_is=None, cap=5.0))
+    check_decoupled(decoupled("rewardflow", rollout_is="token"))
+    check_decoupled(decoupled("sync", rollout_is="token"))
+    with pytest.raises(InvalidInput, match=r"needs algorithm.rollout_correction.rollout_is=token, got none and .*=sync"):
+        check_decoupled(decoupled("sync", rollout_is=None))
+    with pytest.raises(InvalidInput, match="bypass_mode=True verl takes the second for the first"):
+        check_decoupled(decoupled("rewardflow", rollout_is=None, bypass=True))
+    with pytest.raises(InvalidInput, match=r"rollout_is_threshold bounds the weights: .*, got token and 5.0"):
+        check_decoupled(decoupled("rewardflow", rollout_is="token", cap=5.0))
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -79,6 +102,9 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
         ({"actor_rollout_ref__actor__strategy": "veomni"}, "got actor_rollout_ref.actor.strategy=veomni"),
         ({"algorithm__adv_estimator": "gae", "critic__ppo_mini_batch_size": 3}, "got 2 and 3"),
         ({"critic__enable": True, "critic__ppo_epochs": 2}, "got critic.ppo_epochs=2"),
+        # verl fills each of the actor's mini-batches up to whole ones of the critic, so the actor would train on twice
+        # as many, half of them padding
+        ({"critic__enable": True, "critic__ppo_mini_batch_size": 4, "rewardflow": {"stream": "batch"}}, "got 2 and 4"),
     ],
 )
 def test_what_the_mode_cannot_do_is_refused_with_its_value(changes: dict[str, Any], reason: str) -> None:
