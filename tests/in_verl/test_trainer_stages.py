@@ -9,6 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rewardflow.adapters.verl.training.trainer_usage import TrainerUsage
+from rewardflow.adapters.verl.verl_verdict import extra_info_of
+from rewardflow.types import Reward
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # verl imports old names of Ray
@@ -92,3 +94,22 @@ def test_the_actors_learning_rate_waits_while_the_critic_trains_alone() -> None:
             pass
     assert trainer.actor_rollout_wg.calls == ["to device", "to cpu", "to device", "advance_learning_rate", "to cpu"]
     assert trainer.critic_wg.calls == ["advance_learning_rate"] * 2
+
+
+def test_validation_averages_over_the_samples_with_a_verdict_and_tells_how_many_have_none() -> None:
+    trainer = NotingTrainer(ref_in_actor=False, param_offload=False)
+    infos = {"reward": [0.5, 1.0], "acc": [0.5, 1.0]}
+    expected = {("toy", "a"): 1, ("toy", "b"): 1, ("toy", "c"): 2}
+    metrics = trainer.metrics_of_validation(["toy", "toy"], ["a", "b"], infos, [], expected)
+    assert metrics["val-core/toy/acc/mean@1"] == 0.75
+    assert metrics["rewardflow/validation/without_verdict"] == 2
+
+
+def test_validation_takes_a_vote_on_the_answers_that_the_reward_found() -> None:
+    rewards = [Reward(value=value, extras={"pred": pred}) for value, pred in [(1.0, 12), (0.0, "7"), (1.0, "12")]]
+    shown = [extra_info_of(reward) for reward in rewards]
+    infos = {"reward": [reward.value for reward in rewards], **{key: [one[key] for one in shown] for key in shown[0]}}
+    trainer = NotingTrainer(ref_in_actor=False, param_offload=False)
+    metrics = trainer.metrics_of_validation(["toy"] * 3, ["a"] * 3, infos, [], {("toy", "a"): 3})
+    assert metrics["val-core/toy/acc/maj@3/mean"] > 0.5
+    assert not any("/pred/" in name for name in metrics)

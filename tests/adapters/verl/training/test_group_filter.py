@@ -32,6 +32,10 @@ def test_a_number_of_the_rewards_own_decides_where_it_is_named() -> None:
     assert not GroupFilter("acc").differs(group)
 
 
+def test_an_accuracy_that_the_reward_leaves_open_is_the_score_as_in_validation() -> None:
+    assert GroupFilter("acc").differs(report(0.1, 0.9, acc=None))
+
+
 def test_a_metric_that_no_verdict_has_is_named_with_those_it_has() -> None:
     with pytest.raises(FlowError, match="got 'format' and a verdict with words"):
         GroupFilter("format").differs(report(0.1, words=3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
+from rewardflow.adapters.verl.verl_verdict import accuracy_of
 from rewardflow.errors import FlowError
 from rewardflow.types import Reward
 
@@ -34,8 +35,7 @@ class GroupFilter:
         if self.metric in _SCORES:
             return reward.value
         if self.metric == "acc":
-            accuracy: float | None = reward.extras.get("acc", reward.value)
-            return accuracy
+            return accuracy_of(reward)
         if self.metric not in reward.extras:
             raise FlowError(
                 f"algorithm.filter_groups.metric must be a number that the reward returns, got {self.metric!r} and a "

@@ -162,6 +162,19 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
         with self._usage.working("validate", step=self.global_steps):
             return super().validate()
 
+    def metrics_of_validation(
+        self,
+        sources: list[str],
+        uids: list[str],
+        infos: dict[str, list[Any]],
+        turns: list[int],
+        expected: dict[tuple[str, str], int] | None,
+    ) -> dict[str, float]:
+        """Leaves out samples without a verdict, which verl would count as wrong answers, and tells their number."""
+        without = sum((expected or {}).values()) - len(sources)
+        metrics = super().metrics_of_validation(sources, uids, infos, turns, None)
+        return {**metrics, "rewardflow/validation/without_verdict": float(without)}
+
     def save(self) -> None:
         with self._usage.waiting_for("checkpoint"):
             super().save()
