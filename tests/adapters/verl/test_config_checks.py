@@ -76,7 +76,9 @@ def test_the_decoupled_loss_has_its_weights_in_every_mode() -> None:
     check_decoupled(decoupled("rewardflow", rollout_is=None, cap=5.0))
     check_decoupled(decoupled("rewardflow", rollout_is="token"))
     check_decoupled(decoupled("sync", rollout_is="token"))
-    with pytest.raises(InvalidInput, match=r"needs algorithm.rollout_correction.rollout_is=token, got none and .*=sync"):
+    with pytest.raises(
+        InvalidInput, match=r"needs algorithm.rollout_correction.rollout_is=token, got none and .*=sync"
+    ):
         check_decoupled(decoupled("sync", rollout_is=None))
     with pytest.raises(InvalidInput, match="bypass_mode=True verl takes the second for the first"):
         check_decoupled(decoupled("rewardflow", rollout_is=None, bypass=True))
