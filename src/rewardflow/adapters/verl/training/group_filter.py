@@ -25,11 +25,14 @@ class GroupFilter:
     max_batches: int = MAX_BATCHES
 
     def differs(self, report: GroupReport) -> bool:
-        """Whether the group's verdicts differ. Failed verdicts do not count. A restored group was chosen before."""
+        """Whether verdicts that did not fail differ. As in verl, a lone one has none to agree with, and may train.
+
+        A restored group was chosen before.
+        """
         if is_restored(report):
             return True
-        values = {self._value(verdict.reward) for verdict in report.verdicts if verdict.reward.value is not None}
-        return len(values) > 1
+        values = [self._value(verdict.reward) for verdict in report.verdicts if verdict.reward.value is not None]
+        return len(values) == 1 or len(set(values)) > 1
 
     def _value(self, reward: Reward) -> float | None:
         if self.metric in _SCORES:
