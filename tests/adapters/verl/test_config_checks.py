@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rewardflow.adapters.verl.config_checks import (
+    check_correction,
     check_decoupled,
     check_manager,
     check_mode,
@@ -60,6 +61,14 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
     check_mode(config())
     check_manager(config()["reward"])
     check_validation_of_groups(config())
+
+
+@pytest.mark.parametrize("setting", ["rollout_is", "rollout_rs", "bypass_mode"])
+def test_a_correction_has_the_log_probs_that_it_compares_with(setting: str) -> None:
+    changes: dict[str, Any] = {"algorithm__rollout_correction": {setting: "token"}}
+    with pytest.raises(InvalidInput, match=rf"calculate_log_probs=True, got False and .*{setting}"):
+        check_correction(config(**changes))
+    check_correction(config(**changes, actor_rollout_ref__rollout__calculate_log_probs=True))
 
 
 def decoupled(mode: str, *, rollout_is: str | None, bypass: bool = False, cap: float | None = None) -> dict[str, Any]:

@@ -30,6 +30,9 @@ _WITHOUT_THEIR_DATA: Mapping[str, str] = {
 }
 
 
+_CORRECTIONS = ("rollout_is", "rollout_rs", "bypass_mode")  # of verl's `rollout_correction`
+
+
 def check_manager(reward: Mapping[str, Any]) -> None:
     """Refuses a `reward` section with which verl would go past the reward manager.
 
@@ -125,8 +128,20 @@ def check_mode(config: Mapping[str, Any]) -> None:
             f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
         )
     _check_critic(config, settings, mini_batch)
-    check_decoupled(config)
+    check_correction(config)
     _check_filter(config["algorithm"].get("filter_groups") or {}, settings)
+
+
+def check_correction(config: Mapping[str, Any]) -> None:
+    """Refuses corrections for staleness, in any mode, that would do nothing or fail after a step was paid for."""
+    correction = config["algorithm"].get("rollout_correction") or {}
+    given = [f"algorithm.rollout_correction.{name}" for name in _CORRECTIONS if correction.get(name)]
+    if given and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
+        raise InvalidInput(
+            "verl's rollout correction compares with the log-probs of the rollout: it needs "
+            f"actor_rollout_ref.rollout.calculate_log_probs=True, got False and {', '.join(given)}"
+        )
+    check_decoupled(config)
 
 
 def check_decoupled(config: Mapping[str, Any]) -> None:
