@@ -109,6 +109,7 @@ def checked(words: list[str]) -> dict[str, Any]:
     ("word", "why"),
     [
         ("trainer.balance_batch=False", "the v1 trainer always balances"),
+        ("data.gen_batch_size=1536", "this mode takes prompts one by one"),
         ("critic.forward_micro_batch_size_per_gpu=4", "its place is critic.ppo_infer_micro_batch_size_per_gpu"),
         ("actor_rollout_ref.rollout.multi_stage_wake_up=True", "nothing reads it"),
         ("trainer.v1.colocate_async.num_warmup_batches=3", "trainer.v1.trainer_mode is rewardflow"),

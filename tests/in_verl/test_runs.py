@@ -267,3 +267,17 @@ def test_validation_goes_between_steps(materials: Materials, tmp_path: Path) -> 
     assert outcome.column("rewardflow/staleness/max") == [0, 1]
     assert len(outcome.column("val-core/toy/acc/mean@1")) == 2
     assert outcome.metrics[1]["rewardflow/busy_s/validate"] > 0  # after the first step, before the second
+
+
+def test_a_sample_without_verdict_is_not_counted_as_wrong_in_validation(materials: Materials, tmp_path: Path) -> None:
+    settings = [
+        *verl_job.small(materials, steps=1),
+        "trainer.test_freq=1",
+        "data.val_max_samples=4",
+        *judged_by("TroubledJudge"),  # has no verdict on the first three prompts, and at least 0.5 for others
+        "rewardflow.timeout_s=5",
+        "rewardflow.max_attempts=1",
+    ]
+    [metrics] = ended_well(tmp_path, settings).metrics
+    assert metrics["val-core/toy/acc/mean@1"] == metrics["val-aux/toy/score/mean@1"] >= 0.5
+    assert metrics["rewardflow/validation/without_verdict"] == 3

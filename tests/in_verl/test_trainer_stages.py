@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from rewardflow.adapters.verl.accounting.step_metrics import VerlStepRecord
+from rewardflow.adapters.verl.training.mini_batches import MiniBatch
 from rewardflow.adapters.verl.training.trainer_usage import TrainerUsage
+from rewardflow.adapters.verl.verl_verdict import extra_info_of
+from rewardflow.types import Reward
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # verl imports old names of Ray
@@ -16,6 +20,7 @@ with warnings.catch_warnings():
     from verl.trainer.ppo.v1.utils import MetricsAggregator
 
     from rewardflow.adapters.verl.training.trainer import RewardflowTrainer
+    from rewardflow.adapters.verl.training.training_worker import TOKEN_SHARES
 
 ROW = {"response_len": 3, "seq_len": 5, "min_global_steps": 0}
 
@@ -92,3 +97,50 @@ def test_the_actors_learning_rate_waits_while_the_critic_trains_alone() -> None:
             pass
     assert trainer.actor_rollout_wg.calls == ["to device", "to cpu", "to device", "advance_learning_rate", "to cpu"]
     assert trainer.critic_wg.calls == ["advance_learning_rate"] * 2
+
+
+def test_validation_averages_over_the_samples_with_a_verdict_and_tells_how_many_have_none() -> None:
+    trainer = NotingTrainer(ref_in_actor=False, param_offload=False)
+    infos = {"reward": [0.5, 1.0], "acc": [0.5, 1.0]}
+    expected = {("toy", "a"): 1, ("toy", "b"): 1, ("toy", "c"): 2}
+    metrics = trainer.metrics_of_validation(["toy", "toy"], ["a", "b"], infos, [], expected)
+    assert metrics["val-core/toy/acc/mean@1"] == 0.75
+    assert metrics["rewardflow/validation/without_verdict"] == 2
+
+
+def test_validation_takes_a_vote_on_the_answers_that_the_reward_found() -> None:
+    rewards = [Reward(value=value, extras={"pred": pred}) for value, pred in [(1.0, 12), (0.0, "7"), (1.0, "12")]]
+    shown = [extra_info_of(reward) for reward in rewards]
+    infos = {"reward": [reward.value for reward in rewards], **{key: [one[key] for one in shown] for key in shown[0]}}
+    trainer = NotingTrainer(ref_in_actor=False, param_offload=False)
+    metrics = trainer.metrics_of_validation(["toy"] * 3, ["a"] * 3, infos, [], {("toy", "a"): 3})
+    assert metrics["val-core/toy/acc/maj@3/mean"] > 0.5
+    assert not any("/pred/" in name for name in metrics)
+
+
+class UpdatingTrainer(NotingTrainer):
+    """Has one rank, groups of one rollout and mini-batches of two groups. `shares` has those that the workers got."""
+
+    def __init__(self) -> None:
+        super().__init__(ref_in_actor=False, param_offload=False)
+        ours = {"rollout": {"n": 1, "temperature": 1.0}, "actor": {"loss_agg_mode": "token-mean", "shuffle": False}}
+        self.config = OmegaConf.merge(self.config, {"actor_rollout_ref": ours})
+        self.use_critic = self._is_decoupled = False
+        self._groups_per_update = 2
+        self._record = VerlStepRecord.of(1, 0.0)
+        self.actor_rollout_wg._dispatch_info = {"actor": [0]}
+        self.shares: tuple[float, ...] = ()
+
+    def with_advantages(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        return batch
+
+    def train_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
+        self.shares = batch.extra_info[TOKEN_SHARES]
+
+
+def test_every_update_that_verl_makes_of_a_call_gets_a_share_also_with_several_sequences_in_a_rollout() -> None:
+    long = MiniBatch([(f"a_0_{number}", ROW) for number in range(4)], token_share=1.5)
+    short = MiniBatch([("b_0_0", ROW), ("c_0_0", ROW)], token_share=0.5)
+    trainer = UpdatingTrainer()
+    trainer._update([long, short], MetricsAggregator(), {})
+    assert trainer.shares == (0.75, 0.75, 0.5)

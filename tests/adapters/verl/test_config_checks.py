@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from rewardflow.adapters.verl.config_checks import (
+    check_correction,
+    check_decoupled,
     check_manager,
     check_mode,
     check_validation_of_groups,
@@ -61,6 +63,38 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
     check_validation_of_groups(config())
 
 
+@pytest.mark.parametrize("setting", ["rollout_is", "rollout_rs", "bypass_mode"])
+def test_a_correction_has_the_log_probs_that_it_compares_with(setting: str) -> None:
+    changes: dict[str, Any] = {"algorithm__rollout_correction": {setting: "token"}}
+    with pytest.raises(InvalidInput, match=rf"calculate_log_probs=True, got False and .*{setting}"):
+        check_correction(config(**changes))
+    check_correction(config(**changes, actor_rollout_ref__rollout__calculate_log_probs=True))
+
+
+def decoupled(mode: str, *, rollout_is: str | None, bypass: bool = False, cap: float | None = None) -> dict[str, Any]:
+    return config(
+        actor_rollout_ref__actor__policy_loss__loss_mode="decoupled",
+        actor_rollout_ref__rollout__calculate_log_probs=True,
+        algorithm__rollout_correction={"rollout_is": rollout_is, "bypass_mode": bypass},
+        trainer__v1__trainer_mode=mode,
+        rewardflow={"behaviour_weight_cap": cap},
+    )
+
+
+def test_the_decoupled_loss_has_its_weights_in_every_mode() -> None:
+    check_decoupled(decoupled("rewardflow", rollout_is=None, cap=5.0))
+    check_decoupled(decoupled("rewardflow", rollout_is="token"))
+    check_decoupled(decoupled("sync", rollout_is="token"))
+    with pytest.raises(
+        InvalidInput, match=r"needs algorithm.rollout_correction.rollout_is=token, got none and .*=sync"
+    ):
+        check_decoupled(decoupled("sync", rollout_is=None))
+    with pytest.raises(InvalidInput, match="bypass_mode=True verl takes the second for the first"):
+        check_decoupled(decoupled("rewardflow", rollout_is=None, bypass=True))
+    with pytest.raises(InvalidInput, match=r"rollout_is_threshold bounds the weights: .*, got token and 5.0"):
+        check_decoupled(decoupled("rewardflow", rollout_is="token", cap=5.0))
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -79,6 +113,9 @@ def test_a_configuration_that_can_be_honoured_is_accepted() -> None:
         ({"actor_rollout_ref__actor__strategy": "veomni"}, "got actor_rollout_ref.actor.strategy=veomni"),
         ({"algorithm__adv_estimator": "gae", "critic__ppo_mini_batch_size": 3}, "got 2 and 3"),
         ({"critic__enable": True, "critic__ppo_epochs": 2}, "got critic.ppo_epochs=2"),
+        # verl fills each of the actor's mini-batches up to whole ones of the critic, so the actor would train on twice
+        # as many, half of them padding
+        ({"critic__enable": True, "critic__ppo_mini_batch_size": 4, "rewardflow": {"stream": "batch"}}, "got 2 and 4"),
     ],
 )
 def test_what_the_mode_cannot_do_is_refused_with_its_value(changes: dict[str, Any], reason: str) -> None:

@@ -144,6 +144,7 @@ HOOKS_OF_TRAINER = {
     "_build_replay_buffer": ("make_buffer", ()),
     "_init_resource_pool_mgr": ("choose_workers", ()),
     "_validate": ("validate", ()),
+    "_val_metrics_update": ("metrics_of_validation", ([], [], {}, [], {})),
     "_save_checkpoint": ("save", ()),
     "_consume_sync_metrics": ("metrics_of_step", ()),
     "_step_once": ("take_through_stages", ({}, {}, 8)),

@@ -57,6 +57,9 @@ def test_a_run_can_do_without_a_directory() -> None:
     settings = settings_of(config({"run_dir": None}))
     assert settings.run_dir is None
     assert "journal" not in settings.agent_options
+    nowhere = config()
+    nowhere["trainer"]["default_local_dir"] = None  # a folder named None would be no place for it
+    assert settings_of(nowhere).run_dir is None
 
 
 @pytest.mark.parametrize(

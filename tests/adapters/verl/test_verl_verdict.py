@@ -6,6 +6,7 @@ import json
 import pickle
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,9 +35,32 @@ def test_the_judges_numbers_have_their_own_names_and_never_replace_ours() -> Non
     assert json.loads(info["extras"]) == {"acc": True, "words": 3, "note": "12", "tokens": 9}
 
 
+class Raises:
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+    __str__ = __repr__ = __float__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "odd", [10**400, 10**5000, {"a": [10**5000]}, Raises()], ids=["long", "longer", "nested", "own"]
+)
+def test_an_odd_value_beside_the_score_loses_neither_the_score_nor_the_other_numbers(odd: Any) -> None:
+    info = extra_info_of(Reward(value=0.5, extras={"words": 3, "acc": odd, "pred": odd, "odd": odd}))
+    assert (info["score"], info["words"]) == (0.5, 3.0)
+    assert reward_of(0.5, info).extras == {"words": 3.0, "acc": None, "pred": None, "odd": None}
+
+
+def test_the_answer_is_text_in_every_sample_so_that_verl_can_take_a_vote_on_it() -> None:
+    answers = ["12", 12, 12.5, True, ["a"], None]
+    infos = [extra_info_of(Reward(value=1.0, extras={"pred": answer})) for answer in answers]
+    assert [info.get("pred") for info in infos] == ["12", "12", "12.5", "true", '["a"]', None]
+
+
 def test_what_validation_goes_by_is_there_as_with_verls_own_managers() -> None:
     assert extra_info_of(Reward(value=0.5))["acc"] == 0.5
     assert extra_info_of(Reward(value=0.5, extras={"acc": False}))["acc"] == 0.0
+    assert extra_info_of(Reward(value=0.5, extras={"acc": None}))["acc"] == 0.5
 
 
 def test_a_verdict_survives_verls_hands() -> None:

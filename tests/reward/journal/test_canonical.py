@@ -49,6 +49,13 @@ class Array:
         return f"Array([{self.items[0]}, ...])"
 
 
+class Image:
+    """An image as PIL has it: neither its list of items nor its repr tells the pixels."""
+
+    def __init__(self, *pixels: int) -> None:
+        self.__array_interface__ = {"shape": (1, len(pixels)), "typestr": "|u1", "data": bytes(pixels), "version": 3}
+
+
 @dataclasses.dataclass
 class Settings:
     model: str
@@ -101,6 +108,7 @@ def test_different_values_give_different_bytes(one: Any, other: Any) -> None:
         (Settings("one"), Settings("other")),
         (Settings("one", {1}), Settings("one", {2})),
         (Array(1, 2, 3), Array(1, 7, 3)),
+        (Image(1, 2, 3), Image(1, 7, 3)),
         (1, True),
         (None, "None"),
     ],

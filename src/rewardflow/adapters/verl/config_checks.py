@@ -30,6 +30,9 @@ _WITHOUT_THEIR_DATA: Mapping[str, str] = {
 }
 
 
+_CORRECTIONS = ("rollout_is", "rollout_rs", "bypass_mode")  # of verl's `rollout_correction`
+
+
 def check_manager(reward: Mapping[str, Any]) -> None:
     """Refuses a `reward` section with which verl would go past the reward manager.
 
@@ -124,15 +127,53 @@ def check_mode(config: Mapping[str, Any]) -> None:
             "several epochs over a batch need rewardflow.stream=batch, "
             f"got actor_rollout_ref.actor.ppo_epochs={actor['ppo_epochs']}, rewardflow.stream={settings.stream}"
         )
-    if settings.stream != "batch":
-        _check_critic(config, mini_batch)
-    is_decoupled = actor["policy_loss"]["loss_mode"] == "decoupled"
-    if is_decoupled and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
+    _check_critic(config, settings, mini_batch)
+    check_correction(config)
+    _check_filter(config["algorithm"].get("filter_groups") or {}, settings)
+
+
+def check_correction(config: Mapping[str, Any]) -> None:
+    """Refuses corrections for staleness, in any mode, that would do nothing or fail after a step was paid for."""
+    correction = config["algorithm"].get("rollout_correction") or {}
+    given = [f"algorithm.rollout_correction.{name}" for name in _CORRECTIONS if correction.get(name)]
+    if given and not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
+        raise InvalidInput(
+            "verl's rollout correction compares with the log-probs of the rollout: it needs "
+            f"actor_rollout_ref.rollout.calculate_log_probs=True, got False and {', '.join(given)}"
+        )
+    check_decoupled(config)
+
+
+def check_decoupled(config: Mapping[str, Any]) -> None:
+    """Refuses the loss `decoupled` without its weights, in any mode: it would fail after a step was paid for."""
+    actor, mode = config["actor_rollout_ref"]["actor"], config["trainer"]["v1"]["trainer_mode"]
+    if actor["policy_loss"]["loss_mode"] != "decoupled":
+        return
+    if not config["actor_rollout_ref"]["rollout"]["calculate_log_probs"]:
         raise InvalidInput(
             "the decoupled loss compares with the log-probs of the rollout: it needs "
             "actor_rollout_ref.rollout.calculate_log_probs=True, got False"
         )
-    _check_filter(config["algorithm"].get("filter_groups") or {}, settings)
+    correction = config["algorithm"].get("rollout_correction") or {}
+    if correction.get("bypass_mode"):
+        raise InvalidInput(
+            "the decoupled loss compares the weights that a step starts from with those that generated it, and with "
+            "algorithm.rollout_correction.bypass_mode=True verl takes the second for the first: set it to False, got "
+            "actor_rollout_ref.actor.policy_loss.loss_mode=decoupled"
+        )
+    has_weights = correction.get("rollout_is") is not None
+    cap = (config.get(SECTION) or {}).get("behaviour_weight_cap")
+    if has_weights and cap is not None:
+        raise InvalidInput(
+            "verl's rollout correction weighs the tokens, so its own rollout_is_threshold bounds the weights: set "
+            f"algorithm.rollout_correction.rollout_is=null or leave out rewardflow.behaviour_weight_cap, got "
+            f"{correction['rollout_is']} and {cap}"
+        )
+    if mode != SECTION and not has_weights:
+        raise InvalidInput(
+            "in verl's own modes the decoupled loss needs algorithm.rollout_correction.rollout_is=token, got none and "
+            f"trainer.v1.trainer_mode={mode}"
+        )
 
 
 def _check_filter(filter_groups: Mapping[str, Any], settings: VerlSettings) -> None:
@@ -147,18 +188,18 @@ def _check_filter(filter_groups: Mapping[str, Any], settings: VerlSettings) -> N
         raise InvalidInput("algorithm.filter_groups.metric must name what to compare, such as score or acc, got none")
 
 
-def _check_critic(config: Mapping[str, Any], actor_mini_batch: int) -> None:
-    """The critic trains on what the actor trains on, one mini-batch of the actor at a time."""
+def _check_critic(config: Mapping[str, Any], settings: VerlSettings, actor_mini_batch: int) -> None:
+    """The critic trains on what the actor trains on. verl fills each of the actor's mini-batches up for both."""
     critic = config["critic"]
     is_used = config["algorithm"]["adv_estimator"] == "gae" if critic["enable"] is None else critic["enable"]
     if not is_used:
         return
     if actor_mini_batch % critic["ppo_mini_batch_size"]:
         raise InvalidInput(
-            "with rewardflow.stream=mini_batch actor_rollout_ref.actor.ppo_mini_batch_size must be a multiple of "
+            "in trainer mode rewardflow actor_rollout_ref.actor.ppo_mini_batch_size must be a multiple of "
             f"critic.ppo_mini_batch_size, got {actor_mini_batch} and {critic['ppo_mini_batch_size']}"
         )
-    if critic["ppo_epochs"] > 1:
+    if critic["ppo_epochs"] > 1 and settings.stream != "batch":
         raise InvalidInput(
             f"several epochs over a batch need rewardflow.stream=batch, got critic.ppo_epochs={critic['ppo_epochs']}"
         )

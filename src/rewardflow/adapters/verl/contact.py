@@ -49,6 +49,7 @@ FINGERPRINTS: Mapping[str, str] = {
     f"{_TRAINER}._init_resource_pool_mgr": "7bd1041dc35e",
     f"{_TRAINER}._consume_sync_metrics": "f1f90d2672f2",
     f"{_TRAINER}._validate": "fb88072406e7",
+    f"{_TRAINER}._val_metrics_update": "d44f9d82a019",
     f"{_TRAINER}._save_checkpoint": "018368ba3a0a",
     f"{_TRAINER}._load_checkpoint": "fa4193cc3b56",
     f"{_TRAINER}._reissue_inflight_prompts": "26a185031354",
@@ -101,6 +102,7 @@ FINGERPRINTS: Mapping[str, str] = {
     "experimental/reward_loop/reward_manager/base.py:RewardManagerBase": "f2ff2d749dae",
     "workers/utils/losses.py:ppo_loss": "389564a0ec55",
     "workers/utils/padding.py:response_to_nested": "e66ec0bae46f",
+    "trainer/ppo/metric_utils.py:process_validation_metrics": "c4382db7d109",
     "utils/reward_score/__init__.py:default_compute_score": "cac5bbf5e84d",
     "utils/tensordict_utils.py:list_of_dict_to_tensordict": "5493637e0b81",
 }
@@ -130,6 +132,30 @@ class TrainerContact(_Verls):
     def validate(self) -> dict[str, float]:
         """Validates and returns the metrics."""
         metrics: dict[str, float] = super()._validate()
+        return metrics
+
+    def _val_metrics_update(
+        self,
+        data_sources: list[str],
+        sample_uids: list[str],
+        reward_extra_infos_dict: dict[str, list[Any]],
+        sample_turns: list[int],
+        expected_acc_counts: dict[tuple[str, str], int] | None = None,
+    ) -> dict[str, float]:
+        return self.metrics_of_validation(
+            data_sources, sample_uids, reward_extra_infos_dict, sample_turns, expected_acc_counts
+        )
+
+    def metrics_of_validation(
+        self,
+        sources: list[str],
+        uids: list[str],
+        infos: dict[str, list[Any]],
+        turns: list[int],
+        expected: dict[tuple[str, str], int] | None,
+    ) -> dict[str, float]:
+        """Averages over the samples with a score. verl counts those that it expected beside them with `acc` 0."""
+        metrics: dict[str, float] = super()._val_metrics_update(sources, uids, infos, turns, expected)
         return metrics
 
     def _save_checkpoint(self) -> None:

@@ -153,7 +153,7 @@ def _overlong(value: Any) -> Length | None:
 
 
 def _run_dir(value: Any, trainer: Mapping[str, Any]) -> str | None:
-    if value is None:
+    if value is None or (value == DEFAULT_RUN_DIR and trainer["default_local_dir"] is None):
         return None
     if value == DEFAULT_RUN_DIR:
         return str(Path(str(trainer["default_local_dir"])).absolute() / SECTION)

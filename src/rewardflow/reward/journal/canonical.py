@@ -7,13 +7,14 @@ as tuples and lists or NaN and None, may give equal bytes.
 A dataclass field with the metadata `OUTSIDE_IDENTITY` is left out: it does not change verdicts.
 
 Values that JSON can hold take the fast way, through orjson. All others are written out item by item: sets sorted, paths
-as text, functions and classes by name, arrays as lists, other objects by their `repr`, or by their type if the `repr`
-raises or holds an address, which differs from run to run.
+as text, functions and classes by name, arrays as lists, images by shape and a digest of their pixels, other objects by
+their `repr`, or by their type if the `repr` raises or holds an address, which differs from run to run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from types import MappingProxyType
@@ -94,6 +95,10 @@ def _spell_object(value: Any, parents: tuple[int, ...]) -> str:
         items = as_list()
         if isinstance(items, list | str | bytes | int | float | complex):
             return _type_name(value) + _spell(items, parents)
+    interface = getattr(value, "__array_interface__", None)  # images, whose `repr` has no pixels
+    if isinstance(interface, Mapping) and isinstance(interface.get("data"), bytes):
+        pixels = hashlib.blake2b(interface["data"], digest_size=16).hexdigest()
+        return _type_name(value) + _spell([interface["shape"], interface["typestr"], pixels], parents)
     text = ascii(value)
     return _type_name(value) if " at 0x" in text else f"{_type_name(value)}({text})"
 

@@ -38,6 +38,12 @@ def test_what_the_user_set_stays() -> None:
     assert added(*own, DECOUPLED, "++rewardflow.behaviour_weight_cap=2") == []
 
 
+def test_where_verl_weighs_the_tokens_its_own_bound_counts() -> None:
+    cap, correction = "++rewardflow.behaviour_weight_cap=5", "algorithm.rollout_correction.rollout_is"
+    assert cap not in added(DECOUPLED, f"{correction}=token")
+    assert cap in added(DECOUPLED, f"{correction}=null")
+
+
 def test_in_a_mode_of_verls_only_the_number_of_calls_is_the_recipes() -> None:
     assert added("trainer.v1.trainer_mode=sync", DECOUPLED) == ["++rewardflow.max_concurrency=256"]
 

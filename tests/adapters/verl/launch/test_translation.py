@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from verl_recipe_lines import ALL_SETTINGS, CONFIG_PATH, DOCUMENTED_FSDP2, DOCUMENTED_MEGATRON, MEGATRON_CONFIG_NAME
 
+from rewardflow.adapters.verl.launch.overrides import VerlOverride
 from rewardflow.adapters.verl.launch.translation import CommandLine, translate
 from rewardflow.errors import InvalidInput
 
@@ -117,6 +118,15 @@ def test_a_place_that_is_the_same_everywhere_is_kept(place: str) -> None:
     command = translate([word])
     assert word in command.overrides
     assert not any(note.before == word for note in command.notes)
+
+
+@pytest.mark.parametrize("key", ["reward.custom_reward_function.path", "custom_reward_function.path"])
+def test_a_place_that_only_the_whole_configuration_knows_is_kept(key: str, tmp_path: Path) -> None:
+    place = "${oc.env:HOME}/reward.py"
+    (word,) = [word for word in translate([f"{key}={place}"], folder=tmp_path).overrides if ".path=" in word]
+    assert VerlOverride.parse(word).text == place
+    own = f"++rewardflow.reward={place}:score"
+    assert own in translate([own], folder=tmp_path).overrides
 
 
 def test_a_place_with_a_comma_in_it_stays_one_value() -> None:

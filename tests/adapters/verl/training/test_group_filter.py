@@ -25,11 +25,20 @@ def test_a_group_trains_if_its_verdicts_differ_and_failed_ones_do_not_count(metr
     assert not group_filter.differs(report(1.0, 1.0, None))
 
 
+def test_a_prompt_with_one_rollout_trains_as_in_verl_because_nothing_agrees_with_it() -> None:
+    assert GroupFilter("score").differs(report(0.0))
+    assert not GroupFilter("score").differs(report(None))
+
+
 def test_a_number_of_the_rewards_own_decides_where_it_is_named() -> None:
     verdicts = (*report(0.1, acc=1.0).verdicts, *report(0.9, acc=1.0).verdicts)
     group = GroupReport(uid="u", step=1, size=2, verdicts=verdicts)
     assert GroupFilter("score").differs(group)
     assert not GroupFilter("acc").differs(group)
+
+
+def test_an_accuracy_that_the_reward_leaves_open_is_the_score_as_in_validation() -> None:
+    assert GroupFilter("acc").differs(report(0.1, 0.9, acc=None))
 
 
 def test_a_metric_that_no_verdict_has_is_named_with_those_it_has() -> None:

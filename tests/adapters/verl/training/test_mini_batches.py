@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
 from rewardflow.adapters.verl.accounting.step_metrics import TOO_FEW_VERDICTS, VerlStepRecord
-from rewardflow.adapters.verl.training.mini_batches import MiniBatchCutter
+from rewardflow.adapters.verl.training.mini_batches import MiniBatchCutter, shares_of_updates
 from rewardflow.adapters.verl.verl_rows import Row, row_key
 
 
@@ -77,3 +77,30 @@ def test_a_mini_batch_without_tokens_keeps_its_weight() -> None:
 
 def test_a_step_of_which_a_filter_kept_no_group_has_nothing_to_train() -> None:
     assert cutter({}).cut([], set()) == []
+
+
+def padding(count: int) -> list[Row]:
+    return [(row_key("pad", place, 0), {"response_len": 1, "is_padding": True}) for place in range(count)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_mini_batch_that_verl_trains_in_one_update_keeps_its_share(ranks: int) -> None:
+    rows = [*group("a", 5, 1, 7), *padding(1)]
+    assert shares_of_updates(rows, 0.75, per_update=4, ranks=ranks) == [0.75]
+
+
+@given(st.lists(st.integers(1, 100), min_size=5, max_size=8))
+def test_a_token_weighs_the_same_in_every_update_of_rollouts_with_several_sequences(tokens: list[int]) -> None:
+    rows = [*group("a", *tokens), *padding(8 - len(tokens))]
+    first, second = shares_of_updates(rows, 1.5, per_update=4, ranks=1)
+    assert first / sum(tokens[:4]) == pytest.approx(1.5 / sum(tokens))
+    assert second / sum(tokens[4:]) == pytest.approx(1.5 / sum(tokens))
+
+
+def test_an_update_has_its_rows_from_every_rank() -> None:
+    rows = [*group("a", 1, 2), *group("b", 3, 4)]  # the first two are of the first rank
+    assert shares_of_updates(rows, 1.0, per_update=2, ranks=2) == pytest.approx([0.4, 0.6])
+
+
+def test_an_update_without_any_token_has_a_share_to_divide_by() -> None:
+    assert shares_of_updates([*group("a", 3), *padding(1)], 1.0, per_update=1, ranks=1) == [1.0, 0.5]

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from rewardflow.adapters.verl.config_checks import check_estimator, check_mode
+from rewardflow.adapters.verl.config_checks import check_correction, check_estimator, check_mode
 from rewardflow.adapters.verl.launch.overrides import VerlOverride
 from rewardflow.adapters.verl.launch.rewriting import NOT_SET
 from rewardflow.adapters.verl.launch.translation import SWITCHES, CommandLine
@@ -179,7 +179,9 @@ def check(command: CommandLine, config: Mapping[str, Any], default_config: Mappi
     check_estimator(config["algorithm"]["adv_estimator"])
     if config["trainer"]["v1"]["trainer_mode"] == SECTION:
         check_mode(config)
-    elif config["reward"]["reward_manager"]["name"] != SECTION:
+        return settings
+    check_correction(config)
+    if config["reward"]["reward_manager"]["name"] != SECTION:
         _refuse_without_manager(config)
     return settings
 

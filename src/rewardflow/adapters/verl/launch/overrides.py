@@ -41,6 +41,10 @@ class VerlOverride:
         is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
         return value[1:-1] if is_quoted else value
 
+    def has_reference(self) -> bool:
+        """Whether the value refers to another one (`${...}`), so that it is known only in the whole configuration."""
+        return "${" in self.text
+
     def is_true(self) -> bool:
         value = self.text.lower()
         if value in _TRUE or value in _FALSE:

@@ -14,6 +14,8 @@ from rewardflow.adapters.verl.settings import SECTION
 
 _LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
+_CORRECTION = "algorithm.rollout_correction.rollout_is"
+
 Rewrite = Callable[[VerlOverride], Rewritten | None]
 
 
@@ -91,7 +93,10 @@ def recipe_defaults(words: Sequence[str]) -> list[TranslationNote]:
     mode = overrides.get("trainer.v1.trainer_mode")
     is_verls_mode = mode is not None and mode.text != SECTION
     defaults = {key: default for key, default in _DEFAULTS.items() if not is_verls_mode or key == _CONCURRENCY}
-    if not is_verls_mode and (loss := overrides.get(_LOSS_MODE)) is not None and loss.text == "decoupled":
+    corrects = overrides.get(_CORRECTION)  # verl's own weights, with their own bound
+    is_corrected = corrects is not None and corrects.text != "null"
+    loss = overrides.get(_LOSS_MODE)
+    if not is_verls_mode and not is_corrected and loss is not None and loss.text == "decoupled":
         defaults[_CAP] = ("5", "the recipe's cap for the decoupled loss")
     return [
         TranslationNote("the recipe's default", f"++{key}={value}", why)

@@ -116,7 +116,8 @@ def _own_setting(override: VerlOverride, folder: Path) -> Rewritten | None:
     name = override.key.removeprefix(f"{SECTION}.").partition(".")[0]
     check_names({name: None}, NAMES)
     value = override.value
-    if override.key == f"{SECTION}.reward" and isinstance(place := placed(override.text, folder), str):
+    is_known = not override.has_reference()
+    if override.key == f"{SECTION}.reward" and is_known and isinstance(place := placed(override.text, folder), str):
         value = quoted(place)
     word = str(VerlOverride(override.key, value, "++"))
     return None if word == str(override) else Rewritten((word,), "verl's configuration has no such section yet")
@@ -124,8 +125,9 @@ def _own_setting(override: VerlOverride, folder: Path) -> Rewritten | None:
 
 def _reward_file(override: VerlOverride, folder: Path) -> Rewritten | None:
     """Makes the path of the reward's file absolute: Ray's processes may run in another folder."""
-    is_marked = "://" in override.text  # a module, or a file with its absolute path
-    place = override.text if is_marked else str(placed(override.text, folder))
+    # A module, a file with its absolute path, or a path that only the configuration knows stays as it is.
+    stays = "://" in override.text or override.has_reference()
+    place = override.text if stays else str(placed(override.text, folder))
     if place == override.text and override.key == _REWARD_FILE[0]:
         return None
     why = "absolute path" if override.key == _REWARD_FILE[0] else "verl ignores the old name"

@@ -83,6 +83,8 @@ def without_effect(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> li
     """Returns the settings that the user changed and that change nothing in this run."""
     mode = config["trainer"]["v1"]["trainer_mode"]
     others = {f"trainer.v1.{name}": f"trainer.v1.trainer_mode is {mode}" for name in _MODES if name != mode}
+    if mode != "sync":
+        others["data.gen_batch_size"] = "this mode takes prompts one by one"
     if mode == SECTION:
         others["algorithm.filter_groups.max_inflight_gen_batches"] = "this mode generates all that is missing at once"
     return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rewardflow.adapters.verl.accounting.group_report import GroupReport
+from rewardflow.adapters.verl.verl_verdict import accuracy_of
 from rewardflow.errors import FlowError
 from rewardflow.types import Reward
 
@@ -24,18 +25,20 @@ class GroupFilter:
     max_batches: int = MAX_BATCHES
 
     def differs(self, report: GroupReport) -> bool:
-        """Whether the group's verdicts differ. Failed verdicts do not count. A restored group was chosen before."""
+        """Whether verdicts that did not fail differ. As in verl, a lone one has none to agree with, and may train.
+
+        A restored group was chosen before.
+        """
         if is_restored(report):
             return True
-        values = {self._value(verdict.reward) for verdict in report.verdicts if verdict.reward.value is not None}
-        return len(values) > 1
+        values = [self._value(verdict.reward) for verdict in report.verdicts if verdict.reward.value is not None]
+        return len(values) == 1 or len(set(values)) > 1
 
     def _value(self, reward: Reward) -> float | None:
         if self.metric in _SCORES:
             return reward.value
         if self.metric == "acc":
-            accuracy: float | None = reward.extras.get("acc", reward.value)
-            return accuracy
+            return accuracy_of(reward)
         if self.metric not in reward.extras:
             raise FlowError(
                 f"algorithm.filter_groups.metric must be a number that the reward returns, got {self.metric!r} and a "

@@ -2,7 +2,8 @@
 
 Always true: a mini-batch holds whole groups, in the order given, without rows that lack a verdict; a group with fewer
 verdicts than `min_group` has no row in it; every group is recorded once, as trained or as dropped; the token shares of
-a step's mini-batches have a mean of 1, and depend on verdicts only in the order of completion.
+a step's mini-batches have a mean of 1, and depend on verdicts only in the order of completion; the shares of a
+mini-batch's updates add up to its own.
 """
 
 from __future__ import annotations
@@ -88,3 +89,22 @@ class MiniBatchCutter:
 
     def _group(self, report: GroupReport) -> list[Row]:
         return self.rows.get(report.uid, [])
+
+
+def shares_of_updates(rows: Sequence[Row], share: float, *, per_update: int, ranks: int) -> list[float]:
+    """Returns the token share of each update that verl makes of a mini-batch with this share.
+
+    verl makes one of every `per_update` rows, evenly from all ranks. So it makes several of a mini-batch whose rollouts
+    have several sequences each. `rows` are in verl's order, by ranks first, with the rows that fill the mini-batch up.
+    """
+    count = max(1, len(rows) // per_update)
+    own, each = len(rows) // ranks, per_update // ranks
+    tokens = [
+        sum(
+            num_tokens([row for row in rows[start : start + each] if not row[1].get("is_padding")])
+            for start in range(update * each, len(rows), own)
+        )
+        for update in range(count)
+    ]
+    total = sum(tokens)
+    return [share * part / total if part else share / count for part in tokens]

@@ -49,7 +49,12 @@ from rewardflow.adapters.verl.training.group_filter import (
     is_restored,
     num_verdicts,
 )
-from rewardflow.adapters.verl.training.mini_batches import AGGREGATION, MiniBatch, MiniBatchCutter
+from rewardflow.adapters.verl.training.mini_batches import (
+    AGGREGATION,
+    MiniBatch,
+    MiniBatchCutter,
+    shares_of_updates,
+)
 from rewardflow.adapters.verl.training.replay_buffer import BoardReplayBuffer
 from rewardflow.adapters.verl.training.step_order import StepQueue, interleaved, num_ready, restored_steps
 from rewardflow.adapters.verl.training.trainer_usage import TrainerUsage
@@ -161,6 +166,19 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
     def validate(self) -> dict[str, float]:
         with self._usage.working("validate", step=self.global_steps):
             return super().validate()
+
+    def metrics_of_validation(
+        self,
+        sources: list[str],
+        uids: list[str],
+        infos: dict[str, list[Any]],
+        turns: list[int],
+        expected: dict[tuple[str, str], int] | None,
+    ) -> dict[str, float]:
+        """Leaves out samples without a verdict, which verl would count as wrong answers, and tells their number."""
+        without = sum((expected or {}).values()) - len(sources)
+        metrics = super().metrics_of_validation(sources, uids, infos, turns, None)
+        return {**metrics, "rewardflow/validation/without_verdict": float(without)}
 
     def save(self) -> None:
         with self._usage.waiting_for("checkpoint"):
@@ -355,11 +373,22 @@ class RewardflowTrainer(TrainerContact, PPOTrainer):
             with marked_timer("update_actor", timing_raw):
                 whole.extra_info["disable_auto_offload"] = self._offloads
                 if self._weighs_tokens:
-                    whole.extra_info[TOKEN_SHARES] = tuple(mini_batch.token_share for mini_batch in mini_batches)
+                    whole.extra_info[TOKEN_SHARES] = self._token_shares(mini_batches, parts, ranks)
                 self.train_actor(whole, metrics)
         self._note_updates(parts, metrics)
         aggregator.add_step_metrics(metrics, sample_count=len(real_rows(whole)))
         return whole
+
+    def _token_shares(
+        self, mini_batches: Sequence[MiniBatch], parts: Sequence[KVBatchMeta], ranks: int
+    ) -> tuple[float, ...]:
+        """Returns a share for each update that verl makes of these mini-batches, whose padded rows are `parts`."""
+        per_update = self._groups_per_update * int(self.config.actor_rollout_ref.rollout.n)
+        return tuple(
+            share
+            for mini_batch, part in zip(mini_batches, parts, strict=True)
+            for share in shares_of_updates(rows_of(part), mini_batch.token_share, per_update=per_update, ranks=ranks)
+        )
 
     @property
     def _trains_actor(self) -> bool:
