@@ -60,7 +60,10 @@ class FilesInPlace:
         return None
 
     def _is_whole(self, num_bytes: int) -> bool:
-        """Whether the journal has room for the pages of the last commit in the WAL, which a file from outside lacks."""
+        """Whether the journal has room for the pages of the last commit in the WAL, which a file from outside lacks.
+
+        After a VACUUM the journal lacks it too, if another run committed rows since: then this run ends for nothing.
+        """
         wal = _look_at(self._wal)
         if wal is None or wal[1] <= 0:  # then SQLite counts the pages by the length of the file
             return False
