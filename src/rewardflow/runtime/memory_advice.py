@@ -91,7 +91,7 @@ def _for_generation(settings: RunSettings, plan: MemoryPlan, phase: MemoryPhase)
         return
     if settings.schedule.placement == "separate":
         yield f"schedule.placement: colocated takes {_gib(held + rows)} for generation off the device in this phase"
-    elif settings.runtime.kind == "ray" or engine is not None:  # transformers in this process has no other
+    elif settings.runtime.kind == "ray" or engine is not None:  # one process has this device alone
         yield f"schedule.placement: separate takes {_gib(held + rows)} for generation off the device"
 
 
