@@ -131,6 +131,15 @@ def test_rows_that_are_decoded_together_with_the_policys_own_model_may_be_fewer(
     assert any(line.startswith("schedule.placement: separate") for line in told)
 
 
+def test_in_one_process_a_separate_generator_is_not_proposed_because_it_would_be_on_the_same_device(
+    plain: RunSettings,
+) -> None:
+    one_process = dataclasses.replace(plain, runtime=RuntimeSettings())
+    told = advice_for(one_process, {"generate": {"key_values": 100}}, 64)
+    assert "generation.max_sequences below 128, now 256" in told
+    assert not any("placement" in line for line in told)
+
+
 def test_ranks_that_the_sizes_of_a_model_make_up_are_explained(plain: RunSettings) -> None:
     megatron = TrainerSettings(backend="megatron", megatron=MegatronSettings(tensor_parallel=2))
     told = advice_for(dataclasses.replace(plain, trainer=megatron), {"update": {}}, 13)

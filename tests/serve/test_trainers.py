@@ -176,12 +176,15 @@ def test_a_failed_row_of_nemo_gym_is_masked_where_nemo_rl_looks_for_it() -> None
             assert (row["mask_sample"], row["failure_kind"]) == (True, "judge_failed")
             assert "cannot be judged" in row["failure_reason"]
             assert row["instance_config"] == {"seed": 1, "mask_sample": True}
-            earlier = {
-                name: row[name] for name in ("mask_sample", "failure_kind", "failure_reason", "_ng_failure_class")
-            }
-            row = await nemo_gym_agent(asker.url, "q", "good", **earlier)
+            words = ("mask_sample", "failure_kind", "failure_reason", "_ng_failure_class")
+            earlier = {name: row[name] for name in words}
+            row = await nemo_gym_agent(asker.url, "q", "good", **earlier, instance_config=row["instance_config"])
             assert row["reward"] == 4.0
             assert not earlier.keys() & row.keys()
+            assert row["instance_config"] == {"seed": 1}
+            made_by_failure = {"mask_sample": True}
+            row = await nemo_gym_agent(asker.url, "q", "good", **earlier, instance_config=made_by_failure)
+            assert "instance_config" not in row
 
     asyncio.run(main())
 

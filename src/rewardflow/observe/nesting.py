@@ -6,23 +6,19 @@ nested values recurse: beyond about a thousand levels they raise RecursionError,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 MAX_DEPTH = 100
+_PLAIN = frozenset((int, float, str, bool, type(None)))  # looked up first: a body may hold millions of token ids
 
 
 def is_too_deep(value: Any, max_depth: int = MAX_DEPTH) -> bool:
     """Whether lists, tuples and mappings are nested in each other more than `max_depth` times."""
     level = [value]
     for _ in range(max_depth + 1):
-        level = [part for one in level for part in _parts(one)]
-        if not level:
+        holders = [one for one in level if type(one) not in _PLAIN and isinstance(one, list | tuple | Mapping)]
+        if not holders:
             return False
+        level = [part for one in holders for part in (one.values() if isinstance(one, Mapping) else one)]
     return True
-
-
-def _parts(value: Any) -> Sequence[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return value if isinstance(value, list | tuple) else ()

@@ -87,10 +87,12 @@ def _for_generation(settings: RunSettings, plan: MemoryPlan, phase: MemoryPhase)
         share = math.floor(100 * (held - short) / plan.device_bytes) / 100
         if settings.vllm.kv_cache_gb is None and share * plan.device_bytes >= engine.needed:
             yield f"vllm.memory_share: {share:g} or less, now {held / plan.device_bytes:.2g}"
-    if settings.schedule.placement == "colocated" and (held or rows):
-        yield f"schedule.placement: separate takes {_gib(held + rows)} for generation off the device"
-    elif held or rows:
+    if not held + rows:
+        return
+    if settings.schedule.placement == "separate":
         yield f"schedule.placement: colocated takes {_gib(held + rows)} for generation off the device in this phase"
+    elif settings.runtime.kind == "ray" or engine is not None:  # one process has this device alone
+        yield f"schedule.placement: separate takes {_gib(held + rows)} for generation off the device"
 
 
 def _asleep(phase: MemoryPhase, engine: EngineMemory) -> int:

@@ -31,6 +31,7 @@ _TASK: Final = "_ng_task_index"
 _FAILED: Final = "_ng_failure_class"
 _FAILED_WHY: Final = "_ng_failure_judge_error"
 _MASKED: Final = "mask_sample"
+_CONFIG: Final = "instance_config"
 _FAILURE_WORDS: Final = (_FAILED, _FAILED_WHY, _MASKED, "failure_kind", "failure_reason")
 _OWN_PREFIX: Final = "_ng_"  # NeMo Gym's own bookkeeping, which differs from one rollout to the next
 
@@ -101,7 +102,7 @@ class Trainers:
             raise InvalidInput(
                 f"the body must be an object with `responses_create_params` and `response`, got {body!r:.100}"
             )
-        body = {name: value for name, value in body.items() if name not in _FAILURE_WORDS}  # of an earlier verification
+        body = _without_failure(body)
         params = body.get("responses_create_params")
         asked_for = params.get("input") if isinstance(params, Mapping) else None
         extras = {
@@ -123,7 +124,7 @@ class Trainers:
             )
         if not fails_as_row:
             return failure_answer(reward)
-        return json_answer({**body, "reward": 0.0, **_words_for_failure(reward, body.get("instance_config"))})
+        return json_answer({**body, "reward": 0.0, **_words_for_failure(reward, body.get(_CONFIG))})
 
     def aggregate_metrics(self, body: Any) -> web.Response:
         """Answers what NeMo Gym asks for at the end: the mean, spread and extremes of rewards, by task and in all.
@@ -247,6 +248,17 @@ def _final_text(response: Mapping[str, Any]) -> str:
     return ""
 
 
+def _without_failure(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Removes what an earlier verification of this row wrote for a failure (`_words_for_failure`)."""
+    row = {name: value for name, value in row.items() if name not in _FAILURE_WORDS}
+    config = row.get(_CONFIG)
+    if isinstance(config, Mapping) and _MASKED in config:
+        row[_CONFIG] = {name: value for name, value in config.items() if name != _MASKED}
+        if not row[_CONFIG]:  # the failure made it
+            del row[_CONFIG]
+    return row
+
+
 def _words_for_failure(reward: Reward, instance_config: Any) -> dict[str, Any]:
     """Returns what NeMo Gym's own servers write into the row of a failure: for its collection, and for NeMo RL.
 
@@ -258,7 +270,7 @@ def _words_for_failure(reward: Reward, instance_config: Any) -> dict[str, Any]:
         _MASKED: True,
         "failure_kind": "judge_failed",
         "failure_reason": error,
-        "instance_config": {**config, _MASKED: True},
+        _CONFIG: {**config, _MASKED: True},
         _FAILED: "judge_failed",
         _FAILED_WHY: error,
     }

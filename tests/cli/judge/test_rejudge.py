@@ -23,6 +23,14 @@ async def other(response):
         file.write("x")
     rf.report_usage(cost_usd=0.25)
     return 1.0 - float(response)
+
+
+class Loaded:
+    def __init__(self):
+        print("a model is loaded")
+
+    def compute_score(self, response):
+        return 1.0 - float(response)
 """
 
 
@@ -80,6 +88,15 @@ def test_the_same_command_pays_for_nothing_twice(folder: Path, capsys: pytest.Ca
     assert main(["rejudge", "run", "--reward", "rewards.py:other", "--steps", "1:1"]) == 0
     assert num_calls(folder) == 12
     assert "sign changes" in capsys.readouterr().out
+
+
+def test_what_a_reward_prints_whenever_it_is_built_stays_out_of_the_json(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rejudge", "run", "--reward", "rewards.py:Loaded", "--json"]) == 0
+    said, told = capsys.readouterr()
+    assert json.loads(said)["rollouts"] == 12
+    assert "a model is loaded" in told
 
 
 def test_a_folder_that_is_no_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

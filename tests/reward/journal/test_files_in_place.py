@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.files_in_place import FilesInPlace
+
+NO_DATABASE = sqlite3.connect(":memory:", check_same_thread=False)
+
+
+def fill(connection: sqlite3.Connection, run: str, num_rows: int) -> None:
+    row = "INSERT INTO verdicts (key, run, verdict, rollout) VALUES (x'00', ?, '{}', ?)"
+    connection.execute("BEGIN")
+    connection.executemany(row, [(run, "x" * 3000)] * num_rows)
+    connection.execute("COMMIT")
 
 
 def test_a_deleted_or_replaced_file_is_named_and_one_that_came_back_is_fine(tmp_path: Path) -> None:
     path, wal = tmp_path / "j.db", tmp_path / "j.db-wal"
     path.write_bytes(b"journal")
-    files = FilesInPlace(path)
+    files = FilesInPlace(path, NO_DATABASE)
     assert files.problem() is None
     wal.write_bytes(b"log")
     assert files.problem() is None
@@ -28,7 +40,7 @@ def test_a_deleted_or_replaced_file_is_named_and_one_that_came_back_is_fine(tmp_
 def test_a_journal_without_a_wal_is_in_place(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     path.write_bytes(b"journal")
-    files = FilesInPlace(path)
+    files = FilesInPlace(path, NO_DATABASE)
     files.remember()
     assert files.problem() is None
 
@@ -37,10 +49,43 @@ def test_a_journal_may_grow_and_its_wal_may_shrink_but_a_shorter_journal_was_ove
     path, wal = tmp_path / "j.db", tmp_path / "j.db-wal"
     path.write_bytes(b"journal")
     wal.write_bytes(b"log")
-    files = FilesInPlace(path)
+    files = FilesInPlace(path, NO_DATABASE)
     path.write_bytes(b"longer journal")
     files.remember()
     wal.write_bytes(b"")
     assert files.problem() is None
     path.write_bytes(b"journal")
     assert files.problem() == f"{path} was overwritten or cut short while this run used it"
+
+
+def test_a_journal_that_another_program_vacuumed_is_in_place_when_sqlite_makes_it_shorter(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    with closing(open_for_writing(path, 1.0)) as own, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        fill(own, "kept", 300)
+        fill(own, "deleted", 300)
+        own.execute("PRAGMA wal_checkpoint")
+        files = FilesInPlace(path, own)
+        for merging in (other, own):
+            long = path.stat().st_size
+            other.execute("DELETE FROM verdicts WHERE id IN (SELECT id FROM verdicts LIMIT 200)")
+            other.execute("VACUUM")
+            merging.execute("PRAGMA wal_checkpoint")
+            assert path.stat().st_size < long
+            assert files.problem() is None
+            fill(own, "kept", 1)
+            files.remember()
+
+
+def test_a_copy_of_an_older_journal_over_the_one_in_use_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    with closing(open_for_writing(path, 1.0)) as own:
+        fill(own, "run", 3)
+        own.execute("PRAGMA wal_checkpoint")
+        older = path.read_bytes()
+        fill(own, "run", 300)
+        own.execute("PRAGMA wal_checkpoint")
+        files = FilesInPlace(path, own)
+        fill(own, "run", 1)
+        files.remember()
+        path.write_bytes(older)  # into the same file, as `cp` does
+        assert files.problem() == f"{path} was overwritten or cut short while this run used it"

@@ -69,9 +69,10 @@ def run(args: argparse.Namespace) -> int:
         agent, journal = make_agent(args.reward, args, journal=str(folder / f"{file_name}.journal.db"), run=_RUN)
         console.print(f"judging {len(before):,} rollouts again with {safe(args.reward)}", soft_wrap=True)
         scoring = asyncio.run(score_all(agent, [one.rollout for one in before], console))
+        rewards = with_paid_costs(scoring.rewards, args.reward, journal=journal, run=_RUN)
     if scoring.halted is not None:
         console.print(f"stopped early: {safe(str(scoring.halted))}", soft_wrap=True)
-    found = rejudging_of(name, before, with_paid_costs(scoring.rewards, args.reward, journal=journal, run=_RUN))
+    found = rejudging_of(name, before, rewards)
     write_private(folder / f"{file_name}.json", orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2))
     if args.json:
         sys.stdout.write(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")

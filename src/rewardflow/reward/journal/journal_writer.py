@@ -54,7 +54,7 @@ class JournalWriter:
         self._run = run
         self._store: Store = store
         self._lock = lock
-        self._files = FilesInPlace(path)
+        self._files = FilesInPlace(path, connection)
         self._errors_logged: set[str] = set()
 
     def close(self) -> None:
