@@ -33,13 +33,16 @@ async def delayed(
     sigma: float = 1.0,
     cap_s: float = 60.0,
 ) -> float:
-    """Judges a prompt's k-th response after the k-th delay of that prompt; both in the order of asking."""
+    """Judges a prompt's k-th response after the k-th delay of that prompt; both in the order of asking.
+
+    Different texts have different scores, so that even a batch of four responses has something to learn from.
+    """
     index = extra_info["index"]
     place = _ASKED[index]
     _ASKED[index] += 1
     if median_s:
         await asyncio.sleep(delay_s(index, place, median_s=median_s, sigma=sigma, cap_s=cap_s))
-    return digits(solution_str)
+    return digits(solution_str) + hashlib.sha256(solution_str.encode()).digest()[0] / 256 / 16
 
 
 class TroubledJudge:

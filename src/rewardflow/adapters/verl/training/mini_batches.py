@@ -107,4 +107,4 @@ def shares_of_updates(rows: Sequence[Row], share: float, *, per_update: int, ran
         for update in range(count)
     ]
     total = sum(tokens)
-    return [share * part / total if part else share / count for part in tokens]
+    return [share * (part / total) if part else share / count for part in tokens]
