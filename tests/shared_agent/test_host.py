@@ -716,6 +716,19 @@ def test_single_requests_of_a_step_are_logged_as_one_batch_also_from_several_wor
     assert sorted(Logged.batches) == [[f"s{step}-{i}" for i in range(4)] for step in (1, 2, 3)]
 
 
+def test_single_requests_of_two_steps_that_travel_together_are_logged_with_their_own_steps() -> None:
+    async def main() -> None:
+        Logged.batches.clear()
+        async with KillableHost(lambda: agent_of(Logged())) as host, host.client("run") as client:
+            mixed = [rollout for step in (1, 2) for rollout in rollouts(2, step=step, name=f"s{step}-")]
+            async with asyncio.TaskGroup() as tasks:
+                for rollout in [mixed[2], mixed[0], mixed[3], mixed[1]]:
+                    tasks.create_task(client.score(rollout))
+
+    clock.run(main())
+    assert sorted(Logged.batches) == [["s1-0", "s1-1"], ["s2-0", "s2-1"]]
+
+
 def test_closing_ends_all_calls_at_once_however_many_wait() -> None:
     """Going through the whole queue for each that waits would take minutes for a hundred thousand."""
 

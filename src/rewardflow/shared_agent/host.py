@@ -228,10 +228,11 @@ class Host:
                 client.tickets[op.ticket].cancel_started()
 
     def _begin_alone(self, client: HostClient, fresh: list[Rollout], due_step: int | None) -> None:
-        """Begins rollouts that belong to no ticket of the client."""
-        if fresh:
-            self._begin(self._ticket_of_step(client, fresh[0].step, due_step), fresh)
-            self._watch_incomplete(client.run, fresh, always=isinstance(client, LocalClient))
+        """Begins rollouts that belong to no ticket of the client. A message may hold those of several steps."""
+        for step, of_step in itertools.groupby(fresh, key=lambda rollout: rollout.step):
+            same = list(of_step)
+            self._begin(self._ticket_of_step(client, step, due_step), same)
+            self._watch_incomplete(client.run, same, always=isinstance(client, LocalClient))
 
     def _ticket_of(self, client: HostClient, op: Submit) -> ForwardingTicket:
         ticket = client.tickets.get(op.ticket)
