@@ -20,6 +20,7 @@ def options(*arguments: str) -> dict[str, Any]:
 
 def test_every_setting_has_a_flag() -> None:
     values = {"workers": "process", "reuse": "off", "store": "hash", "endpoints": "a,b", "replay_failures": "false"}
+    values["max_refused"] = "0.2"
     for name in (*LIMIT_NAMES, *AGENT_NAMES):
         given = options(f"--{name.replace('_', '-')}", values.get(name, "1"))
         assert list(given) == [name]

@@ -124,6 +124,7 @@ def test_a_weight_that_is_not_finite_is_refused(weight: float) -> None:
         *[("max_concurrency", value) for value in (0, -1, 2.5, True, "many")],
         *[("rpm", value) for value in (0, -60, math.nan, "fast")],
         *[("tpm", value) for value in (0, -1)],
+        *[("max_refused", value) for value in (-0.1, 0.96, math.nan, "few", None)],
         *[("timeout_s", value) for value in (0, -1, math.nan, "60")],
         *[("verdict_timeout_s", value) for value in (0, -5)],
         *[("max_attempts", value) for value in (0, -1, 1.5)],

@@ -31,6 +31,8 @@ def limits_text(account: DispatchStatistics) -> str:
     if pace.rpm is None:
         return f"{at_once}, no rate limit met so far"
     why = "set" if pace.state == "set" else f"learnt: {pace.state}"
+    if pace.pressed_share:
+        why += f", {pace.pressed_share:.0%} of the calls are refused"
     return f"{at_once}, {pace.rpm:,.0f} a minute ({why})"
 
 

@@ -18,6 +18,8 @@ from rewardflow.errors import InvalidInput
 
 AUTO: Literal["auto"] = "auto"
 MAX_THREADS = 1024
+MAX_REFUSED = 0.85  # what a limit without a burst costs at most, to use more than four fifths of it
+MOST_REFUSED = 0.95
 MIN_SHARE, MAX_SHARE = 0.1, 10.0  # of a run at a shared agent: one run gets at most 100 times what another gets
 
 
@@ -28,6 +30,7 @@ class LimitSettings:
     max_concurrency: int | Literal["auto"] = 64
     rpm: float | Literal["auto"] | None = AUTO
     tpm: float | Literal["auto"] | None = AUTO
+    max_refused: float = MAX_REFUSED
     timeout_s: float | None = 120.0
     verdict_timeout_s: float | None = None
     max_attempts: int = 3
@@ -50,6 +53,8 @@ class LimitSettings:
         for name in ("rpm", "tpm"):
             if getattr(self, name) != AUTO:
                 _positive(name, getattr(self, name), none_ok=True)
+        if not _is_number(self.max_refused) or not 0 <= self.max_refused <= MOST_REFUSED:
+            raise InvalidInput(f"max_refused must lie in [0, {MOST_REFUSED}], got {self.max_refused!r}")
         for name in ("timeout_s", "verdict_timeout_s"):
             _positive(name, getattr(self, name), none_ok=True)
         _whole("max_attempts", self.max_attempts, at_least=1)
@@ -110,6 +115,8 @@ class LimitOptions(TypedDict, total=False):
     """requests a minute; "auto" learns them from 429s and headers, None: no limit"""
     tpm: float | Literal["auto"] | None
     """tokens a minute; "auto" learns them from headers, None: no limit"""
+    max_refused: float
+    """the largest share of calls that rpm="auto" may have refused, to use a limit without a burst; 0: few"""
     timeout_s: float | None
     """time for one attempt; None: no limit"""
     verdict_timeout_s: float | None

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pace_table import Setting, best_constant_share, constant_share, figures_of
+from pace_table import Setting, best_constant_share, figures_of
 from simulated_pace import Service, run
 
 from rewardflow import clock
@@ -393,24 +393,117 @@ def test_refusals_by_chance_do_not_hide_the_limit(burst: int, seed: int) -> None
     assert log.refused_share(5 * MINUTE_S, 20 * MINUTE_S) <= 0.1
 
 
+# -- a limit without a burst --
+
+
+def uneven(rpm: float, burst: float = 1) -> Setting:
+    """A limit with little burst behind a network that delays calls by up to 0.2 s."""
+    return Setting(service=Service(rpm=rpm, burst=burst, jitter_s=0.2), slots=1024, rpm=rpm)
+
+
+@pytest.mark.parametrize("seed", [7, 901])
+@pytest.mark.parametrize(("burst", "rpm"), [(1, 300.0), (1, 600.0), (1, 1200.0), (1, 3000.0), (2, 600.0), (2, 1200.0)])
+def test_four_fifths_of_a_limit_that_uneven_delays_make_soft_are_used(burst: int, rpm: float, seed: int) -> None:
+    figures = figures_of(uneven(rpm, burst), seed)
+    assert figures.share >= 0.8
+    assert figures.refused <= 0.86
+
+
 @pytest.mark.parametrize("seed", [0, 7])
 @pytest.mark.parametrize(("burst", "rpm"), [(1, 60.0), (1, 120.0), (1, 300.0), (1, 600.0), (2, 600.0)])
-def test_a_limit_that_uneven_delays_make_soft_is_used_about_as_well_as_by_the_best_constant_rate(
+def test_if_few_calls_may_be_refused_a_soft_limit_is_used_about_as_well_as_by_the_best_constant_rate(
     burst: int, rpm: float, seed: int
 ) -> None:
-    setting = Setting(service=Service(rpm=rpm, burst=burst, jitter_s=0.2), rpm=rpm)
+    setting = uneven(rpm, burst)
     best, _ = best_constant_share(setting, seed)
-    figures = figures_of(setting, seed)
+    figures = figures_of(setting, seed, max_refused=0.2)
     assert figures.share >= min(0.88 * best, 0.8)
     assert figures.refused <= 0.2 or rpm == 60.0  # a search that takes minutes there
 
 
-def test_four_fifths_of_a_soft_limit_without_a_burst_take_four_times_its_rate_which_a_user_can_set() -> None:
-    setting = Setting(service=Service(burst=1, jitter_s=0.2))
-    assert constant_share(setting, 1.0, seed=3)[0] < 0.6
-    share, refused = constant_share(setting, 4.0, seed=3)
-    assert share >= 0.8
-    assert refused >= 0.75
+def test_while_a_soft_limit_is_pressed_statistics_say_what_is_accepted_and_how_much_is_refused() -> None:
+    pace = Pace("auto", None)
+    log = run(pace, Service(burst=1, jitter_s=0.2), slots=256, until_s=10 * MINUTE_S, seed=7)
+    statistics = pace.statistics(10 * MINUTE_S)
+    assert statistics.state == "pressing"
+    assert statistics.rpm == pytest.approx(600.0 * log.accepted_share(600.0, 9 * MINUTE_S, 10 * MINUTE_S), rel=0.05)
+    assert statistics.pressed_share == pytest.approx(log.refused_share(9 * MINUTE_S, 10 * MINUTE_S), abs=0.03)
+
+
+def test_a_soft_limit_that_changes_while_it_is_pressed_is_used_again_within_minutes() -> None:
+    service = Service(burst=1, jitter_s=0.2, changes=((10 * MINUTE_S, 1800.0), (20 * MINUTE_S, 300.0)))
+    log = run(Pace("auto", None), service, slots=1024, until_s=30 * MINUTE_S, seed=7)
+    assert log.accepted_share(1800.0, 12 * MINUTE_S, 20 * MINUTE_S) >= 0.8
+    assert log.accepted_share(300.0, 26 * MINUTE_S, 30 * MINUTE_S) >= 0.5
+    assert log.refused_share(22 * MINUTE_S, 30 * MINUTE_S) <= 0.86
+
+
+def test_a_soft_limit_that_says_retry_after_is_not_pressed() -> None:
+    pace = Pace("auto", None)
+    service = Service(burst=1, jitter_s=0.2, retry_after=lambda wait_s: 1.0)
+    log = run(pace, service, slots=256, until_s=20 * MINUTE_S, seed=7)
+    assert not any(why.startswith("pressing") for _, _, why in pace.statistics(0.0).history)
+    assert log.refused_share(5 * MINUTE_S, 20 * MINUTE_S) <= 0.2
+
+
+@pytest.mark.parametrize("burst", [20, 60])
+def test_two_agents_that_share_a_limit_with_a_burst_do_not_press_it(burst: int) -> None:
+    service = SimulatedService(rpm=600, burst=burst, latency_s=0.3)
+    paces = [Pace("auto", None), Pace("auto", None)]
+
+    async def together() -> None:
+        await asyncio.gather(*(Driver(pace, service, slots=64).run(20 * MINUTE_S) for pace in paces))
+
+    clock.run(together())
+    for pace in paces:
+        assert not any(why.startswith("pressing") for _, _, why in pace.statistics(0.0).history)
+    assert service.accepted_share(10 * MINUTE_S, 20 * MINUTE_S) >= 0.9
+    assert service.rejected_share(10 * MINUTE_S, 20 * MINUTE_S) <= 0.2
+
+
+class ClosingService(SimulatedService):
+    """Refuses everything for ten minutes once it has refused 200 calls of the last minute."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._rng = random.Random(0)
+        self._closed_until = 0.0
+        self.times_closed = 0
+
+    async def call(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0.0, 0.2))
+        now = asyncio.get_running_loop().time()
+        if now >= self._closed_until:
+            refused = sum(1 for at, accepted in self.arrivals[-400:] if not accepted and at >= now - MINUTE_S)
+            if refused <= 200:
+                await super().call()
+                return
+            self.times_closed += 1
+            self._closed_until = now + 10 * MINUTE_S
+        self.arrivals.append((now, False))
+        raise RateLimited()
+
+
+def test_a_service_that_closes_when_it_is_pressed_is_pressed_ever_more_rarely() -> None:
+    service = ClosingService(rpm=600, burst=1, latency_s=0.3)
+    pace = Pace("auto", None)
+    pressed_at = set[float]()
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(MINUTE_S)
+            history = pace.statistics(0.0).history
+            pressed_at.update(at for at, _, why in history if why.startswith("bursting: whether"))
+
+    async def hours() -> None:
+        watching = asyncio.create_task(watch())
+        await Driver(pace, service, slots=256).run(240 * MINUTE_S)
+        watching.cancel()
+
+    clock.run(hours())
+    waits_s = [b - a for a, b in itertools.pairwise(sorted(pressed_at))]
+    assert 2 <= len(waits_s) <= 5
+    assert waits_s[-1] >= 60 * MINUTE_S
 
 
 @pytest.mark.parametrize("burst", [1, 10, 60, 200, 600])

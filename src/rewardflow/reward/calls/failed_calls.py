@@ -6,6 +6,7 @@ counts apart from other failures; no retry is planned for a time at which the ve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rewardflow.reward.calls.account_parts import AccountParts
@@ -15,7 +16,7 @@ from rewardflow.reward.calls.giving_up import GivingUp
 from rewardflow.reward.calls.retry import Backoff
 from rewardflow.reward.groups.job import Job
 
-_MAX_REJECTIONS = 10  # after this many 429 answers the request itself is the problem
+_MAX_REJECTIONS = 10  # after this many 429 answers the request itself is the problem; more where most are refused
 
 
 class FailedCalls:
@@ -42,8 +43,9 @@ class FailedCalls:
         # A failure while the service is down says nothing about this job, and does not use up an attempt.
         is_outage = attempt.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
         if fault.kind == "rate_limited":
-            job.num_rejections += 1
-            num_failures, has_attempts = job.num_rejections, is_outage or job.num_rejections < _MAX_REJECTIONS
+            job.num_rejections += attempt.sent.refusal_weight
+            num_failures = math.ceil(job.num_rejections)
+            has_attempts = is_outage or job.num_rejections < _MAX_REJECTIONS
         else:
             if not is_outage:
                 job.num_failures += 1

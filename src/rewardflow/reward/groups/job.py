@@ -77,7 +77,7 @@ class Job:
         self.fault: Fault | None = None  # of the last attempt that failed
         self.num_calls = 0
         self.num_failures = 0
-        self.num_rejections = 0
+        self.num_rejections = 0.0  # 429s, each by how much it counts against the request
         self.num_running = 0
         self.queued_s = 0.0
         self.started_s = -1.0

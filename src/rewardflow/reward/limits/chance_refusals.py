@@ -106,7 +106,7 @@ class ChanceRefusals:
         self._num_calls = self._num_refused = 0.0  # that the share is taken of
         self._most_share = 0.0
         self._measured: tuple[Refusals, int, int] | None = None  # with the calls and refusals that are in the share
-        self._is_limit_soft = False
+        self.is_limit_soft = False  # it refused calls at a rate that was held, and fewer at a lower one
         self._test: ChanceTest | None = None
 
     @property
@@ -117,12 +117,12 @@ class ChanceRefusals:
     @property
     def is_expected(self) -> bool:
         """Whether some refusals are put up with at any rate."""
-        return self._is_limit_soft or self.share > 0.0
+        return self.is_limit_soft or self.share > 0.0
 
     def explains(self, refusals: Refusals) -> bool:
         """Whether refusals are so rare that they need no lower rate. A Retry-After always does."""
         by_chance = _MARGIN * self.share / (1.0 - self.share)
-        share = _RARE_SHARE + max(by_chance, _SOFT_SHARE if self._is_limit_soft else 0.0)
+        share = _RARE_SHARE + max(by_chance, _SOFT_SHARE if self.is_limit_soft else 0.0)
         return refusals.num_refused < _RARE + share * refusals.num_accepted and refusals.stopped_s == 0.0
 
     def begin_test(self, refusals: Refusals, share: float, now: float) -> None:
@@ -144,7 +144,7 @@ class ChanceRefusals:
         if is_chance and test is not None:
             self._accept(test.refusals)
         elif not is_chance:
-            self._is_limit_soft = True
+            self.is_limit_soft = True
 
     def goes_on(self, refusals: Refusals, share: float) -> bool:
         """Whether about the same share was refused before the rate was lowered and after; then refusals are chance."""
@@ -157,7 +157,7 @@ class ChanceRefusals:
     def measure(self, refusals: Refusals) -> None:
         """Takes calls at a rate that was kept into the share; so few refusals may show that the limit is not soft."""
         if refusals.num_sent >= _ENOUGH_TO_TELL and refusals.num_heard <= _HARD_SHARE * refusals.num_sent:
-            self._is_limit_soft = False
+            self.is_limit_soft = False
         if self.share > 0.0:
             self._count(refusals)
 

@@ -49,7 +49,7 @@ class Governors:
         self._run_ledgers = run_ledgers
         self._sink = sink
         self._concurrency = Concurrency(limits.max_concurrency)
-        self._pace = Pace(limits.rpm, limits.tpm)
+        self._pace = Pace(limits.rpm, limits.tpm, limits.max_refused)
         self._endpoints = Endpoints(limits.endpoints, window=limits.outage_window, share=limits.outage_share)
         self._reported_limit = self._concurrency.limit
         self._reported_rpm = self._pace.rpm

@@ -12,6 +12,9 @@ held a little below the rate, and in idle time. Until that allowance is spent, a
 higher limit.
 
 A Retry-After of many seconds makes refusals dear. Then the rate is narrowed down between bounds (`long_stops.py`).
+
+A limit without a burst is hardly used at a rate that it refuses little of. Where refusals are free, calls are sent much
+faster than it accepts (`soft_limits.py`, `pressing.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from rewardflow.reward.limits.counted_rate import (
     shows_no_burst,
 )
 from rewardflow.reward.limits.long_stops import LongStops
+from rewardflow.reward.limits.pressing import LONGEST_PRESS_S, Press, hardly_refuses, weight_of_refusal
 from rewardflow.reward.limits.rate_probes import (
     LEAST_EXCESS,
     MOST_FIRST_EXCESS,
@@ -44,6 +48,7 @@ from rewardflow.reward.limits.rate_probes import (
 )
 from rewardflow.reward.limits.rate_states import FIRST_RATE, HOLD_SHARE, LEAST_RATE, RateState, RateStates
 from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.soft_limits import SoftLimitEvidence, burst_size, refuses_bursts
 
 _ROUNDING = 1e-6
 _PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below this lost much of its time in stops
@@ -55,12 +60,18 @@ _SOFT_STEP = 1.05  # above the counted rate, at which a soft limit still refuses
 
 
 class LearntRate:
-    """Learns how many calls per second a service accepts: `rate`, None while no limit is known."""
+    """Learns how many calls per second a service accepts: `rate`, None while no limit is known.
 
-    def __init__(self) -> None:
+    At most about `max_refused` of the calls are refused once the rate is known.
+    """
+
+    def __init__(self, max_refused: float = 0.0) -> None:
+        self._max_refused = max_refused
         self._states = RateStates()
         self._stops = LongStops()
         self._chance = ChanceRefusals()
+        self._soft = SoftLimitEvidence()
+        self._press: Press | None = None
         # The state and rate before refusals lowered the rate, and the share that was refused.
         self._lowered_from: tuple[RateState, float | None, float] | None = None
         self._proven = 0.0  # the last rate at which nothing was refused for a while
@@ -84,6 +95,21 @@ class LearntRate:
         """The last changes: when, to how many calls a minute, and why."""
         return self._states.history
 
+    @property
+    def accepted_rate(self) -> float | None:
+        """Calls per second that the service accepts, as far as known: less than `rate` while a limit is pressed."""
+        return self.rate if self._press is None else self._press.accepted
+
+    @property
+    def pressed_share(self) -> float:
+        """The share of calls that are refused because the limit is pressed; 0 if it is not."""
+        return 0.0 if self._press is None else self._press.refused_share
+
+    @property
+    def refusal_weight(self) -> float:
+        """How much a refusal now counts against its request: less than 1 while most calls are refused on purpose."""
+        return 1.0 if self._press is None else weight_of_refusal(self._press.refused_share)
+
     def sent(self, now: float, spent_s: float) -> None:
         """Records that a call starts. `spent_s` is how long the rate delayed it, 0 if other reasons did."""
         states = self._states
@@ -96,6 +122,10 @@ class LearntRate:
             is_chance = self._chance.test_shows_chance(now, states.listen_s)
             if is_chance is not None:
                 self._end_test(now, is_chance=is_chance)
+        elif states.state == "bursting":
+            self._burst_on(now)
+        elif states.state == "pressing":
+            self._press_on(now)
         elif states.is_over(now):
             self._go_on(now)
 
@@ -109,6 +139,10 @@ class LearntRate:
         if now < self._stops.ends_at:  # the stop has already answered for the calls that were out
             return
         is_current = refusals is states.current
+        if refusals.is_trial or self._press is not None:
+            if is_current and states.state == "pressing":
+                self._press_on(now)
+            return
         if self._chance.refused(refusals, index):
             self._end_test(now, is_chance=True)
             return
@@ -136,6 +170,9 @@ class LearntRate:
     def stopped(self, stopped_s: float, now: float) -> None:
         """Records that a Retry-After stops all sending. Meanwhile the service may lose allowance it cannot save up."""
         states = self._states
+        self._soft.stopped()
+        if self._press is not None:
+            self._end_press(now, "refusals stop all sending", in_vain=True)
         if states.current.num_heard > 0:
             states.current.stopped_s += stopped_s
         at_least = self._stops.stopped(stopped_s, now)
@@ -148,6 +185,7 @@ class LearntRate:
         """Takes over a rate that the service announced: once for each value, and until refusals measure another."""
         if rate != self._hint:
             self._hint = rate
+            self._press = None
             self._states.hold_announced(now, rate)
 
     def _go_on(self, now: float) -> None:
@@ -162,7 +200,12 @@ class LearntRate:
         elif states.state == "listening":
             self._end_listening(now)
         elif states.state == "holding" and states.known is not None:
-            if self._lowered_from is not None and self._chance.goes_on(states.current, self._lowered_from[2]):
+            held, was_free = states.current, self._lowered_from is not None and self._lowered_from[0] == "free"
+            self._soft.held(held, states.known)
+            is_soft = self._soft.is_soft(now, is_surely_limit=self._chance.is_limit_soft)
+            if is_soft and not was_free and self._begin_press(held, now):
+                return
+            if self._lowered_from is not None and self._chance.goes_on(held, self._lowered_from[2]):
                 self._go_back(now)
                 return
             self._prove()
@@ -245,11 +288,62 @@ class LearntRate:
         self._proven = states.rate if states.saved.is_spent else min(states.rate, states.base)
         states.end_quiet_time()
 
+    def _begin_press(self, calls: Refusals, now: float) -> bool:
+        """Begins to press a limit that refused `calls` at this rate, with a rest and a burst; says whether it did."""
+        states = self._states
+        if states.rate is None or not states.is_even:
+            return False
+        accepted = states.rate * (1.0 - calls.num_heard / calls.num_sent)
+        press = Press(states.rate, accepted, self._max_refused, until=now + LONGEST_PRESS_S)
+        if press.is_possible:
+            self._press = press
+            states.rest(now, burst_size(press.polite_accepted) / accepted)
+        return press.is_possible
+
+    def _burst_on(self, now: float) -> None:
+        """Starts calls at once after the rest, and then listens whether they are refused."""
+        states, press = self._states, self._press
+        assert press is not None
+        num_sent = states.current.num_sent + 1  # with the call that starts now
+        if num_sent == 1:
+            states.burst(now)
+        elif num_sent >= burst_size(press.polite_accepted):
+            states.listen(now, press.polite_rate)
+
+    def _press_on(self, now: float) -> None:
+        """Goes on to the next rate above the limit, once it is known how many calls were accepted at this one."""
+        states, press = self._states, self._press
+        assert press is not None
+        calls = states.current
+        if hardly_refuses(calls):
+            self._end_press(now, "hardly refused", in_vain=False, rate=press.rate)
+        elif press.is_measured(calls):
+            if now >= press.until:
+                self._end_press(now, "pressed for long", in_vain=False)
+            elif press.go_on(calls, is_even=states.is_even):
+                states.press(now, press.rate)
+            else:
+                self._end_press(now, "no more are accepted", in_vain=True)
+
+    def _end_press(self, now: float, reason: str, *, in_vain: bool, rate: float | None = None) -> None:
+        """Goes on at `rate`, or at the one at which few calls were refused before."""
+        press, self._press = self._press, None
+        assert press is not None
+        self._soft.pressed(now, press.polite_accepted, in_vain=in_vain)
+        polite = min(press.polite_rate / HOLD_SHARE, _SOFT_STEP * press.polite_accepted)
+        self._states.hold(now, rate or polite, self._states.current, reason)
+
     def _end_listening(self, now: float) -> None:
-        """Goes on with what the calls before showed: those of a sweep, or those of a search."""
+        """Goes on with what the calls before showed: those of a sweep, of a search, or those that came at once."""
         states, heard = self._states, self._states.previous
         heard.settle(now)
-        if states.sweep is not None and heard is states.sweep.refusals:
+        if self._press is not None and heard.is_trial:
+            if refuses_bursts(heard):
+                states.press(now, self._press.rate)
+            else:
+                self._chance.is_limit_soft = False
+                self._end_press(now, "calls at once are accepted", in_vain=True)
+        elif states.sweep is not None and heard is states.sweep.refusals:
             if heard.num_heard > 0:
                 states.hold(now, states.sweep.measured_rate(), heard, "measured by sweep")
             else:
@@ -281,6 +375,8 @@ class LearntRate:
         """Goes on with the rate that a count gives, as far as the count can be relied on."""
         states = self._states
         at_least = max(refusals.num_accepted, 1) / refusals.elapsed_s
+        if refusals is states.current and states.state == "holding":
+            self._soft.held(refusals, states.base)
         if refusals is states.current and states.rate is not None and states.rate <= states.quiet_rate:
             states.quiet_rate = self._proven = 0.0  # allowance had kept it quiet, or the limit was lowered
         if accepts_nothing(refusals) and states.rate is not None:
@@ -307,9 +403,14 @@ class LearntRate:
     def _count_on(self, refusals: Refusals, now: float) -> None:
         """Sends at the upper bound of a rough count: there the service refuses a little until the count is good."""
         states = self._states
+        if self._chance.share == 0.0:  # chance refusals make counts rough too
+            self._soft.counted(refusals)
+        is_current = refusals is states.current
+        if is_current and self._soft.is_soft(now, is_surely_limit=False) and self._begin_press(refusals, now):
+            return
         num_bound = refusals.num_accepted + 1  # one more accepted call than was counted bounds the rate from above
         bound = num_bound / refusals.elapsed_s
-        if refusals is states.current:
+        if is_current:
             assert states.rate is not None
             bound = min(bound, states.rate / (1.0 + LEAST_EXCESS))
         elif states.state != "climbing":

@@ -22,6 +22,7 @@ from rewardflow.reward.limits.learnt_rate import LearntRate
 from rewardflow.reward.limits.rate_limit_headers import read_limits
 from rewardflow.reward.limits.refusals import Refusals
 from rewardflow.reward.limits.surprising_numbers import AnnouncedLimit, AskedWaits, UsualTokens
+from rewardflow.reward.settings import MAX_REFUSED
 
 # Timers may wake a loop late by up to this much. Rates with shorter intervals may catch up. Slower rates do not: they
 # lose little, and a service without a burst would refuse a call that catches up.
@@ -33,10 +34,13 @@ _TOKEN_ROUNDING = 1e-6
 class Start:
     """The record of a call that started; the caller passes it back to `Pace` when the call ends."""
 
-    __slots__ = ("at", "index", "interval_s", "refusals", "tokens")
+    __slots__ = ("at", "index", "interval_s", "refusal_weight", "refusals", "tokens")
 
-    def __init__(self, at: float, tokens: int, interval_s: float, refusals: Refusals, index: int) -> None:
+    def __init__(
+        self, at: float, tokens: int, interval_s: float, refusals: Refusals, index: int, refusal_weight: float
+    ) -> None:
         self.at = at
+        self.refusal_weight = refusal_weight  # how much a 429 counts against the request
         self.interval_s = interval_s
         self.tokens = tokens
         self.refusals = refusals
@@ -45,7 +49,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceStatistics:
-    rpm: float | None
+    rpm: float | None  # that are accepted
+    pressed_share: float  # of the calls, refused because they are sent faster than a limit without a burst accepts
     tpm: float | None
     num_limited: int
     state: str
@@ -91,12 +96,15 @@ class Pace:
     """The pace of one service account: requests and tokens a minute, set or learnt."""
 
     def __init__(
-        self, rpm: float | Literal["auto"] | None = "auto", tpm: float | Literal["auto"] | None = "auto"
+        self,
+        rpm: float | Literal["auto"] | None = "auto",
+        tpm: float | Literal["auto"] | None = "auto",
+        max_refused: float = MAX_REFUSED,
     ) -> None:
         for name, value in (("rpm", rpm), ("tpm", tpm)):
             if value is not None and value != "auto" and not value > 0:
                 raise InvalidInput(f'{name} must be positive, "auto" or None, got {value!r}')
-        self._learnt = LearntRate() if rpm == "auto" else None
+        self._learnt = LearntRate(max_refused) if rpm == "auto" else None
         self._learns_tokens = tpm == "auto"
         self._budget = None if tpm is None or tpm == "auto" else TokenBudget(tpm)
         self._interval_s = 0.0 if rpm is None or rpm == "auto" else 60.0 / rpm
@@ -112,7 +120,9 @@ class Pace:
 
     @property
     def rpm(self) -> float | None:
-        """Requests a minute now; None while nothing limits them."""
+        """Requests a minute that the service accepts, set or learnt; None while nothing limits them."""
+        if self._learnt is not None:
+            return None if self._learnt.accepted_rate is None else 60.0 * self._learnt.accepted_rate
         return 60.0 / self._interval_s if self._interval_s > 0.0 else None
 
     @property
@@ -147,12 +157,11 @@ class Pace:
         When the call ends, pass the result to `succeeded`, `limited` or `abandoned`.
         """
         interval_s, refusals = self._interval_s, self._refusals  # as the call is sent; `_space` may change both
-        if interval_s > 0.0:
-            self._space(now)
+        refusal_weight = self._space(now) if interval_s > 0.0 else 1.0
         if self._budget is not None:
             self._budget.spend(now, tokens)
         refusals.num_sent += 1
-        return Start(now, tokens, interval_s, refusals, refusals.num_sent)
+        return Start(now, tokens, interval_s, refusals, refusals.num_sent, refusal_weight)
 
     def succeeded(self, start: Start, now: float, tokens_used: int = 0) -> None:
         """Records an answered call. `tokens_used` is what the service reported; 0: no report, keep the reservation."""
@@ -219,6 +228,7 @@ class Pace:
             state, history = "set" if self._interval_s > 0.0 else "unlimited", ()
         return PaceStatistics(
             rpm=self.rpm,
+            pressed_share=0.0 if self._learnt is None else self._learnt.pressed_share,
             tpm=self.tpm,
             num_limited=self._num_limited,
             state=state,
@@ -234,15 +244,20 @@ class Pace:
             self._follow(now)
         self._stopped_until = until
 
-    def _space(self, now: float) -> None:
-        interval_s = self._interval_s
+    def _space(self, now: float) -> float:
+        """Plans when the next call may start; returns how much a refusal of this one counts against its request."""
+        interval_s, refusal_weight = self._interval_s, 1.0
         slack_s = 0.0 if interval_s >= _WAKE_UP_S else _WAKE_UP_S
         due_at = max(self._next_at, now - slack_s)
         if self._learnt is not None:
+            # A call that was not held back follows no other closely, so that a limit that is pressed would accept it.
             is_prompt = now - max(self._next_at, self._stopped_until) <= max(interval_s, 2.0 * _WAKE_UP_S)
+            if is_prompt:
+                refusal_weight = self._learnt.refusal_weight
             self._learnt.sent(now, interval_s if is_prompt else 0.0)
             self._follow(now)
         self._next_at = due_at + self._interval_s
+        return refusal_weight
 
     def _follow(self, now: float) -> None:
         """Takes over the learnt rate."""

@@ -4,6 +4,7 @@ Always true: the rate is None exactly while the state is "free", and positive in
 the rate changed, for the last 64 changes.
 
     free -> searching -> listening -> sweeping -> listening -> climbing -> holding -> sweeping ...
+                                                                           holding -> bursting -> listening -> pressing
 
 free: no limit is known.
 searching: the rate doubles every two seconds.
@@ -15,6 +16,8 @@ holding: the rate stays just below a measured one, for 55 s and 200 calls, and l
     all sending for long. Refusals so rare that they may be chance change nothing.
 testing: refusals went on after the rate was lowered, so calls at 70 % of it show whether they are chance
     (`chance_refusals.py`).
+bursting: after a rest, some calls start at once and show whether the service has a burst.
+pressing: the rate is far above a soft limit, where it gets most calls accepted (`pressing.py`).
 
 Idle time does not count: only calls sent as fast as the rate allowed make a state go on to the next.
 """
@@ -30,7 +33,9 @@ from rewardflow.reward.limits.counted_rate import MostlyRefused
 from rewardflow.reward.limits.rate_probes import LEAST_EXCESS, RateClimb, RateSweep, SavedAllowance
 from rewardflow.reward.limits.refusals import Refusals
 
-RateState = Literal["free", "searching", "listening", "sweeping", "climbing", "holding", "testing"]
+RateState = Literal[
+    "free", "searching", "listening", "sweeping", "climbing", "holding", "testing", "bursting", "pressing"
+]
 
 FIRST_RATE = 1.0  # calls per second at the start of a search
 LEAST_RATE = 1 / 30  # calls per second, the least while everything is refused
@@ -45,6 +50,9 @@ _HOLD_S = 55.0  # a limit that was raised is found soon after; holding for longe
 _HOLD_ECHOES = 15.0  # if refusals take long to arrive, a climb costs many of them: hold for longer
 _LONGEST_HOLD_S = 300.0
 _LEAST_HOLD_CALLS = 200  # each new measurement costs a few refusals
+
+_AT_ONCE = 1000.0  # calls per second: a burst
+_EVEN_SHARE = 0.9  # of calls that the rate delayed: slots and the caller hardly did
 
 _HISTORY = 64
 _NEWS = 0.01  # the history leaves out smaller changes of the rate
@@ -69,6 +77,7 @@ class RateStates:
         self._climb = RateClimb(0.0)
         self._quiet_s = 0.0  # time spent sending at full rate without a refusal
         self._quiet_calls = 0  # calls sent in that time
+        self._num_even = 0  # calls of the current measurement that the rate delayed
         self._search_from = FIRST_RATE
         self._doublings = 0
         self._listen_until = math.inf
@@ -95,6 +104,7 @@ class RateStates:
         if spent_s > 0.0:
             self._quiet_s += spent_s
             self._quiet_calls += 1
+            self._num_even += 1
 
     def heard(self, latency_s: float) -> None:
         """Records how long a refusal took to arrive."""
@@ -116,12 +126,18 @@ class RateStates:
         if self.current.num_heard > 0:
             self.renew()
 
-    def renew(self, previous: Refusals | None = None) -> None:
+    @property
+    def is_even(self) -> bool:
+        """Whether the rate alone decided when the calls of this measurement were sent."""
+        return self._num_even >= _EVEN_SHARE * self.current.num_sent
+
+    def renew(self, previous: Refusals | None = None, *, is_trial: bool = False) -> None:
         """Starts a new measurement for the calls sent from now on; late refusals still count for `previous`."""
         self.previous = previous or self.current
-        self.current = Refusals()
+        self.current = Refusals(is_trial=is_trial)
         self._quiet_s = 0.0
         self._quiet_calls = 0
+        self._num_even = 0
         self._mostly_refused.restart(0)
 
     def free(self, now: float, reason: str) -> None:
@@ -199,6 +215,19 @@ class RateStates:
         self.base = base
         self.renew(refusals)
         self._choose(now, "testing", TEST_RATE * base, "whether refusals are chance")
+
+    def rest(self, now: float, seconds: float) -> None:
+        """Lets the service save up allowance: the next call starts after so long, and `burst` follows."""
+        self.renew(is_trial=True)
+        self._choose(now, "bursting", 1.0 / seconds, "whether calls at once are refused")
+
+    def burst(self, now: float) -> None:
+        self._choose(now, "bursting", _AT_ONCE, "calls at once")
+
+    def press(self, now: float, rate: float) -> None:
+        """Sends at this rate in a new measurement."""
+        self.renew(is_trial=True)
+        self._choose(now, "pressing", rate, "more are accepted")
 
     def halve_if_mostly_refused(self, index: int, now: float) -> bool:
         """Records that call `index` was refused; halves the rate if most calls are, and says whether it did.

@@ -23,6 +23,7 @@ class Refusals:
         "_last_at",
         "_last_index",
         "_young",
+        "is_trial",
         "lowest_rate",
         "num_heard",
         "num_refused",
@@ -30,7 +31,8 @@ class Refusals:
         "stopped_s",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_trial: bool = False) -> None:
+        self.is_trial = is_trial  # sent far too fast on purpose: refusals are no reason for a lower rate
         self.num_sent = 0
         self.num_heard = 0  # all refusals that arrived
         self.num_refused = 0  # the refusals that are in the count
