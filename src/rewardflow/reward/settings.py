@@ -116,7 +116,7 @@ class LimitOptions(TypedDict, total=False):
     tpm: float | Literal["auto"] | None
     """tokens a minute; "auto" learns them from headers, None: no limit"""
     max_refused: float
-    """the largest share of calls that rpm="auto" may have refused, to use a limit without a burst; 0: few"""
+    """the largest share of calls refused, where rpm="auto" presses a limit without a burst; 0.2: never presses"""
     timeout_s: float | None
     """time for one attempt; None: no limit"""
     verdict_timeout_s: float | None
