@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -107,22 +107,137 @@ def test_a_reward_that_cancels_all_tasks_closes_the_agent_with_its_name(run: Any
         within_limit(lambda: run(reward))
 
 
-def test_a_task_of_the_reward_that_raises_what_ends_programs_does_not_end_the_loop_of_score() -> None:
-    async def raise_in_task(error: BaseException) -> None:
+async def in_a_task(work: Coroutine[Any, Any, None]) -> None:
+    await asyncio.create_task(work)
+
+
+async def gathered(work: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(asyncio.sleep(0.0), work)
+
+
+async def with_a_limit(work: Coroutine[Any, Any, None]) -> None:
+    await asyncio.wait_for(work, 10.0)
+
+
+async def in_a_group(work: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(work)
+
+
+@pytest.mark.parametrize("run", [by_score, by_agent])
+@pytest.mark.parametrize("start", [in_a_task, gathered, with_a_limit, in_a_group])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyboardInterrupt(), "raised KeyboardInterrupt"),
+        (SystemExit(3), "raised SystemExit: 3"),
+        (GeneratorExit(), "GeneratorExit"),
+    ],
+)
+def test_a_task_of_the_reward_that_raises_what_ends_programs_fails_its_verdict_alone(
+    run: Any, start: Any, error: BaseException, message: str
+) -> None:
+    async def raise_it() -> None:
+        await asyncio.sleep(0.001)
         raise error
 
-    for error, message in (
-        (KeyboardInterrupt(), "raised KeyboardInterrupt"),
-        (SystemExit(3), "SystemExit: 3"),
-        (GeneratorExit(), "raised GeneratorExit"),
-    ):
+    async def reward(response: str) -> float:
+        if response == "bad":
+            await start(raise_it())
+        return 1.0
 
-        async def reward(response: str, error: BaseException = error) -> float:
-            if response == "bad":
-                await asyncio.create_task(raise_in_task(error))
-            return 1.0
+    check_only_bad_failed(within_limit(lambda: run(reward)), message)
 
-        check_only_bad_failed(within_limit(lambda reward=reward: by_score(reward)), message)  # type: ignore[misc]
+
+def test_tasks_of_others_and_their_factory_are_left_alone() -> None:
+    made: list[str] = []
+
+    async def raise_in_task() -> None:
+        raise SystemExit(3)
+
+    def factory(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(coroutine.__name__)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async def reward(response: str) -> float:
+        await asyncio.create_task(asyncio.sleep(0.0))
+        return 1.0
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(factory)
+        async with rf.RewardAgent(reward) as one, rf.RewardAgent(reward) as other:
+            await asyncio.gather(one.submit(ROLLOUTS).all(), other.submit(ROLLOUTS).all())
+        assert loop.get_task_factory() is factory
+        assert "sleep" in made
+        async with rf.RewardAgent(reward):
+            await asyncio.create_task(raise_in_task())
+
+    with pytest.raises(SystemExit):
+        within_limit(lambda: asyncio.run(main()))  # type: ignore[arg-type, func-returns-value]
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 3])
+@pytest.mark.parametrize("waits_first", [False, True])
+def test_a_reward_that_cancels_its_own_task_fails_alone(num_slots: int, waits_first: bool) -> None:
+    def cancel_own_task() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async def main() -> list[rf.Reward]:
+        reward = misbehaving(cancel_own_task, waits_first=waits_first)
+        rollouts = [rollout for number in range(10) for rollout in group(str(number), "bad" if number == 4 else "good")]
+        async with rf.RewardAgent(reward, max_concurrency=num_slots, max_attempts=1) as agent:
+            return [one.rewards[0] for one in await agent.submit(rollouts).all()]
+
+    rewards = within_limit(lambda: asyncio.run(main()))
+    assert [one.value for one in rewards] == [None if number == 4 else 1.0 for number in range(10)]
+    assert "cancelled the task that runs it" in (rewards[4].error or "")
+
+
+def raiser(error: BaseException) -> Any:
+    def method(self: object, *arguments: object) -> Any:
+        raise error
+
+    return method
+
+
+@pytest.mark.parametrize("run", [by_score, by_agent])
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), KeyboardInterrupt(), ValueError("odd")])
+def test_an_exception_that_cannot_be_shown_fails_alone(run: Any, error: BaseException) -> None:
+    odd = type("Odd", (Exception,), {"__str__": raiser(error)})
+
+    def reward(response: str) -> float:
+        if response == "bad":
+            raise odd
+        return 1.0
+
+    check_only_bad_failed(within_limit(lambda: run(reward)), "its text cannot be made")
+
+
+@pytest.mark.parametrize("run", [by_score, by_agent])
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), KeyboardInterrupt(), ValueError("odd")])
+def test_an_answer_whose_methods_raise_fails_alone(run: Any, error: BaseException) -> None:
+    names = (
+        "__getitem__",
+        "__iter__",
+        "__len__",
+        "__contains__",
+        "get",
+        "keys",
+        "items",
+        "values",
+        "copy",
+        "__float__",
+    )
+    odd = type("Odd", (dict,), {name: raiser(error) for name in names})
+
+    def reward(response: str) -> Any:
+        return odd() if response == "bad" else 1.0
+
+    rewards = within_limit(lambda: run(reward))
+    assert [one.value for one in rewards] == [1.0, None, 1.0]
 
 
 @pytest.mark.parametrize("action", [raise_interrupt, raise_generator_exit])

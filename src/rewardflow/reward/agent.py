@@ -27,6 +27,7 @@ from rewardflow.reward.agent_statistics import AgentStatistics
 from rewardflow.reward.calls.dispatcher import Dispatcher
 from rewardflow.reward.code.hooks import Hooks
 from rewardflow.reward.code.reward_forms import RewardLike
+from rewardflow.reward.code.reward_tasks import guarded_tasks
 from rewardflow.reward.code.scorer import Scorer
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.component import Component, Weighted, as_parts, part_name
@@ -178,6 +179,7 @@ class RewardAgent(TicketAgent):
         """
         settings, stack = self.settings, self._resources
         stack.enter_context(fewer_collections(self._rewards.most_calls))
+        stack.enter_context(guarded_tasks(loop))
         if settings.run_dir is not None:
             self._recorder = Recorder(settings.run_dir, loop, loads=self._account_loads)
             stack.push_async_callback(self._recorder.aclose)

@@ -21,6 +21,7 @@ from rewardflow.reward.calls.failed_calls import FailedCalls
 from rewardflow.reward.calls.faults import Fault, fault_of, user_fault, with_reported_headers
 from rewardflow.reward.calls.giving_up import GivingUp
 from rewardflow.reward.calls.hedging import Hedging
+from rewardflow.reward.code.context_transfer import as_ordinary_exception, may_be_ctrl_c, text_of
 from rewardflow.reward.code.coroutine_driver import TasksCancelled
 from rewardflow.reward.code.current_call import Call, drop_odd_usage
 from rewardflow.reward.groups.job import Job
@@ -112,7 +113,12 @@ class AttemptLife:
     @staticmethod
     def parse(attempt: Attempt, answer: Any) -> tuple[Reward, ...] | None:
         job = attempt.job
-        return None if job.is_done else job.scorer.loaded.parse(answer, len(job.rollouts))
+        try:
+            return None if job.is_done else job.scorer.loaded.parse(answer, len(job.rollouts))
+        except (GeneratorExit, KeyboardInterrupt) as error:  # from a method of the user's own answer
+            if may_be_ctrl_c(error):
+                raise
+            raise as_ordinary_exception(error) from error
 
     def fault_of(self, attempt: Attempt, error: BaseException) -> Fault:
         if isinstance(error, TasksCancelled):
@@ -125,7 +131,8 @@ class AttemptLife:
                 fault = self._user_fault(attempt, error)
             return with_reported_headers(fault, attempt.call.headers)
         took_s = self._loop.time() - attempt.started_s
-        killed = f"{error} did not end and was killed: " if str(error) else ""  # named by the thread that waited for it
+        waited_for = text_of(error)  # named by the thread that waited for it
+        killed = f"{waited_for} did not end and was killed: " if waited_for else ""
         return Fault(kind="timeout", message=f"{killed}no answer within {took_s:g} s", is_retryable=True)
 
     def cancelled_by_itself(self, attempt: Attempt, error: BaseException) -> Fault:

@@ -49,7 +49,7 @@ class Deadline:
         is_cancelled = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
         if self.task is not None and (self.is_expired or not is_cancelled):
             # Our own request, or one left by the code inside: before Python 3.13 a failed task group removes none.
-            while self.task.cancelling() > self._num_requests:
+            while self.task.cancelling() > self._num_requests and not _is_cancellation_due(self.task):
                 self.task.uncancel()
         if self.is_expired and (exc_type is None or is_cancelled):
             # Even if the code inside caught the cancellation and returned an answer.
@@ -73,6 +73,14 @@ class Deadline:
     def _cancel(self) -> None:
         if not self.is_over and self.task is not None:
             self.task.cancel()
+
+
+def _is_cancellation_due(task: asyncio.Task[Any]) -> bool:
+    """Whether the task will get a CancelledError when it next waits; before Python 3.13 `uncancel` does not undo this.
+
+    The request must then stay, so that the task's owner sees it and lets the task end.
+    """
+    return bool(getattr(task, "_must_cancel", False))
 
 
 class Deadlines:

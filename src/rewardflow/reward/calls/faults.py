@@ -14,6 +14,7 @@ from typing import Any
 
 from rewardflow.errors import RateLimited, ServiceError, Unparsable
 from rewardflow.observe.redact import redact
+from rewardflow.reward.code.context_transfer import text_of
 from rewardflow.reward.code.error_bodies import body_of_error
 from rewardflow.reward.code.user_frames import first_cause, origin_of
 from rewardflow.reward.limits.plausible_numbers import WAIT_S
@@ -138,11 +139,7 @@ def with_reported_headers(fault: Fault, reported: Mapping[str, str] | None) -> F
 
 def describe(error: BaseException) -> str:
     """Returns a short description of an exception, without secrets and of bounded length."""
-    try:
-        text = str(error).strip()
-    except Exception as unprintable:  # raised by the exception's own `__str__`, or by arguments nested too deep
-        text = f"its text cannot be made: {type(unprintable).__name__}"
-    name = type(error).__name__
+    name, text = type(error).__name__, text_of(error)
     return redact(f"{name}: {text}" if text else name)[:_MAX_ERROR_CHARS]
 
 

@@ -48,10 +48,20 @@ def as_ordinary_exception(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
-    name, text = type(error).__name__, str(error)
+    name, text = type(error).__name__, text_of(error)
     wrapped = RuntimeError(f"reward code raised {name}: {text}" if text else f"reward code raised {name}")
     wrapped.__cause__ = error
     return wrapped
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the text of an exception, whatever its own `__str__` raises; its arguments may be nested too deep."""
+    try:
+        return str(error).strip()
+    except BaseException as unprintable:
+        if may_be_ctrl_c(unprintable):
+            raise
+        return f"its text cannot be made: {type(unprintable).__name__}"
 
 
 def may_be_ctrl_c(error: BaseException) -> bool:
