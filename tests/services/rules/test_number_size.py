@@ -76,3 +76,17 @@ def test_a_deep_expression_is_measured_without_recursion(depth: int) -> None:
         deep = sympy.Basic.__new__(sympy.Add, deep, x)
     assert size_bound(deep) > depth
     assert is_too_large(sympy.Basic.__new__(sympy.Tuple, *[x] * 30_000))
+
+
+@pytest.mark.parametrize("exponent", ["1.5", "-2.5", "0.5", "-0.05"])
+def test_a_decimal_exponent_is_as_large_as_it_is(exponent: str) -> None:
+    for base in (sympy.Integer(10), sympy.Symbol("x"), sympy.Float("0.3")):
+        assert not is_too_large(sympy.Pow(base, sympy.Float(exponent), evaluate=False))
+
+
+def test_a_power_of_a_decimal_number_has_as_many_digits_but_a_large_decimal_exponent_is_still_too_large() -> None:
+    assert not is_too_large(sympy.Pow(sympy.Float("1.0001"), sympy.Integer(10_000_000), evaluate=False))
+    assert is_too_large(sympy.Pow(sympy.Integer(9), sympy.Float("9999999"), evaluate=False))
+    assert is_too_large(sympy.Pow(sympy.Integer(9), sympy.Float("1e400"), evaluate=False))
+    tower = sympy.Pow(sympy.Float("0.5"), sympy.Integer(-30), evaluate=False)
+    assert is_too_large(sympy.Pow(sympy.Integer(9), tower, evaluate=False))

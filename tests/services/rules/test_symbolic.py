@@ -22,6 +22,8 @@ from rewardflow.services.rules import Math
         ("x^2+1", r"\boxed{1+x^2}", 1.0),
         ("(1, 2)", r"\boxed{(1,2)}", 1.0),
         (r"3\pi", r"\boxed{3}", 0.0),
+        ("8", r"\boxed{4^{1.5}}", 1.0),
+        (r"\sqrt{x}", r"\boxed{x^{0.5}}", 1.0),
         (42, "The answer is 42", 1.0),
         ("42", "I do not know", 0.0),
     ],

@@ -54,6 +54,8 @@ def _bits(node: Any, parts: list[float]) -> float:
     if getattr(node, "is_Number", False):
         return _number_bits(node)
     match type(node).__name__, parts:
+        case "Pow", [base, _] if getattr(node.args[0], "is_Float", False):
+            return base  # a power of a decimal number is one, with as many digits
         case "Pow", [base, exponent]:
             return max(base, 1.0) * _magnitude(node.args[1], exponent)
         case "factorial" | "factorial2" | "subfactorial" | "gamma", [argument]:
@@ -73,4 +75,6 @@ def _magnitude(node: Any, bits: float) -> float:
     value = getattr(node, "p", None)
     if isinstance(value, int) and getattr(node, "q", None) == 1:
         return float(min(abs(value), 1 << 60))
+    if getattr(node, "is_Float", False):
+        return min(abs(float(node)), math.exp2(60.0))
     return math.exp2(min(bits, 60.0))
