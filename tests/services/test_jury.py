@@ -145,3 +145,30 @@ def test_a_jury_is_written_in_yaml() -> None:
 def test_a_jury_that_cannot_work_is_refused(settings: dict[str, object], rule: str) -> None:
     with pytest.raises((InvalidInput, rf.RewardLoadError), match=rule):
         Jury(**{"judges": [constant(0.0), constant(1.0)], **settings})  # type: ignore[arg-type]
+
+
+def test_no_judge_sees_what_another_one_writes_into_the_values() -> None:
+    seen: list[list[int]] = []
+
+    class Decider:
+        """Looks twice: before the call, and in it."""
+
+        def decide_locally(self, rollout: rf.Rollout) -> None:
+            write(rollout)
+
+        async def compute_score(self, rollout: rf.Rollout) -> float:
+            return write(rollout)
+
+    def write(rollout: rf.Rollout) -> float:
+        seen.append(list(rollout.extra_info["steps"]))
+        rollout.extra_info["steps"].append(9)
+        return 0.5
+
+    async def ask(rollout: rf.Rollout) -> float:
+        return write(rollout)
+
+    rollouts = [rf.Rollout(group_id="g", response="a", extra_info={"steps": [1]})]
+    (verdict,) = score(Jury(judges=[ask, Decider(), ask], parallel=1), rollouts)
+    assert verdict.value == 0.5
+    assert seen == [[1]] * 4
+    assert rollouts[0].extra_info["steps"] == [1]

@@ -2,7 +2,7 @@
 
 Always true: an inner verdict is scored, or its failure is raised as the error of its kind, so that the agent treats the
 outer call as it would have treated the inner one. What an inner verdict cost counts for the outer call, also if the
-verdict failed.
+verdict failed. No judge sees what another one writes into the rollout's values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from rewardflow import clock
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.code.abandonment import wait_for_thread
-from rewardflow.reward.code.contract import LoadedReward, load_reward
+from rewardflow.reward.code.contract import LoadedReward, load_reward, with_own_values
 from rewardflow.reward.code.current_call import report_usage
 from rewardflow.reward.code.late_answers import LateAnswers, SeveralLateAnswers
 from rewardflow.reward.code.reward_forms import RewardLike
@@ -43,9 +43,10 @@ class InnerJudge:
     async def score(self, rollout: Rollout) -> Reward:
         """Returns the judge's scored verdict, or raises."""
         loaded = self.loaded
-        decided = await self._run(loaded.decide_locally, rollout) if loaded.decide_locally else None
+        ask = loaded.decide_locally
+        decided = None if ask is None else await self._run(ask, with_own_values(rollout))
         if decided is None:
-            arguments = loaded.arguments((rollout,))
+            arguments = loaded.arguments((with_own_values(rollout),))
             if loaded.is_async:
                 decided = await loaded.function(**arguments)
             else:

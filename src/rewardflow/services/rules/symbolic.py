@@ -30,7 +30,9 @@ class Math(AnswerWorth):
     such as `9^{9999999}` counts as right if the truth is the same text; otherwise it counts as unanswered.
     """
 
-    frozen_identity: ClassVar = FrozenIdentity("rewardflow.reward.services.rules.symbolic:Math", "2")
+    frozen_identity: ClassVar = FrozenIdentity(
+        "rewardflow.reward.services.rules.symbolic:Math", "1d230a0289b488bb590960e12bbc5196"
+    )
 
     tail_chars: int = 4000
 
