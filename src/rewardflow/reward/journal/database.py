@@ -236,6 +236,17 @@ def column_problems(connection: sqlite3.Connection) -> list[str]:
     ]
 
 
+@contextlib.contextmanager
+def texts_as_bytes(connection: sqlite3.Connection) -> Iterator[None]:
+    """Reads texts as bytes in this block, because one that is no UTF-8 any more would end a query."""
+    before = connection.text_factory
+    connection.text_factory = bytes
+    try:
+        yield
+    finally:
+        connection.text_factory = before
+
+
 def text_of(value: object) -> str:
     """Returns a text that was read; some connections read texts as bytes, because a broken one would end the query."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

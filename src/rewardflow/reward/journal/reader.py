@@ -82,7 +82,7 @@ class JournalReader:
             saved.require_known(self.path)
             if not has_reservations(self._connection):
                 return saved.usd
-            money = read_reservations(self._connection, run, all_runs=False)
+            money = read_reservations(self._connection, run, all_runs=False, checks_pages=True)
         money.require_sound(self.path)
         return saved.usd + money.spent_usd + money.uncertain_usd
 

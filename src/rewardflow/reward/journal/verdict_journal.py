@@ -65,11 +65,13 @@ class Journal:
         *,
         run: str | None,
         store: Store = "full",
+        has_cap: bool = False,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         exclusive: bool | None = None,
     ) -> None:
         """Opens or creates the file; blocks for at most about `lock_timeout_s`.
 
+        `has_cap`: money counts against a cap, so what was saved about it is proven first, which takes longer.
         `exclusive` locks all other processes out, also readers; None does so on network file systems only.
         """
         if store not in get_args(Store):
@@ -84,7 +86,7 @@ class Journal:
                 self._saved_costs = read_saved_costs(connection, run)
                 self.spent_by_run_usd = spent_by_run_usd(connection) if run is None else {}
                 create_reservations(connection)
-                self.stored_money = read_reservations(connection, its_run, all_runs=run is None)
+                self.stored_money = read_reservations(connection, its_run, all_runs=run is None, checks_pages=has_cap)
             undo.pop_all()
         self._writer = JournalWriter(connection, self.path, run=its_run, store=store, lock=lock)
         self._saved_costs.warn_of_changes(self.path)
