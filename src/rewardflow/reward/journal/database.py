@@ -199,7 +199,7 @@ def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
         if name not in known:
             connection.execute(f"ALTER TABLE verdicts ADD COLUMN {name} {_COLUMN_TYPES[name]}")
     _widen_index(connection)
-    if problems := column_problems(connection):
+    if problems := schema_problems(connection):
         hint = f"`rewardflow journal check --repair {path}` keeps its rows"
         raise JournalError(f"cannot use the journal {path}: {'; '.join(problems)}; {hint}")
     connection.execute("COMMIT")
@@ -225,15 +225,20 @@ def column_names(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('verdicts')")]
 
 
-def column_problems(connection: sqlite3.Connection) -> list[str]:
-    """Names the columns whose type changed on disk: SQLite would then find other values in them, or none."""
+def schema_problems(connection: sqlite3.Connection) -> list[str]:
+    """Says what changed on disk in the schema.
+
+    Under a column of another type SQLite would find other values, or none; a table that begins at the page of another
+    one would show that one's rows, and be written over it.
+    """
     declared = connection.execute("SELECT name, type FROM pragma_table_info('verdicts')")
     types = {text_of(name): text_of(type_) for name, type_ in declared}
+    query = "SELECT rootpage FROM sqlite_master WHERE rootpage > 0 GROUP BY rootpage HAVING count(*) > 1"
     return [
         f"column {name} must be {wanted}, got {types[name]}"
         for name, wanted in _COLUMN_TYPES.items()
         if types.get(name, wanted) != wanted
-    ]
+    ] + [f"one table or index must begin at page {page}, got several" for (page,) in connection.execute(query)]
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ from typing import Final
 
 from rewardflow.reward.journal.database import (
     LOCK_TIMEOUT_S,
-    column_problems,
     open_for_reading,
+    schema_problems,
     text_of,
     translated_errors,
 )
@@ -70,7 +70,7 @@ def check_journal(path: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_
 
 
 def _page_problems(connection: sqlite3.Connection) -> Iterator[str]:
-    yield from column_problems(connection)
+    yield from schema_problems(connection)
     try:
         for (text,) in connection.execute(f"PRAGMA integrity_check({MAX_PAGE_PROBLEMS})"):
             message = text_of(text)

@@ -78,7 +78,7 @@ class JournalReader:
     def used_usd(self, run: str) -> float:
         """Returns what a run has spent or may have spent; raises `JournalError` if that changed on disk."""
         with translated_errors(self.path):
-            saved = read_saved_costs(self._connection, run)
+            saved = read_saved_costs(self._connection, run, proven=True)
             saved.require_known(self.path)
             if not has_reservations(self._connection):
                 return saved.usd

@@ -83,8 +83,8 @@ class Journal:
             connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
             undo.callback(connection.close)
             with translated_errors(self.path):  # a damaged file may fail only when its rows are read
-                self._saved_costs = read_saved_costs(connection, run)
-                self.spent_by_run_usd = spent_by_run_usd(connection) if run is None else {}
+                self._saved_costs = read_saved_costs(connection, run, proven=has_cap)
+                self.spent_by_run_usd = spent_by_run_usd(connection, proven=has_cap) if run is None else {}
                 create_reservations(connection)
                 self.stored_money = read_reservations(connection, its_run, all_runs=run is None, checks_pages=has_cap)
             undo.pop_all()
