@@ -25,6 +25,7 @@ from rewardflow.reward.journal.database import (
     open_for_reading,
     open_for_writing,
     require_file,
+    require_whole_wal,
     text_of,
     translated_errors,
 )
@@ -77,6 +78,7 @@ class JournalReader:
 
     def used_usd(self, run: str) -> float:
         """Returns what a run has spent or may have spent; raises `JournalError` if that changed on disk."""
+        require_whole_wal(self.path)
         with translated_errors(self.path):
             saved = read_saved_costs(self._connection, run, proven=True)
             saved.require_known(self.path)

@@ -132,14 +132,18 @@ def reservation_problems(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def copy_reservations(old: sqlite3.Connection, new: sqlite3.Connection) -> bool:
-    """Copies the sound rows into another journal; returns whether these are all."""
+    """Copies the sound rows into another journal, which keeps the newer of two rows; returns whether these are all."""
     create_reservations(new)
+    is_newer = "NOT EXISTS (SELECT 1 FROM reservations WHERE run = ?1 AND account = ?3 AND at_s >= ?2)"
+    insert = (
+        f"INSERT OR REPLACE INTO reservations (run, at_s, {_COLUMNS}, crc32) "
+        f"SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE {is_newer}"
+    )
     num_broken = 0
     try:
         for (run, at_s, account, *rest), problem in _rows(old):
             if problem is None:
-                row = (text_of(run), at_s, text_of(account), *rest)
-                new.execute(f"INSERT INTO reservations (run, at_s, {_COLUMNS}, crc32) VALUES (?{', ?' * 7})", row)
+                new.execute(insert, (text_of(run), at_s, text_of(account), *rest))
             else:
                 num_broken += 1
         return num_broken == 0 and next(_page_problems(old), None) is None

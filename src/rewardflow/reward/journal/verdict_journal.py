@@ -80,7 +80,7 @@ class Journal:
         its_run = "" if run is None else run  # for reservations: an agent of all runs has its own
         with contextlib.ExitStack() as undo:
             lock = undo.enter_context(lock_run(self.path, run))
-            connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
+            connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive, takes_damaged_wal=not has_cap)
             undo.callback(connection.close)
             with translated_errors(self.path):  # a damaged file may fail only when its rows are read
                 self._saved_costs = read_saved_costs(connection, run, proven=has_cap)
