@@ -126,6 +126,14 @@ def test_a_changed_byte_before_a_finished_commit_is_damage_wherever_it_is(path: 
     assert 0 < damage.num_commits <= NUM_ROWS + 10
 
 
+def test_damage_is_found_through_a_link_to_the_journal_too(path: Path) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    change(path, frame(9, 1000))
+    assert find_damage(link) is not None
+    assert find_damage(link) == find_damage(path)
+
+
 def test_a_changed_byte_of_the_last_commit_is_damage_as_long_as_the_file_ends_with_it(path: Path) -> None:
     change(path, frame(num_frames(path), 1000))
     assert find_damage(path) is not None

@@ -100,7 +100,7 @@ class _Sources:
             self.connections.append(open_for_reading(self._path, self._lock_timeout_s))
             return self
         os.close(os.open(self._recovered, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        self.pages_lost = recover_pages(self._path, self._recovered).num_lost
+        self.pages_lost = recover_pages(self._path, self._recovered)
         errors: list[JournalError] = []
         for path in (self._path, self._recovered):
             try:  # either may lack the schema, if that was in the broken frame

@@ -69,24 +69,17 @@ def find_damage(journal: Path) -> WalDamage | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredPages:
-    """What a damaged WAL still held."""
-
-    num_applied: int
-    num_lost: int  # pages whose newest state was in a broken frame
-
-
-def recover_pages(journal: Path, target: Path) -> RecoveredPages:
+def recover_pages(journal: Path, target: Path) -> int:
     """Writes the journal as it is after all whole frames of its WAL, also those behind a broken one.
 
-    Pages that only a broken frame held stay as they were before it, so the pages may contradict each other.
+    Returns the number of pages whose newest state was in a broken frame. They stay as they were before it, so the pages
+    may contradict each other.
     """
     with _wal_of(journal).open("rb") as wal, target.open("r+b") as pages, journal.open("rb") as before:
         shutil.copyfileobj(before, pages)
         header = _Header.read(wal)
         if header is None:
-            return RecoveredPages(0, 0)
+            return 0
         frames = _of_this_use(_proven(wal, header), header)
         for frame in frames:
             if frame.is_proven:
@@ -98,11 +91,12 @@ def recover_pages(journal: Path, target: Path) -> RecoveredPages:
         pages.flush()
         os.fsync(pages.fileno())
     newest = {frame.page: frame.is_proven for frame in frames}
-    return RecoveredPages(sum(frame.is_proven for frame in frames), sum(not is_proven for is_proven in newest.values()))
+    return sum(not is_proven for is_proven in newest.values())
 
 
 def _wal_of(journal: Path) -> Path:
-    return journal.with_name(f"{journal.name}-wal")
+    real = journal.resolve()  # SQLite names it after the file, not after a link to it
+    return real.with_name(f"{real.name}-wal")
 
 
 # -- the format --
