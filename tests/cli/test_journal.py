@@ -237,3 +237,22 @@ def test_check_says_what_is_wrong_and_repair_keeps_the_rest(path: Path, capsys: 
     assert "repaired: kept 2 verdicts, of 1 more the cost alone, and lost 0;" in capsys.readouterr().out
     assert call("check", path, "--repair") == 0
     assert len([name for name in os.listdir(path.parent) if ".broken-" in name]) == 1
+
+
+def test_check_names_a_damaged_wal_and_repair_keeps_what_is_behind_the_broken_frame(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for verdict in (1, 2):  # two commits, which stay in the WAL
+            connection.execute("CREATE TABLE IF NOT EXISTS extra (number)")
+            connection.execute("INSERT INTO extra VALUES (?)", (verdict,))
+        journal, wal = path.read_bytes(), bytearray(path.with_name(f"{path.name}-wal").read_bytes())
+    wal[32 + 24 + 1000] ^= 1
+    path.write_bytes(journal)
+    path.with_name(f"{path.name}-wal").write_bytes(wal)
+    assert call("check", path) == 1
+    assert "  WAL: " in (shown := capsys.readouterr().out)
+    assert "frame 1 is broken, and SQLite drops it and everything after it" in shown
+    assert call("check", path, "--repair") == 0
+    assert "repaired: kept 3 verdicts, of 0 more the cost alone, and lost 0;" in capsys.readouterr().out
+    assert call("check", path) == 0

@@ -220,6 +220,8 @@ def _check(args: argparse.Namespace) -> int:
 def _shown_check(path: str, found: JournalCheck) -> Iterator[str]:
     unchecked = f" ({found.rows_without_checksum} have no checksum)" if found.rows_without_checksum else ""
     yield f"{printable(path)}: {found.rows} verdicts are sound{unchecked}, {len(found.broken)} are broken\n"
+    if found.wal_problem is not None:
+        yield f"  WAL: {printable(found.wal_problem)}\n"
     yield from (f"  verdict {row.id}: {row.why}\n" for row in found.broken[:MAX_PROBLEMS])
     if len(found.broken) > MAX_PROBLEMS:
         yield f"  and {len(found.broken) - MAX_PROBLEMS} more\n"
@@ -238,7 +240,9 @@ def _shown_repair(repaired: RepairResult) -> Iterator[str]:
         yield f"{repaired.costs_restored} costs that were changed are again what was written\n"
     for name in repaired.tables_cut_short:
         yield f"rows of the table {printable(name)} were broken and are lost\n"
-    if repaired.rows_lost or repaired.tables_cut_short:
+    if repaired.pages_lost:
+        yield f"what the WAL held last of {repaired.pages_lost} pages was broken and is lost\n"
+    if repaired.rows_lost or repaired.tables_cut_short or repaired.pages_lost:
         yield "what was lost may have cost money, which a cap no longer counts\n"
 
 

@@ -194,6 +194,8 @@ class RewardAgent(TicketAgent):
                     settings.journal,
                     run=None if self._serves_runs else settings.run,
                     store=settings.store,
+                    has_cap=settings.max_cost_usd is not None
+                    or (self._run_ledgers is not None and self._run_ledgers.has_caps),
                 )
             self._journal.start(loop, failed=lambda error: self.assembly.halt(error))
             await self._rewards.resume_requests(self._journal)

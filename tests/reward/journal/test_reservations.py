@@ -16,7 +16,7 @@ from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.reader import vacuum
 from rewardflow.reward.journal.repair import repair_journal
-from rewardflow.reward.journal.reservations import Reservation, StoredMoney
+from rewardflow.reward.journal.reservations import Reservation, StoredMoney, read_reservations
 from rewardflow.reward.journal.verdict_journal import Journal
 from rewardflow.reward.journal.verdict_rows import insert, row_of
 
@@ -107,6 +107,71 @@ def test_changed_money_is_named_and_not_believed_under_a_cap(tmp_path: Path, val
     assert repair_journal(path).tables_cut_short == ("reservations",)
     assert check_journal(path).is_sound
     asyncio.run(open_agent(5.0))
+
+
+async def open_capped(path: Path, run: str) -> None:
+    async with rf.RewardAgent(len, journal=path, run=run, max_cost_usd=5.0):
+        pass
+
+
+@pytest.mark.parametrize("name", ["'b'", "X'61'", "CAST(X'ff' AS TEXT)"], ids=["another run", "bytes", "no text"])
+def test_a_row_whose_run_changed_blocks_a_cap_and_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "run.db"
+    write(path, "a", Reservation("judge", uncertain_usd=7.25))
+    change(path, f"UPDATE reservations SET run = {name}")
+    assert len(check_journal(path).reservation_problems) == 1
+    for run in ("a", "b", "another"):  # nobody knows any more whose money it was
+        with pytest.raises(JournalError, match=r"1 changed rows in the table reservations of"):
+            asyncio.run(open_capped(path, run))
+    repair_journal(path)
+    asyncio.run(open_capped(path, "a"))
+
+
+def test_a_sound_row_of_another_run_blocks_no_cap(tmp_path: Path) -> None:
+    write(tmp_path / "run.db", "a", Reservation("judge", uncertain_usd=7.25))
+    asyncio.run(open_capped(tmp_path / "run.db", "b"))
+
+
+def test_a_page_that_hides_a_row_blocks_a_cap_and_no_run_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    write(path, "a", Reservation("judge", uncertain_usd=7.25), Reservation("x", uncertain_usd=1.0))
+    change_bytes(path, {page_of_reservations(path) + 4: 1})  # its number of rows
+    assert (read(path, "a").uncertain_usd, read(path, "a").num_broken) == (7.25, 0)
+    assert not check_journal(path).is_sound
+    with pytest.raises(JournalError, match=r"got a broken page \(.*\) in the table reservations of"):
+        asyncio.run(open_capped(path, "a"))
+    assert repair_journal(path).tables_cut_short == ("reservations",)
+    asyncio.run(open_capped(path, "a"))
+
+
+def test_no_changed_bit_of_the_page_makes_money_smaller_under_a_cap(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    write(path, "a", Reservation("judge", uncertain_usd=1.0), Reservation("other", uncertain_usd=1.0))
+    sound, page = path.read_bytes(), page_of_reservations(path)
+    for place in (place for place in range(page, page + 4096) if sound[place] or place < page + 12):
+        for bit in range(8):
+            path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << bit]) + sound[place + 1 :])
+            try:
+                with contextlib.closing(open_for_writing(path, lock_timeout_s=0)) as connection:
+                    money = read_reservations(connection, "a", all_runs=False, checks_pages=True)
+                money.require_sound(path)
+            except (JournalError, sqlite3.DatabaseError):
+                continue
+            assert money.uncertain_usd == 2.0, f"byte {place - page}, bit {bit}"
+
+
+def page_of_reservations(path: Path) -> int:
+    """Where in the file the one page of the table begins."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'reservations'"
+        return (int(connection.execute(query).fetchone()[0]) - 1) * 4096
+
+
+def change_bytes(path: Path, changed: dict[int, int]) -> None:
+    data = bytearray(path.read_bytes())
+    for place, value in changed.items():
+        data[place] = value
+    path.write_bytes(data)
 
 
 def test_a_table_of_an_earlier_version_is_believed_and_gets_checksums(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rewardflow.errors import JournalError
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.repair import repair_journal
+from rewardflow.reward.journal.reservations import create_reservations
 from rewardflow.reward.journal.row_scan import PLACE_LOST, scan
 from rewardflow.reward.journal.saved_costs import read_saved_costs
 from rewardflow.reward.journal.verdict_rows import insert, row_of
@@ -135,6 +136,22 @@ def test_a_changed_type_of_a_column_stops_a_run_and_a_repair_keeps_every_row(pat
     ):
         open_for_writing(path, lock_timeout_s=0)
     assert "column id must be INTEGER, got YNTEGER" in check_journal(path).page_problems
+    assert repair_journal(path).rows_kept == NUM_ROWS
+    assert check_journal(path).is_sound
+
+
+def test_two_tables_that_begin_at_the_same_page_stop_a_run_and_a_repair_keeps_every_row(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        create_reservations(connection)
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'verdicts_by_key') "
+            "WHERE name = 'reservations'"
+        )
+    problem = "one table or index must begin at page 3, got several"
+    with pytest.raises(JournalError, match=problem):
+        open_for_writing(path, lock_timeout_s=0)
+    assert problem in check_journal(path).page_problems
     assert repair_journal(path).rows_kept == NUM_ROWS
     assert check_journal(path).is_sound
 

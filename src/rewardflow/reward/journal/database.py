@@ -2,7 +2,8 @@
 
 Always true: a file of another kind, or of a later rewardflow, is refused and left unchanged; only its owner can read a
 file made here; a connection for writing has the schema and keeps every commit that returned (WAL, `synchronous=FULL`).
-Errors of SQLite become our errors, with the path and what is wrong.
+A damaged WAL is found before SQLite drops a part of it. Errors of SQLite become our errors, with the path and what is
+wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from rewardflow.errors import JournalError, JournalLocked, NewerJournal, NotAJournal
+from rewardflow.reward.journal.wal_frames import WalDamage, find_damage
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +71,24 @@ _NETWORK_FILE_SYSTEMS: Final = re.compile(
 # -- opening and closing --
 
 
-def open_for_writing(path: Path, lock_timeout_s: float, *, exclusive: bool | None = None) -> sqlite3.Connection:
+def open_for_writing(
+    path: Path, lock_timeout_s: float, *, exclusive: bool | None = None, takes_damaged_wal: bool = False
+) -> sqlite3.Connection:
     """Opens or creates the journal, for use by one thread at a time.
 
-    `exclusive` locks all other processes out; None does so on network file systems only.
+    `exclusive` locks all other processes out; None does so on network file systems only. `takes_damaged_wal` goes on
+    with what SQLite takes of a damaged WAL, and logs an ERROR; the rest of it is then written over.
     """
     _create_private(path)
+    if (damage := find_damage(path)) is not None:
+        if not takes_damaged_wal:
+            raise _refusal(path, damage)
+        logger.error(
+            "journal %s: %s; the verdicts in it are lost, and their calls are made again. To keep them, end this run "
+            "and use `rewardflow journal check --repair` before the next one",
+            path,
+            damage,
+        )
     with translated_errors(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(
             path,
@@ -94,12 +108,15 @@ def open_for_writing(path: Path, lock_timeout_s: float, *, exclusive: bool | Non
 
 
 def open_for_reading(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
+    """Opens the journal to read it. What SQLite drops of a damaged WAL is not there, which `find_damage` tells."""
     require_file(path)
     uri = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=ro"
     with translated_errors(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(uri, uri=True, timeout=lock_timeout_s, isolation_level=None)
         undo.callback(connection.close)
         if not _check(connection, path):
+            if (damage := find_damage(path)) is not None:
+                raise _refusal(path, damage)
             raise NotAJournal(f"the journal must be a file that rewardflow made, got an empty file: {path}")
         undo.pop_all()
     return connection
@@ -127,6 +144,18 @@ def close(connection: sqlite3.Connection) -> None:
     with contextlib.suppress(sqlite3.Error):  # a reader may block this; the next opening merges the WAL
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
+
+
+def require_whole_wal(path: Path) -> None:
+    """Raises if SQLite drops commits from the WAL, because then nobody knows what was spent."""
+    if (damage := find_damage(path)) is not None:
+        raise _refusal(path, damage)
+
+
+def _refusal(path: Path, damage: WalDamage) -> JournalError:
+    return JournalError(
+        f"cannot use the journal {path}: {damage}; `rewardflow journal check --repair {path}` keeps what is whole"
+    )
 
 
 def require_file(path: Path) -> None:
@@ -199,7 +228,7 @@ def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
         if name not in known:
             connection.execute(f"ALTER TABLE verdicts ADD COLUMN {name} {_COLUMN_TYPES[name]}")
     _widen_index(connection)
-    if problems := column_problems(connection):
+    if problems := schema_problems(connection):
         hint = f"`rewardflow journal check --repair {path}` keeps its rows"
         raise JournalError(f"cannot use the journal {path}: {'; '.join(problems)}; {hint}")
     connection.execute("COMMIT")
@@ -225,15 +254,31 @@ def column_names(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('verdicts')")]
 
 
-def column_problems(connection: sqlite3.Connection) -> list[str]:
-    """Names the columns whose type changed on disk: SQLite would then find other values in them, or none."""
+def schema_problems(connection: sqlite3.Connection) -> list[str]:
+    """Says what changed on disk in the schema.
+
+    Under a column of another type SQLite would find other values, or none; a table that begins at the page of another
+    one would show that one's rows, and be written over it.
+    """
     declared = connection.execute("SELECT name, type FROM pragma_table_info('verdicts')")
     types = {text_of(name): text_of(type_) for name, type_ in declared}
+    query = "SELECT rootpage FROM sqlite_master WHERE rootpage > 0 GROUP BY rootpage HAVING count(*) > 1"
     return [
         f"column {name} must be {wanted}, got {types[name]}"
         for name, wanted in _COLUMN_TYPES.items()
         if types.get(name, wanted) != wanted
-    ]
+    ] + [f"one table or index must begin at page {page}, got several" for (page,) in connection.execute(query)]
+
+
+@contextlib.contextmanager
+def texts_as_bytes(connection: sqlite3.Connection) -> Iterator[None]:
+    """Reads texts as bytes in this block, because one that is no UTF-8 any more would end a query."""
+    before = connection.text_factory
+    connection.text_factory = bytes
+    try:
+        yield
+    finally:
+        connection.text_factory = before
 
 
 def text_of(value: object) -> str:

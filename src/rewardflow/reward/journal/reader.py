@@ -25,6 +25,7 @@ from rewardflow.reward.journal.database import (
     open_for_reading,
     open_for_writing,
     require_file,
+    require_whole_wal,
     text_of,
     translated_errors,
 )
@@ -77,12 +78,13 @@ class JournalReader:
 
     def used_usd(self, run: str) -> float:
         """Returns what a run has spent or may have spent; raises `JournalError` if that changed on disk."""
+        require_whole_wal(self.path)
         with translated_errors(self.path):
-            saved = read_saved_costs(self._connection, run)
+            saved = read_saved_costs(self._connection, run, proven=True)
             saved.require_known(self.path)
             if not has_reservations(self._connection):
                 return saved.usd
-            money = read_reservations(self._connection, run, all_runs=False)
+            money = read_reservations(self._connection, run, all_runs=False, checks_pages=True)
         money.require_sound(self.path)
         return saved.usd + money.spent_usd + money.uncertain_usd
 

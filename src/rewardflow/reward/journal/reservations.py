@@ -3,7 +3,8 @@
 Always true: a run has at most one row per account, and the row holds everything that all its sessions have left. A row
 that was written survives `kill -9`. While calls are in flight `uncertain_usd` covers them too, so that a session that
 was killed has left an upper bound of what its calls may have cost; a clean end writes the exact sums. A changed row
-is never believed: it is left out and counted as broken. Rows of earlier versions have no checksum and are believed.
+is never believed: it is left out and counted as broken, also where it names another run, because the name may be what
+changed. Rows of earlier versions have no checksum and are believed.
 
 An agent that serves several runs has rows of its own, which cover the calls of all runs. A run with a cap of its own
 has rows beside them, under marked account names, which no sum over all runs contains.
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardflow.errors import JournalError
-from rewardflow.reward.journal.database import text_of
+from rewardflow.reward.journal.database import text_of, texts_as_bytes
 from rewardflow.reward.journal.row_checksums import values_checksum
 from rewardflow.reward.journal.verdict_rows import as_text
 from rewardflow.types import EMPTY
@@ -60,15 +61,18 @@ class StoredMoney:
     before: tuple[Reservation, ...] = ()  # of the run
     spent_usd: float = 0.0  # the sums over all runs that count
     uncertain_usd: float = 0.0
-    num_broken: int = 0  # rows that changed on disk, which the sums leave out
+    num_broken: int = 0  # rows of any run that changed on disk, which the sums leave out
+    page_problem: str | None = None  # what SQLite says about the pages of the table, which may hide rows
     of_run_caps: Mapping[str, tuple[Reservation, ...]] = EMPTY  # of runs with caps of their own
 
     def require_sound(self, path: Path) -> None:
-        """Raises if any row is broken, because then nobody knows what is left of a cap."""
-        if self.num_broken:
+        """Raises if any row is broken or may be hidden, because then nobody knows what is left of a cap."""
+        if self.num_broken or self.page_problem:
+            found = f"{self.num_broken} changed rows" if self.num_broken else f"a broken page ({self.page_problem})"
             raise JournalError(
-                f"a journal must hold its money as it was written when there is a cap, got {self.num_broken} changed "
-                f"rows in the table reservations of {path}; `rewardflow journal check {path}` names them"
+                f"a journal must hold its money as it was written when there is a cap, got {found} in the table "
+                f"reservations of {path}; `rewardflow journal check {path}` names what is broken, and with --repair "
+                "drops it"
             )
 
 
@@ -79,24 +83,33 @@ def create_reservations(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE reservations ADD COLUMN crc32 INTEGER")
 
 
-def read_reservations(connection: sqlite3.Connection, run: str, *, all_runs: bool) -> StoredMoney:
-    """Returns the run's rows, and the sums of its money or of the money of all runs."""
-    where, values = ("", ()) if all_runs else (" WHERE run = ?", (as_text(run),))
-    rows = connection.execute(f"SELECT run, at_s, {_COLUMNS}, crc32 FROM reservations{where}", values).fetchall()
-    sound = [row for row in rows if _problem(row) is None]
-    own: list[Sequence[Any]] = []
+def read_reservations(
+    connection: sqlite3.Connection, run: str, *, all_runs: bool, checks_pages: bool = False
+) -> StoredMoney:
+    """Returns the run's rows, and the sums of its money or of the money of all runs.
+
+    `checks_pages` lets SQLite check the pages of the table too: a changed pointer in one hides rows without an error.
+    """
+    name = as_text(run)
+    num_broken = 0
+    counted: list[tuple[str, str, Sequence[Any]]] = []
     of_run_caps: defaultdict[str, tuple[Reservation, ...]] = defaultdict(tuple)
-    for row in sound:
-        name, _, account, *money, _ = row
-        if text_of(account).startswith(_RUN_CAP):
-            of_run_caps[text_of(name)] += (Reservation(text_of(account).removeprefix(_RUN_CAP), *money),)
+    for row, problem in _rows(connection):  # of all runs: a row whose run changed is found under no name
+        its_run, _, account, *money, _ = row
+        if problem is not None:
+            num_broken += 1
+        elif not (all_runs or text_of(its_run) == name):
+            continue
+        elif text_of(account).startswith(_RUN_CAP):
+            of_run_caps[text_of(its_run)] += (Reservation(text_of(account).removeprefix(_RUN_CAP), *money),)
         else:
-            own.append(row)
+            counted.append((text_of(its_run), text_of(account), money))
     return StoredMoney(
-        tuple(Reservation(*row[2:-1]) for row in own if row[0] == as_text(run)),
-        spent_usd=sum(row[3] for row in own),
-        uncertain_usd=sum(row[4] for row in own),
-        num_broken=len(rows) - len(sound),
+        tuple(Reservation(account, *money) for its_run, account, money in counted if its_run == name),
+        spent_usd=sum(money[0] for _, _, money in counted),
+        uncertain_usd=sum(money[1] for _, _, money in counted),
+        num_broken=num_broken,
+        page_problem=next(_page_problems(connection), None) if checks_pages else None,
         of_run_caps=dict(of_run_caps),
     )
 
@@ -110,29 +123,32 @@ def reservation_problems(connection: sqlite3.Connection) -> Iterator[str]:
     """Says which rows are broken. A journal without the table has none."""
     if not has_reservations(connection):
         return
-    checksum = "crc32" if _has_checksums(connection) else "NULL"
     try:
-        for row in connection.execute(f"SELECT run, at_s, {_COLUMNS}, {checksum} FROM reservations"):
-            if (problem := _problem(row)) is not None:
+        for row, problem in _rows(connection):
+            if problem is not None:
                 yield f"run {text_of(row[0])!r}, account {text_of(row[2])!r}: {problem}"
     except sqlite3.DatabaseError as error:
         yield str(error)
 
 
 def copy_reservations(old: sqlite3.Connection, new: sqlite3.Connection) -> bool:
-    """Copies the sound rows into another journal; returns whether these are all."""
+    """Copies the sound rows into another journal, which keeps the newer of two rows; returns whether these are all."""
     create_reservations(new)
-    checksum = "crc32" if _has_checksums(old) else "NULL"
+    is_newer = "NOT EXISTS (SELECT 1 FROM reservations WHERE run = ?1 AND account = ?3 AND at_s >= ?2)"
+    insert = (
+        f"INSERT OR REPLACE INTO reservations (run, at_s, {_COLUMNS}, crc32) "
+        f"SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE {is_newer}"
+    )
     num_broken = 0
     try:
-        for row in old.execute(f"SELECT run, at_s, {_COLUMNS}, {checksum} FROM reservations"):
-            if _problem(row) is None:
-                new.execute(f"INSERT INTO reservations (run, at_s, {_COLUMNS}, crc32) VALUES (?{', ?' * 7})", row)
+        for (run, at_s, account, *rest), problem in _rows(old):
+            if problem is None:
+                new.execute(insert, (text_of(run), at_s, text_of(account), *rest))
             else:
                 num_broken += 1
+        return num_broken == 0 and next(_page_problems(old), None) is None
     except sqlite3.DatabaseError:
         return False
-    return num_broken == 0
 
 
 def write_reservations(
@@ -159,6 +175,25 @@ def write_reservations(
 
 def _has_checksums(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT 1 FROM pragma_table_info('reservations') WHERE name = 'crc32'").fetchall())
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[tuple[Sequence[Any], str | None]]:
+    """Yields every row, texts as bytes, its checksum last, and says what is wrong with it."""
+    checksum = "crc32" if _has_checksums(connection) else "NULL"
+    with texts_as_bytes(connection):
+        rows = connection.execute(
+            f"SELECT run, at_s, {_COLUMNS}, {checksum}, typeof(run) = 'text' AND typeof(account) = 'text' "
+            "FROM reservations"
+        ).fetchall()
+    for *row, has_names in rows:
+        yield row, _problem(row) if has_names else "its run and its account must be texts"
+
+
+def _page_problems(connection: sqlite3.Connection) -> Iterator[str]:
+    with texts_as_bytes(connection):
+        found = connection.execute("PRAGMA integrity_check('reservations')").fetchall()
+    lines = [line for (text,) in found for line in text_of(text).splitlines()]
+    yield from (line for line in lines if line != "ok" and not line.startswith("***"))  # a heading
 
 
 def _problem(row: Sequence[Any]) -> str | None:

@@ -65,11 +65,13 @@ class Journal:
         *,
         run: str | None,
         store: Store = "full",
+        has_cap: bool = False,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         exclusive: bool | None = None,
     ) -> None:
         """Opens or creates the file; blocks for at most about `lock_timeout_s`.
 
+        `has_cap`: money counts against a cap, so what was saved about it is proven first, which takes longer.
         `exclusive` locks all other processes out, also readers; None does so on network file systems only.
         """
         if store not in get_args(Store):
@@ -78,13 +80,13 @@ class Journal:
         its_run = "" if run is None else run  # for reservations: an agent of all runs has its own
         with contextlib.ExitStack() as undo:
             lock = undo.enter_context(lock_run(self.path, run))
-            connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive)
+            connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive, takes_damaged_wal=not has_cap)
             undo.callback(connection.close)
             with translated_errors(self.path):  # a damaged file may fail only when its rows are read
-                self._saved_costs = read_saved_costs(connection, run)
-                self.spent_by_run_usd = spent_by_run_usd(connection) if run is None else {}
+                self._saved_costs = read_saved_costs(connection, run, proven=has_cap)
+                self.spent_by_run_usd = spent_by_run_usd(connection, proven=has_cap) if run is None else {}
                 create_reservations(connection)
-                self.stored_money = read_reservations(connection, its_run, all_runs=run is None)
+                self.stored_money = read_reservations(connection, its_run, all_runs=run is None, checks_pages=has_cap)
             undo.pop_all()
         self._writer = JournalWriter(connection, self.path, run=its_run, store=store, lock=lock)
         self._saved_costs.warn_of_changes(self.path)
