@@ -51,6 +51,17 @@ class Source:
         return work
 
 
+class SlowSource:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def build(self):
+        (self.folder / "loads").write_text("\\n")
+        while not (self.folder / "may go on").exists():
+            time.sleep(0.005)
+        return work
+
+
 class Broken:
     def build(self):
         raise InvalidInput("sympy must be installed, got nothing")
@@ -102,9 +113,13 @@ def caller(processes: WarmProcesses) -> Iterator[Caller]:
 
 def wait_for(marker: Path) -> int:
     """Returns the id of the process that runs the call."""
+    wait_for_line(marker)
+    return int(marker.read_text().split()[-1])
+
+
+def wait_for_line(marker: Path) -> None:
     while not (marker.exists() and marker.read_text().endswith("\n")):
         time.sleep(0.005)  # the process of another interpreter tells it through a file
-    return int(marker.read_text().split()[-1])
 
 
 def test_the_next_call_uses_the_same_process(caller: Caller, processes: WarmProcesses) -> None:
@@ -171,6 +186,22 @@ def test_a_call_that_began_to_wait_while_a_process_was_loaded_gets_one_when_that
             abandonment.abandon()
         with pytest.raises(CallAbandoned):
             stuck.result()
+    processes.end_idle()
+
+
+def test_a_process_that_loads_when_its_call_is_given_up_runs_the_next_call(samples: Any, tmp_path: Path) -> None:
+    processes = WarmProcesses(samples.SlowSource(str(tmp_path)), name="the rule of tests", at_once=1)
+    with ThreadPoolExecutor(2) as threads:
+        caller = Caller(processes, threads)
+        future, abandonment = caller.begin("first")
+        wait_for_line(tmp_path / "loads")
+        assert abandonment.abandon() == ""  # nothing was killed
+        (tmp_path / "may go on").touch()
+        with pytest.raises(CallAbandoned):
+            future.result()
+        assert caller.call("next") == "next"
+    statistics = processes.statistics()
+    assert (statistics.started, statistics.killed) == (1, 0)
     processes.end_idle()
 
 

@@ -1,7 +1,7 @@
 """Runs a function that may hold the interpreter lock for ever, in processes that can be killed and are kept warm.
 
-Always true: a call that is given up ends its own process and no other call. A process runs one call at a time, and the
-next call uses it again. A call whose process died for another reason runs once more in another process. Processes start
+Always true: a call that is given up ends its own process and no other call; a process that still loads the function
+goes on, for the next call. A process runs one call at a time, and the next call uses it again. A call whose process died for another reason runs once more in another process. Processes start
 at the first call, and never outlive this process.
 
 A regular expression and a power of whole numbers run in C and release the lock only when they end. In a thread, one of
@@ -188,13 +188,16 @@ class WarmProcesses:
         process = self._wait_for_process(abandonment)
         is_reusable = False
         try:
-            with abandonment.stopped_by(process.kill, self._name):
-                is_new = process.slow_at_s is None
-                if is_new:
-                    self._load(process)
+            if process.slow_at_s is None:
+                # Not killed if the call is given up: where loading takes longer than a timeout, no call would ever run.
+                self._load(process)
                 process.slow_at_s = time.monotonic() + _SLOW_S
-                if is_new:
-                    self._wake_all()  # waiting calls did not know until when to wait
+                self._wake_all()  # waiting calls did not know until when to wait
+                if abandonment.is_abandoned:
+                    is_reusable = True
+                    raise CallAbandoned
+            with abandonment.stopped_by(process.kill, self._name):
+                process.slow_at_s = time.monotonic() + _SLOW_S
                 reply = process.ask(body)
             is_reusable = not abandonment.is_abandoned
         finally:
