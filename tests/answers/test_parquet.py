@@ -102,6 +102,32 @@ def test_broken_unicode_is_escaped_because_parquet_cannot_hold_it(tmp_path: Path
     assert row["response"] == "half \\ud83d"
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"\xff\xfex")),
+        pa.array([2**62, 0], pa.timestamp("us")),
+        pa.array([2**30, 0], pa.date32()),
+        pa.array([[("a", 1), ("a", 2)], []], pa.map_(pa.string(), pa.int64())),
+    ],
+    ids=["broken unicode", "a year beyond 9999", "a day beyond 9999", "a key twice"],
+)
+def test_a_value_that_python_cannot_hold_spoils_its_row_alone(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"response": ["one", "two"], "other": column}), tmp_path / "in.parquet")
+    bad, good = read_answers(tmp_path / "in.parquet")
+    assert isinstance(bad, BadRow) and "a row must hold values that Python can hold" in bad.why
+    assert isinstance(good, Answer) and good.rollout.response == "two"
+
+
+def test_a_file_whose_columns_are_nested_too_deeply_for_pyarrow_is_refused(tmp_path: Path) -> None:
+    deep = pa.array([1])
+    for _ in range(60):
+        deep = pa.ListArray.from_arrays([0, 1], deep)
+    pq.write_table(pa.table({"response": ["one"], "deep": deep}), tmp_path / "in.parquet")
+    with pytest.raises(InvalidInput, match=r"in.parquet must be a parquet file that pyarrow can read: .*nested"):
+        list(read_answers(tmp_path / "in.parquet"))
+
+
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.parquet").write_text("text")
     with pytest.raises(InvalidInput, match=r"in\.parquet must be a parquet file that pyarrow can read"):

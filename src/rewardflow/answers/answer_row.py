@@ -18,6 +18,13 @@ _MAX_NAMES_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Takes the place of a row that is not JSON, or holds a value that Python cannot."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A row that can be judged. `line` counts from 1: lines of a JSONL file, rows of a parquet file."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rewardflow.answers.answer_row import Unreadable
 from rewardflow.answers.plain_json import json_text
 from rewardflow.errors import InvalidInput
 from rewardflow.extras import install_command
@@ -41,14 +42,26 @@ def check_installed() -> None:
         raise InvalidInput(f"parquet files need pyarrow, which is not installed: {install_command('parquet')}")
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path) -> Iterator[dict[str, Any] | Unreadable]:
     pyarrow, pq = _pyarrow()
+    with path.open("rb") as file:
+        try:
+            with pq.ParquetFile(file) as table:
+                for batch in table.iter_batches(batch_size=_BATCH_ROWS):
+                    yield from _rows_of(batch)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise InvalidInput(f"{path} must be a parquet file that pyarrow can read: {error}") from error
+
+
+def _rows_of(batch: Any) -> list[dict[str, Any] | Unreadable]:
+    """Returns the rows of a batch, one by one if a row of it cannot be read."""
     try:
-        with path.open("rb") as file, pq.ParquetFile(file) as table:
-            for batch in table.iter_batches(batch_size=_BATCH_ROWS):
-                yield from batch.to_pylist(maps_as_pydicts="strict")
-    except (pyarrow.ArrowException, KeyError) as error:
-        raise InvalidInput(f"{path} must be a parquet file that pyarrow can read: {error}") from error
+        rows: list[dict[str, Any] | Unreadable] = batch.to_pylist(maps_as_pydicts="strict")
+    except (ValueError, KeyError, OverflowError) as error:  # broken unicode, a repeated key, a date beyond Python's
+        if batch.num_rows == 1:
+            return [Unreadable(f"a row must hold values that Python can hold: {error}")]
+        return [row for i in range(batch.num_rows) for row in _rows_of(batch.slice(i, 1))]
+    return rows
 
 
 def write_rows(file: BinaryIO, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any
 
-from rewardflow.answers.answer_row import Answer, BadRow, Draft, draft_of
+from rewardflow.answers.answer_row import Answer, BadRow, Draft, Unreadable, draft_of
 from rewardflow.answers.grouping import grouped
-from rewardflow.answers.row_files import Unreadable, read_rows
+from rewardflow.answers.row_files import read_rows
 from rewardflow.errors import InvalidInput
 from rewardflow.types import EMPTY
 

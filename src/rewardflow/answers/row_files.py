@@ -10,7 +10,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, Literal
 import orjson
 
 from rewardflow.answers import parquet
+from rewardflow.answers.answer_row import Unreadable
 from rewardflow.answers.plain_json import json_text
 from rewardflow.errors import InvalidInput
 from rewardflow.observe import private_file
@@ -28,13 +28,6 @@ Format = Literal["jsonl", "parquet"]
 _FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """Takes the place of a row that is not JSON."""
-
-    why: str
 
 
 def check_format(path: str | PathLike[str]) -> Format:

@@ -13,7 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rewardflow.answers.row_files import Unreadable, read_rows
+from rewardflow.answers.answer_row import Unreadable
+from rewardflow.answers.row_files import read_rows
 from rewardflow.errors import InvalidInput
 from rewardflow.extras import import_extra
 
