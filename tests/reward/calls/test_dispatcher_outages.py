@@ -217,6 +217,32 @@ def test_a_quota_that_answers_429_for_ever_ends_in_an_outage_instead_of_thousand
     with_agent(use, reward)
 
 
+class Refuses:
+    """A judge that refuses some rollouts with a 429, and answers the others."""
+
+    def __init__(self, refused: range) -> None:
+        self.refused = refused
+
+    async def compute_score(self, solution_str: str) -> float:
+        await asyncio.sleep(1.0)
+        if int(solution_str) in self.refused:
+            raise rf.RateLimited("the request is larger than the limit of tokens a minute")
+        return 1.0
+
+
+def test_a_few_rollouts_that_are_refused_while_others_are_answered_end_as_refused() -> None:
+    refused = range(0, 400, 40)
+    verdicts = score(Refuses(refused), numbered(400), rpm=None, max_concurrency=16)
+    assert {number: verdict.kind for number, verdict in enumerate(verdicts) if not verdict.is_scored} == {
+        number: "rate_limited" for number in refused
+    }
+
+
+def test_a_quota_that_is_spent_before_the_last_few_rollouts_ends_in_an_outage() -> None:
+    with pytest.raises(rf.ServiceOutage, match="limit of tokens"):
+        score(Refuses(range(394, 400)), numbered(400), rpm=None, max_concurrency=6)
+
+
 def test_a_rollout_that_always_hangs_does_not_keep_an_outage_alive() -> None:
     """A probe is made with another job each time, so that one bad request cannot speak for the service."""
 

@@ -42,6 +42,7 @@ class Blame:
         self._held_back: deque[Job] = deque()
         self._excused: dict[Job, float] = {}  # with the time of the last failure
         self._answered_s = -math.inf
+        self._answered_start_s = -math.inf  # of the latest call that was answered
         self._num_answered = 0
         self._num_given_up = 0
 
@@ -49,6 +50,10 @@ class Blame:
     def was_answered(self) -> bool:
         """Whether the service has ever answered a call."""
         return self._answered_s > -math.inf
+
+    def was_refused_alone(self, job: Job) -> bool:
+        """Whether a call was answered that started after the service had refused the job with a 429."""
+        return job.first_refused_s <= self._answered_start_s
 
     @property
     def held_back(self) -> list[Job]:
@@ -83,6 +88,7 @@ class Blame:
     def answered(self, endpoint: Endpoint, started_s: float, now: float) -> list[Job]:
         """Records the answer to a call; returns the jobs that were held back and may be asked about again."""
         self._answered_s = now
+        self._answered_start_s = max(self._answered_start_s, started_s)
         self._num_answered += 1
         undecided = self._undecided.get(endpoint)
         while undecided and undecided[0][0] <= started_s:

@@ -44,6 +44,7 @@ class FailedCalls:
         is_outage = attempt.endpoint.breaker.is_open and fault.kind in ("timeout", "service", "rate_limited")
         if fault.kind == "rate_limited":
             job.num_rejections += attempt.sent.refusal_weight
+            job.first_refused_s = min(job.first_refused_s, now)
             num_failures = math.ceil(job.num_rejections)
             has_attempts = is_outage or job.num_rejections < _MAX_REJECTIONS
         else:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from rewardflow.errors import AgentHalted, BudgetExhausted
 from rewardflow.reward.calls.account_parts import AccountParts
+from rewardflow.reward.calls.faults import Fault
 from rewardflow.reward.calls.outage import OutageClock
 from rewardflow.reward.groups.job import Job
 from rewardflow.reward.limits.ledger import Ledger
@@ -70,8 +71,8 @@ class GivingUp:
         if self._governors.outage_since_s() is None or not self._blame.was_answered:
             return False
         waiting = dict.fromkeys(self._waiting())
-        told = ("timeout", "service") if len(waiting) < self._limits.outage_window else ("timeout",)
-        if not all(job.fault is not None and job.fault.kind in told for job in waiting):
+        is_few = len(waiting) < self._limits.outage_window
+        if not all(self._failed_itself(job, is_few=is_few) for job in waiting):
             return False
         for job in waiting:
             if job.fault is not None:
@@ -79,6 +80,17 @@ class GivingUp:
                 message = f"{job.fault.message}, and no other rollout was left to tell whether the service is down"
                 job.fail(job.fault.kind, message, self._loop.time())
         return True
+
+    def _failed_itself(self, job: Job, *, is_few: bool) -> bool:
+        """Whether the job got no answer. A 429 counts only if others were answered later: a quota may be spent."""
+        match job.fault:
+            case Fault(kind="timeout"):
+                return True
+            case Fault(kind="service"):
+                return is_few
+            case Fault(kind="rate_limited"):
+                return is_few and self._blame.was_refused_alone(job)
+        return False
 
 
 def _over_budget(account: str, ledger: Ledger, bound_usd: float | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ class Job:
         "cost_usd",
         "endpoint",
         "fault",
+        "first_refused_s",
         "group",
         "hedge_out",
         "is_done",
@@ -78,6 +80,7 @@ class Job:
         self.num_calls = 0
         self.num_failures = 0
         self.num_rejections = 0.0  # 429s, each by how much it counts against the request
+        self.first_refused_s = math.inf
         self.num_running = 0
         self.queued_s = 0.0
         self.started_s = -1.0
