@@ -34,7 +34,8 @@ from rewardflow.services.judges.stated_scores import stated_scores
         *("2/10.", "2/10", "**2/10**", "2 out of 10.", "It is wrong. 2/10!", "It is wrong.\n\n2/10\n", "2 / 10"),
         *("Overall, 2/10.", "Final: 2/10", "In my opinion: 2/10.", "2/10 overall.", "2 out of 10 points."),
         *("I'd say 2 out of 10.", "I would say it is 2/10.", "I'd put this at 2/10.", "I call it a 2/10."),
-        *("This is a 2/10.", "It earns a **2/10**."),
+        *("This is a 2/10.", "It earns a **2/10**.", "Total: 2/10"),
+        *("Therefore, the score is 2/10.", "Thus the final score is 2.", "Hence, 2/10.", "It is wrong. So: 2/10."),
         *("I give it 2/10.", "I'd rate this 2 out of 10.", "I would only give this 2 points.", "I will score it a 2."),
         *("This deserves a 2.", "It deserves 2/10 at most.", "It merits 2 out of 10.", "This warrants only 2!"),
     ],
@@ -75,6 +76,8 @@ def test_a_score_in_the_judges_own_name_is_found(prose: str) -> None:
         *(
             "The average score is 85, not 58.",
             "The score is 85.",
+            "Therefore, the score is 85.",
+            "So 10.",
             "The team scored 21 points.",
             "The final score: 21 to 14.",
         ),

@@ -21,9 +21,12 @@ _BEFORE = (  # not any word: "my verdict on step 3", "I give full marks for part
     rf"(?:[^\d.!?;\n{{}}]{{0,32}}"
     rf"(?:{COLON}|\b(?:is|be|of|at|an?|it|this|that|just|only|merely|answer|response|solution)))?{_MARKS}"
 )
-_STARTS = rf"(?:^|(?<=[.!?] )){_MARKS}"
+_SO = r"(?:(?:so|thus|hence|therefore|accordingly|consequently)[,:]? )?"
+_STARTS = rf"(?:^|(?<=[.!?] )){_MARKS}{_SO}"
 _LINK = r"(?: (?:is|was|of|at|(?:would|should|must) be))?"
-_SUMMARY = rf"(?:overall|final|in (?:summary|total|short|my (?:opinion|view))|conclusion){_MARKS}(?:,|{COLON}){_MARKS}"
+_SUMMARY = (
+    rf"(?:overall|final|total|in (?:summary|total|short|my (?:opinion|view))|conclusion){_MARKS}(?:,|{COLON}){_MARKS}"
+)
 # What must follow where the words alone do not tell: a number, or a share of a usual scale, that ends its sentence.
 _IS_LAST = rf"(?={_NUMBER}[\s*_`)\]]{{0,9}}(?:[.!;,]|$))"
 _IS_SHARE = (
