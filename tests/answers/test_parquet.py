@@ -115,8 +115,10 @@ def test_broken_unicode_is_escaped_because_parquet_cannot_hold_it(tmp_path: Path
 def test_a_value_that_python_cannot_hold_spoils_its_row_alone(tmp_path: Path, column: pa.Array) -> None:
     pq.write_table(pa.table({"response": ["one", "two"], "other": column}), tmp_path / "in.parquet")
     bad, good = read_answers(tmp_path / "in.parquet")
-    assert isinstance(bad, BadRow) and "a row must hold values that Python can hold" in bad.why
-    assert isinstance(good, Answer) and good.rollout.response == "two"
+    assert isinstance(bad, BadRow)
+    assert "a row must hold values that Python can hold" in bad.why
+    assert isinstance(good, Answer)
+    assert good.rollout.response == "two"
 
 
 def test_a_file_whose_columns_are_nested_too_deeply_for_pyarrow_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Runs a function that may hold the interpreter lock for ever, in processes that can be killed and are kept warm.
 
 Always true: a call that is given up ends its own process and no other call; a process that still loads the function
-goes on, for the next call. A process runs one call at a time, and the next call uses it again. A call whose process died for another reason runs once more in another process. Processes start
-at the first call, and never outlive this process.
+goes on, for the next call. A process runs one call at a time, and the next call uses it again. A call whose process
+died for another reason runs once more in another process. Processes start at the first call, and never outlive this
+process.
 
 A regular expression and a power of whole numbers run in C and release the lock only when they end. In a thread, one of
 them stops the event loop and every other call. A process is no sandbox: it has all rights of this one.
