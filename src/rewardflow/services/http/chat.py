@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
-from rewardflow.observe.redact import address_to_show, redact, register_secret
+from rewardflow.observe.redact import address_to_show, hide_secrets, redact, register_secret
 from rewardflow.reward.calls.faults import is_free_of_charge
 from rewardflow.reward.code.current_call import report_usage, request_of_unknown_cost
 from rewardflow.reward.limits.plausible_numbers import CALL_COST_USD, CALL_TOKENS
@@ -57,6 +57,7 @@ _OPENAI_NAMES = frozenset(
 _ANTHROPIC_HEADERS = {"anthropic-version": "2023-06-01"}
 _MAX_EXCERPT_CHARS = 300
 _MAX_MODEL_CHARS = 200
+_MAX_REDACTED_CHARS = 4_000  # of an answer of megabytes, most of which is not shown
 _FIRST_GUESS_TOKENS = 256
 _CHARS_PER_TOKEN = 4.0
 _TEMPLATE_TOKENS = 512  # more than a chat template adds to two messages
@@ -430,7 +431,7 @@ def _read_answer(answer: Any, most: MostTokens) -> _Raw:
     if problem is not None:
         return _Raw(usage=usage, problem=problem)
     named = answer.get("model")
-    model = redact(named)[:_MAX_MODEL_CHARS] if isinstance(named, str) else ""
+    model = _start_of(named)[:_MAX_MODEL_CHARS] if isinstance(named, str) else ""
     return _Raw(str(text), _read_tokens(choice.get("logprobs")), finish_reason, usage, model=model)
 
 
@@ -519,5 +520,10 @@ def _read_tokens(logprobs: Any) -> tuple[TokenChoice, ...] | None:
 
 
 def _short(value: Any) -> str:
-    text = redact(value if isinstance(value, str) else repr(value))
+    text = _start_of(value if isinstance(value, str) else repr(value))
     return text if len(text) <= _MAX_EXCERPT_CHARS else f"{text[: _MAX_EXCERPT_CHARS - 3]}..."
+
+
+def _start_of(text: str) -> str:
+    """Returns the start of a text without secrets. They are hidden before it is cut: half of one is not recognised."""
+    return redact(hide_secrets(text)[:_MAX_REDACTED_CHARS])
