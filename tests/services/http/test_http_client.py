@@ -172,6 +172,35 @@ def test_a_body_beyond_the_limit_is_unparsable_and_not_read_to_its_end(is_chunke
     assert sent < 100_000_000
 
 
+def test_other_code_runs_between_two_large_answers() -> None:
+    num_answers = 8
+    body = json.dumps({f"key {number}": number for number in range(100_000)})
+
+    async def run() -> list[int]:
+        turn = 0
+        turns: list[int] = []
+
+        async def count() -> None:
+            nonlocal turn
+            while len(turns) < num_answers:
+                await asyncio.sleep(0)
+                turn += 1
+
+        async with ScriptedServer(lambda request: web.Response(text=body)) as server:
+            client = HttpClient()
+
+            async def ask() -> None:
+                await client.post_json(server.url, {})
+                turns.append(turn)
+
+            await asyncio.gather(count(), *(ask() for _ in range(num_answers)))
+            await client.aclose()
+        return turns
+
+    turns = asyncio.run(run())
+    assert len(set(turns)) == num_answers
+
+
 def test_a_body_that_breaks_off_is_unparsable() -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

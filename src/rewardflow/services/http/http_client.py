@@ -7,6 +7,7 @@ latest when their event loop ends. The client sends a request once: the agent re
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ MAX_BODY_BYTES = 8 * 2**20
 MAX_EXCERPT_CHARS = 2_000
 
 _MAX_ERROR_BODY_BYTES = 16 * 1024
+_LARGE_BODY_BYTES = 256 * 1024
 _RETRYABLE_4XX = frozenset({408, 409, 425, 498})  # 498: no capacity for Groq's tier flex
 _HOPELESS_5XX = frozenset({501, 505})
 _JSON_HEADERS = {
@@ -117,15 +119,12 @@ class HttpClient:
         report_headers(outcome.headers)
         if not 200 <= outcome.status < 300:
             raise _refusal(url, outcome, headers)
-        try:
-            answer = orjson.loads(outcome.body)
-        except orjson.JSONDecodeError:
-            problem = "with text that is not JSON"
-        else:
-            if (ambiguity := _ambiguity(outcome.body, answer)) is None:
-                return answer
-            problem = f"with {ambiguity}"
-        raise Unparsable(f"{_place(url)} answered {outcome.status} {problem}: {excerpt_of(outcome.body, headers)}")
+        if len(outcome.body) <= _LARGE_BODY_BYTES:
+            return _answer_in(outcome, url, headers)
+        pools = await self._pools.of_running_loop()
+        async with pools.large_bodies:
+            await asyncio.sleep(0)
+            return _answer_in(outcome, url, headers)
 
     async def _try(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer | CallError:
         import aiohttp
@@ -272,6 +271,19 @@ def _parsed(line: bytes, url: str, headers: Mapping[str, str]) -> Any:
     if (problem := _ambiguity(line, parsed)) is not None:
         raise Unparsable(f"a line of {_place(url)} is {problem}: {excerpt_of(line, headers)}")
     return parsed
+
+
+def _answer_in(outcome: _Answer, url: str, headers: Mapping[str, str]) -> Any:
+    """Returns the JSON of an answer with a status of 2xx."""
+    try:
+        answer = orjson.loads(outcome.body)
+    except orjson.JSONDecodeError:
+        problem = "with text that is not JSON"
+    else:
+        if (ambiguity := _ambiguity(outcome.body, answer)) is None:
+            return answer
+        problem = f"with {ambiguity}"
+    raise Unparsable(f"{_place(url)} answered {outcome.status} {problem}: {excerpt_of(outcome.body, headers)}")
 
 
 def _ambiguity(text: bytes, parsed: Any) -> str | None:

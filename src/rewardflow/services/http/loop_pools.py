@@ -51,6 +51,9 @@ class LoopPools:
     def __init__(self, keep_alive: bool, watch: WatchSettings | None) -> None:
         self.proxies = EnvironmentProxies()
         self.is_closed = False
+        # Held while a large body is parsed: of many that arrive at once, each is parsed in a turn of the loop of its
+        # own, so that other calls go on in between. Parsing holds the interpreter lock, so a thread would not help.
+        self.large_bodies = asyncio.Lock()
         self._keep_alive = keep_alive
         self._watch = watch
         self._by_origin: dict[str, ConnectionPool] = {}
