@@ -150,4 +150,4 @@ def _reason(text: bytes) -> str:
     try:
         return redact(str(read_json(text)["error"]["message"]))[:500]
     except (InvalidInput, LookupError, TypeError):
-        return redact(text[:200].decode("utf-8", "replace"))
+        return redact(text[:2_000].decode("utf-8", "replace"))[:200]
