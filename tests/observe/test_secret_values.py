@@ -192,7 +192,7 @@ def test_an_object_that_shows_a_value_is_replaced_wherever_a_record_holds_it(odd
 
 
 def test_an_object_that_shows_no_value_stays_itself() -> None:
-    record = {"odd": Answer("text"), "unreadable": Unreadable(), "number": Decimal(1), "none": None}
+    record = {"odd": Answer("text"), "unreadable": Unreadable(), "number": Decimal(1), "none": None, "bytes": b"\xff"}
     values = SecretValues([KEY_OF_ODD])
     assert not values.are_in_record(record)
     assert list(values.redact_record(record).values()) == list(record.values())

@@ -325,15 +325,21 @@ def _shown(value: object) -> str:
     """Returns what an object that is no text and no container shows where it is written or pickled."""
     if _is_number(value):
         return ""
-    shown = []
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "ignore")
+    shown: dict[str, None] = {}
     for show in (str, repr, lambda one: repr(getattr(one, "__dict__", ""))):
         with contextlib.suppress(Exception):  # raised by the user's own method
-            shown.append(show(value))
+            shown[show(value)] = None
     return " ".join(shown)
 
 
 def _is_number(value: object) -> bool:
-    return value is None or isinstance(value, numbers.Number)
+    """Whether the value is a number or None, or an array of numbers, whose text would take long to make."""
+    if value is None or isinstance(value, numbers.Number):
+        return True
+    kind = getattr(value, "dtype", None)  # of numpy, torch and pandas
+    return kind is not None and getattr(kind, "kind", "f") not in "OSTUV"
 
 
 def _with_distinct_names(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
