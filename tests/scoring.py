@@ -11,7 +11,7 @@ from rollouts import group
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_pool import ProcessPool
+from rewardflow.reward.code.processes.process_pool import ProcessPool
 from rewardflow.reward.code.thread_pool import ThreadPool
 
 

@@ -107,6 +107,12 @@ def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
         write_state(state_of(*trained(0)), tmp_path / "file")
 
 
+def test_only_the_owner_may_enter_the_folder(tmp_path: Path) -> None:
+    model = model_of(seed=0)
+    write_state(state_of(model, adam(model)), tmp_path / "state")
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
 def test_another_number_of_ranks_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     """One process saves, two go on and save, one goes on."""
     model, optimizer = saved(tmp_path / "one", num_steps=2)

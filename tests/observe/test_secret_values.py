@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import enum
 import html
 import json
 import string
 import urllib.parse
 from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given
@@ -155,3 +159,40 @@ def test_a_value_in_pieces_in_names_empties_the_names() -> None:
     shown = SecretValues(["abcdefgh-12345678"]).redact_record({"abcdefgh-": {"12345678": 0.5}, "z": "x"})
     assert "12345678" not in repr(shown)
     assert 0.5 in shown[REDACTED].values()
+
+
+@dataclasses.dataclass
+class Answer:
+    text: str
+    key: str = dataclasses.field(default="", repr=False)
+
+
+class Unreadable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+KEY_OF_ODD = "tulip-garden-one"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(KEY_OF_ODD.encode(), bytearray(KEY_OF_ODD.encode()), Path(KEY_OF_ODD), ValueError(KEY_OF_ODD)),
+        *(Answer(KEY_OF_ODD), Answer("", KEY_OF_ODD), enum.Enum("Named", {"A": KEY_OF_ODD})["A"]),
+    ],
+    ids=lambda odd: type(odd).__name__,
+)
+def test_an_object_that_shows_a_value_is_replaced_wherever_a_record_holds_it(odd: object) -> None:
+    values = SecretValues([KEY_OF_ODD])
+    assert values.are_in_record({"odd": odd})
+    assert values.redact_record({"odd": odd, "list": [odd, 1.5]}) == {"odd": REDACTED, "list": [REDACTED, 1.5]}
+    if odd.__hash__ is not None:
+        assert values.redact_record({odd: 1}) == {REDACTED: 1}
+
+
+def test_an_object_that_shows_no_value_stays_itself() -> None:
+    record = {"odd": Answer("text"), "unreadable": Unreadable(), "number": Decimal(1), "none": None, "bytes": b"\xff"}
+    values = SecretValues([KEY_OF_ODD])
+    assert not values.are_in_record(record)
+    assert list(values.redact_record(record).values()) == list(record.values())

@@ -54,13 +54,17 @@ def test_settings_that_are_no_object_are_refused(tmp_path: Path, text: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["run.json", "events.jsonl", "metrics.jsonl", "settings.json", "journal.db", "journal.db-wal", "rollouts"]
+    "name",
+    [
+        *("run.json", "events.jsonl", "steps.jsonl", "metrics.jsonl", "devices.jsonl", "settings.json", "audit.jsonl"),
+        *("judge_probes.json", "journal.db", "journal.db-wal", "rollouts", "rejudged"),
+    ],
 )
 def test_a_link_out_of_the_run_directory_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> None:
     path = write_run(tmp_path / "run").path
     secret = tmp_path / "secret"
     (path / name).unlink(missing_ok=True)
-    if name == "rollouts":
+    if name in ("rollouts", "rejudged"):
         secret.mkdir()
     else:
         os.mkfifo(secret)  # opening it would hang

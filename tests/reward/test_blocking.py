@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,16 @@ def test_score_refuses_a_group_that_can_never_be_complete_before_anything_is_sen
     with pytest.raises(rf.InvalidInput, match="dict"):
         rf.score([{"response": "x"}], reward)  # type: ignore[list-item]
     assert calls == []
+
+
+def test_score_refuses_a_group_of_an_absurd_size_without_counting_to_it() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(rf.IncompleteGroup, match=r"lacks index 1, 2, 3, 4, 5, 6, 7, 8, 9, 10$"):
+            rf.score(rf.Rollout(group_id="g", group_size=1_000_000, response="x"), number)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_error_while_opening_reaches_the_caller_of_score_as_it_is() -> None:

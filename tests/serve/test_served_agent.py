@@ -11,9 +11,11 @@ from served import CALLS, GATE, judge, rollouts, served
 
 import rewardflow as rf
 from rewardflow.errors import InvalidInput, SharedAgentGone
+from rewardflow.observe.redact import hide_secrets
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.serve import connect
 from rewardflow.serve.agent_server import AgentServer
+from rewardflow.serve.served_agent import HttpTransport
 from rewardflow.serve.settings import ServeSettings
 
 
@@ -41,6 +43,18 @@ def test_a_failed_verdict_keeps_its_kind_and_its_reason() -> None:
             assert "in judge" in (reward.traceback or "")
 
     asyncio.run(main())
+
+
+def test_a_token_that_others_can_read_on_the_way_is_warned_of_and_never_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    HttpTransport("http://job:garden-of-tokens-1@serve-a.example:8078")
+    HttpTransport("http://serve-b.example:8078", token="garden-of-tokens-2")
+    HttpTransport("http://127.0.0.1:8078", token="garden-of-tokens-2")
+    HttpTransport("http://serve-c.example:8078")
+    warned = [record.getMessage().split(" over ")[0] for record in caplog.records]
+    assert warned == ["a key goes to serve-a.example", "a key goes to serve-b.example"]
+    assert hide_secrets("garden-of-tokens-1") == "[redacted]"
 
 
 def test_what_json_cannot_hold_is_refused_by_its_name_before_it_is_sent() -> None:

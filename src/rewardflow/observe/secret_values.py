@@ -3,7 +3,8 @@
 Always true: a text or a record that comes back from here holds no value in any of these forms: as it is, JSON-escaped,
 percent-encoded, as HTML entities, in base64, and interrupted by white space, line ends, quotation marks or commas. Text
 without such a value comes back as the same object. The time is linear in the length of the text. Numbers never change.
-What is nested deeper in a record than anybody looks is not passed on: a text stands in its place.
+What is nested deeper in a record than anybody looks is not passed on: a text stands in its place. An object of another
+kind is replaced as a whole if its text, its repr or one of its attributes shows a value.
 
 A value of 8 or more characters is found anywhere. A value of 4 to 7 characters that are not all letters is found only
 as it is and as a whole word. Other values are not found: `EMPTY` or `test` as a key would remove words of ordinary
@@ -15,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import numbers
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,6 +46,7 @@ _QUICK_UNICODE = re.compile(rb"u([0-9a-fA-F]{4})")
 _QUICK_IGNORED = b" \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\\" + _IGNORED.encode()
 _ODD_BLANKS = re.compile(rf"[\u0085\u00a0\u1680\u2000-\u200d\u2028\u2029\u202f\u205f\u3000{_INVISIBLE}]+")
 _MAX_DEPTH = 64
+_CONTAINERS = (Mapping, list, tuple, AbstractSet)
 _TOO_DEEP = "(nested too deeply to look for secrets)"
 
 
@@ -98,8 +101,8 @@ class SecretValues:
     def _redact_inside(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             return self.redact(value)
-        if not isinstance(value, Mapping | list | tuple | AbstractSet):
-            return value
+        if not isinstance(value, _CONTAINERS):
+            return REDACTED if self.are_in(_shown(value)) else value
         if depth > _MAX_DEPTH:
             return _TOO_DEEP
         if isinstance(value, Mapping):
@@ -118,7 +121,7 @@ class SecretValues:
     def _redact_name(self, name: Any) -> Any:
         if isinstance(name, str):
             return self.redact(name)
-        return REDACTED if self.are_in_record(name) else name  # a tuple or a frozen set
+        return REDACTED if self.are_in_record(name) else name  # a tuple, a frozen set or an object
 
     def _is_in_pieces(self, made: Any, depth: int) -> bool:
         return self._is_in("".join(text for text in _texts(made, depth) if text != REDACTED))
@@ -290,8 +293,8 @@ def _whole_words(words: AbstractSet[str]) -> re.Pattern[str]:
 def _texts(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif not isinstance(value, Mapping | list | tuple | AbstractSet):
-        return
+    elif not isinstance(value, _CONTAINERS):
+        yield _shown(value)
     elif depth > _MAX_DEPTH:
         yield _TOO_DEEP
     elif isinstance(value, Mapping):
@@ -309,13 +312,34 @@ def _emptied(value: Any, *, names: bool) -> Any:
         return REDACTED
     if isinstance(value, Mapping):
         return _with_distinct_names(
-            (REDACTED if names and isinstance(key, str | tuple | frozenset) else key, _emptied(item, names=names))
+            (REDACTED if names and not _is_number(key) else key, _emptied(item, names=names))
             for key, item in value.items()
         )
     if isinstance(value, list | tuple):
         items = [_emptied(item, names=names) for item in value]
         return tuple(items) if isinstance(value, tuple) else items
-    return value
+    return value if _is_number(value) else REDACTED
+
+
+def _shown(value: object) -> str:
+    """Returns what an object that is no text and no container shows where it is written or pickled."""
+    if _is_number(value):
+        return ""
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "ignore")
+    shown: dict[str, None] = {}
+    for show in (str, repr, lambda one: repr(getattr(one, "__dict__", ""))):
+        with contextlib.suppress(Exception):  # raised by the user's own method
+            shown[show(value)] = None
+    return " ".join(shown)
+
+
+def _is_number(value: object) -> bool:
+    """Whether the value is a number or None, or an array of numbers, whose text would take long to make."""
+    if value is None or isinstance(value, numbers.Number):
+        return True
+    kind = getattr(value, "dtype", None)  # of numpy, torch and pandas
+    return kind is not None and getattr(kind, "kind", "f") not in "OSTUV"
 
 
 def _with_distinct_names(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:

@@ -22,6 +22,7 @@ from rewardflow.observe.run_directory import (
     DEVICES_FILE,
     EVENTS_FILE,
     JOURNAL_FILE,
+    JUDGE_PROBES_FILE,
     METRICS_FILE,
     REJUDGED_FOLDER,
     ROLLOUTS_FOLDER,
@@ -39,6 +40,7 @@ State = Literal["finished", "running", "open"]
 
 _OPENED_FILES = (
     *(RUN_FILE, EVENTS_FILE, STEPS_FILE, METRICS_FILE, DEVICES_FILE, SETTINGS_FILE, AUDIT_FILE),
+    JUDGE_PROBES_FILE,
     *(f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")),  # SQLite opens the others itself
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -86,11 +87,11 @@ def check_whole_groups(rollouts: Sequence[Rollout]) -> None:
             raise InvalidInput(f"score takes rewardflow.Rollout records, got {type(rollout).__name__}")
         seen.setdefault((rollout.step, rollout.group_id), (rollout.group_size, set()))[1].add(rollout.index)
     for (step, group_id), (size, indices) in seen.items():
-        missing = sorted(set(range(size)) - indices)
+        missing = list(itertools.islice((index for index in range(size) if index not in indices), 10))
         if missing:
             raise IncompleteGroup(
                 f"every group must have all of its rollouts, but group {group_id!r} of step {step} "
-                f"(group_size={size}) lacks index {', '.join(map(str, missing[:10]))}"
+                f"(group_size={size}) lacks index {', '.join(map(str, missing))}"
             )
 
 

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from rewardflow.errors import AgentClosed, AgentHalted, InvalidInput, JournalLocked, RewardflowError
 from rewardflow.observe.own_address import uses_own_address
+from rewardflow.observe.redact import redact
 from rewardflow.reward.agent import RewardAgent
 from rewardflow.reward.event_loop import end_tasks
 from rewardflow.reward.gc_tuning import fewer_collections
@@ -172,7 +173,7 @@ class AgentServer:
             return error_answer(500, str(error), type(error).__name__)
         except Exception as error:  # a defect: the caller must learn at least what it is, and others go on
             logger.exception("a request could not be answered")
-            return error_answer(500, f"{type(error).__name__}: {error}"[:500], "defect")
+            return error_answer(500, redact(f"{type(error).__name__}: {error}")[:500], "defect")
 
     def _job(self, request: web.Request, run: str | None = None) -> ServedJob:
         named = run or request.headers.get(RUN_HEADER) or request.query.get("run")

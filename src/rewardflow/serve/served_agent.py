@@ -20,9 +20,10 @@ import aiohttp
 
 from rewardflow.errors import InvalidInput, SharedAgentGone
 from rewardflow.observe.events import EventSink
-from rewardflow.observe.redact import address_to_show, redact, register_secret
+from rewardflow.observe.redact import address_to_show, redact, register_address, register_secret
 from rewardflow.serve.http_json import from_plain, json_problem, read_json
 from rewardflow.serve.own_protocol import message_json, verb_of
+from rewardflow.services.http.endpoint import warn_of_readable_key
 from rewardflow.shared_agent.client import SharedAgent
 from rewardflow.shared_agent.connection import ConnectionLost, MessageRefused
 from rewardflow.shared_agent.host_clients import POLL_S
@@ -93,6 +94,8 @@ class HttpTransport:
         if token:
             register_secret(token)
             self._headers = {"Authorization": f"Bearer {token}"}
+        register_address(url)
+        warn_of_readable_key(url, self._headers)
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, message: Message[T]) -> T:
@@ -150,4 +153,4 @@ def _reason(text: bytes) -> str:
     try:
         return redact(str(read_json(text)["error"]["message"]))[:500]
     except (InvalidInput, LookupError, TypeError):
-        return redact(text[:200].decode("utf-8", "replace"))
+        return redact(text[:2_000].decode("utf-8", "replace"))[:200]

@@ -363,6 +363,24 @@ def test_an_output_that_cannot_be_written_any_more_goes_to_a_temporary_folder(
     )
 
 
+def test_verdicts_that_can_be_written_nowhere_end_with_exit_code_1_and_are_in_the_journal(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(here / "no such folder"))
+    (here / "gone").mkdir()
+    (here / "remover.py").write_text("import os\ndef judge(response):\n    os.rmdir('gone')\n    return 0.5\n")
+    answers(1)
+    assert run_score("--journal", "j.db", "--json", reward="remover.py:judge", out="gone/out.jsonl") == 1
+    shown = capsys.readouterr()
+    told = " ".join(shown.err.split())
+    assert "cannot write gone/out.jsonl: No such file or directory; nor can a temporary file be written" in told
+    assert "what was paid for is kept in j.db; the same command goes on where this one stopped" in told
+    assert (json.loads(shown.out)["out"], json.loads(shown.out)["scored"]) == (None, 1)
+    (here / "gone").mkdir()
+    assert run_score("--journal", "j.db", reward="remover.py:judge", out="gone/out.jsonl") == 0
+    assert (column("score", "gone/out.jsonl"), column("cached", "gone/out.jsonl")) == ([0.5], [True])
+
+
 def test_saved_verdicts_that_are_broken_are_asked_for_again_and_counted(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import rewardflow as rf
+from rewardflow.observe.redact import register_secret
 from rewardflow.reward.calls.faults import fault_of
-from rewardflow.reward.code.error_bodies import MAX_BODY_CHARS, body_of_error, body_of_response
+from rewardflow.reward.code.error_bodies import MAX_READ_CHARS, body_of_error, body_of_response
 
 SAID = '{"error": {"message": "max_tokens must be at most 4096",\n "code": 7}}'
 ONE_LINE = '{"error": {"message": "max_tokens must be at most 4096", "code": 7}}'
@@ -76,8 +77,16 @@ def test_a_body_that_the_client_has_not_read_is_left_alone(error: Exception) -> 
     assert fault_of(error).message == f"{type(error).__name__}: {error}"
 
 
+def test_no_piece_of_a_key_is_left_where_the_explanation_is_cut() -> None:
+    register_secret("Abcd1234efgh5678ijkl")
+    for place in range(1_975, 2_000):
+        told = fault_of(HTTPStatusError(400, "x" * place + "Abcd1234efgh5678ijkl" + "y" * 900)).message
+        assert "Abcd" not in told
+
+
 def test_the_explanation_is_bounded_and_has_no_key() -> None:
-    assert len(body_of_response(SimpleNamespace(text="x" * 10**6))) == MAX_BODY_CHARS
+    assert len(body_of_response(SimpleNamespace(text="x" * 10**6))) == MAX_READ_CHARS
+    assert len(fault_of(HTTPStatusError(400, "x" * 10**6)).message) < 2_100
     told = fault_of(HTTPStatusError(401, "Incorrect API key provided: sk-proj-abcdefghijklmnop1234567890")).message
     assert "Incorrect API key" in told
     assert "abcdefghijklmnop" not in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class Late:
     def resume(self, journal: Path, scope: str) -> None:
         self.scopes.append(scope)
 
-    def reserved_before_usd(self, rollout: Rollout) -> float:
+    def reserved_before_usd(self, rollouts: Sequence[Rollout]) -> float:
         return self._reserved_usd
 
     def all_saved(self) -> None:
@@ -35,7 +36,7 @@ def test_each_of_several_has_a_scope_of_its_own_and_reservations_add_up() -> Non
     both = SeveralLateAnswers(parts)
     both.resume(Path("journal.db"), "run")
     assert parts[0].scopes != parts[1].scopes
-    assert both.reserved_before_usd(numbered(1)[0]) == 0.75
+    assert both.reserved_before_usd(numbered(1)) == 0.75
     assert both.usual_limits == {"timeout_s": 9.0, "rpm": None}
     both.all_saved()
     assert all(one.is_all_saved for one in parts)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardflow.observe.redact import register_secret
 from rewardflow.reward.code.results import apply_post_process, parse_result, parse_results, scores_for_post_process
 from rewardflow.types import Reward
 
@@ -203,6 +204,20 @@ def test_a_reward_record_with_an_odd_field_keeps_its_score_and_holds_only_what_i
 
 def test_a_key_in_the_error_of_a_reward_record_is_redacted() -> None:
     assert "sk-abcdefgh12345678" not in str(parse_result(Reward(kind="service", error="bad key sk-abcdefgh12345678")))
+
+
+def test_no_piece_of_a_key_is_left_where_the_repr_of_a_result_is_cut() -> None:
+    register_secret("Abcd1234efgh5678")
+    for length in range(40, 110):
+        result = ("a" * length + "Abcd1234efgh5678" + "b" * 300).encode()
+        assert "Abcd" not in str(parse_result(result).error)
+        assert "Abcd" not in str(parse_result({"body": result}).error)
+
+
+def test_an_extra_that_is_no_text_is_replaced_if_it_shows_a_key() -> None:
+    register_secret("Abcd1234efgh5678")
+    reward = parse_result({"score": 1.0, "body": b"key Abcd1234efgh5678", "error": ValueError("Abcd1234efgh5678")})
+    assert (reward.value, reward.extras) == (1.0, {"body": "[redacted]", "error": "[redacted]"})
 
 
 def test_a_reward_is_returned_as_it_is_but_as_a_copy() -> None:

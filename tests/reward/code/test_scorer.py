@@ -14,7 +14,7 @@ import pytest
 
 import rewardflow as rf
 from rewardflow.reward.code.contract import load_reward, with_own_values
-from rewardflow.reward.code.process_pool import ProcessPool
+from rewardflow.reward.code.processes.process_pool import ProcessPool
 from rewardflow.reward.code.scorer import Scorer, make_worker_pool
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.code.thread_pool import ThreadPool

@@ -53,6 +53,18 @@ def test_a_new_journal_is_private_and_marked_as_ours(path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+@pytest.mark.parametrize("name", [":memory:", "file:journal.db", "file:journal.db?mode=memory"])
+def test_a_name_that_means_something_to_sqlite_is_the_name_of_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with write(Path(name)):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    with read(Path(name)) as connection:
+        assert connection.execute("SELECT count(*) FROM verdicts").fetchone() == (0,)
+
+
 @pytest.mark.parametrize("content", [b"x", b"x" * 511, b"my notes\n" * 1000, b"SQLite format 3\0 but not really" * 50])
 def test_a_file_that_is_something_else_is_refused_and_left_as_it_was(path: Path, content: bytes) -> None:
     path.write_bytes(content)

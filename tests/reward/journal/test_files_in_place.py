@@ -6,6 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.files_in_place import FilesInPlace
 
@@ -35,6 +37,39 @@ def test_a_deleted_or_replaced_file_is_named_and_one_that_came_back_is_fine(tmp_
     assert files.problem() is None
     path.unlink()
     assert files.problem() == f"{path} was deleted or moved while this run used it"
+
+
+def test_the_files_are_in_place_when_the_process_goes_to_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("j.db")
+    path.write_bytes(b"journal")
+    files = FilesInPlace(path, NO_DATABASE)
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    assert files.problem() is None
+    path.write_bytes(b"another file of the same name")
+    (tmp_path / "j.db").unlink()
+    assert files.problem() == f"{tmp_path / 'j.db'} was deleted or moved while this run used it"
+
+
+def test_a_wal_is_noticed_beside_the_file_that_a_link_names_and_so_is_a_link_to_another_file(tmp_path: Path) -> None:
+    link, real = tmp_path / "link.db", tmp_path / "real.db"
+    link.symlink_to(real)
+    with closing(open_for_writing(link, 1.0)) as connection:
+        files = FilesInPlace(link, connection)
+        fill(connection, "run", 1)
+        files.remember()
+        assert files.problem() is None
+        wal = tmp_path / "real.db-wal"
+        wal.rename(tmp_path / "away")
+        assert files.problem() == f"{wal} was deleted or moved while this run used it"
+        (tmp_path / "away").rename(wal)
+        (tmp_path / "other.db").write_bytes(real.read_bytes())
+        link.unlink()
+        link.symlink_to(tmp_path / "other.db")
+        assert files.problem() == f"{link} was replaced by another file while this run used it"
 
 
 def test_a_journal_without_a_wal_is_in_place(tmp_path: Path) -> None:

@@ -97,6 +97,13 @@ def test_tensorboard_has_every_step_once_after_a_run_went_on_from_an_earlier_one
 
 @needs_tensorboard
 @foreign_warnings
+def test_only_the_owner_may_enter_the_folder_of_tensorboard(tmp_path: Path) -> None:
+    put_steps(TensorBoardSink(folder=tmp_path / "tensorboard", purge_step=None), range(1))
+    assert (tmp_path / "tensorboard").stat().st_mode & 0o777 == 0o700
+
+
+@needs_tensorboard
+@foreign_warnings
 def test_a_run_with_tensorboard_installed_draws_what_its_metrics_say(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, run_dir=tmp_path / "run", checkpoint=CheckpointSettings(every=1))
     with pytest.raises(Cut):
@@ -147,6 +154,7 @@ def test_a_resumed_run_goes_on_under_its_id_and_logs_no_step_twice(tmp_path: Pat
     assert first.logged[3] == (3, {"score_mean": 1.5})
     assert first.is_finished
     assert second.is_finished
+    assert (tmp_path / "wandb").stat().st_mode & 0o777 == 0o700
 
 
 def test_figures_of_an_earlier_version_come_late_on_an_axis_of_their_own_and_push_no_step_out(

@@ -349,6 +349,38 @@ def test_a_cap_counts_a_found_batch_once(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("change", ["its reference", "another answer of its group"])
+def test_a_cap_still_counts_a_batch_whose_requests_are_not_found_again_because_an_input_changed(
+    change: str, tmp_path: Path
+) -> None:
+    def pair(reference: str, other: str) -> list[rf.Rollout]:
+        whole = rf.Rollout(group_id="g", group_size=2, prompt="6 * 7?", response="42", ground_truth=reference)
+        return [whole, replace(whole, index=1, response=other)]
+
+    async def run() -> None:
+        async with MockJudge(MockJudgeSettings(batch_latency="constant:3600")) as mock:
+            judge: Any = judge_of(mock, linger_s=0.05)
+            if change == "another answer of its group":
+                judge = ListwiseJudge(judge=judge)
+                later = pair("42", "forty-two")
+            else:
+                later = pair("forty-two", "41")
+            bound_usd = sum(judge.cost_bound_usd(rollout) for rollout in pair("42", "41"))
+            options: dict[str, Any] = {"journal": tmp_path / "j.db", "max_cost_usd": 1.2 * bound_usd}
+            async with rf.RewardAgent(judge, **options) as agent:
+                agent.submit(pair("42", "41"))
+                await until(lambda: mock.statistics().batches > 0)
+            num_sent = mock.statistics().batches
+            async with rf.RewardAgent(judge, **options) as agent:
+                assert agent.statistics().ledger.uncertain_usd == pytest.approx(bound_usd, rel=0.1)
+                with pytest.raises(rf.BudgetExhausted):
+                    async with asyncio.timeout(10):
+                        await agent.submit(later).all()
+            assert mock.statistics().batches == num_sent
+
+    asyncio.run(run())
+
+
 def test_equal_requests_of_one_call_are_different_requests_also_after_an_interrupt(tmp_path: Path) -> None:
     async def run() -> None:
         async with MockJudge(MockJudgeSettings(batch_latency="constant:3600")) as mock:

@@ -73,6 +73,16 @@ def change(path: Path, statement: str) -> None:
         connection.execute(statement)
 
 
+@pytest.mark.parametrize("name", [":memory:", "file:b"])
+def test_a_name_that_means_something_to_sqlite_is_the_name_of_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    BatchStore(Path(name), "run").begin("one", "http://here", time.time(), REQUESTS)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert len(BatchStore(Path(name), "run").load()) == 1
+
+
 def test_a_key_that_the_service_sends_back_is_in_no_stored_answer(tmp_path: Path) -> None:
     secret = "zq9-SECRETVALUE-12345"
     register_secret(secret)

@@ -135,6 +135,14 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(monkeypatc
     assert KEY not in str(caught.value)
 
 
+def test_the_key_of_a_client_over_plain_http_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    completions = SimpleNamespace(create=None)
+    for host, key in (("client-a", "garden-of-keys-3"), ("client-b", "EMPTY")):
+        chat = SimpleNamespace(completions=completions)
+        ChatClient(client=SimpleNamespace(chat=chat, api_key=key, base_url=f"http://{host}.example/v1"), model="m")
+    assert [one.getMessage().split(" over ")[0] for one in caplog.records] == ["a key goes to client-a.example"]
+
+
 def test_an_echoed_key_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE", KEY)
     with pytest.raises(ServiceError) as caught:

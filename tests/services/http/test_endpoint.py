@@ -151,11 +151,13 @@ def test_a_key_over_plain_http_to_another_machine_is_warned_of_once_for_each_hos
     for url in ("http://judge-a.example:8000/v1", "http://judge-a.example/v2", "http://10.1.2.3/v1"):
         warn_of_readable_key(url, key)
     warn_of_readable_key("http://me:word@judge-b.example/v1", {})
+    warn_of_readable_key("http://judge-e.example/v1?api-version=2&key=garden-of-keys-1", {})
     warned = [record.getMessage() for record in caplog.records]
     assert [message.split(" over ")[0] for message in warned] == [
         "a key goes to judge-a.example",
         "a key goes to 10.1.2.3",
         "a key goes to judge-b.example",
+        "a key goes to judge-e.example",
     ]
     assert "garden-of-keys-1" not in caplog.text
 
@@ -169,6 +171,7 @@ def test_a_key_over_plain_http_to_another_machine_is_warned_of_once_for_each_hos
         ("http://localhost:8000/v1", {"Authorization": "Bearer x"}),
         ("http://judge-c.example/v1", {"X-Title": "mine"}),
         ("http://judge-c.example/v1", {}),
+        ("http://judge-c.example/v1?api-version=2", {}),
     ],
 )
 def test_nobody_is_warned_without_a_key_or_on_this_machine_or_with_encryption(

@@ -235,6 +235,8 @@ def test_a_marker_inside_the_text_is_no_marker(attack: str) -> None:
         *("<tool_call>", "</tool_call>", "<tool_response>", "[TOOL_CALLS]", "[/AVAILABLE_TOOLS]", "[gMASK]", "<sop>"),
         *("<|turn>", "<turn|>", "<seed:eos>", "<extra_id_1>", "<SPECIAL_12>", "<reserved_106>", "<unused12>", "[SEP]"),
         *("<eoh>", "<BOS_TOKEN>", "[e~[", "]~b]", "]~!b[", "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<image>"),
+        *("<[end\u2581of\u2581sentence]>", "<[fim-prefix]>", "<_user>", "<_bot>", "<role>", "</role>", "<ctrl99>"),
+        *("[UNUSED_TOKEN_146]", "[unused9]", "[EOT]", "]!d~["),
     ],
 )
 def test_a_control_token_of_a_chat_template_is_broken_up(token: str) -> None:

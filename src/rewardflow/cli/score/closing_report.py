@@ -109,7 +109,7 @@ class ScoreOutcome:
     cache_saved_usd: float
     elapsed_s: float
     halted: str | None
-    out: Path
+    out: Path | None  # None if the verdicts could be written nowhere
     journal: Path | None
 
     @property
@@ -136,12 +136,14 @@ class ScoreOutcome:
             "cache_saved_usd": self.cache_saved_usd,
             "elapsed_s": self.elapsed_s,
             "halted": self.halted,
-            "out": str(self.out),
+            "out": None if self.out is None else str(self.out),
             "journal": None if self.journal is None else str(self.journal),
         }
 
 
-def summarise(judged: Sequence[JudgedAnswer], scoring: Scoring, *, out: Path, journal: Path | None) -> ScoreOutcome:
+def summarise(
+    judged: Sequence[JudgedAnswer], scoring: Scoring, *, out: Path | None, journal: Path | None
+) -> ScoreOutcome:
     rewards = [one.reward for one in judged if one.reward is not None]
     latency_s = Histogram()
     for reward in rewards:
@@ -221,7 +223,7 @@ def show(outcome: ScoreOutcome, console: Console) -> None:
     columns = max(console.width - taken, MIN_REASON_COLUMNS)
     clipped = [(label, figure, _clipped(reasons, columns)) for label, figure, reasons in failures]
     console.print(three_columns([*scores, *clipped, *rest]))
-    console.print(f"\nverdicts:  {safe(str(outcome.out))}", soft_wrap=True)
+    console.print(f"\nverdicts:  {'not written' if outcome.out is None else safe(str(outcome.out))}", soft_wrap=True)
 
 
 def _score_rows(outcome: ScoreOutcome, *, ascii_only: bool) -> Iterator[tuple[str, str, str]]:

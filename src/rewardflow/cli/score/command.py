@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     judged = _judged(rows, scoring)
     written = _write(out, judged, answers_path, console)
-    _report_problems(scoring, journal, console)
+    _report_problems(scoring, journal, console, is_written=written is not None)
     outcome = summarise(judged, scoring, out=written, journal=journal)
     report(outcome, as_json=args.json)
     if written != out or scoring.journal_problem is not None:
@@ -151,8 +151,11 @@ def _judged(rows: Sequence[Answer | BadRow], scoring: Scoring) -> list[JudgedAns
     return [JudgedAnswer(row, scoring.rewards[row.rollout.place] if isinstance(row, Answer) else None) for row in rows]
 
 
-def _write(out: Path, judged: Sequence[JudgedAnswer], source: Path, console: Console) -> Path:
-    """Writes the verdicts and returns where: in the folder for temporary files, if `out` cannot be written any more."""
+def _write(out: Path, judged: Sequence[JudgedAnswer], source: Path, console: Console) -> Path | None:
+    """Writes the verdicts and returns where: in the folder for temporary files, if `out` cannot be written any more.
+
+    Returns None if neither can: what was paid for is then in the journal alone.
+    """
     try:
         write_verdicts(out, judged, source=source)
         return out
@@ -163,21 +166,20 @@ def _write(out: Path, judged: Sequence[JudgedAnswer], source: Path, console: Con
             spare = Path(tempfile.mkdtemp(prefix="rewardflow-score-")) / out.name
             write_verdicts(spare, judged, source=source)
         except (OSError, InvalidInput):
-            raise error from None
+            console.print(f"{safe(str(error))}; nor can a temporary file be written", soft_wrap=True)
+            return None
         console.print(f"{safe(str(error))}; the verdicts are in {safe(str(spare))}", soft_wrap=True)
         return spare
 
 
-def _report_problems(scoring: Scoring, journal: Path | None, console: Console) -> None:
+def _report_problems(scoring: Scoring, journal: Path | None, console: Console, *, is_written: bool) -> None:
     if scoring.journal_problem is not None:
         console.print(f"the journal is not complete: {safe(scoring.journal_problem)}", soft_wrap=True)
-        console.print(
-            "the output has every verdict that was paid for; the same command pays again for those that the journal "
-            "lacks",
-            soft_wrap=True,
-        )
-    elif scoring.halted is not None:
-        console.print(f"stopped early: {safe(str(scoring.halted))}", soft_wrap=True)
+        has_all = "the output has every verdict that was paid for; " if is_written else ""
+        console.print(f"{has_all}the same command pays again for verdicts that the journal lacks", soft_wrap=True)
+    elif scoring.halted is not None or not is_written:
+        if scoring.halted is not None:
+            console.print(f"stopped early: {safe(str(scoring.halted))}", soft_wrap=True)
         console.print(_how_to_resume(journal), soft_wrap=True)
     saved = scoring.statistics.journal
     if saved is not None and saved.broken_rows:

@@ -51,7 +51,7 @@ class Admission:
         answers = job.scorer.loaded.late_answers
         if answers is not None:
             job.is_reclaimed = True
-            self._ledger.reclaim(self._account, answers.reserved_before_usd(job.rollouts[0]))
+            self._ledger.reclaim(self._account, answers.reserved_before_usd(job.rollouts))
 
     def fits_run(self, entry: QueueEntry, bound_usd: float | None) -> bool:
         """Whether a call fits under its run's cap; if not, takes it out of the way of other runs' calls."""

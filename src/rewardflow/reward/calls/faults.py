@@ -52,6 +52,7 @@ _NOT_SENT_NAMES = frozenset(
     }
 )
 _MAX_ERROR_CHARS = 2000  # of an exception's own text; what the service said comes after it
+_MAX_BODY_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +152,8 @@ def describe_with_place(error: BaseException) -> str:
 def _with_body(message: str, error: BaseException) -> str:
     """Adds what the service said, unless the client has put it into its message."""
     body = redact(body_of_error(error))
+    if len(body) > _MAX_BODY_CHARS:
+        body = f"{body[: _MAX_BODY_CHARS - 3]}..."
     return f"{message}: {body}" if body and body[:100] not in message else message
 
 

@@ -1,15 +1,15 @@
 """Reads what a service said in the answer that made a client raise: the body of httpx, requests and openai errors.
 
 Always true: nothing here raises, waits or reads from a connection: a body that the client has not read is left alone.
-The text is on one line and bounded; it may hold secrets until the caller redacts it. No client has to be installed.
+The text is on one line and bounded. It may hold secrets: the caller redacts it, and then shortens it, because half a
+secret cannot be recognised. No client has to be installed.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-MAX_BODY_CHARS: Final = 2_000
-_MAX_READ_CHARS: Final = 16_384
+MAX_READ_CHARS: Final = 16_384
 
 
 def body_of_error(error: BaseException) -> str:
@@ -41,5 +41,4 @@ def _text(body: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text[:_MAX_READ_CHARS].split())
-    return line if len(line) <= MAX_BODY_CHARS else f"{line[: MAX_BODY_CHARS - 3]}..."
+    return " ".join(text[:MAX_READ_CHARS].split())

@@ -6,7 +6,7 @@ the journal, so that nothing is paid for twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,8 +24,11 @@ class LateAnswers(Protocol):
     def resume(self, journal: Path, scope: str) -> None:
         """Finds, beside the journal, what earlier sessions have sent; `scope` names the run and the reward."""
 
-    def reserved_before_usd(self, rollout: Rollout) -> float:
-        """Returns what earlier sessions set aside for requests about this rollout that are still unanswered."""
+    def reserved_before_usd(self, rollouts: Sequence[Rollout]) -> float:
+        """Returns what earlier sessions set aside for requests of the same call that are still unanswered.
+
+        It is the same call if it is about the same rollouts with the same inputs.
+        """
 
     def all_saved(self) -> None:
         """Says, before the reward is closed, that what it was answered need not be kept: all verdicts are on disk."""
@@ -45,8 +48,8 @@ class SeveralLateAnswers:
         for number, part in enumerate(self._parts):
             part.resume(journal, f"{scope}\0{number}")
 
-    def reserved_before_usd(self, rollout: Rollout) -> float:
-        return sum(part.reserved_before_usd(rollout) for part in self._parts)
+    def reserved_before_usd(self, rollouts: Sequence[Rollout]) -> float:
+        return sum(part.reserved_before_usd(rollouts) for part in self._parts)
 
     def all_saved(self) -> None:
         for part in self._parts:

@@ -31,6 +31,14 @@ class _RedactedRepr(reprlib.Repr):
     def repr_str(self, x: str, level: int) -> str:
         return super().repr_str(hide_secrets(x), level)
 
+    def repr_instance(self, x: Any, level: int) -> str:
+        try:
+            text = hide_secrets(repr(x))
+        except Exception:  # raised by the user's own `__repr__`
+            return super().repr_instance(x, level)
+        half = self.maxother // 2
+        return text if len(text) <= self.maxother else f"{text[: half - 1]}...{text[-half:]}"
+
 
 _short_repr = _RedactedRepr()
 _short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 160

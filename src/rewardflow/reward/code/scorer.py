@@ -17,7 +17,7 @@ from rewardflow.reward.calls.attempt import Attempt
 from rewardflow.reward.code.contract import LoadedReward, with_own_values
 from rewardflow.reward.code.coroutine_driver import begin_coroutine
 from rewardflow.reward.code.current_call import enter_call
-from rewardflow.reward.code.process_pool import ProcessPool
+from rewardflow.reward.code.processes.process_pool import ProcessPool
 from rewardflow.reward.code.source import RewardSource
 from rewardflow.reward.code.thread_pool import ThreadPool
 from rewardflow.reward.settings import AUTO, MAX_THREADS, LimitSettings

@@ -91,7 +91,7 @@ def open_for_writing(
         )
     with translated_errors(path), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(
-            path,
+            path.absolute(),  # SQLite reads ":memory:" and "file:..." as something else than the name of a file
             timeout=lock_timeout_s,
             isolation_level=None,
             check_same_thread=False,  # the caller opens it, then the writer thread owns it

@@ -26,8 +26,9 @@ class FilesInPlace:
     """Remembers the files of a journal that was just opened."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self._path = path
-        self._wal = path.with_name(f"{path.name}-wal")
+        self._path = path.absolute()  # the process may go to another folder
+        real = path.resolve()  # SQLite has the WAL beside the file that a link names
+        self._wal = real.with_name(f"{real.name}-wal")
         self._connection = connection
         self._compares = not is_on_network(path)
         self._inodes: dict[Path, _Inode] = {}

@@ -73,6 +73,7 @@ class TensorBoardSink:
                 writer.add_scalar(name, value, metrics.step)
             writer.flush()  # on disk before the step is part of a checkpoint
 
+        self.folder.mkdir(mode=0o700, exist_ok=True)  # its files have the modes of the umask
         writer = summary_writer(str(self.folder), purge_step=self.purge_step)
         with contextlib.closing(writer):
             yield write
@@ -96,6 +97,7 @@ class WandbSink:
         wandb: Any = importlib.import_module("wandb")
         state = _WandbState.read(self.state_path)
         state.write(self.state_path)
+        (self.folder / "wandb").mkdir(mode=0o700, exist_ok=True)  # its files have the modes of the umask
         run = wandb.init(
             project=self.project,
             entity=self.entity,

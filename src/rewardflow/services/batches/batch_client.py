@@ -19,7 +19,7 @@ import hashlib
 import logging
 import secrets
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from rewardflow.errors import CallError, InvalidInput
 from rewardflow.observe.redact import hide_secrets
 from rewardflow.reward.code.current_call import current_call, outside_call
 from rewardflow.reward.journal.canonical import canonical
+from rewardflow.reward.journal.verdict_keys import verdict_keys
 from rewardflow.services.batches.batch_api import BatchApi, Outcome
 from rewardflow.services.batches.batch_sender import Batch, BatchSender, in_thread
 from rewardflow.services.batches.batch_store import BatchStore, StoredRequest
@@ -63,9 +64,9 @@ class BatchClient:
         """Lets `aclose` forget the answers of this session: their verdicts are in the journal."""
         self._is_all_saved = True
 
-    def reserved_before_usd(self, rollout: Rollout) -> float:
-        """Returns what an earlier session set aside for requests about this rollout that are still at the service."""
-        return 0.0 if self._found is None else self._found.reserved_usd.get(_place_of((rollout,)), 0.0)
+    def reserved_before_usd(self, rollouts: Sequence[Rollout]) -> float:
+        """Returns what an earlier session set aside for requests of the same call that are still at the service."""
+        return 0.0 if self._found is None else self._found.reserved_usd.get(_place_of(rollouts), 0.0)
 
     async def send(self, endpoint: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the answer to one request, when its batch is over. Raises what went wrong as a `CallError`."""
@@ -311,11 +312,9 @@ class _Session:
         return frozenset(batch.id for batch in self._batches.values() if batch.id is not None)
 
 
-def _place_of(rollouts: tuple[Rollout, ...]) -> str:
-    """Names a call by the first of the rollouts that it is about; the request's content tells the others."""
-    digest = hashlib.blake2b(digest_size=16)
-    for rollout in rollouts[:1]:
-        for part in (str(rollout.place), rollout.prompt, rollout.response):
-            data = part.encode("utf-8", "surrogatepass")
-            digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()
+def _place_of(rollouts: Sequence[Rollout]) -> str:
+    """Names a call by the places and all inputs of the rollouts that it is about.
+
+    If any input changed, the call makes other requests, and those of before are not found again.
+    """
+    return verdict_keys("", rollouts, run="")[0].hex() if rollouts else ""

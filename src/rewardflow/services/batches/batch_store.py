@@ -87,7 +87,7 @@ class BatchStore:
         if self.path is not None:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # private from the start
         connection = sqlite3.connect(
-            ":memory:" if self.path is None else self.path, timeout=_BUSY_S, check_same_thread=False
+            ":memory:" if self.path is None else self.path.absolute(), timeout=_BUSY_S, check_same_thread=False
         )
         connection.execute("PRAGMA synchronous = FULL")
         with connection:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
-from rewardflow.observe.redact import address_to_show, hide_secrets, redact, register_secret
+from rewardflow.observe.redact import address_to_show, hide_secrets, is_free_of_secrets, redact, register_secret
 from rewardflow.reward.calls.faults import is_free_of_charge
 from rewardflow.reward.code.current_call import report_usage, request_of_unknown_cost
 from rewardflow.reward.limits.plausible_numbers import CALL_COST_USD, CALL_TOKENS
@@ -35,6 +35,7 @@ from rewardflow.services.http.endpoint import (
     check_variable,
     endpoint_of_call,
     headers_to_send,
+    warn_of_readable_key,
 )
 from rewardflow.services.http.http_client import HttpClient
 from rewardflow.services.http.reachability import check_reachability
@@ -356,6 +357,8 @@ def _without_retries(client: Any) -> Any:
     key = getattr(client, "api_key", None)
     if isinstance(key, str):
         register_secret(key)
+        if not is_free_of_secrets(key):  # "EMPTY" stands for no key
+            warn_of_readable_key(str(getattr(client, "base_url", "")), {"Authorization": key})
     return client.with_options(max_retries=0) if hasattr(client, "with_options") else client
 
 

@@ -16,7 +16,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 
 from rewardflow.errors import InvalidInput
-from rewardflow.observe.redact import address_to_show, redact, register_address, register_secret
+from rewardflow.observe.redact import REDACTED, address_to_show, redact, register_address, register_secret
 from rewardflow.reward.code.current_call import current_call
 from rewardflow.services.http.proxies import is_this_machine
 
@@ -131,9 +131,14 @@ def warn_of_readable_key(url: str, headers: Mapping[str, str]) -> None:
     host = _host_without_encryption(url)
     if host is None or host in _warned_of:
         return
-    if "@" in urllib.parse.urlsplit(url).netloc or any(name.lower() not in _PLAIN_HEADERS for name in headers):
+    if _holds_key(url) or any(name.lower() not in _PLAIN_HEADERS for name in headers):
         _warned_of.add(host)
         logger.warning("a key goes to %s over plain http://, where others on the way can read it: use https://", host)
+
+
+@functools.lru_cache(maxsize=256)
+def _holds_key(url: str) -> bool:
+    return REDACTED in address_to_show(url)
 
 
 @functools.lru_cache(maxsize=256)

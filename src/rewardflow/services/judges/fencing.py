@@ -72,17 +72,20 @@ _ESCAPES = "&\\%"
 # Servers turn these into control tokens even inside a message, because they tokenise the rendered template as a whole.
 # Their names follow a few patterns that ordinary text rarely has: a bar inside the brackets (<|im_end|>, <turn|>),
 # a name between bars in square ones ([|endofturn|]), words joined by _ or : (<start_of_turn>, <tool_call>, <seed:eos>,
-# [TOOL_CALLS]), a tilde ([e~[). Names outside these patterns are listed. A blank after the bracket stops every
-# tokenizer, and hardly disturbs a reader.
+# <_user>, [TOOL_CALLS]), words joined in both brackets (<[fim-prefix]>), a tilde ([e~[). Names outside these patterns
+# are listed. A blank after the bracket stops every tokenizer, and hardly disturbs a reader.
 _BARS = "|\uff5c"
-_LISTED = r"s|bos|eos|pad|unk|mask|sep|cls|sop|eop|eod|eot|eom|eoh|eoa|think|image|(?:unused|reserved|pad)\d+"
-_SQUARES = "INST|SYS|CLS|SEP|PAD|UNK|BOS|EOS|[a-z]?MASK|IMG|THINK|ARGS|PREFIX|MIDDLE|SUFFIX|[A-Z]+(?:_[A-Z]+)+"
-_JOINED = r"(?=[a-z0-9]{1,64}[_:])[a-z0-9_:]{3,64}"
+_LISTED = r"s|bos|eos|pad|unk|mask|sep|cls|sop|eop|eod|eot|eom|eoh|eoa|think|image|role|(?:unused|reserved|pad|ctrl)\d+"
+_SQUARES = (
+    r"INST|SYS|CLS|SEP|PAD|UNK|BOS|EOS|EOT|[a-z]?MASK|IMG|THINK|ARGS|PREFIX|MIDDLE|SUFFIX|[A-Z]+(?:_[A-Z0-9]+)+"
+    r"|unused\d+"
+)
+_JOINED = r"(?=[a-z0-9]{0,64}[_:])[a-z0-9_:]{3,64}"
 _CONTROL_TOKEN = re.compile(
     rf"<(?=[{_BARS}][^<>]{{1,64}}>|[^<>\s{_BARS}]{{1,64}}[{_BARS}]>)"
-    rf"|<(?=/?(?:{_LISTED}|{_JOINED})>|</?SYS>>)"
+    rf"|<(?=/?(?:{_LISTED}|{_JOINED})>|</?SYS>>|\[[a-z0-9]+(?:[\u2581_-][a-z0-9]+)+\]>)"
     rf"|\[(?=/?(?-i:{_SQUARES})\]|[{_BARS}]/?[a-z0-9_]{{2,64}}[{_BARS}]\])"
-    r"|[\[\]](?=(?:~!?[a-z]|[a-z]~)[\[\]])",
+    r"|[\[\]](?=(?:~!?[a-z]|!?[a-z]~)[\[\]])",
     re.IGNORECASE,
 )
 # A tokenizer that normalises its text reads these forms of a character as the character itself.

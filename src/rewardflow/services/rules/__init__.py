@@ -6,8 +6,8 @@ ids) raises, so that the verdict fails instead of being 0. `decide` has a third 
 
 Rules with `is_quick` take time linear in the response and may run on the event loop. The others may not: a pattern can
 backtrack for ever, and an expression can take hours to simplify. An agent runs these in processes that are kept warm
-(`reward/code/warm_processes.py`): a timeout kills the process, and only that rollout's verdict fails. Called by hand,
-they run in the caller's thread.
+(`reward/code/processes/warm_processes.py`): a timeout kills the process, and only that rollout's verdict fails. Called
+by hand, they run in the caller's thread.
 """
 
 from __future__ import annotations

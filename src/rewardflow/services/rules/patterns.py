@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.code.warm_processes import MAX_AT_ONCE, WarmProcesses
+from rewardflow.reward.code.processes.warm_processes import MAX_AT_ONCE, WarmProcesses
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.rules.rule import AnswerWorth, last, shown
 from rewardflow.types import Reward, Rollout

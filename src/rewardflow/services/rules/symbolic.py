@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from rewardflow.errors import InvalidInput
 from rewardflow.extras import install_command
-from rewardflow.reward.code.warm_processes import MAX_AT_ONCE, WarmProcesses
+from rewardflow.reward.code.processes.warm_processes import MAX_AT_ONCE, WarmProcesses
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.rules.number_size import is_too_large
 from rewardflow.services.rules.rule import AnswerWorth, shown

@@ -11,8 +11,8 @@ import pytest
 
 from rewardflow.errors import InvalidInput, RewardLoadError
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_channel import Child, start_child
-from rewardflow.reward.code.process_messages import (
+from rewardflow.reward.code.processes.process_channel import Child, start_child
+from rewardflow.reward.code.processes.process_messages import (
     HANDSHAKE,
     HEADER,
     Handshake,

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rewardflow.errors import ServiceError
 from rewardflow.reward.code.abandonment import Abandonment, current_abandonment
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES
-from rewardflow.reward.code.process_channel import start_child
-from rewardflow.reward.code.process_messages import (
+from rewardflow.reward.code.processes.plain_data import MAX_FRAME_BYTES
+from rewardflow.reward.code.processes.process_channel import start_child
+from rewardflow.reward.code.processes.process_messages import (
     HANDSHAKE,
     HEADER,
     Failure,

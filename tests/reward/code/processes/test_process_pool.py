@@ -16,9 +16,9 @@ from scoring import call_pool
 from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RateLimited, RewardLoadError, ServiceError
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES, MAX_VALUES, encode
-from rewardflow.reward.code.process_messages import HEADER, frame
-from rewardflow.reward.code.process_pool import MAX_FAILED_STARTS, ProcessPool
+from rewardflow.reward.code.processes.plain_data import MAX_FRAME_BYTES, MAX_VALUES, encode
+from rewardflow.reward.code.processes.process_messages import HEADER, frame
+from rewardflow.reward.code.processes.process_pool import MAX_FAILED_STARTS, ProcessPool
 from rewardflow.types import Rollout
 
 if TYPE_CHECKING:
@@ -683,7 +683,7 @@ def test_a_script_without_a_main_guard_works_and_what_it_defines_itself_is_refus
 import asyncio, contextvars
 from process_samples import Named
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_pool import ProcessPool
+from rewardflow.reward.code.processes.process_pool import ProcessPool
 class Own:
     def build(self):
         return print
@@ -709,7 +709,7 @@ def test_a_process_dies_with_its_parent_even_when_both_cannot_react(samples: Any
 import asyncio, contextvars, os, signal, tempfile
 from process_samples import Named
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_pool import ProcessPool
+from rewardflow.reward.code.processes.process_pool import ProcessPool
 path = os.path.join(tempfile.mkdtemp(), "fifo")
 os.mkfifo(path)
 async def main():

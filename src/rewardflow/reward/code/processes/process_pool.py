@@ -26,8 +26,8 @@ from rewardflow import clock
 from rewardflow.errors import AgentClosed, InvalidInput, RewardLoadError, ServiceError
 from rewardflow.observe.redact import redact
 from rewardflow.reward.code.context_transfer import pack_context
-from rewardflow.reward.code.process_channel import Channel, Child, start_child
-from rewardflow.reward.code.process_messages import (
+from rewardflow.reward.code.processes.process_channel import Channel, Child, start_child
+from rewardflow.reward.code.processes.process_messages import (
     HANDSHAKE,
     Failure,
     FunctionSource,

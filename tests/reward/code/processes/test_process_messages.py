@@ -14,7 +14,7 @@ import pytest
 
 from rewardflow.errors import RateLimited
 from rewardflow.reward.calls.faults import fault_of
-from rewardflow.reward.code.process_messages import (
+from rewardflow.reward.code.processes.process_messages import (
     HEADER,
     Failure,
     decode_answer,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardflow.reward.code.plain_data import MAX_VALUES, ArrayData, check_size, decode, encode, to_plain
+from rewardflow.reward.code.processes.plain_data import MAX_VALUES, ArrayData, check_size, decode, encode, to_plain
 from rewardflow.reward.code.results import parse_result, parse_results
 from rewardflow.types import Reward
 

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from rewardflow.reward.code.plain_data import MAX_FRAME_BYTES
-from rewardflow.reward.code.process_messages import HEADER, frame
+from rewardflow.reward.code.processes.plain_data import MAX_FRAME_BYTES
+from rewardflow.reward.code.processes.process_messages import HEADER, frame
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 256 * 1024
 # sys.path comes as plain arguments, so that the child imports none of the user's code before the path is set.
 _BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv[3:]; from rewardflow.reward.code.process_child import main; "
+    "import sys; sys.path[:] = sys.argv[3:]; from rewardflow.reward.code.processes.process_child import main; "
     "main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rewardflow.reward.code.process_channel import Channel, Child, start_child
-from rewardflow.reward.code.process_messages import frame
+from rewardflow.reward.code.processes.process_channel import Channel, Child, start_child
+from rewardflow.reward.code.processes.process_messages import frame
 
 
 class Received:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rewardflow import errors
 from rewardflow.errors import InvalidInput
 from rewardflow.reward.code.error_bodies import body_of_response
-from rewardflow.reward.code.plain_data import check_size, decode, encode, to_plain
+from rewardflow.reward.code.processes.plain_data import check_size, decode, encode, to_plain
 from rewardflow.reward.code.user_frames import NOWHERE, Origin, first_cause, give_origin, origin_of
 
 if TYPE_CHECKING:

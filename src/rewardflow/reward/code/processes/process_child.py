@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from rewardflow.errors import InvalidInput, RewardLoadError
 from rewardflow.reward.code.context_transfer import as_ordinary_exception, run_call, unpack_context
 from rewardflow.reward.code.current_call import Call
-from rewardflow.reward.code.process_messages import (
+from rewardflow.reward.code.processes.process_messages import (
     HANDSHAKE,
     HEADER,
     Failure,

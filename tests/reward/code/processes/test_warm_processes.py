@@ -15,7 +15,7 @@ import pytest
 
 from rewardflow.errors import InvalidInput, ServiceError
 from rewardflow.reward.code.abandonment import Abandonment, in_call
-from rewardflow.reward.code.warm_processes import CallAbandoned, WarmProcess, WarmProcesses
+from rewardflow.reward.code.processes.warm_processes import CallAbandoned, WarmProcess, WarmProcesses
 
 _AT_MOST_S = 60.0  # a call that waits this long would wait for ever
 

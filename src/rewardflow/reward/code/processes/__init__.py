@@ -1,0 +1,1 @@
+"""Runs reward code in child processes, which can be killed and answer with plain data only."""
