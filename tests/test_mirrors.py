@@ -110,6 +110,8 @@ COVERED_BY: Mapping[str, str] = {
     "reward.journal.journal_requests": "reward/journal/test_verdict_journal.py",
     "reward.journal.journal_writer": "reward/journal/test_verdict_journal.py",
     "reward.open_rewards": "reward/test_agent_contract.py",
+    "services.http.charged_tokens": "services/http/test_chat.py",
+    "services.http.chat_answer": "services/http/test_chat.py",
     "services.http.connecting": "runtime/test_reward_probe.py",
     "runtime.memory_estimate": "runtime/test_preflight.py",
     "runtime.on_ray.cluster": "ray_cluster/test_cli.py",

@@ -17,14 +17,15 @@ from rewardflow.errors import CallError, InvalidInput, Unparsable
 from rewardflow.reward.calls.faults import is_free_of_charge
 from rewardflow.reward.code.current_call import report_usage, request_of_unknown_cost
 from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY
-from rewardflow.services.http.chat import MostTokens, chat_url, most_completion_tokens, read_usage
+from rewardflow.services.http.charged_tokens import TEMPLATE_TOKENS, MostTokens, most_completion_tokens
+from rewardflow.services.http.chat import chat_url
+from rewardflow.services.http.chat_answer import read_usage
 from rewardflow.services.http.endpoint import check_addresses, check_variable, endpoint_of_call, headers_to_send
 from rewardflow.services.prices import Prices, known_prices, warn_of_no_price
 from rewardflow.services.service_record import HttpServiceRecord
 from rewardflow.types import EMPTY, Rollout
 
 _MAX_REFUSALS: Final = 10_000
-_TEMPLATE_TOKENS: Final = 512
 _TEXT_PARTS: Final = ("text", "refusal")
 
 
@@ -85,7 +86,7 @@ class ForwardedChat(HttpServiceRecord):
         is_counted = isinstance(num_answers, int) and num_answers >= 1
         if answer_tokens is None or not is_counted or not _is_only_text(body):
             return None
-        prompt_tokens = len(rollout.response.encode()) + _TEMPLATE_TOKENS
+        prompt_tokens = len(rollout.response.encode()) + TEMPLATE_TOKENS
         model = str(body.get("model"))
         prices = [self.prices or known_prices(model, place, prompt_tokens) for place in self.base_urls]
         bounds = [None if one is None else one.bound_usd(prompt_tokens, num_answers * answer_tokens) for one in prices]

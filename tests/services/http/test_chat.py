@@ -14,7 +14,8 @@ from scripted_server import Request, ScriptedServer, completion
 from rewardflow import clock
 from rewardflow.errors import CallError, InvalidInput, RateLimited, ServiceError, Unparsable
 from rewardflow.reward.code.current_call import Call, enter_call
-from rewardflow.services.http.chat import ChatAnswer, ChatClient, chat_url, route_url
+from rewardflow.services.http.chat import ChatClient, chat_url, route_url
+from rewardflow.services.http.chat_answer import ChatAnswer
 from rewardflow.services.prices import Prices
 
 KEY = "correct-horse-battery-9"

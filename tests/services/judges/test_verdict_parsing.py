@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardflow.errors import ServiceError, Unparsable
-from rewardflow.services.http.chat import ChatAnswer, TokenChoice
+from rewardflow.services.http.chat_answer import ChatAnswer, TokenChoice
 from rewardflow.services.judges.rubric import Criterion, JudgeVerdict, Rubric
 from rewardflow.services.judges.verdict_parsing import MAX_ANSWER_CHARS, expected_score, find_verdict, read_verdict
 

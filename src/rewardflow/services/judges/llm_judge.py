@@ -21,7 +21,8 @@ from rewardflow.reward.journal.canonical import OUTSIDE_IDENTITY
 from rewardflow.reward.journal.identity import FrozenIdentity
 from rewardflow.services.batches.anthropic_messages import message_params
 from rewardflow.services.batches.settings import BatchSettings
-from rewardflow.services.http.chat import ChatAnswer, ChatClient
+from rewardflow.services.http.chat import ChatClient
+from rewardflow.services.http.chat_answer import ChatAnswer
 from rewardflow.services.http.endpoint import check_flag
 from rewardflow.services.judges.fencing import GUARD, Fence
 from rewardflow.services.judges.rubric import Criterion, JudgeVerdict, Rubric, default_criteria

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from rewardflow.errors import ServiceError, Unparsable
 from rewardflow.observe.redact import hide_secrets, redact
-from rewardflow.services.http.chat import ChatAnswer, TokenChoice
+from rewardflow.services.http.chat_answer import ChatAnswer, TokenChoice
 from rewardflow.services.judges.fencing import neutralised
 from rewardflow.services.judges.rubric import REASON, Criterion, number_of
 from rewardflow.services.judges.stated_scores import COLON, stated_scores
