@@ -113,6 +113,12 @@ def test_only_the_owner_may_enter_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
+def test_folders_above_the_state_are_made(tmp_path: Path) -> None:
+    model = model_of(seed=0)
+    write_state(state_of(model, adam(model)), tmp_path / "run" / "step" / "state")
+    read_state(tmp_path / "run" / "step" / "state", model_of(seed=9))
+
+
 def test_another_number_of_ranks_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     """One process saves, two go on and save, one goes on."""
     model, optimizer = saved(tmp_path / "one", num_steps=2)

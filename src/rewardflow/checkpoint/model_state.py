@@ -55,7 +55,7 @@ def copied(state: State) -> State:
 def write_state(state: State, folder: Path, *, group: dist.ProcessGroup | None = None) -> None:
     """Writes the state; all ranks call it together. Raises `CheckpointError` if the disk fails."""
     with _explained(f"{folder} could not be written"):
-        folder.mkdir(mode=0o700, exist_ok=True)  # torch's files have the modes of the umask
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # torch's files have the modes of the umask
         writer = FileSystemWriter(folder)
         save(dict(state), storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
 
