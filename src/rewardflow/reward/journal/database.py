@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rewardflow.errors import JournalError, JournalLocked, NewerJournal, NotAJournal
+from rewardflow.errors import DamagedWal, JournalError, JournalLocked, NewerJournal, NotAJournal
 from rewardflow.reward.journal.wal_frames import WalDamage, find_damage
 
 logger = logging.getLogger(__name__)
@@ -84,8 +84,8 @@ def open_for_writing(
         if not takes_damaged_wal:
             raise _refusal(path, damage)
         logger.error(
-            "journal %s: %s; the verdicts in it are lost, and their calls are made again. To keep them, end this run "
-            "and use `rewardflow journal check --repair` before the next one",
+            "journal %s: %s; this run finds no verdict in it, and makes their calls again. To keep them, end all runs "
+            "of the journal and use `rewardflow journal check --repair` before the next one",
             path,
             damage,
         )
@@ -152,8 +152,8 @@ def require_whole_wal(path: Path) -> None:
         raise _refusal(path, damage)
 
 
-def _refusal(path: Path, damage: WalDamage) -> JournalError:
-    return JournalError(
+def _refusal(path: Path, damage: WalDamage) -> DamagedWal:
+    return DamagedWal(
         f"cannot use the journal {path}: {damage}; `rewardflow journal check --repair {path}` keeps what is whole"
     )
 
