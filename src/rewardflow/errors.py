@@ -22,6 +22,7 @@
     └── JournalError
         ├── NotAJournal                  the file is something else
         ├── NewerJournal                 written by a later rewardflow
+        ├── DamagedWal                   its `-wal` changed on disk, and SQLite would drop a part of it
         └── JournalLocked                another process holds it; the message names it
 
 A bad rollout is data (a failed `Reward`); these errors are for mistakes and for runs that cannot go on.
@@ -175,6 +176,10 @@ class NotAJournal(JournalError):
 
 class NewerJournal(JournalError):
     """The file was written by a later rewardflow."""
+
+
+class DamagedWal(JournalError):
+    """The `-wal` beside the file changed on disk, and SQLite would drop a part of it."""
 
 
 class JournalLocked(JournalError):

@@ -134,11 +134,25 @@ def test_no_call_of_a_judge_can_cost_more_than_its_bound(make: Any, responses: l
         {"sampling": {"max_tokens": 100, "web_search_options": {"search_context_size": "high"}}},
         {"sampling": {"max_tokens": 100, "plugins": [{"id": "web"}]}},
         {"sampling": {"max_tokens": 100, "prediction": {"type": "content", "content": "a long text"}}},
+        {"sampling": {"max_tokens": 100, "enable_thinking": True}},
+        {"sampling": {"max_tokens": 100, "thinking_budget": 4000}},
         {"prices": None},
     ],
 )
 def test_a_judge_whose_cost_nothing_limits_tells_no_bound(settings: dict[str, Any]) -> None:
     assert judge_with(**settings).cost_bound_usd(group("a")[0]) is None
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"max_tokens": 100, "enable_thinking": False},
+        {"max_completion_tokens": 100, "enable_thinking": True, "thinking_budget": 50},
+    ],
+)
+def test_thoughts_that_are_off_or_inside_the_limit_leave_a_judge_its_bound(sampling: dict[str, Any]) -> None:
+    limited = judge_with(sampling={"max_tokens": 100})
+    assert judge_with(sampling=sampling).cost_bound_usd(group("a")[0]) == limited.cost_bound_usd(group("a")[0])
 
 
 def test_a_comparison_that_broke_off_leaves_its_part_of_the_call_uncertain() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -124,3 +127,51 @@ def test_a_copy_of_an_older_journal_over_the_one_in_use_is_noticed(tmp_path: Pat
         files.remember()
         path.write_bytes(older)  # into the same file, as `cp` does
         assert files.problem() == f"{path} was overwritten or cut short while this run used it"
+
+
+def cut_to_nothing(wal: Path) -> None:
+    wal.write_bytes(b"")
+
+
+def cut_to_its_first_pages(wal: Path) -> None:
+    os.truncate(wal, 5000)
+
+
+def fill_with_zeros(wal: Path) -> None:
+    with wal.open("r+b") as file:
+        file.write(bytes(wal.stat().st_size))
+
+
+@pytest.mark.parametrize("overwrite", [cut_to_nothing, cut_to_its_first_pages, fill_with_zeros])
+def test_a_wal_that_was_overwritten_in_its_place_is_noticed(tmp_path: Path, overwrite: Callable[[Path], None]) -> None:
+    path, wal = tmp_path / "j.db", tmp_path / "j.db-wal"
+    with closing(open_for_writing(path, 1.0)) as own, closing(FilesInPlace(path, own)) as files:
+        for _ in range(2):
+            fill(own, "run", 10)
+            files.remember()
+            assert files.problem() is None
+        overwrite(wal)
+        if wal.stat().st_size == 0:  # so another run leaves it too, but then the next commit writes a header
+            assert files.problem() is None
+            fill(own, "run", 1)
+            files.remember()
+        assert files.problem() == f"{wal} was overwritten or cut short while this run used it"
+
+
+def test_a_wal_that_sqlite_or_another_run_begins_anew_is_in_place(tmp_path: Path) -> None:
+    path, wal = tmp_path / "j.db", tmp_path / "j.db-wal"
+    with (
+        closing(open_for_writing(path, 1.0)) as own,
+        closing(open_for_writing(path, 1.0)) as other,
+        closing(FilesInPlace(path, own)) as files,
+    ):
+        for mode in ("RESTART", "TRUNCATE", "PASSIVE", "TRUNCATE"):
+            for merging, writing in itertools.product((own, other), repeat=2):
+                fill(own, "run", 20)
+                files.remember()
+                assert files.problem() is None
+                merging.execute(f"PRAGMA wal_checkpoint({mode})")
+                assert files.problem() is None
+                fill(writing, "other run", 1)
+                assert files.problem() is None
+                assert wal.stat().st_size > 0

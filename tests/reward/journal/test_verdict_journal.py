@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from journal_entries import an_entry, key_of, rows_of
 import rewardflow as rf
 from rewardflow import clock
 from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
+from rewardflow.reward.journal.integrity import check_journal
 from rewardflow.reward.journal.journal_writer import MAX_ROWS_A_COMMIT
 from rewardflow.reward.journal.verdict_journal import Journal, JournalEntry
 from rewardflow.types import Reward
@@ -335,6 +336,40 @@ def test_a_journal_that_is_overwritten_by_a_shorter_one_under_a_run_is_noticed_a
             await journal.aclose()
 
     clock.run(main())
+
+
+@pytest.mark.parametrize("num_bytes", [0, 5000])
+def test_a_wal_that_is_overwritten_under_a_run_is_noticed_and_not_merged_into_the_journal(
+    path: Path, num_bytes: int
+) -> None:
+    told: list[JournalWriteFailed] = []
+
+    async def session(numbers: Iterable[int]) -> None:
+        journal = Journal(path, run="run")
+        journal.start(asyncio.get_running_loop(), failed=told.append)
+        for number in numbers:
+            await save(journal, an_entry(number, response="x" * 3000))
+        if told:
+            with pytest.raises(JournalWriteFailed, match=r"journal\.db-wal was overwritten or cut short while"):
+                await journal.aclose()
+        else:
+            await journal.aclose()
+
+    def overwriting() -> Iterable[int]:
+        yield from range(40, 80)
+        wal = path.with_name(f"{path.name}-wal")
+        size = wal.stat().st_size
+        os.truncate(wal, num_bytes)
+        if num_bytes == 0:
+            os.truncate(wal, size)  # with zeros
+        yield 80
+
+    clock.run(session(range(40)))
+    assert told == []
+    clock.run(session(overwriting()))
+    assert len(told) == 1
+    assert len(rows_of(path)) >= 40
+    assert check_journal(path).page_problems == ()
 
 
 def test_closing_tells_that_all_verdicts_are_in_a_file_that_is_gone(path: Path) -> None:

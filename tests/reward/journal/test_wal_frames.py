@@ -18,6 +18,7 @@ import rewardflow as rf
 from rewardflow.errors import JournalError
 from rewardflow.reward.journal.database import open_for_writing
 from rewardflow.reward.journal.integrity import check_journal
+from rewardflow.reward.journal.journal_lock import lock_run
 from rewardflow.reward.journal.reader import JournalReader, vacuum
 from rewardflow.reward.journal.repair import repair_journal
 from rewardflow.reward.journal.reservations import Reservation, create_reservations, write_reservations
@@ -217,14 +218,28 @@ def test_a_cap_refuses_a_damaged_wal_and_leaves_it_as_it_is(path: Path) -> None:
     assert wal_of(path).read_bytes() == before
 
 
-def test_a_run_without_a_cap_goes_on_with_what_is_left_and_an_error_says_so_once(
+def test_a_run_without_a_cap_repairs_the_journal_and_finds_the_verdicts_behind_the_broken_frame(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(path, frame(20, 1000))
+    before = wal_of(path).read_bytes()
     with caplog.at_level(logging.ERROR):
         open_agent(path, max_cost_usd=None)
     (record,) = caplog.records
-    assert "the verdicts in it are lost, and their calls are made again" in record.message
+    assert f"the journal was repaired: it keeps {NUM_ROWS} verdicts. " in record.message
+    assert len(rows_of(path)) == NUM_ROWS
+    (broken_wal,) = path.parent.glob("run.db.broken-*-wal")
+    assert broken_wal.read_bytes() == before
+
+
+def test_a_journal_that_cannot_be_repaired_is_used_as_far_as_sqlite_takes_it_and_an_error_says_so_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(path, frame(20, 1000))
+    with caplog.at_level(logging.ERROR), lock_run(path, "another run"):
+        open_agent(path, max_cost_usd=None)
+    (record,) = caplog.records
+    assert "finds no verdict in it, and makes their calls again" in record.message
     assert 0 < len(rows_of(path)) < NUM_ROWS
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rewardflow.errors import JournalError, JournalLocked, NewerJournal, NotAJournal
+from rewardflow.errors import DamagedWal, JournalError, JournalLocked, NewerJournal, NotAJournal
 from rewardflow.reward.journal.wal_frames import WalDamage, find_damage
 
 logger = logging.getLogger(__name__)
@@ -84,8 +84,8 @@ def open_for_writing(
         if not takes_damaged_wal:
             raise _refusal(path, damage)
         logger.error(
-            "journal %s: %s; the verdicts in it are lost, and their calls are made again. To keep them, end this run "
-            "and use `rewardflow journal check --repair` before the next one",
+            "journal %s: %s; this run finds no verdict in it, and makes their calls again. To keep them, end all runs "
+            "of the journal and use `rewardflow journal check --repair` before the next one",
             path,
             damage,
         )
@@ -110,9 +110,8 @@ def open_for_writing(
 def open_for_reading(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
     """Opens the journal to read it. What SQLite drops of a damaged WAL is not there, which `find_damage` tells."""
     require_file(path)
-    uri = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=ro"
     with translated_errors(path), contextlib.ExitStack() as undo:
-        connection = sqlite3.connect(uri, uri=True, timeout=lock_timeout_s, isolation_level=None)
+        connection = _connect_to_read(path, lock_timeout_s)
         undo.callback(connection.close)
         if not _check(connection, path):
             if (damage := find_damage(path)) is not None:
@@ -120,6 +119,11 @@ def open_for_reading(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
             raise NotAJournal(f"the journal must be a file that rewardflow made, got an empty file: {path}")
         undo.pop_all()
     return connection
+
+
+def _connect_to_read(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
+    uri = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=lock_timeout_s, isolation_level=None)
 
 
 def _create_private(path: Path) -> None:
@@ -146,14 +150,26 @@ def close(connection: sqlite3.Connection) -> None:
     connection.close()
 
 
+def close_without_merging(connection: sqlite3.Connection, path: Path) -> None:
+    """Closes the connection and leaves the file as it is, because the WAL holds something else than was written to it.
+
+    SQLite merges the WAL when the last connection closes, unless that one cannot write.
+    """
+    with contextlib.ExitStack() as last:
+        with contextlib.suppress(sqlite3.Error):
+            reader = last.enter_context(contextlib.closing(_connect_to_read(path, LOCK_TIMEOUT_S)))
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # connects, also if it then fails
+        connection.close()
+
+
 def require_whole_wal(path: Path) -> None:
     """Raises if SQLite drops commits from the WAL, because then nobody knows what was spent."""
     if (damage := find_damage(path)) is not None:
         raise _refusal(path, damage)
 
 
-def _refusal(path: Path, damage: WalDamage) -> JournalError:
-    return JournalError(
+def _refusal(path: Path, damage: WalDamage) -> DamagedWal:
+    return DamagedWal(
         f"cannot use the journal {path}: {damage}; `rewardflow journal check --repair {path}` keeps what is whole"
     )
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from rewardflow.errors import JournalError
 from rewardflow.observe.process_lock import ProcessLock
-from rewardflow.reward.journal.database import close
+from rewardflow.reward.journal.database import close, close_without_merging
 from rewardflow.reward.journal.files_in_place import FilesInPlace
 from rewardflow.reward.journal.journal_requests import Find, Request, Reserve, Stop, Write
 from rewardflow.reward.journal.reservations import write_reservations
@@ -60,8 +60,12 @@ class JournalWriter:
     def close(self) -> None:
         """Closes the file and gives up the run's lock."""
         try:
-            close(self._connection)
+            if self._files.is_wal_lost:
+                close_without_merging(self._connection, self._files.path)
+            else:
+                close(self._connection)
         finally:
+            self._files.close()
             self._lock.release()
 
     def serve(self, requests: Sequence[Request]) -> None:

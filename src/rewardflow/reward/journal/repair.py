@@ -10,6 +10,7 @@ the repair also keeps the rows that the whole frames behind it hold, if their ow
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sqlite3
@@ -35,6 +36,8 @@ from rewardflow.reward.journal.row_checksums import CHECKSUM_COLUMNS, row_checks
 from rewardflow.reward.journal.row_scan import ScannedRow, scan
 from rewardflow.reward.journal.verdict_rows import COLUMNS, failed_document
 from rewardflow.reward.journal.wal_frames import find_damage, recover_pages
+
+logger = logging.getLogger(__name__)
 
 _VERDICT_LOST: Final = "its verdict was broken in the journal"
 _TEXT_COLUMNS: Final = ("run", "group_id", "reward", "identity", "kind", "verdict", "rollout")
@@ -79,6 +82,30 @@ def repair_journal(path: str | os.PathLike[str], *, lock_timeout_s: float = LOCK
             _remove(draft)
             _remove(recovered)
     return result
+
+
+def repair_for_a_run(path: Path, *, lock_timeout_s: float) -> None:
+    """Repairs a journal with a damaged WAL that a run is about to use, so that it pays again only for what is broken.
+
+    For runs without a cap: the money of rows that are lost is no longer counted. A journal that cannot be repaired, as
+    while another run uses it, stays as it is, and the run goes on with what SQLite takes of it.
+    """
+    logger.warning("journal %s: its -wal changed on disk; repairs it, which takes long for many verdicts", path)
+    try:
+        repaired = repair_journal(path, lock_timeout_s=lock_timeout_s)
+    except JournalError as error:
+        logger.warning("the journal was not repaired: %s", error)
+        return
+    has_lost = repaired.costs_kept or repaired.rows_lost or repaired.tables_cut_short or repaired.pages_lost
+    lost = "; others are lost, with what they had cost, and their calls are made again" if has_lost else ""
+    logger.error(
+        "journal %s: its -wal changed on disk, and the journal was repaired: it keeps %d verdicts%s. The broken file "
+        "is %s",
+        path,
+        repaired.rows_kept,
+        lost,
+        repaired.broken_file,
+    )
 
 
 class _Sources:

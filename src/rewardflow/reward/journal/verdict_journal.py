@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +26,14 @@ from pathlib import Path
 from typing import Final, get_args
 
 from rewardflow import clock
-from rewardflow.errors import InvalidInput, JournalError, JournalWriteFailed
+from rewardflow.errors import DamagedWal, InvalidInput, JournalError, JournalWriteFailed
+from rewardflow.observe.process_lock import ProcessLock
 from rewardflow.reward.journal.database import LOCK_TIMEOUT_S, open_for_writing, translated_errors
 from rewardflow.reward.journal.journal_lock import lock_run
 from rewardflow.reward.journal.journal_requests import Find, Request, Reserve, Stop, Write
 from rewardflow.reward.journal.journal_writer import JournalWriter
 from rewardflow.reward.journal.reader import JournalReader, JournalRow, vacuum
+from rewardflow.reward.journal.repair import repair_for_a_run
 from rewardflow.reward.journal.reservations import Reservation, create_reservations, read_reservations
 from rewardflow.reward.journal.saved_costs import read_saved_costs, spent_by_run_usd
 from rewardflow.reward.journal.verdict_rows import JournalEntry, Store
@@ -79,8 +82,8 @@ class Journal:
         self.path = Path(path)
         its_run = "" if run is None else run  # for reservations: an agent of all runs has its own
         with contextlib.ExitStack() as undo:
-            lock = undo.enter_context(lock_run(self.path, run))
-            connection = open_for_writing(self.path, lock_timeout_s, exclusive=exclusive, takes_damaged_wal=not has_cap)
+            lock, connection = _open(self.path, run, lock_timeout_s, exclusive=exclusive, repairs_wal=not has_cap)
+            undo.callback(lock.release)
             undo.callback(connection.close)
             with translated_errors(self.path):  # a damaged file may fail only when its rows are read
                 self._saved_costs = read_saved_costs(connection, run, proven=has_cap)
@@ -253,3 +256,26 @@ class Journal:
         while len(requests) < self._writer.max_rows and not self._inbox.empty():
             requests.append(self._inbox.get_nowait())
         return requests
+
+
+def _open(
+    path: Path, run: str | None, lock_timeout_s: float, *, exclusive: bool | None, repairs_wal: bool
+) -> tuple[ProcessLock, sqlite3.Connection]:
+    """Locks the run and opens the file. Repairs one whose WAL SQLite would drop a part of, or raises `DamagedWal`."""
+    try:
+        return _lock_and_open(path, run, lock_timeout_s, exclusive=exclusive, takes_damaged_wal=False)
+    except DamagedWal:
+        if not repairs_wal:
+            raise
+        repair_for_a_run(path, lock_timeout_s=lock_timeout_s)  # which takes the locks of all runs
+    return _lock_and_open(path, run, lock_timeout_s, exclusive=exclusive, takes_damaged_wal=True)
+
+
+def _lock_and_open(
+    path: Path, run: str | None, lock_timeout_s: float, *, exclusive: bool | None, takes_damaged_wal: bool
+) -> tuple[ProcessLock, sqlite3.Connection]:
+    with contextlib.ExitStack() as undo:
+        lock = undo.enter_context(lock_run(path, run))
+        connection = open_for_writing(path, lock_timeout_s, exclusive=exclusive, takes_damaged_wal=takes_damaged_wal)
+        undo.pop_all()
+    return lock, connection

@@ -14,6 +14,7 @@ The format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import shutil
@@ -27,6 +28,7 @@ from typing import BinaryIO, Final, Self
 _MAGIC: Final = 0x377F0682  # and its last bit: the words of checksums are big-endian
 _HEADER: Final = struct.Struct(">IIII8sII")  # magic, version, bytes of a page, number of the use, salts, checksum
 _FRAME: Final = struct.Struct(">II8sII")  # page, pages of the journal if it ends a commit, salts, checksum
+HEADER_BYTES: Final = _HEADER.size
 _CHECKED_OF_HEADER: Final = 24
 _CHECKED_OF_FRAME: Final = 8
 _PAGE_BYTES: Final = tuple(1 << bits for bits in range(9, 17))
@@ -67,6 +69,12 @@ def find_damage(journal: Path) -> WalDamage | None:
     except OSError:  # none is there, or none that SQLite could read either
         return None
     return None
+
+
+def is_header(data: bytes) -> bool:
+    """Whether a WAL may begin with these bytes."""
+    header = _Header.read(io.BytesIO(data))
+    return header is not None and header.is_sound
 
 
 def recover_pages(journal: Path, target: Path) -> int:

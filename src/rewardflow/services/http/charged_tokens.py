@@ -17,6 +17,8 @@ _BEYOND_ONE_TEXT: Final = (
     *("best_of", "use_beam_search", "extra_body"),
     *("modalities", "audio", "web_search_options", "plugins", "prediction"),
 )
+# With these, the service of Qwen's models before Qwen4 takes max_tokens as the limit of what comes after the thoughts.
+_THOUGHTS_BESIDE: Final = ("enable_thinking", "thinking_budget")
 _ROOM_TOKENS: Final = 131_072
 _ROOM_FACTOR: Final = 4
 _BYTES_A_CHAR: Final = 4  # at most, and a token stands for at least one byte
@@ -32,7 +34,8 @@ def most_completion_tokens(sampling: Mapping[str, Any]) -> int | None:
     """Returns the largest number of tokens that can be charged for an answer; None if more can be charged for."""
     limits = [sampling[name] for name in ("max_tokens", "max_completion_tokens") if sampling.get(name) is not None]
     is_limited = limits and all(isinstance(one, int) and one > 0 for one in limits)
-    return max(limits) if is_limited and not any(sampling.get(name) for name in _BEYOND_ONE_TEXT) else None
+    beyond = _BEYOND_ONE_TEXT if sampling.get("max_completion_tokens") else (*_BEYOND_ONE_TEXT, *_THOUGHTS_BESIDE)
+    return max(limits) if is_limited and not any(sampling.get(name) for name in beyond) else None
 
 
 @dataclass(frozen=True, slots=True)
