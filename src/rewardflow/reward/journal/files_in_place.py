@@ -83,9 +83,8 @@ class FilesInPlace:
         return None
 
     def _is_wal_whole(self, wal_file: int) -> bool:
-        num_bytes = os.fstat(
-            wal_file
-        ).st_size  # before the header: a WAL that begins anew in between is then no problem
+        # Before the header is read: a WAL that begins anew in between is then no problem.
+        num_bytes = os.fstat(wal_file).st_size
         header = _header_in(wal_file)
         if header != self._wal_header:
             self._wal_header, self._num_wal_bytes = header, 0

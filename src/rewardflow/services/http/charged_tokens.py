@@ -17,7 +17,7 @@ _BEYOND_ONE_TEXT: Final = (
     *("best_of", "use_beam_search", "extra_body"),
     *("modalities", "audio", "web_search_options", "plugins", "prediction"),
 )
-# With these, the service of Qwen's models before Qwen4 takes max_tokens as the limit of what comes after the thoughts.
+# With these, some services take max_tokens as the limit of what comes after the thoughts.
 _THOUGHTS_BESIDE: Final = ("enable_thinking", "thinking_budget")
 _ROOM_TOKENS: Final = 131_072
 _ROOM_FACTOR: Final = 4
