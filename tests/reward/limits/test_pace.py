@@ -496,6 +496,28 @@ class ClosingService(SimulatedService):
         raise RateLimited()
 
 
+class WindowedService(SimulatedService):
+    """Accepts 100 calls in each ten seconds, as soon as they come, and then refuses everything until the next ten."""
+
+    async def call(self) -> None:
+        now = asyncio.get_running_loop().time()
+        since = 10.0 * (now // 10.0)
+        in_window = itertools.takewhile(lambda arrival: arrival[0] >= since, reversed(self.arrivals))
+        is_accepted = sum(accepted for _, accepted in in_window) < 100
+        self.arrivals.append((now, is_accepted))
+        await asyncio.sleep(0.2 if is_accepted else 0.05)
+        if not is_accepted:
+            raise RateLimited()
+
+
+def test_a_limit_that_counts_in_windows_of_ten_seconds_is_used_without_hammering_at_a_closed_window() -> None:
+    service = WindowedService()
+    drive(Pace("auto", None), service, slots=256, until_s=20 * MINUTE_S)
+    late = [accepted for at, accepted in service.arrivals if at >= 10 * MINUTE_S]
+    assert late.count(True) >= 0.8 * 6000
+    assert late.count(False) <= 0.4 * len(late)
+
+
 def test_a_service_that_closes_when_it_is_pressed_is_pressed_ever_more_rarely() -> None:
     service = ClosingService(rpm=600, burst=1, latency_s=0.3)
     pace = Pace("auto", None)
