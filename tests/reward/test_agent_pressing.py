@@ -20,11 +20,11 @@ MINUTE_S = 60.0
 class UnevenJudge:
     """Scores by a service of 600 calls a minute; the request of one rollout is always refused."""
 
-    def __init__(self, refused: str = "") -> None:
-        self.service = SimulatedService(rpm=600, burst=1, latency_s=1.0)
+    def __init__(self, refused: str = "", *, seed: int = 0, latency_s: float = 1.0, rejection_s: float = 0.05) -> None:
+        self.service = SimulatedService(rpm=600, burst=1, latency_s=latency_s, rejection_latency_s=rejection_s)
         self.attempts: Counter[str] = Counter()
         self._refused = refused
-        self._rng = random.Random(0)
+        self._rng = random.Random(seed)
 
     async def __call__(self, rollout: rf.Rollout) -> float:
         self.attempts[rollout.response] += 1
@@ -46,6 +46,12 @@ def test_a_pressed_limit_is_used_at_four_fifths_and_every_rollout_gets_its_score
     assert [reward.value for reward in rewards] == [1.0] * 6000
     assert judge.service.accepted_share(5 * MINUTE_S, 10 * MINUTE_S) >= 0.8
     assert judge.service.rejected_share(5 * MINUTE_S, 10 * MINUTE_S) <= 0.86
+
+
+def test_no_rollout_fails_as_refused_where_the_slots_are_too_few_for_the_rate() -> None:
+    judge = UnevenJudge(seed=2, latency_s=0.1, rejection_s=0.3)
+    rewards = scored(judge, 8000, max_concurrency=18)
+    assert not any(reward.value is None for reward in rewards)
 
 
 def test_a_request_that_is_always_refused_fails_also_while_most_are() -> None:

@@ -430,6 +430,18 @@ def test_while_a_soft_limit_is_pressed_statistics_say_what_is_accepted_and_how_m
     assert statistics.pressed_share == pytest.approx(log.refused_share(9 * MINUTE_S, 10 * MINUTE_S), abs=0.03)
 
 
+@pytest.mark.parametrize(("gap_s", "counts_in_full"), [(0.001, False), (0.05, False), (0.2, False), (1.0, True)])
+def test_while_a_soft_limit_is_pressed_a_refusal_counts_in_full_only_for_a_call_far_from_others(
+    gap_s: float, counts_in_full: bool
+) -> None:
+    """Whether the rate or a lack of free slots decided when the call was sent: close behind another it is refused."""
+    pace = Pace("auto", None)
+    run(pace, Service(burst=1, jitter_s=0.2), slots=256, until_s=10 * MINUTE_S, seed=7)
+    assert pace.statistics(0.0).state == "pressing"
+    starts = [pace.start(11 * MINUTE_S + number * gap_s) for number in range(20)]
+    assert {start.refusal_weight < 1.0 for start in starts[1:]} == {not counts_in_full}
+
+
 def test_a_soft_limit_that_changes_while_it_is_pressed_is_used_again_within_minutes() -> None:
     service = Service(burst=1, jitter_s=0.2, changes=((10 * MINUTE_S, 1800.0), (20 * MINUTE_S, 300.0)))
     log = run(Pace("auto", None), service, slots=1024, until_s=30 * MINUTE_S, seed=7)
@@ -482,6 +494,28 @@ class ClosingService(SimulatedService):
             self._closed_until = now + 10 * MINUTE_S
         self.arrivals.append((now, False))
         raise RateLimited()
+
+
+class WindowedService(SimulatedService):
+    """Accepts 100 calls in each ten seconds, as soon as they come, and then refuses everything until the next ten."""
+
+    async def call(self) -> None:
+        now = asyncio.get_running_loop().time()
+        since = 10.0 * (now // 10.0)
+        in_window = itertools.takewhile(lambda arrival: arrival[0] >= since, reversed(self.arrivals))
+        is_accepted = sum(accepted for _, accepted in in_window) < 100
+        self.arrivals.append((now, is_accepted))
+        await asyncio.sleep(0.2 if is_accepted else 0.05)
+        if not is_accepted:
+            raise RateLimited()
+
+
+def test_a_limit_that_counts_in_windows_of_ten_seconds_is_used_without_hammering_at_a_closed_window() -> None:
+    service = WindowedService()
+    drive(Pace("auto", None), service, slots=256, until_s=20 * MINUTE_S)
+    late = [accepted for at, accepted in service.arrivals if at >= 10 * MINUTE_S]
+    assert late.count(True) >= 0.8 * 6000
+    assert late.count(False) <= 0.4 * len(late)
 
 
 def test_a_service_that_closes_when_it_is_pressed_is_pressed_ever_more_rarely() -> None:

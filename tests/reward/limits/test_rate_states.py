@@ -57,6 +57,19 @@ def test_idle_time_does_not_end_a_state() -> None:
     assert not states.is_over(3600.0 * 1000)
 
 
+def test_a_search_that_was_halved_does_not_go_back_to_its_first_rate_which_was_refused() -> None:
+    states = RateStates()
+    states.search(0.0, 64.0, "all accepted")
+    for index in range(1, 7):
+        states.halve_if_mostly_refused(index, 1.0)
+    assert states.rate == 32.0
+    while states.state == "searching":
+        states.search_on(2.0)
+    assert states.rate == 32.0
+    states.search_higher(3.0)
+    assert states.rate == 32.0 * 2**5
+
+
 def test_a_search_doubles_six_times_and_then_listens_at_its_first_rate() -> None:
     states = RateStates()
     states.heard(2.0)

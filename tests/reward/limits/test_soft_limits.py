@@ -90,8 +90,8 @@ def test_a_slow_limit_is_left_alone_for_as_many_calls() -> None:
     assert is_soft(evidence, now=4100.0)
 
 
-def test_a_quarter_of_calls_at_once_refused_shows_that_there_is_no_burst() -> None:
-    assert refuses_bursts(calls(burst_size(5.0), 3))
-    assert not refuses_bursts(calls(burst_size(5.0), 2))
+def test_two_fifths_of_calls_at_once_refused_show_that_there_is_no_burst_and_fewer_that_others_used_it() -> None:
+    assert refuses_bursts(calls(burst_size(5.0), 4))
+    assert not refuses_bursts(calls(burst_size(5.0), 3))
     assert burst_size(5.0) == 10
     assert burst_size(50.0) == 50

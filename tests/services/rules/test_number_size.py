@@ -90,3 +90,51 @@ def test_a_power_of_a_decimal_number_has_as_many_digits_but_a_large_decimal_expo
     assert is_too_large(sympy.Pow(sympy.Integer(9), sympy.Float("1e400"), evaluate=False))
     tower = sympy.Pow(sympy.Float("0.5"), sympy.Integer(-30), evaluate=False)
     assert is_too_large(sympy.Pow(sympy.Integer(9), tower, evaluate=False))
+
+
+x, t = sympy.symbols("x t")
+
+
+def power(base: Any, exponent: Any) -> Any:
+    return sympy.Pow(base, exponent, evaluate=False)
+
+
+def product(*factors: Any) -> Any:
+    return sympy.Mul(*factors, evaluate=False)
+
+
+def decimal(text: str) -> Any:
+    return sympy.Float(text)
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        power(decimal("9.0"), power(9, 9)),
+        power(decimal("9.0"), power(9, 999)),
+        power(decimal("0.1"), power(10, 9)),
+        power(decimal("9.5"), decimal("1000000.5")),
+        sympy.exp(sympy.Integer(1_000_000), evaluate=False),
+        sympy.sinh(power(10, 9), evaluate=False),
+        decimal("1.6e200000"),
+    ],
+)
+def test_a_decimal_number_with_many_digits_before_or_behind_the_point_is_too_large(huge: Any) -> None:
+    assert is_too_large(huge)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        power(2, product(decimal("0.1"), t)),
+        product(100, sympy.exp(product(decimal("-0.05"), t), evaluate=False)),
+        sympy.exp(sympy.Add(product(decimal("2.5"), x), decimal("1.25"), evaluate=False), evaluate=False),
+        sympy.exp(sympy.exp(x)),
+        power(decimal("1.05"), 1000),
+        power(decimal("0.0"), 2),
+        power(decimal("1.0"), power(10, 15)),
+        decimal("1.6e-300"),
+    ],
+)
+def test_formulas_of_growth_and_decay_are_computed(formula: Any) -> None:
+    assert not is_too_large(formula)

@@ -24,6 +24,7 @@ from rewardflow.services.rules import Math
         (r"3\pi", r"\boxed{3}", 0.0),
         ("8", r"\boxed{4^{1.5}}", 1.0),
         (r"\sqrt{x}", r"\boxed{x^{0.5}}", 1.0),
+        (r"2^{\frac{t}{10}}", r"\boxed{2^{0.1t}}", 1.0),
         (42, "The answer is 42", 1.0),
         ("42", "I do not know", 0.0),
     ],
@@ -54,7 +55,13 @@ def test_math_cannot_decide_without_an_answer_or_a_truth() -> None:
         Math().compute_score(rollout("42", None))
 
 
-@pytest.mark.parametrize("huge", [r"9^{9999999}", r"9^{9^{9}}", r"10^{-9999999}", r"(9^{99})^{99999}", r"9999999!"])
+HUGE = [
+    *(r"9^{9999999}", r"9^{9^{9}}", r"10^{-9999999}", r"(9^{99})^{99999}", r"9999999!"),
+    *(r"9.5^{9^{9}}", r"9.5^{9.5^{9.5}}", r"0.1^{999999999}", r"e^{9999999}", r"\cosh(9999999)"),
+]
+
+
+@pytest.mark.parametrize("huge", HUGE)
 def test_a_power_too_large_to_compute_is_never_computed(huge: str) -> None:
     reward = Math(unanswered=-1.0).compute_score(rollout(rf"\boxed{{{huge}}}", "5"))
     assert (reward.value, "too large to compare" in (reward.explanation or "")) == (-1.0, True)

@@ -56,6 +56,7 @@ _LESS_PROVEN = 0.85  # factor for a proven rate, each time it is relied on and r
 _FURTHEST_TRIAL = 1.25
 _FURTHEST_FALL = 1.1  # the share by which a climb may be above a quiet rate that it falls back to
 _CLOSE_EXCESS = 0.06  # a refused climb that is this close to the quiet rate needs no further one
+_FAR_APART = 2.0  # calls that would have been accepted in between: so far apart few are refused
 _SOFT_STEP = 1.05  # above the counted rate, at which a soft limit still refuses calls and another refuses few
 
 
@@ -105,10 +106,14 @@ class LearntRate:
         """The share of calls that are refused because the limit is pressed; 0 if it is not."""
         return 0.0 if self._press is None else self._press.refused_share
 
-    @property
-    def refusal_weight(self) -> float:
-        """How much a refusal now counts against its request: less than 1 while most calls are refused on purpose."""
-        return 1.0 if self._press is None else weight_of_refusal(self._press.refused_share)
+    def refusal_weight(self, gap_s: float) -> float:
+        """Returns how much a refusal counts against its request: less than 1 while most calls are refused on purpose.
+
+        `gap_s` is the time since the call before. A call that follows no other closely would be accepted.
+        """
+        if self._press is None or gap_s * self._press.accepted >= _FAR_APART:
+            return 1.0
+        return weight_of_refusal(self._press.refused_share)
 
     def sent(self, now: float, spent_s: float) -> None:
         """Records that a call starts. `spent_s` is how long the rate delayed it, 0 if other reasons did."""

@@ -109,6 +109,7 @@ class Pace:
         self._budget = None if tpm is None or tpm == "auto" else TokenBudget(tpm)
         self._interval_s = 0.0 if rpm is None or rpm == "auto" else 60.0 / rpm
         self._next_at = -math.inf
+        self._started_at = -math.inf  # the last call
         self._stopped_until = -math.inf
         self._refusals = Refusals() if self._learnt is None else self._learnt.current
         self._usual_tokens = UsualTokens()
@@ -157,7 +158,10 @@ class Pace:
         When the call ends, pass the result to `succeeded`, `limited` or `abandoned`.
         """
         interval_s, refusals = self._interval_s, self._refusals  # as the call is sent; `_space` may change both
-        refusal_weight = self._space(now) if interval_s > 0.0 else 1.0
+        refusal_weight = 1.0 if self._learnt is None else self._learnt.refusal_weight(now - self._started_at)
+        self._started_at = now
+        if interval_s > 0.0:
+            self._space(now)
         if self._budget is not None:
             self._budget.spend(now, tokens)
         refusals.num_sent += 1
@@ -244,20 +248,16 @@ class Pace:
             self._follow(now)
         self._stopped_until = until
 
-    def _space(self, now: float) -> float:
-        """Plans when the next call may start; returns how much a refusal of this one counts against its request."""
-        interval_s, refusal_weight = self._interval_s, 1.0
+    def _space(self, now: float) -> None:
+        """Plans when the next call may start."""
+        interval_s = self._interval_s
         slack_s = 0.0 if interval_s >= _WAKE_UP_S else _WAKE_UP_S
         due_at = max(self._next_at, now - slack_s)
         if self._learnt is not None:
-            # A call that was not held back follows no other closely, so that a limit that is pressed would accept it.
             is_prompt = now - max(self._next_at, self._stopped_until) <= max(interval_s, 2.0 * _WAKE_UP_S)
-            if is_prompt:
-                refusal_weight = self._learnt.refusal_weight
             self._learnt.sent(now, interval_s if is_prompt else 0.0)
             self._follow(now)
         self._next_at = due_at + self._interval_s
-        return refusal_weight
 
     def _follow(self, now: float) -> None:
         """Takes over the learnt rate."""

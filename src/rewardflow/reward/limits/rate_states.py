@@ -241,6 +241,7 @@ class RateStates:
         self._mostly_refused.restart(self.current.num_sent + 1)
         half = max(self.rate / 2.0, LEAST_RATE)
         if self.state in ("searching", "listening"):
+            self._search_from = min(self._search_from, half)  # or the next listening would go back to a refused rate
             self._choose(now, self.state, half, "mostly refused")
         else:
             self.climb(now, half / (1.0 + LEAST_EXCESS), RateClimb(LEAST_EXCESS, step=1.0), "mostly refused")

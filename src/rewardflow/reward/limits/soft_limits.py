@@ -6,8 +6,8 @@ A limit without a burst is soft if calls arrive irregularly: two that arrive clo
 some calls at any rate, and without refusals it is hardly used. Where a refusal costs nothing, it is worth sending
 faster (`pressing.py`). Three things must be true before: calls go on being refused at a rate that is held, no refusal
 says Retry-After, and after a rest the service refuses some of a few calls that come at once. A service with a burst
-accepts those. It refuses calls at a rate that is held because other clients use its limit too, and pressing it would
-only take their share.
+accepts those, unless other clients have just used them up. It refuses calls at a rate that is held because others use
+its limit too, and pressing it would only take their share. A limit without a burst that others use looks soft.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST_REFUSED = 3
 
 _LEAST_BURST = 10  # calls at once
 _BURST_S = 1.0  # or as many as are accepted in this time, far longer than a network may spread them
-_NO_BURST_SHARE = 0.25  # of calls at once, refused
+_NO_BURST_SHARE = 0.4  # of calls at once, refused: other clients may have used some of a burst meanwhile
 
 _FIRST_WAIT_S = 600.0  # until a limit that was pressed in vain is pressed again
 _FIRST_WAIT_CALLS = 2000  # accepted ones, if they take longer

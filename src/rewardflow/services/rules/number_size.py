@@ -1,16 +1,28 @@
 """Bounds how large the numbers of an expression can become, without computing them.
 
 Always true: `size_bound` is at least the number of bits of every whole number, numerator and denominator that
-evaluating the expression exactly can make. It takes a number of steps linear in the expression, and never recurses.
+evaluating the expression exactly can make, and of what a decimal number in it has before or behind the point. It takes
+a number of steps linear in the expression, and never recurses.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_BITS = 400_000  # about 120,000 digits: sympy computes with such numbers in well under a second
 _MAX_NODES = 20_000
+_DECIMAL_BITS = 64.0  # a decimal number: sympy computes with a fixed number of digits
+_MOST = math.exp2(60.0)  # absurdly large, and still a number to compute with
+
+
+class _Size(NamedTuple):
+    bits: float
+    most: float  # no less than the absolute value; a variable counts as 2
+
+    @classmethod
+    def of_bits(cls, bits: float) -> _Size:
+        return cls(bits, math.exp2(min(bits, 60.0)))
 
 
 def is_too_large(expression: Any) -> bool:
@@ -23,11 +35,11 @@ def size_bound(expression: Any) -> float:
     nodes = _parts_first(expression)
     if nodes is None:
         return math.inf
-    bits: dict[int, float] = {}
+    sizes: dict[int, _Size] = {}
     largest = 0.0
     for node, parts in nodes:
-        bits[id(node)] = own = _bits(node, [bits[id(part)] for part in parts])
-        largest = max(largest, own)
+        sizes[id(node)] = own = _size(node, [sizes[id(part)] for part in parts])
+        largest = max(largest, own.bits)
     return largest
 
 
@@ -50,31 +62,44 @@ def _parts(node: Any) -> tuple[Any, ...]:
     return tuple(parts) if isinstance(parts, tuple | list) and not getattr(node, "is_Number", False) else ()
 
 
-def _bits(node: Any, parts: list[float]) -> float:
+def _size(node: Any, parts: list[_Size]) -> _Size:
     if getattr(node, "is_Number", False):
-        return _number_bits(node)
+        return _number_size(node)
     match type(node).__name__, parts:
-        case "Pow", [base, _] if getattr(node.args[0], "is_Float", False):
-            return base  # a power of a decimal number is one, with as many digits
+        case "Pow", [_, exponent] if getattr(node.args[0], "is_Float", False):
+            return _decimal_size(_doublings(node.args[0]) * exponent.most)
+        case "exp" | "sinh" | "cosh", [argument]:
+            return _decimal_size(argument.most / math.log(2.0))
         case "Pow", [base, exponent]:
-            return max(base, 1.0) * _magnitude(node.args[1], exponent)
+            return _Size.of_bits(max(base.bits, 1.0) * exponent.most)
         case "factorial" | "factorial2" | "subfactorial" | "gamma", [argument]:
-            return _magnitude(node.args[0], argument) * max(argument, 1.0)
-    return max(sum(parts), 1.0) + len(parts)
+            return _Size.of_bits(argument.most * max(argument.bits, 1.0))
+        case name, _:
+            bits = max(sum(part.bits for part in parts), 1.0) + len(parts)
+            if name == "Mul":
+                return _Size(bits, min(math.prod(part.most for part in parts), _MOST))
+            if name == "Add":
+                return _Size(bits, min(sum(part.most for part in parts), _MOST))
+            return _Size.of_bits(bits)
 
 
-def _number_bits(number: Any) -> float:
+def _decimal_size(doublings: float) -> _Size:
+    """Has few digits. But two decimal numbers are compared by all that stand before or behind the point."""
+    return _Size(_DECIMAL_BITS + doublings, math.exp2(min(doublings, 60.0)))
+
+
+def _number_size(number: Any) -> _Size:
+    if getattr(number, "is_Float", False):
+        doublings = _doublings(number)
+        return _Size(_DECIMAL_BITS + doublings, _MOST if doublings > 60.0 else abs(float(number)))
     numerator, denominator = getattr(number, "p", None), getattr(number, "q", None)
     if isinstance(numerator, int) and isinstance(denominator, int):
-        return float(max(numerator.bit_length(), denominator.bit_length()))
-    return 64.0  # a decimal number: sympy computes with a fixed number of digits
+        bits = float(max(numerator.bit_length(), denominator.bit_length()))
+        return _Size(bits, float(min(-(-abs(numerator) // denominator), 1 << 60)))
+    return _Size(_DECIMAL_BITS, _MOST)
 
 
-def _magnitude(node: Any, bits: float) -> float:
-    """Returns a bound of the absolute value of an exponent."""
-    value = getattr(node, "p", None)
-    if isinstance(value, int) and getattr(node, "q", None) == 1:
-        return float(min(abs(value), 1 << 60))
-    if getattr(node, "is_Float", False):
-        return min(abs(float(node)), math.exp2(60.0))
-    return math.exp2(min(bits, 60.0))
+def _doublings(number: Any) -> float:
+    """Returns how many times 1 is doubled, or halved, to come to the absolute value of a decimal number."""
+    _, mantissa, exponent, _ = number._mpf_
+    return abs(math.log2(mantissa) + exponent) if mantissa else 0.0
