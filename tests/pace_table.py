@@ -117,6 +117,7 @@ def families() -> Iterator[tuple[str, list[Setting]]]:
         [replace(setting, since_s=MINUTE_S, until_s=10 * MINUTE_S) for setting in stopping],
     )
     yield "20 whose limit triples; share of the next five minutes", list(tripled())
+    yield "24 that count in windows of 10 or 60 s", list(windowed())
     yield "12 without a limit that refuse 2 to 20 % at random; share of the first two minutes", list(unlimited())
 
 
@@ -132,6 +133,15 @@ def tripled() -> Iterator[Setting]:
             until_s=until_s,
             name=f"burst {burst}, at {minute}",
         )
+
+
+def windowed() -> Iterator[Setting]:
+    for slides, window_s, jitter_s, replies_s in itertools.product(
+        (False, True), (10.0, 60.0), (0.0, 0.02), (0.2, 2.0, 20.0)
+    ):
+        service = Service(window_s=window_s, slides=slides, jitter_s=jitter_s, replies_s=(replies_s, replies_s))
+        kind = "sliding" if slides else "fixed"
+        yield Setting(service=service, name=f"{kind} {window_s:.0f} s, delays up to {jitter_s} s, replies {replies_s}")
 
 
 def unlimited() -> Iterator[Setting]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,9 +21,11 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A service that admits calls by a token bucket. Functions of `random.Random` draw one value for each call."""
+    """A service that admits calls by a token bucket, or counts them in windows."""
 
     rpm: float | None = 600.0
+    window_s: float = 0.0  # so many seconds' worth of calls are admitted in each window, as soon as they come
+    slides: bool = False  # whether every stretch of that length is a window
     burst: float = 1.0
     changes: tuple[tuple[float, float], ...] = ()  # times, and the rpm from then on
     replies_s: tuple[float, float] = (0.2, 0.2)  # evenly between
@@ -46,6 +49,34 @@ class Log:
     def refused_share(self, since_s: float, until_s: float) -> float:
         decisions = [ok for at, ok in self.decisions if since_s <= at < until_s]
         return decisions.count(False) / len(decisions) if decisions else 0.0
+
+
+class _Windows:
+    """Counts calls in windows of one length: one after the other, or every stretch of that length."""
+
+    def __init__(self, service: Service, begins_s: float) -> None:
+        assert service.rpm is not None
+        self._window_s = service.window_s
+        self._most = round(service.rpm / 60.0 * service.window_s)
+        self._slides = service.slides
+        self._begins_s = begins_s
+        self._admitted: deque[float] = deque()
+
+    def wait_s(self, now: float) -> float:
+        """Takes one call out and returns 0, or returns how long until that is possible."""
+        while self._admitted and self._ends_s(self._admitted[0]) <= now:
+            self._admitted.popleft()
+        if len(self._admitted) >= self._most:
+            return self._ends_s(self._admitted[0]) - now
+        self._admitted.append(now)
+        return 0.0
+
+    def _ends_s(self, admitted_s: float) -> float:
+        """Returns when the window of a call that was admitted then is over."""
+        if self._slides:
+            return admitted_s + self._window_s
+        num = math.floor((admitted_s - self._begins_s) / self._window_s) + 1
+        return self._begins_s + num * self._window_s
 
 
 class _Bucket:
@@ -95,7 +126,9 @@ class _Run:
         self._service = service
         self._free = slots
         self._rng = random.Random(seed)
-        self._bucket = _Bucket(service)
+        self._limit = (
+            _Windows(service, self._rng.uniform(-service.window_s, 0.0)) if service.window_s else _Bucket(service)
+        )
         self._log = Log()
         # time, tie-breaker, what: "arrives" or "ends", the start, the Retry-After or None if accepted
         self._events: list[tuple[float, int, bool, Start, float | None]] = []
@@ -147,7 +180,7 @@ class _Run:
         wait_s = 0.0
         is_noise = service.noise > 0.0 and self._rng.random() < service.noise
         if not is_noise:
-            wait_s = self._bucket.wait_s(now)
+            wait_s = self._limit.wait_s(now)
         is_refused = is_noise or wait_s > 0.0
         self._log.decisions.append((now, not is_refused))
         if is_refused:

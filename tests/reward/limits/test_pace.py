@@ -518,6 +518,27 @@ def test_a_limit_that_counts_in_windows_of_ten_seconds_is_used_without_hammering
     assert late.count(False) <= 0.4 * len(late)
 
 
+@pytest.mark.parametrize("jitter_s", [0.0, 0.02])
+@pytest.mark.parametrize("window_s", [10.0, 60.0])
+@pytest.mark.parametrize("slides", [False, True])
+def test_a_limit_that_counts_calls_in_windows_is_used(slides: bool, window_s: float, jitter_s: float) -> None:
+    service = Service(window_s=window_s, slides=slides, jitter_s=jitter_s)
+    log = run(Pace("auto", None), service, slots=256, until_s=20 * MINUTE_S, seed=7)
+    assert log.accepted_share(600, 10 * MINUTE_S, 20 * MINUTE_S) >= 0.8
+    assert log.refused_share(MINUTE_S, 20 * MINUTE_S) <= 0.1
+
+
+def test_work_that_comes_in_phases_uses_a_window_of_a_minute() -> None:
+    """A service that is closed as a phase ends is not taken for a slow one in the next."""
+    service = Service(window_s=60.0, jitter_s=0.02)
+
+    def is_busy(now: float) -> float:
+        return now if now % 300.0 < 200.0 else 300.0 * (now // 300.0 + 1.0)
+
+    log = run(Pace("auto", None), service, slots=256, until_s=20 * MINUTE_S, seed=7, is_busy=is_busy)
+    assert log.accepted_share(600, 10 * MINUTE_S, 20 * MINUTE_S) >= 0.8 * 200.0 / 300.0
+
+
 def test_a_service_that_closes_when_it_is_pressed_is_pressed_ever_more_rarely() -> None:
     service = ClosingService(rpm=600, burst=1, latency_s=0.3)
     pace = Pace("auto", None)

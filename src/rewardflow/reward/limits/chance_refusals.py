@@ -146,6 +146,9 @@ class ChanceRefusals:
         elif not is_chance:
             self.is_limit_soft = True
 
+    def forget_test(self) -> None:
+        self._test = None
+
     def goes_on(self, refusals: Refusals, share: float) -> bool:
         """Whether about the same share was refused before the rate was lowered and after; then refusals are chance."""
         seen = refusals.num_heard / max(1, refusals.num_sent)

@@ -13,6 +13,9 @@ higher limit.
 
 A Retry-After of many seconds makes refusals dear. Then the rate is narrowed down between bounds (`long_stops.py`).
 
+A service that counts calls in windows refuses everything when one is full, which says nothing about its rate. When it
+accepts calls again, the rate is what it accepted since the opening before (`closed_windows.py`).
+
 A limit without a burst is hardly used at a rate that it refuses little of. Where refusals are free, calls are sent much
 faster than it accepts (`soft_limits.py`, `pressing.py`).
 """
@@ -23,6 +26,7 @@ import math
 from collections import deque
 
 from rewardflow.reward.limits.chance_refusals import MOST_SHARE, ChanceRefusals
+from rewardflow.reward.limits.closed_windows import ClosedWindows, Opening
 from rewardflow.reward.limits.counted_rate import (
     ENOUGH_ACCEPTED,
     accepts_nothing,
@@ -71,6 +75,7 @@ class LearntRate:
         self._states = RateStates()
         self._stops = LongStops()
         self._chance = ChanceRefusals()
+        self._windows = ClosedWindows()
         self._soft = SoftLimitEvidence()
         self._press: Press | None = None
         # The state and rate before refusals lowered the rate, and the share that was refused.
@@ -120,7 +125,10 @@ class LearntRate:
         states = self._states
         states.sent(now, spent_s)
         self._stops.num_sent += 1
-        if states.state == "sweeping":
+        opening = self._windows.sent(states.current.num_before + states.current.num_sent + 1, now, states.listen_s)
+        if opening is not None and self._press is None and self._hint is None:
+            self._open_again(now, opening)
+        elif states.state == "sweeping":
             if spent_s > 0.0:
                 states.sweep_on(now)
         elif states.state == "testing":
@@ -139,7 +147,9 @@ class LearntRate:
         states = self._states
         refusals.add(sent_at, index, sent_rate)
         states.heard(now - sent_at)
-        refusals.settle(now - (1.0 - _ROUNDING) * states.echo_s)
+        settled_before = now - (1.0 - _ROUNDING) * states.echo_s
+        refusals.settle(settled_before)
+        self._windows.refused(refusals.num_before + index, sent_at, settled_before)
         self._stops.refused_rate = sent_rate
         if now < self._stops.ends_at:  # the stop has already answered for the calls that were out
             return
@@ -225,6 +235,16 @@ class LearntRate:
         trial = self._stops.trial_rate(at_least)
         states.hold(now, trial, states.current, "between bounds")
         states.hold_s = max(states.hold_s, self._stops.hold_s(trial))
+
+    def _open_again(self, now: float, opening: Opening) -> None:
+        """Goes on at what the service accepts in the long run, after it refused everything for a while."""
+        self._lowered_from = None
+        self._chance.forget_test()
+        if opening.rate is None:
+            self._states.search(now, FIRST_RATE, "open again")
+        else:
+            self._states.hold(now, opening.rate, self._states.current, "open again")
+        self._states.renew()  # what was refused before tells no rate
 
     def _leave_free(self, refusals: Refusals, now: float) -> None:
         """Searches if most calls are refused; a count is enough if few are."""

@@ -162,6 +162,8 @@ class Pace:
         self._started_at = now
         if interval_s > 0.0:
             self._space(now)
+            if self._refusals is not refusals:  # a new measurement begins behind this call
+                self._refusals.num_before += 1
         if self._budget is not None:
             self._budget.spend(now, tokens)
         refusals.num_sent += 1

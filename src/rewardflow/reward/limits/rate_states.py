@@ -134,7 +134,8 @@ class RateStates:
     def renew(self, previous: Refusals | None = None, *, is_trial: bool = False) -> None:
         """Starts a new measurement for the calls sent from now on; late refusals still count for `previous`."""
         self.previous = previous or self.current
-        self.current = Refusals(is_trial=is_trial)
+        num_before = self.current.num_before + self.current.num_sent
+        self.current = Refusals(is_trial=is_trial, num_before=num_before)
         self._quiet_s = 0.0
         self._quiet_calls = 0
         self._num_even = 0

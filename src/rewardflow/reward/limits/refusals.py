@@ -25,13 +25,15 @@ class Refusals:
         "_young",
         "is_trial",
         "lowest_rate",
+        "num_before",
         "num_heard",
         "num_refused",
         "num_sent",
         "stopped_s",
     )
 
-    def __init__(self, *, is_trial: bool = False) -> None:
+    def __init__(self, *, is_trial: bool = False, num_before: int = 0) -> None:
+        self.num_before = num_before  # calls of earlier measurements
         self.is_trial = is_trial  # sent far too fast on purpose: refusals are no reason for a lower rate
         self.num_sent = 0
         self.num_heard = 0  # all refusals that arrived
