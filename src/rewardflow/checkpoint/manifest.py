@@ -112,7 +112,7 @@ def read_manifest(folder: Path) -> Checkpoint:
         )
     except InvalidInput:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}") from error
 
 
