@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -162,3 +167,59 @@ def test_the_token_and_the_run_come_from_the_environment(monkeypatch: pytest.Mon
             assert await asyncio.to_thread(compute_score, "x", "abc", None) == 3.0
 
     asyncio.run(main())
+
+
+def test_a_token_that_others_can_read_on_its_way_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_reward, "_TRY_FOR_S", 0.05)
+    monkeypatch.setenv("REWARDFLOW_TOKEN", "a" * 20)
+    with caplog.at_level(logging.WARNING):
+        for url in ("http://127.0.0.1:9", "https://reward.invalid", "http://reward.invalid", "http://reward.invalid"):
+            monkeypatch.setenv("REWARDFLOW_URL", url)
+            with pytest.raises(RuntimeError, match="no answer"):
+                compute_score("x", "abc", None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a token goes to reward.invalid over plain http://, where others on the way can read it: use https://"
+    ]
+
+
+def test_an_answer_that_names_another_address_is_an_error_and_does_not_take_the_token_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REWARDFLOW_TOKEN", "a" * 20)
+    with listening() as (other, asked_there), listening(location=other) as (url, asked_first):
+        monkeypatch.setenv("REWARDFLOW_URL", url)
+        with pytest.raises(RuntimeError, match="answered 302"):
+            compute_score("x", "abc", None)
+    assert len(asked_first) == 1
+    assert asked_there == []
+
+
+@contextlib.contextmanager
+def listening(location: str | None = None) -> Iterator[tuple[str, list[str | None]]]:
+    """A server that sends everybody to another one, or gives a number; yields what it was given as a token."""
+    tokens: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tokens.append(self.headers["Authorization"])
+            self.send_response(200 if location is None else 302)
+            if location is not None:
+                self.send_header("Location", location)
+            self.send_header("Content-Length", "3")
+            self.end_headers()
+            self.wfile.write(b"1.0")
+
+        do_POST = do_GET
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", tokens
+        finally:
+            server.shutdown()
+            thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,28 @@ def test_only_the_owner_may_enter_the_folder(tmp_path: Path) -> None:
     model = model_of(seed=0)
     write_state(state_of(model, adam(model)), tmp_path / "state")
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_only_the_owner_may_read_the_files_whatever_the_umask_is(tmp_path: Path) -> None:
+    """Also where the folder is copied or opened to others later."""
+    model = model_of(seed=0)
+    before = os.umask(0)
+    try:
+        write_state(state_of(model, adam(model)), tmp_path / "state")
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "state").iterdir()} == {0o600}
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    for name in ("__0_0.distcp", ".metadata.tmp"):
+        (tmp_path / name).write_text("somebody else's")
+        (tmp_path / "state" / name).symlink_to(tmp_path / name)
+    model = model_of(seed=0)
+    with pytest.raises(CheckpointError, match="could not be written"):
+        write_state(state_of(model, adam(model)), tmp_path / "state")
+    assert {(tmp_path / name).read_text() for name in ("__0_0.distcp", ".metadata.tmp")} == {"somebody else's"}
 
 
 def test_folders_above_the_state_are_made(tmp_path: Path) -> None:

@@ -50,6 +50,17 @@ def test_a_manifest_that_names_a_file_outside_of_its_checkpoint_is_refused(tmp_p
     assert store.latest() is None
 
 
+@pytest.mark.parametrize("text", ['{"step":' * 100_000, '{"schema_version": 1e999}', '{"schema_version": [1]}'])
+def test_whatever_a_manifest_holds_it_is_read_or_is_one_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    store = saved_in(tmp_path, 1, 2)
+    (store.folder / "step_000002" / MANIFEST_FILE).write_text(text)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_manifest(store.folder / "step_000002")
+    latest = store.latest()
+    assert latest is not None
+    assert latest.step == 1
+
+
 def test_the_latest_is_found_with_all_that_was_said_of_it(tmp_path: Path) -> None:
     store = saved_in(tmp_path, 2, 10)
     store.save(9, fill, settings={"seed": 3, "data.task": "copy_digits"}, score=0.5)

@@ -105,13 +105,7 @@ def with_code(trained: Path, tmp_path: Path) -> Path:
     auto_map = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
     (model / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": auto_map}))
     (model / "tokenizer.json").write_text("{}")
-    checkpoint = tmp_path / "checkpoint"
-    shutil.copytree(trained / "run" / "checkpoints" / "step_000002", checkpoint)
-    file = checkpoint / "checkpoint.json"
-    manifest = json.loads(file.read_bytes())
-    manifest["settings"] |= {"policy.model": str(model), "policy.trust_remote_code": True}
-    file.write_text(json.dumps(manifest))
-    return checkpoint
+    return copy_of_checkpoint(trained, tmp_path, {"policy.model": str(model), "policy.trust_remote_code": True})
 
 
 def test_a_checkpoint_cannot_allow_code_that_comes_with_a_model(
@@ -121,6 +115,44 @@ def test_a_checkpoint_cannot_allow_code_that_comes_with_a_model(
     assert "a checkpoint cannot allow code that comes with a model" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_cannot_allow_a_kernel_from_the_hub(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = copy_of_checkpoint(trained, tmp_path, {"policy.attention": "somebody/kernel"})
+    assert main(["export", str(checkpoint), str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "a checkpoint cannot allow code" in error
+    assert "policy.attention" in error
+    assert "'somebody/kernel'" in error
+    trusting = policy_settings_of(read_manifest(checkpoint), trust_remote_code=True)
+    assert (trusting.attention, trusting.trust_remote_code) == ("somebody/kernel", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model", 3), ("model", None), ("lora", {"zz": 1}), ("lora", "x"), ("chat_template", 3), ("zz", 1)],
+)
+def test_a_manifest_whose_policy_has_values_of_wrong_types_is_an_error_and_no_traceback(
+    trained: Path, tmp_path: Path, name: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = copy_of_checkpoint(trained, tmp_path, {f"policy.{name}": value})
+    assert main(["export", str(checkpoint), str(tmp_path / "out")]) != 0
+    error = capsys.readouterr().err
+    assert "does not say of which policy it is" in error
+    assert name in error
+
+
+def copy_of_checkpoint(trained: Path, tmp_path: Path, settings: dict[str, object]) -> Path:
+    """Copies a checkpoint, with these settings in its manifest."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(trained / "run" / "checkpoints" / "step_000002", checkpoint)
+    file = checkpoint / "checkpoint.json"
+    manifest = json.loads(file.read_bytes())
+    manifest["settings"] |= settings
+    file.write_text(json.dumps(manifest))
+    return checkpoint
 
 
 def test_the_user_can_allow_code_that_comes_with_a_model(with_code: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardflow.observe.nesting import MAX_DEPTH, is_too_deep
+from rewardflow.observe.nesting import MAX_DEPTH, is_too_deep, read_json
 
 
 def nested(depth: int, kind: str = "list") -> Any:
@@ -32,3 +32,10 @@ def test_only_what_is_nested_more_often_is_too_deep(depth: int, kind: str) -> No
 
 def test_wide_is_not_deep() -> None:
     assert not is_too_deep([[number] for number in range(10_000)])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, b'{"a":' * 100_000, "[1,"])
+def test_a_text_that_cannot_be_read_is_one_kind_of_error_however_deep_it_is_nested(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"nested too deep|Expecting value"):
+        read_json(text)
+    assert read_json('{"a": [1, NaN]}')["a"][0] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from written_runs import device_events, write_lines
 
 from rewardflow.observe.events import DeviceWorked, to_json
@@ -46,3 +47,12 @@ def test_a_line_without_times_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "devices.jsonl"
     write_lines(path, [{"v": 1, "event": "DeviceWorked", "step": 0, "work": "update", "at_s": None, "started_s": None}])
     assert read_device_log(path, [0], open_together=1) == []
+
+
+@pytest.mark.parametrize("open_together", [10**16, 10**30])
+def test_a_run_that_says_that_all_its_steps_were_open_together_is_read_at_once(
+    tmp_path: Path, open_together: int
+) -> None:
+    """A stranger's settings say so; looking through that many steps would never end."""
+    pieces = read_device_log(write_steps(tmp_path / "devices.jsonl", 9), [4], open_together=open_together)
+    assert {piece.step for piece in pieces} == {3, 4, 5, 6, 7, 8, None}

@@ -37,6 +37,13 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
+def test_a_run_file_that_is_nested_too_deep_is_refused_like_any_other_that_cannot_be_read(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run")
+    (directory.path / "run.json").write_text('{"schema_version":' * 100_000, "utf-8")
+    with pytest.raises(InvalidInput, match=r"needs a readable run\.json, got .*: it is nested too deep"):
+        read_run(directory.path)
+
+
 def test_a_run_of_a_later_schema_is_refused_by_its_version(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "run")
     run = {"schema_version": 2, "name": "x", "started_at": 0.0, "rewardflow_version": "9.0"}
@@ -45,7 +52,7 @@ def test_a_run_of_a_later_schema_is_refused_by_its_version(tmp_path: Path) -> No
         read_run(directory.path)
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"steps":'])
+@pytest.mark.parametrize("text", ["[1]", '{"steps":', "[" * 100_000])
 def test_settings_that_are_no_object_are_refused(tmp_path: Path, text: str) -> None:
     directory = write_run(tmp_path / "run")
     (directory.path / "settings.json").write_text(text, "utf-8")

@@ -5,26 +5,42 @@
 
 Always true: all workers ask the one server at `REWARDFLOW_URL`, so one limit, one cap and one journal hold for all of
 them. A rollout is known by its content, so a worker that asks again pays nothing. A failure raises; it is never a 0.
+The token goes to that server alone, and a warning tells if others on the way can read it.
 This file imports nothing but the standard library, so that it also works where rewardflow is not installed.
 """
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
+import logging
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 URL_ENV, TOKEN_ENV, RUN_ENV = "REWARDFLOW_URL", "REWARDFLOW_TOKEN", "REWARDFLOW_RUN"
 _BUSY = (429, 503)  # the queue is full, or the server restarts: both pass
 _TRY_FOR_S, _PAUSE_S = 600.0, 1.0
 _LOST = (OSError, http.client.HTTPException)  # the second: a server that ended in the middle of its answer
 _SILENT_S = 120.0  # after so long without an answer the server must show that it is alive
+_warned_of: set[str] = set()  # hosts
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Makes an answer that names another address an error: urllib would send the token there."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 _SERVER = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
+    urllib.request.ProxyHandler({}), _NoRedirect
 )  # a proxy for the internet must not get the token
 
 
@@ -58,10 +74,28 @@ def _is_alive() -> bool:
 
 
 def _request(path: str, body: bytes | None = None) -> urllib.request.Request:
+    url = os.environ.get(URL_ENV, "http://127.0.0.1:8078").rstrip("/") + path
     headers = {"Content-Type": "application/json", "X-Rewardflow-Run": os.environ.get(RUN_ENV, "verl")}
     if token := os.environ.get(TOKEN_ENV):
         headers["Authorization"] = f"Bearer {token}"
-    return urllib.request.Request(os.environ.get(URL_ENV, "http://127.0.0.1:8078").rstrip("/") + path, body, headers)
+        _warn_of_readable_token(url)
+    return urllib.request.Request(url, body, headers)
+
+
+def _warn_of_readable_token(url: str) -> None:
+    """Warns once for each host to which the token goes over plain http:// and which is another machine."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "http" and host not in _warned_of and not _is_this_machine(host):
+        _warned_of.add(host)
+        logger.warning("a token goes to %s over plain http://, where others on the way can read it: use https://", host)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _prompt(extra_info: Any) -> str:

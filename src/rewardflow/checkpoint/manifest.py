@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rewardflow.errors import CheckpointError, InvalidInput
+from rewardflow.observe.nesting import read_json
 from rewardflow.observe.private_file import write_private
 from rewardflow.observe.run_directory import own_version
 
@@ -90,7 +91,7 @@ def read_manifest(folder: Path) -> Checkpoint:
     """Raises `CheckpointError` if no manifest can be read, `InvalidInput` if a later rewardflow wrote it."""
     path = folder / MANIFEST_FILE
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json(path.read_bytes())
         version = int(manifest["schema_version"])
         if version > SCHEMA_VERSION:
             raise InvalidInput(
@@ -111,7 +112,7 @@ def read_manifest(folder: Path) -> Checkpoint:
         )
     except InvalidInput:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}") from error
 
 
@@ -119,7 +120,7 @@ def write_score(folder: Path, score: float | None, score_by: str | None = None) 
     """Adds a score that was not known when the checkpoint was written."""
     path = folder / MANIFEST_FILE
     try:
-        manifest = {**json.loads(path.read_bytes()), "score": score, "score_by": score_by}
+        manifest = {**read_json(path.read_bytes()), "score": score, "score_by": score_by}
         write_private(path, json.dumps(manifest, indent=1).encode() + b"\n")
         sync(folder)
     except (OSError, ValueError) as error:

@@ -13,19 +13,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rewardflow.checkpoint.state_metadata import StateReader
 from rewardflow.errors import CheckpointError, InvalidInput
+from rewardflow.observe.private_file import create
 from rewardflow.policy.adapters import is_adapter
 
 if TYPE_CHECKING:
@@ -55,9 +57,21 @@ def copied(state: State) -> State:
 def write_state(state: State, folder: Path, *, group: dist.ProcessGroup | None = None) -> None:
     """Writes the state; all ranks call it together. Raises `CheckpointError` if the disk fails."""
     with _explained(f"{folder} could not be written"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # torch's files have the modes of the umask
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         writer = FileSystemWriter(folder)
+        writer.fs = _PrivateFiles()
         save(dict(state), storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
+
+
+class _PrivateFiles(FileSystem):
+    """torch's way to files, except that new ones are private: torch would let the umask decide who may read them."""
+
+    @contextmanager
+    def create_stream(self, path: str | PathLike[str], mode: str) -> Iterator[Any]:
+        if mode != "wb":
+            raise CheckpointError(f"a state's files are only written, got the mode {mode!r} for {path}")
+        with create(Path(path)) as stream:  # torch syncs it, and may close it
+            yield stream
 
 
 class SavedState:

@@ -26,6 +26,7 @@ from rewardflow.checkpoint.model_state import State, copied, write_state
 from rewardflow.checkpoint.open_rollouts import write_rollouts
 from rewardflow.errors import CheckpointError
 from rewardflow.flow.records import Boundary
+from rewardflow.observe.nesting import read_json
 from rewardflow.observe.private_file import write_private
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def put_back_random(folder: Path, device: torch.device) -> None:
 
 def read_progress(folder: Path) -> dict[str, Any]:
     try:
-        progress: dict[str, Any] = json.loads((folder / PROGRESS_FILE).read_bytes())
+        progress: dict[str, Any] = read_json((folder / PROGRESS_FILE).read_bytes())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / PROGRESS_FILE} cannot be read: {error}") from error
     return progress

@@ -19,14 +19,18 @@ from typing import BinaryIO, Final
 _EXCLUSIVELY: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
+def create(path: Path) -> BinaryIO:
+    """Opens a file that must not exist yet; for callers that close it and see to it that it is on disk."""
+    return os.fdopen(os.open(path, _EXCLUSIVELY, 0o600), "w+b")
+
+
 @contextlib.contextmanager
 def creating(path: Path) -> Iterator[BinaryIO]:
     """Opens a file that must not exist yet. After the block its contents survive a power cut."""
-    descriptor = os.open(path, _EXCLUSIVELY, 0o600)
-    with os.fdopen(descriptor, "w+b") as file:
+    with create(path) as file:
         yield file
         file.flush()
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ or absent; a directory of a later schema version is refused. The files of lines 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from typing import Any, Self
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.events import SCHEMA_VERSION, Event, from_json, to_json
 from rewardflow.observe.line_file import LineFile, LineFileStatistics, encode_line, read_lines
+from rewardflow.observe.nesting import read_json
 from rewardflow.observe.private_file import write_private
 
 RUN_FILE = "run.json"
@@ -103,7 +103,7 @@ class RunDirectory:
         directory = Path(path)
         file = directory / RUN_FILE
         try:
-            run = json.loads(file.read_bytes())
+            run = read_json(file.read_bytes())
         except (OSError, ValueError) as error:
             raise InvalidInput(f"a run directory needs a readable {RUN_FILE}, got {file}: {error}") from error
         if not isinstance(run, dict) or not isinstance(run.get("schema_version"), int):

@@ -7,7 +7,6 @@ retries and hedges; so one planned call represents one verdict, is never retried
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -16,6 +15,7 @@ from typing import Any, Final
 from rewardflow.errors import InvalidInput
 from rewardflow.observe.histogram import Histogram
 from rewardflow.observe.line_file import read_lines
+from rewardflow.observe.nesting import read_json
 from rewardflow.observe.run_directory import SETTINGS_FILE, RunDirectory, read_steps
 from rewardflow.reward.journal.reader import JournalReader
 from rewardflow.reward.latency import journal_quantiles
@@ -108,7 +108,7 @@ def _device(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _from_settings(path: Path) -> dict[str, Any]:
     """Reads the batch, the placement and the slots from the run's saved settings."""
     try:
-        settings = json.loads(path.read_bytes())
+        settings = read_json(path.read_bytes())
         schedule, slots = settings["schedule"], (settings.get("limits") or {}).get("max_concurrency")
         return {
             "prompts": schedule["groups_per_step"],

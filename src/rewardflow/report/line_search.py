@@ -47,12 +47,17 @@ def lines_of_steps(
     lines: list[dict[str, Any]] = []
     num_bytes = 0
     with path.open("rb") as file:
-        for start, end in _stretches(file, min(steps), max(steps), open_together, effort):
+        for start, end in _stretches(file, *_ends(steps), open_together, effort):
             num_bytes += end - start
             if num_bytes > effort.max_bytes:
                 return FoundLines(lines, is_whole=False)
             lines += _lines_between(file, start, end, steps, also)
     return FoundLines(lines, is_whole=True)
+
+
+def _ends(steps: Collection[int]) -> tuple[int, int]:
+    """Returns the first and the last step. A file may make a range longer than `min` could ever look through."""
+    return (steps[0], steps[-1]) if isinstance(steps, range) else (min(steps), max(steps))
 
 
 def _stretches(file: BinaryIO, first: int, last: int, slack: int, effort: Effort) -> list[tuple[int, int]]:

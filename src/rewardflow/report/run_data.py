@@ -7,7 +7,6 @@ it that a report opens lies inside it, also after following links.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rewardflow.errors import InvalidInput
+from rewardflow.observe.nesting import read_json
 from rewardflow.observe.process_lock import LockHeld, refuse_if_held
 from rewardflow.observe.run_directory import (
     AGENT_LOCK_FILE,
@@ -111,7 +111,7 @@ def check_inside(run_dir: Path) -> None:
 def _read_settings(directory: RunDirectory) -> dict[str, Any]:
     file = directory.path / SETTINGS_FILE
     try:
-        settings = json.loads(file.read_bytes())
+        settings = read_json(file.read_bytes())
     except FileNotFoundError:
         return {}
     except ValueError as error:

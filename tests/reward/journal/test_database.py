@@ -53,6 +53,14 @@ def test_a_new_journal_is_private_and_marked_as_ours(path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+@pytest.mark.usefixtures("careless_umask")
+def test_a_new_journal_is_private_where_a_link_leads_to_a_file_that_is_still_to_be_made(tmp_path: Path) -> None:
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "journal.db").symlink_to(Path("large disk") / "journal.db")
+    with write(tmp_path / "journal.db"):
+        assert {file.stat().st_mode & 0o777 for file in (tmp_path / "large disk").iterdir()} == {0o600}
+
+
 @pytest.mark.parametrize("name", [":memory:", "file:journal.db", "file:journal.db?mode=memory"])
 def test_a_name_that_means_something_to_sqlite_is_the_name_of_a_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

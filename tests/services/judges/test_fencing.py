@@ -274,6 +274,15 @@ def test_a_token_in_forms_that_normalising_makes_plain_is_broken_up(token: str) 
             assert fenced(f"42{disguised}ok") == f"42{disguised[0]} {disguised[1:]}ok"
 
 
+def test_a_letter_or_digit_in_any_form_that_normalising_makes_plain_hides_no_token() -> None:
+    plain = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0x80, 0x110000)}
+    forms = [chr(code) for code, letter in plain.items() if len(letter) == 1 and letter.isascii() and letter.isalnum()]
+    assert {"\u24d4", "\u1d49", "\xb2", "\u212f"} <= {*forms}  # a circled e, a raised one, a raised 2, a script e
+    for form in forms:
+        assert fenced(f"[|{form}ndofturn|]") == f"[ |{form}ndofturn|]"
+        assert fenced(f"<start_of_tur{form}>") == f"< start_of_tur{form}>"
+
+
 @pytest.mark.parametrize(
     "disguised",
     [

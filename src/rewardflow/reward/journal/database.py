@@ -129,10 +129,11 @@ def _connect_to_read(path: Path, lock_timeout_s: float) -> sqlite3.Connection:
 def _create_private(path: Path) -> None:
     """Creates the file before SQLite does, because SQLite would let other users read it.
 
-    Does not open an existing file: opening and closing it here would drop this process's locks on it.
+    Does not open an existing file: opening and closing it here would drop this process's locks on it. SQLite would
+    create the file that a link names, so that one is created here.
     """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         if path.is_dir():
             raise JournalError(f"the journal must be a file, got the directory {path}") from None

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rewardflow.observe.nesting import read_json
 from rewardflow.observe.private_file import write_private
 from rewardflow.observe.redact import REDACTED, redact
 from rewardflow.settings.run_keys import FREE, LIMITS, keys
@@ -26,7 +27,7 @@ def write_settings(settings: RunSettings, path: Path) -> None:
 def changed_settings(settings: RunSettings, path: Path) -> list[str]:
     """Returns settings that differ from the file, as then and now; nothing without a readable file."""
     try:
-        then = json.loads(path.read_bytes())
+        then = read_json(path.read_bytes())
     except (OSError, ValueError):
         return []
     return list(_changes("", then, json.loads(json.dumps(shown_settings(settings)))))

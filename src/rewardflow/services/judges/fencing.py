@@ -88,10 +88,12 @@ _CONTROL_TOKEN = re.compile(
     r"|[\[\]](?=(?:~!?[a-z]|!?[a-z]~)[\[\]])",
     re.IGNORECASE,
 )
-# A tokenizer that normalises its text reads these forms of a character as the character itself.
+# A tokenizer that normalises its text reads these forms of a character as the character itself: raised, lowered,
+# circled, squared, full-width and mathematical ones.
+_BEYOND_FFFF = (0x107A5, *range(0x1D400, 0x1D800), *range(0x1F12B, 0x1F14A), *range(0x1FBF0, 0x1FBFA))
 _NORMALISED = {
     chr(code): plain
-    for code in (*range(0xFE30, 0xFE70), *range(0xFF01, 0xFF5F), *range(0x1D400, 0x1D800))
+    for code in (*range(0x80, 0x3400), *range(0xA640, 0xAC00), *range(0xFE30, 0xFF5F), *_BEYOND_FFFF)
     if (plain := unicodedata.normalize("NFKC", chr(code))).isascii() and len(plain) == 1
 }
 _ASCII = "".join(map(chr, range(128)))
@@ -250,9 +252,11 @@ class _TokenSearch:
     def __init__(self, token: re.Pattern[str], plain: Mapping[str, str]) -> None:
         self._token = token
         self._plain = plain
-        # The letters beyond \uffff as one range: `re` compares them one after the other, and 20 times slower.
+        # The letters beyond \uffff as ranges: `re` compares them one after the other, and 20 times slower.
         basic = re.escape("".join(one for one in plain if one <= "\uffff"))
-        self._disguised = re.compile(f"[{basic}\U0001d400-\U0001d7ff]")
+        self._disguised = re.compile(
+            f"[{basic}\U000107a5\U0001d400-\U0001d7ff\U0001f12b-\U0001f149\U0001fbf0-\U0001fbf9]"
+        )
 
     def break_up(self, text: str, keep: re.Pattern[str] | None = None) -> str:
         """Puts a blank after the bracket that starts a token, unless `keep` matches there. Changes nothing else."""
